@@ -1,0 +1,44 @@
+"""Lossless acceptance: one walk for chains, trees, greedy and sampling. Plain numbers only."""
+
+from __future__ import annotations
+
+from random import Random
+
+from .types import Draft, Scores, Verdict
+
+
+def accept(draft: Draft, scores: Scores, rng: Random) -> Verdict:
+    """Walk down the draft as far as the target agrees.
+
+    A *picked* draft is right or wrong: the target draws its own token at each node, and a child that
+    carries this token is accepted. The text is then what the target would have written alone with the
+    same seed, whatever was picked, and greedy decoding is the case where the draw is an argmax. A *sampled* draft takes the test of
+    Leviathan et al. 2023 (Algorithm 1): kept with min(1, p/q), else a token from (p - q)+ in its place.
+
+    Raises:
+        ValueError: a sampled draft has two children under one node; siblings must be picked.
+    """
+    if draft.dist is not None:
+        return _accept_sampled(draft, scores, rng)
+    path: list[int] = []
+    node = -1
+    chain = draft.is_chain
+    while True:
+        token = scores.choice(node)
+        if chain:
+            after = node + 1 if node + 1 < len(draft.tokens) and draft.tokens[node + 1] == token else None
+        else:
+            after = next((c for c in draft.children(node) if draft.tokens[c] == token), None)
+        if after is None:
+            return Verdict(tuple(path), token)
+        path.append(after)
+        node = after
+
+
+def _accept_sampled(draft: Draft, scores: Scores, rng: Random) -> Verdict:
+    if not draft.is_chain:
+        raise ValueError("a sampled draft must be a chain: siblings must be picked, not sampled")
+    for node, q in enumerate(draft.probs):
+        if rng.random() * q >= scores.prob(node):
+            return Verdict(tuple(range(node)), scores.residual(node))
+    return Verdict(tuple(range(len(draft.tokens))), scores.choice(len(draft.tokens) - 1))

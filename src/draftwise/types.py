@@ -1,0 +1,366 @@
+"""The nouns every module shares. Standard library only: no torch, no numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import nan
+from random import Random
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop rule and its number: draft on, or let the target look?
+
+    The token that triggered the rule stays in the draft, which is what keeps early stopping lossless.
+    `rule` is a name of `draftwise.stops`; `threshold` is in that rule's own units.
+    """
+
+    rule: str = "never"
+    threshold: float = 0.0
+
+
+NEVER = Stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to run a round: who drafts, at most how many tokens, and when to stop early.
+
+    `stop` is one rule for the whole draft, or one per draft position. `length` 0 is plain decoding.
+    """
+
+    drafter: str
+    length: int
+    width: int = 1
+    stop: Stop | tuple[Stop, ...] = NEVER
+
+    @property
+    def name(self) -> str:
+        """A short label, unique among arms that differ: `ngram:5`, `zoo:code:4~svip(0.6)`."""
+        if self.length == 0:
+            return "none"
+        stops = self.stop if isinstance(self.stop, tuple) else (self.stop,)
+        rules = ",".join(f"{s.rule}({s.threshold:g})" for s in stops if s.rule != "never")
+        wide = f"x{self.width}" if self.width > 1 else ""
+        return f"{self.drafter}:{self.length}{wide}" + (f"~{rules}" if rules else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """All a policy may look at before a round: numbers only.
+
+    `position` counts the tokens written so far, `last_accepted` is -1 before the first round, `hints`
+    holds one cheap score per drafter (0 = nothing to offer), `unavailable` names drafters that are out
+    of use for this request.
+    """
+
+    request: int = 0
+    batch_size: int = 1
+    position: int = 0
+    last_accepted: int = -1
+    hints: Mapping[str, float] = field(default_factory=dict)
+    unavailable: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The chosen arm, the probability it was chosen with, and the stop rules as they stood then.
+
+    `stops` has one rule per draft position; the last one holds for all later positions. Late feedback
+    needs the propensity of the day of the choice, not today's (rule 2 of the design).
+    """
+
+    arm: int
+    propensity: float = 1.0
+    stops: tuple[Stop, ...] = (NEVER,)
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What stop rules and diagnostics see of one draft position: the raw softmax at temperature 1.
+
+    `entropy` is in nats; `chosen` is the probability of the token that was drafted.
+    """
+
+    top1: float
+    top2: float
+    entropy: float
+    chosen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Guessed tokens as a tree; parent -1 is the last committed token, and a chain is a thin tree.
+
+    `dist` is an opaque handle to the distributions the tokens were *sampled* from, one per node, and
+    `probs` the probability each token had in its own; then every node has at most one child. `dist`
+    None means the tokens were *picked* (looked up, greedy, top-k): any choice among them is lossless.
+    `seconds` is the time the drafter says it spent on this draft.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    probs: tuple[float, ...] = ()
+    dist: Any = None
+    signals: tuple[Signals, ...] = ()
+    seconds: float = 0.0
+
+    @classmethod
+    def chain(
+        cls,
+        tokens: Sequence[int],
+        *,
+        probs: Sequence[float] = (),
+        dist: Any = None,
+        signals: Sequence[Signals] = (),
+        seconds: float = 0.0,
+    ) -> Draft:
+        """A draft in which every token follows the one before it."""
+        n = len(tokens)
+        return cls(tuple(tokens), tuple(range(-1, n - 1)), tuple(probs), dist, tuple(signals), seconds)
+
+    @property
+    def is_chain(self) -> bool:
+        """True when every node follows the one before it."""
+        return self.parents == tuple(range(-1, len(self.tokens) - 1))
+
+    def children(self, node: int) -> list[int]:
+        """The nodes that follow `node` (-1 = the last committed token), in order."""
+        return [i for i, p in enumerate(self.parents) if p == node]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The accepted nodes from the root down, and the target's own token after them."""
+
+    path: tuple[int, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one arm did in one round.
+
+    `seconds` is drafting plus this request's share of the target pass; NaN when the round also read
+    the prompt, so that its time says nothing about the arm.
+    """
+
+    arm: int
+    accepted: int
+    drafted: int
+    seconds: float = nan
+    observed: bool = True
+    censored: bool = False
+    reward: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """One decision and its outcomes: one is a bandit's, all arms is full information, none means the
+    round was aborted and only leaves the count of decisions in flight."""
+
+    request: int
+    decision: Decision
+    outcomes: tuple[Outcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the target's distribution is shaped, and when the text ends.
+
+    `temperature` 0 is greedy. Penalties follow Transformers (`repetition_penalty` counts the prompt) and
+    the OpenAI API (`presence_penalty`, `frequency_penalty` count the output). `processors` are
+    Transformers logits processors, applied before the warpers at every position with that position's
+    own history. `ends` is asked after every round: given all tokens and where the new ones start, how
+    many of them to keep if the text ends there, else None (stop strings, stopping criteria).
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    eos: frozenset[int] = frozenset()
+    logprobs: bool = False
+    processors: tuple[Any, ...] = ()
+    ends: Callable[[Sequence[int], int], int | None] | None = None
+
+    @property
+    def greedy(self) -> bool:
+        """True when the target's law is one-hot."""
+        return self.temperature == 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One text in progress. The loop is its only writer."""
+
+    id: int
+    tokens: list[int]
+    prompt_length: int
+    sampling: Sampling
+    rng: Random
+    uniforms: Random
+    last_accepted: int = -1
+    rounds: int = 0
+    done: bool = False
+    finish_reason: str = ""
+    out: set[str] = field(default_factory=set)
+    drawn: tuple[int, float] = (-1, 0.0)
+
+    @property
+    def position(self) -> int:
+        """Tokens written since the prompt."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be written."""
+        return self.sampling.max_new_tokens - self.position
+
+    def uniform(self, position: int) -> float:
+        """The uniform number that decides the token at `position` of the output.
+
+        It depends on the seed and the position alone, so plain decoding and any picked draft share it
+        and write the same text. Positions are asked in order; asking one again gives the same number.
+        """
+        at, value = self.drawn
+        while at < position:
+            at, value = at + 1, self.uniforms.random()
+        self.drawn = (at, value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Where the time of one request's round went, in seconds."""
+
+    choose: float = 0.0
+    draft: float = 0.0
+    verify: float = 0.0
+    accept: float = 0.0
+    learn: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All phases together."""
+        return self.choose + self.draft + self.verify + self.accept + self.learn
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The event stream: one record per request and round. Text, metrics, traces and plots read only this.
+
+    `drafted` and `accepted` count before the text is cut at its end, as the policy learnt them; `tokens`
+    is what was committed, drafted tokens first, the target's own last (unless cut). `sources` is the number of
+    committed tokens that the drafter guessed.
+    """
+
+    request: int
+    decision: Decision
+    arm: Arm
+    drafted: int
+    accepted: int
+    tokens: tuple[int, ...]
+    sources: int
+    seconds: Seconds
+    done: bool
+    finish_reason: str = ""
+    fault: str = ""
+    logprobs: tuple[float, ...] = ()
+
+
+class Scores(Protocol):
+    """What the target thinks of one draft. Node -1 is the last committed token.
+
+    Rows stay on their device; each method hands out plain numbers. Nodes are asked in path order, and
+    only below nodes that were accepted, so history-dependent processors see each committed prefix once.
+    """
+
+    def choice(self, node: int) -> int:
+        """The target's own next token after `node`, drawn with the request's uniform of that position."""
+        ...
+
+    def prob(self, node: int) -> float:
+        """The target's probability of the drafted token `node` after its parent."""
+        ...
+
+    def residual(self, node: int) -> int:
+        """A token from the target's law after the parent of the rejected `node`, less its draft law."""
+        ...
+
+    def logprob(self, node: int, token: int) -> float:
+        """Log-probability of `token` after `node` under the raw softmax at temperature 1, in nats."""
+        ...
+
+
+@runtime_checkable
+class Target(Protocol):
+    """The model whose text is written. Invariant between rounds: its cache holds every committed token
+    of an open request but the last."""
+
+    vocab_size: int
+    max_length: int
+
+    def open(self, request: Request) -> None: ...
+    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]: ...
+    def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None: ...
+    def close(self, request: Request) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One draft to make: at most `length` tokens for `request`, stopping by `stops`."""
+
+    request: Request
+    length: int
+    stops: tuple[Stop, ...] = (NEVER,)
+    width: int = 1
+
+    def stop_at(self, position: int) -> Stop:
+        """The rule for draft position `position`, counted from 0."""
+        return self.stops[min(position, len(self.stops) - 1)]
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Guesses what the target will write. May be wrong, must be fast."""
+
+    def hint(self, request: Request) -> float:
+        """A cheap score before drafting, such as a match length; 0 = nothing to offer."""
+        ...
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]: ...
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """`new` was just committed; `request.tokens` does not hold it yet. The first call is the prompt."""
+        ...
+
+    def close(self, request: Request) -> None: ...
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides every round and learns from what came of it: numbers only, no torch, no clock, and no
+    generator of its own. Its dataclass fields are its saved state."""
+
+    arms: tuple[Arm, ...]
+
+    def choose(self, context: Context, rng: Random) -> Decision: ...
+    def learn(self, feedback: Feedback) -> None: ...
+    def close(self, request: int) -> None: ...
+
+
+class Recorder(Protocol):
+    """Turns what one round did into feedback, at once (bandit) or later (full information)."""
+
+    def add(self, request: Request, decision: Decision, seen: Outcome) -> Sequence[Feedback]: ...
+    def close(self, request: Request) -> Sequence[Feedback]: ...
+
+
