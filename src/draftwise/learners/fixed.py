@@ -1,0 +1,27 @@
+"""Always the same arm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(slots=True)
+class Fixed:
+    """Plays `arm` whenever it is allowed, else the first allowed one, and learns nothing."""
+
+    arms: int
+    arm: int = 0
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        return (self.arm if self.arm in allowed else allowed[0]), 1.0
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        """Nothing to learn."""
+
+    def abort(self, arm: int) -> None:
+        """Nothing was counted."""
+
+    def estimates(self) -> list[float]:
+        return [float(i == self.arm) for i in range(self.arms)]

@@ -1,0 +1,66 @@
+"""What a learner is: a dataclass of plain numbers that chooses an arm and learns from rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from random import Random
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar, cast
+
+
+class Chooser(Protocol):
+    """What every learner can do. Its fields are its whole saved state: ints, floats and lists of them.
+
+    `allowed` is a non-empty sorted sequence of the arms in use now. A choice counts as in flight until
+    its feedback comes, since a batch of requests asks many times before the first answer.
+    """
+
+    arms: int
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        """An arm out of `allowed` and its propensity: the chance it had, 1.0 if nothing was random, NaN
+        if the chance has no closed form (Thompson sampling)."""
+        ...
+
+    def abort(self, arm: int) -> None:
+        """The decision came to nothing: it only leaves the count of those in flight."""
+        ...
+
+    def estimates(self) -> list[float]:
+        """The present value of each arm, higher is better, for displays."""
+        ...
+
+
+class Learner(Chooser, Protocol):
+    """Learns from the chosen arm alone (bandit feedback)."""
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        """One reward in [0, 1] for a decision of `arm`, with the propensity of the day of its choice."""
+        ...
+
+
+class FullInformation(Chooser, Protocol):
+    """Learns from all arms at once, the ones not played too."""
+
+    def learn_all(self, losses: Sequence[float | None]) -> None:
+        """One loss in [0, 1] per arm; None for an arm that was asleep and has no loss this time."""
+        ...
+
+
+LEARNED: Mapping[str, bool] = MappingProxyType({"learned": True})
+"""Marks a dataclass field that is learned and no option: `field(default=0, metadata=LEARNED)`."""
+
+L = TypeVar("L")
+
+
+def fresh(learner: L) -> L:
+    """A learner with the same options that has seen nothing, as a new query wants it."""
+    options = {f.name: getattr(learner, f.name) for f in fields(cast(Any, learner)) if f.metadata != LEARNED}
+    return type(learner)(**options)
+
+
+def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
+    """A learner from its saved fields; what was in flight when it was saved will never land, so it is
+    not counted."""
+    return kind(**{name: value for name, value in saved.items() if name != "flight"})

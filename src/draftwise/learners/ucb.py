@@ -1,0 +1,70 @@
+"""UCB1: the mean reward plus a bonus for what has been tried less."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from math import inf, log, sqrt
+from random import Random
+
+from .learner import LEARNED
+
+
+@dataclass(slots=True)
+class UCB1:
+    """Each arm once, then the highest mean + strength * sqrt(2 ln t / n).
+
+    Auer, Cesa-Bianchi and Fischer 2002, Figure 1 (strength 1); MetaSD (arXiv 2604.05417) publishes the
+    same index with strength beta = 0.01. Pulls in flight count in t and n; an arm whose first reward is
+    still out is rated by the mean over all arms, so it does not get a whole batch.
+    """
+
+    arms: int
+    _: KW_ONLY
+    strength: float = 1.0
+    pulls: list[int] = field(default_factory=list, metadata=LEARNED)
+    sums: list[float] = field(default_factory=list, metadata=LEARNED)
+    flight: list[int] = field(default_factory=list, metadata=LEARNED)
+
+    def __post_init__(self) -> None:
+        self.pulls = self.pulls or [0] * self.arms
+        self.sums = self.sums or [0.0] * self.arms
+        self.flight = self.flight or [0] * self.arms
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        arm = self._best(allowed)
+        self.flight[arm] += 1
+        return arm, 1.0
+
+    def _best(self, allowed: Sequence[int]) -> int:
+        pulls, sums, flight = self.pulls, self.sums, self.flight
+        t = sum(pulls) + sum(flight)
+        if not t:
+            return allowed[0]
+        scale = self.strength * sqrt(2.0 * log(t))
+        best, top = allowed[0], -inf
+        for arm in allowed:
+            seen = pulls[arm]
+            n = seen + flight[arm]
+            if not n:
+                return arm
+            mean = sums[arm] / seen if seen else self._prior()
+            index = mean + scale / sqrt(n)
+            if index > top:
+                best, top = arm, index
+        return best
+
+    def _prior(self) -> float:
+        return sum(self.sums) / max(1, sum(self.pulls))
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        self.abort(arm)
+        self.pulls[arm] += 1
+        self.sums[arm] += reward
+
+    def abort(self, arm: int) -> None:
+        if self.flight[arm]:
+            self.flight[arm] -= 1
+
+    def estimates(self) -> list[float]:
+        return [total / n if n else 0.0 for total, n in zip(self.sums, self.pulls, strict=True)]
