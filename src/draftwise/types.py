@@ -209,6 +209,7 @@ class Request:
     uniforms: Random
     last_accepted: int = -1
     rounds: int = 0
+    keep: bool = False
     done: bool = False
     finish_reason: str = ""
     out: set[str] = field(default_factory=set)
@@ -351,6 +352,7 @@ class Policy(Protocol):
     generator of its own. Its dataclass fields are its saved state."""
 
     arms: tuple[Arm, ...]
+    reads_hints: bool
 
     def choose(self, context: Context, rng: Random) -> Decision: ...
     def learn(self, feedback: Feedback) -> None: ...

@@ -1,0 +1,164 @@
+"""A Transformers cache for many texts of different lengths: token t of a text lies in slot t of its row.
+
+A pass writes its tokens after the valid ones of each row and sees slot j from position p where j <= p, so
+whatever lies beyond a row's length is invisible. Rewinding is forgetting a number: no holes, no copying,
+no compaction, and sliding-window layers rewind like any other since they keep every token and mask the
+old ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+ROUND_SLOTS = 64
+
+
+@dataclass(slots=True)
+class Plan:
+    """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each from slot
+    `starts[i]` on, seeing slots 0 to `total` (exclusive). `slots` is the capacity to have."""
+
+    first: int = 0
+    last: int = 1
+    width: int = 0
+    total: int = 0
+    slots: int = 0
+    capacity: int = 1
+    starts: tuple[int, ...] = (0,)
+    index: dict[torch.device, Tensor] = field(default_factory=dict)
+
+    @property
+    def even(self) -> bool:
+        """True when every row writes to the same slots."""
+        return self.starts.count(self.starts[0]) == len(self.starts)
+
+    def flat(self, device: torch.device, slots: int) -> Tensor:
+        """Row-major positions of the pass in a buffer of `slots` slots a row, shape (rows * width,)."""
+        if device not in self.index:
+            start = torch.tensor(self.starts, device=device)[:, None]
+            row = torch.arange(self.first, self.last, device=device)[:, None]
+            self.index[device] = (row * slots + start + torch.arange(self.width, device=device)).flatten()
+        return self.index[device]
+
+
+class RowLayer(CacheLayerMixin):
+    """Keys and values of one layer, shape (rows, slots, heads, head size)."""
+
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate what the plan asks for."""
+        self.keys, self.values = self._grown(None, key_states), self._grown(None, value_states)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+        """Write the pass and return all that it may see, shape (rows, heads, total, head size)."""
+        plan = self.plan
+        if self.keys is None:
+            self.lazy_initialization(key_states, value_states)
+        elif self.keys.shape[0] < plan.capacity or self.keys.shape[1] < plan.slots:
+            self.keys, self.values = self._grown(self.keys, key_states), self._grown(self.values, value_states)
+        return self._write(self.keys, key_states), self._write(self.values, value_states)
+
+    def _write(self, held: Tensor, new: Tensor) -> Tensor:
+        plan, new = self.plan, new.transpose(1, 2)
+        if plan.even:
+            start = plan.starts[0]
+            held[plan.first : plan.last, start : start + plan.width] = new
+        else:
+            flat = held.view(-1, *held.shape[2:])
+            flat.index_copy_(0, plan.flat(held.device, held.shape[1]), new.flatten(0, 1))
+        return held[plan.first : plan.last, : plan.total].transpose(1, 2)
+
+    def _grown(self, held: Tensor | None, like: Tensor) -> Tensor:
+        """A buffer of the planned size with what was held before. Zeros: a hidden NaN would still spread."""
+        old_rows, old_slots = (0, 0) if held is None else held.shape[:2]
+        rows, slots = max(self.plan.capacity, old_rows), max(self.plan.slots, old_slots)
+        grown = torch.zeros(rows, slots, like.shape[1], like.shape[3], dtype=like.dtype, device=like.device)
+        if held is not None:
+            grown[:old_rows, :old_slots] = held
+        return grown
+
+    def copy_row(self, source: int, destination: int, length: int) -> None:
+        """Make the first `length` slots of one row those of another."""
+        if self.keys is not None and self.keys.shape[0] > max(source, destination):
+            self.keys[destination, :length] = self.keys[source, :length]
+            self.values[destination, :length] = self.values[source, :length]
+
+    def swap_rows(self, a: int, b: int) -> None:
+        """Exchange two rows."""
+        if self.keys is not None and self.keys.shape[0] > max(a, b):
+            for held in (self.keys, self.values):
+                held[[a, b]] = held[[b, a]]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Slots seen, and the first of them."""
+        return self.plan.total, 0
+
+    def get_seq_length(self) -> int:
+        """Tokens before the pass (of the longest row)."""
+        return self.plan.total - self.plan.width
+
+    def get_max_length(self) -> int:
+        """No limit of its own."""
+        return -1
+
+
+class RowCache(Cache):
+    """The layers of one model; they all follow the same plan."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.plan = Plan()
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Write the keys and values of one layer and return all that the pass may see."""
+        while len(self.layers) <= layer_idx:
+            self.layers.append(RowLayer(self.plan))
+        return self.layers[layer_idx].update(key_states, value_states)  # type: ignore[no-any-return]
+
+    def schedule(self, first: int, starts: list[int], width: int, *, rows: int, slots: int) -> int:
+        """Plan the next pass for rows from `first` on, in a cache of `rows` rows; returns the slots it sees."""
+        plan = self.plan
+        plan.first, plan.last = first, first + len(starts)
+        plan.starts, plan.width = tuple(starts), width
+        plan.total = max(starts) + width
+        plan.capacity = max(plan.capacity, _power_of_two(rows))
+        need = max(plan.total, slots)
+        if need > plan.slots:
+            plan.slots = -(-need // ROUND_SLOTS) * ROUND_SLOTS
+        plan.index.clear()
+        return plan.total
+
+    @torch.inference_mode()
+    def copy_row(self, source: int, destination: int, length: int) -> None:
+        """Make the first `length` tokens of one row those of another."""
+        for layer in self.layers:
+            layer.copy_row(source, destination, length)
+
+    @torch.inference_mode()
+    def swap_rows(self, a: int, b: int) -> None:
+        """Exchange two rows."""
+        for layer in self.layers:
+            layer.swap_rows(a, b)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held, in bytes."""
+        held = [t for layer in self.layers for t in (layer.keys, layer.values) if t is not None]
+        return sum(t.numel() * t.element_size() for t in held)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()

@@ -1,0 +1,139 @@
+"""One Transformers causal LM reading many texts at once, each at its own place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cache import RowCache
+
+
+class Rows:
+    """Texts of one model, one cache row each, told apart by a key.
+
+    `held[row]` is the number of tokens whose keys and values are valid; setting it lower rewinds.
+    `seconds` adds up the time spent inside the model's forward.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.dtype: torch.dtype = model.dtype
+        self.config = model.config.get_text_config(decoder=True)
+        self.window = _window(self.config)
+        self.max_length = int(getattr(self.config, "max_position_embeddings", None) or 1 << 30)
+        self.keys: list[int] = []
+        self.held: list[int] = []
+        self.seconds = 0.0
+        self.cache = RowCache()
+        kinds = set(getattr(self.config, "layer_types", None) or ())
+        self._kinds = kinds if kinds - {"full_attention"} and len(kinds) > 1 or _takes_dict(model, kinds) else set()
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._positions = torch.arange(0, device=self.device)
+
+    def open(self, key: int) -> None:
+        """Add an empty row."""
+        self.keys.append(key)
+        self.held.append(0)
+
+    def close(self, key: int) -> None:
+        """Free a row; the last one takes its place."""
+        if key in self.keys:
+            self._swap(self.keys.index(key), len(self.keys) - 1)
+            self.keys.pop()
+            self.held.pop()
+            if not self.keys:
+                self.cache = RowCache()
+
+    def arrange(self, keys: Sequence[int]) -> None:
+        """Bring the rows of `keys` to the front, in this order, so that a pass is one slice of the cache."""
+        for row, key in enumerate(keys):
+            if self.keys[row] != key:
+                self._swap(row, self.keys.index(key, row))
+
+    def share(self, row: int, other: int, length: int) -> None:
+        """Take over the first `length` tokens of another row, which must hold the same text there."""
+        self.cache.copy_row(other, row, length)
+        self.held[row] = length
+
+    @torch.inference_mode()
+    def feed(self, first: int, texts: Sequence[Sequence[int]], keep: int, *, slots: int = 0) -> Tensor:
+        """Read `texts[i]` after what row `first + i` holds.
+
+        Returns the logits at the last `keep` of the pass's positions, shape (rows, keep, vocabulary) on the
+        model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
+        counted from `width - keep`. `slots` is the capacity to reserve, in tokens.
+        """
+        width = max(map(len, texts))
+        starts = self.held[first : first + len(texts)]
+        total = self.cache.schedule(first, starts, width, rows=len(self.keys), slots=slots)
+        ids = torch.tensor([[*t, *(0,) * (width - len(t))] for t in texts], device=self.device)
+        positions, mask = self._places(starts, width, total)
+        more = {"logits_to_keep": keep} if self._keeps else {}
+        start = perf_counter()
+        logits: Tensor = self.model(
+            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True, **more
+        ).logits
+        self.seconds += perf_counter() - start
+        for i, text in enumerate(texts):
+            self.held[first + i] += len(text)
+        return logits if logits.shape[1] == keep else logits[:, -keep:]
+
+    def _places(self, starts: list[int], width: int, total: int) -> tuple[Tensor, Any]:
+        """Positions, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or None."""
+        if len(self._positions) < total:
+            self._positions = torch.arange(2 * total, device=self.device)
+        if len(starts) == 1:
+            at = self._positions[starts[0] : starts[0] + width][None]
+        else:
+            at = torch.tensor(starts, device=self.device)[:, None] + self._positions[:width]
+        unmasked = width == 1 and len(set(starts)) == 1
+        if unmasked and (self.window is None or total <= self.window):
+            mask: Any = None
+        else:
+            mask = self._mask(at, total)
+        # Padding may lie beyond the last position that the model has an embedding for.
+        return (at.clamp(max=self.max_length - 1) if total > self.max_length else at), mask
+
+    def _mask(self, at: Tensor, total: int) -> Any:
+        slots, here = self._positions[:total], at[:, None, :, None]
+        full = self._additive(slots <= here)
+        if self.window is None:
+            return full if not self._kinds else dict.fromkeys(self._kinds, full)
+        sliding = self._additive((slots <= here) & (slots > here - self.window))
+        if not self._kinds:
+            return sliding
+        return {kind: full if kind == "full_attention" else sliding for kind in self._kinds}
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+        return mask.masked_fill_(~seen, torch.finfo(self.dtype).min)
+
+    def _swap(self, a: int, b: int) -> None:
+        if a != b:
+            self.cache.swap_rows(a, b)
+            for column in (self.keys, self.held):
+                column[a], column[b] = column[b], column[a]
+
+
+def _window(config: Any) -> int | None:
+    """The sliding window in tokens, or None where every layer sees everything."""
+    window = getattr(config, "sliding_window", None)
+    if not window or getattr(config, "use_sliding_window", True) is False:
+        return None
+    kinds = getattr(config, "layer_types", None)
+    return int(window) if kinds is None or "sliding_attention" in kinds else None
+
+
+def _takes_dict(model: Any, kinds: set[str]) -> bool:
+    """Whether the model chooses each layer's mask from a dictionary by the kind of layer."""
+    if not kinds:
+        return False
+    body = model.get_decoder() if hasattr(model, "get_decoder") else model
+    source = inspect.getsource(inspect.unwrap(type(body).forward))
+    return "causal_mask_mapping" in source

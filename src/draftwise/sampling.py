@@ -1,0 +1,184 @@
+"""What sampling settings make of logits: Transformers' own processors, in Transformers' own order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from .types import Draft, Request, Sampling
+
+
+class CountPenalty(LogitsProcessor):
+    """Presence and frequency penalties of the OpenAI API: what the output has said already becomes less likely."""
+
+    def __init__(self, presence: float, frequency: float, prompt_length: int) -> None:
+        self.presence, self.frequency, self.prompt_length = presence, frequency, prompt_length
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores less the penalties, shape (rows, vocabulary)."""
+        counts = torch.zeros_like(scores).scatter_add_(
+            1, input_ids[:, self.prompt_length :], torch.ones_like(scores[:, :1]).expand(-1, input_ids.shape[1])[
+                :, self.prompt_length :
+            ]
+        )
+        return scores - self.frequency * counts - self.presence * (counts > 0)
+
+
+def warpers(sampling: Sampling) -> LogitsProcessorList:
+    """Temperature, top-k, top-p and min-p: the processors that do not look at the history."""
+    chain = LogitsProcessorList()
+    if sampling.greedy:
+        return chain
+    if sampling.temperature != 1.0:
+        chain.append(TemperatureLogitsWarper(float(sampling.temperature)))
+    if sampling.top_k > 0:
+        chain.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1.0:
+        chain.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p > 0.0:
+        chain.append(MinPLogitsWarper(sampling.min_p))
+    return chain
+
+
+def historic(sampling: Sampling, prompt_length: int) -> LogitsProcessorList:
+    """Penalties and the user's own processors: those that look at the history, which come first."""
+    chain = LogitsProcessorList()
+    if sampling.repetition_penalty != 1.0:
+        chain.append(RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty)))
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        chain.append(CountPenalty(sampling.presence_penalty, sampling.frequency_penalty, prompt_length))
+    chain.extend(sampling.processors)
+    return chain
+
+
+@dataclass(slots=True)
+class Chain:
+    """The processors of one request, made once when it opens."""
+
+    historic: LogitsProcessorList
+    warpers: LogitsProcessorList
+
+    @classmethod
+    def of(cls, request: Request) -> Chain:
+        """The chain for a request's settings."""
+        return cls(historic(request.sampling, request.prompt_length), warpers(request.sampling))
+
+
+NO_IDS = torch.zeros((1, 0), dtype=torch.long)
+
+
+def warp(chain: LogitsProcessorList, rows: Tensor) -> Tensor:
+    """Probabilities of logits after the warpers, float32, shape (rows, vocabulary)."""
+    rows = rows.float()
+    ids: Any = NO_IDS  # the warpers do not look at it
+    for processor in chain:
+        rows = processor(ids, rows)
+    return rows.softmax(-1)
+
+
+def draw(p: Tensor, u: float) -> int:
+    """The token at quantile `u` of `p`, shape (vocabulary,), in vocabulary order."""
+    cdf = p.double().cumsum(0)
+    return min(int(torch.searchsorted(cdf, cdf[-1] * u, right=True)), len(p) - 1)
+
+
+class GreedyScores:
+    """Greedy decoding with nothing that shapes the law: the argmax of every row, already on the host."""
+
+    __slots__ = ("choices", "draft", "logits")
+
+    def __init__(self, choices: Sequence[int], draft: Draft, logits: Tensor) -> None:
+        self.choices, self.draft, self.logits = choices, draft, logits
+
+    def choice(self, node: int) -> int:
+        """The likeliest token after `node`."""
+        return self.choices[node + 1]
+
+    def prob(self, node: int) -> float:
+        """1 for the likeliest token, else 0."""
+        return float(self.choices[self.draft.parents[node] + 1] == self.draft.tokens[node])
+
+    def residual(self, node: int) -> int:
+        """The likeliest token: its probability is 1, so what is left after a rejection is itself."""
+        return self.choices[self.draft.parents[node] + 1]
+
+    def logprob(self, node: int, token: int) -> float:
+        """Log-probability of `token` under the raw softmax at temperature 1."""
+        return float(self.logits[node + 1].float().log_softmax(-1)[token])
+
+
+class LawScores:
+    """The processed law of every node: all at once where no processor looks at the history, else when asked.
+
+    A processor that looks at the history is called once per committed token, in order, with the committed
+    prefix, exactly as in plain decoding; so one with a state of its own (a grammar) stays right.
+    """
+
+    __slots__ = ("chain", "draft", "laws", "logits", "probs", "request")
+
+    def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
+        self.request, self.draft, self.logits, self.chain = request, draft, logits, chain
+        self.laws: dict[int, Tensor] = {}
+        self.probs: list[float] | None = None
+        if not chain.historic:
+            rows = warp(chain.warpers, logits)
+            self.laws = dict(enumerate(rows, start=-1))
+            if draft.dist is not None:
+                tokens = torch.tensor(draft.tokens, device=rows.device)
+                self.probs = rows[:-1].gather(1, tokens[:, None])[:, 0].tolist()
+
+    def choice(self, node: int) -> int:
+        """The target's own token after `node`."""
+        law = self._law(node)
+        if self.request.sampling.greedy:
+            return int(law.argmax())
+        depth = len(self._path(node))
+        return draw(law, self.request.uniform(self.request.position + depth))
+
+    def prob(self, node: int) -> float:
+        """The target's probability of the drafted token `node`."""
+        if self.probs is not None:
+            return self.probs[node]
+        law, token = self._law(self.draft.parents[node]), self.draft.tokens[node]
+        return float(law.argmax() == token) if self.request.sampling.greedy else float(law[token])
+
+    def residual(self, node: int) -> int:
+        """A token from (p - q)+ at the parent of `node`; p itself where rounding leaves nothing."""
+        parent = self.draft.parents[node]
+        if self.request.sampling.greedy:
+            return int(self._law(parent).argmax())
+        law = self._law(parent)
+        left = (law - self.draft.dist[node].to(law.device)).clamp_(min=0)
+        return draw(left if float(left.sum()) > 0 else law, self.request.rng.random())
+
+    def logprob(self, node: int, token: int) -> float:
+        """Log-probability of `token` under the raw softmax at temperature 1."""
+        return float(self.logits[node + 1].float().log_softmax(-1)[token])
+
+    def _path(self, node: int) -> list[int]:
+        path: list[int] = []
+        while node >= 0:
+            path.append(self.draft.tokens[node])
+            node = self.draft.parents[node]
+        return path[::-1]
+
+    def _law(self, node: int) -> Tensor:
+        if node not in self.laws:
+            history = [*self.request.tokens, *self._path(node)]
+            ids = torch.tensor([history], device=self.logits.device)
+            row = self.chain.historic(ids, self.logits[node + 1][None].float())
+            self.laws[node] = warp(self.chain.warpers, row)[0]
+        return self.laws[node]

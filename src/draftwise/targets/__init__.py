@@ -1,0 +1,1 @@
+"""Models whose text is written."""

@@ -1,0 +1,114 @@
+"""Any decoder-only causal LM of Transformers, for batches in which every request has its own length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..rows import Rows
+from ..sampling import Chain, GreedyScores, LawScores
+from ..types import Draft, Request, Scores, Verdict
+from .checks import check
+
+LONG = 16  # pending tokens from which a row reads in a pass of its own, so that others need no padding
+
+
+class HFTarget:
+    """The target role for a loaded model, which is used as it is: quantised, sharded, on any device.
+
+    Raises:
+        UserError: a model whose cache cannot rewind, or that is no plain causal LM.
+    """
+
+    def __init__(self, model: Any, *, chunk: int = 0) -> None:
+        check(model)
+        self.rows = Rows(model)
+        self.vocab_size = int(self.rows.config.vocab_size)
+        self.max_length = self.rows.max_length
+        # Reading a prompt in pieces bounds the memory of its activations; a GPU wants larger ones.
+        self.chunk = chunk or (256 if self.rows.device.type == "cpu" else 2048)
+        self.chains: dict[int, Chain] = {}
+
+    def open(self, request: Request) -> None:
+        """Give the request a row; its prompt is read in the pass of its first round."""
+        self.rows.open(request.id)
+
+    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
+        """One pass over each request's last token and its draft, after reading what is new in its text.
+
+        Raises:
+            ValueError: a draft that is a tree.
+        """
+        self.rows.arrange([request.id for request, _ in batch])
+        slots = max(len(r.tokens) + r.room for r, _ in batch)
+        for row, (request, draft) in enumerate(batch):
+            if not draft.is_chain:
+                raise ValueError("the hf target verifies chains: draft with width 1")
+            self._read(row, request, batch, alone=len(batch) == 1, slots=slots)
+        held = self.rows.held
+        texts = [[*r.tokens[held[i] :], *d.tokens] for i, (r, d) in enumerate(batch)]
+        keep = max(map(len, texts)) if len(batch) > 1 else 1 + len(batch[0][1].tokens)
+        logits = self.rows.feed(0, texts, keep, slots=slots)
+        return self._scores(batch, [len(t) for t in texts], logits)
+
+    def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
+        """Forget what was rejected: every row holds its request's committed tokens but the last."""
+        for row, (request, _, _) in enumerate(batch):
+            self.rows.held[row] = min(self.rows.held[row], len(request.tokens) - 1)
+
+    def close(self, request: Request) -> None:
+        """Free the request's row."""
+        self.rows.close(request.id)
+        self.chains.pop(request.id, None)
+
+    def _read(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int) -> None:
+        """Read a long prompt ahead of the pass, leaving its last piece to it when no other row would wait."""
+        held, tokens = self.rows.held, request.tokens
+        if len(tokens) - held[row] <= LONG:
+            return
+        if held[row] == 0:
+            self._share(row, tokens, batch)
+        last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else 1)
+        while held[row] < last:
+            self.rows.feed(row, [tokens[held[row] : min(held[row] + self.chunk, last)]], 1, slots=slots)
+
+    def _share(self, row: int, tokens: list[int], batch: Sequence[tuple[Request, Draft]]) -> None:
+        """Copy the longest beginning that another row has already read: samples of one prompt read it once."""
+        best, length = row, 0
+        for other, (request, _) in enumerate(batch):
+            most = min(self.rows.held[other], len(tokens) - 1)
+            if other != row and most > length and request.tokens[: length + 1] == tokens[: length + 1]:
+                same = next((i for i in range(most) if request.tokens[i] != tokens[i]), most)
+                if same > length:
+                    best, length = other, same
+        if length > LONG:
+            self.rows.share(row, best, length)
+
+    def _scores(self, batch: Sequence[tuple[Request, Draft]], widths: list[int], logits: Tensor) -> list[Scores]:
+        """Scores of each request from logits of shape (rows, keep, vocabulary), on their device."""
+        keep = logits.shape[1]
+        widest = max(widths)
+        greedy = [self._plain(r) for r, _ in batch]
+        choices: list[list[int]] = logits.argmax(-1).tolist() if any(greedy) else []
+        scores: list[Scores] = []
+        for i, (request, draft) in enumerate(batch):
+            end = keep - (widest - widths[i])
+            begin = end - 1 - len(draft.tokens)
+            if greedy[i]:
+                scores.append(GreedyScores(choices[i][begin:end], draft, logits[i, begin:end]))
+            else:
+                scores.append(LawScores(request, draft, logits[i, begin:end], self._chain(request)))
+        return scores
+
+    def _plain(self, request: Request) -> bool:
+        """Greedy with nothing that shapes the law."""
+        s = request.sampling
+        penalised = s.repetition_penalty != 1.0 or s.presence_penalty or s.frequency_penalty
+        return s.greedy and not penalised and not s.processors
+
+    def _chain(self, request: Request) -> Chain:
+        if request.rounds == 0 or request.id not in self.chains:
+            self.chains[request.id] = Chain.of(request)
+        return self.chains[request.id]
