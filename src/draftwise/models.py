@@ -76,7 +76,8 @@ def resolve(name: str) -> str:
     """
     if name.startswith("zoo:"):
         if name[4:] not in DESCRIPTIONS:
-            raise UserError(f"unknown model {name!r}: choose from {', '.join(f'zoo:{n}' for n in DESCRIPTIONS)}")
+            bundled = ", ".join(f"zoo:{n}" for n in DESCRIPTIONS)
+            raise UserError(f"unknown model {name!r}: choose from {bundled}")
         return str(ZOO / name[4:])
     folder = Path(name).expanduser()
     if name and folder.is_dir():
@@ -126,8 +127,8 @@ def load_model(
                 output_loading_info=True,
                 **{key: value for key, value in options.items() if value is not None},
             )
-            if absent := sorted(report["missing_keys"]) or sorted(report["mismatched_keys"]):
-                # Transformers would fill them with random numbers.
+            if absent := sorted([*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]):
+                # Transformers has filled them with random numbers.
                 raise ValueError(f"its weights do not fit its config.json, which asks for {absent[0]}")
             if not fixed:
                 model = model.to(place)
