@@ -18,6 +18,7 @@ from random import Random
 from time import perf_counter
 
 from .accept import accept
+from .errors import UserError
 from .types import (
     Context,
     Decision,
@@ -75,7 +76,7 @@ class Loop:
         """Open a request; it joins the batch at the next step. `keep` parks it when its text ends.
 
         Raises:
-            ValueError: the prompt is empty or leaves no room in the target's window.
+            UserError: the prompt is empty or leaves no room in the target's window.
         """
         sampling = sampling or Sampling()
         self._check_room(len(tokens))
@@ -265,9 +266,9 @@ class Loop:
 
     def _check_room(self, length: int) -> None:
         if length == 0:
-            raise ValueError("the prompt is empty: give at least one token")
+            raise UserError("the prompt is empty: give at least one token")
         if length >= self.target.max_length:
-            raise ValueError(
+            raise UserError(
                 f"the prompt has {length} tokens and the target's window {self.target.max_length}: shorten the prompt"
             )
 

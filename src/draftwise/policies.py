@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from . import stops
+from . import registry, stops
 from .errors import UserError
 from .feedback import Bandit
 from .learners.fixed import Fixed
@@ -104,6 +104,22 @@ def uniform(
 ) -> Method:
     """A uniformly random arm every round: the baseline that learning must beat."""
     return _method(make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter), Uniform)
+
+
+def method(text: str, drafters: Sequence[str]) -> Method:
+    """The policy called `name?key=value`, over the drafters at hand; `static-5` is `static?length=5`.
+
+    Raises:
+        UserError: an unknown name or option.
+    """
+    spec = registry.parse(text)
+    name, _, number = spec.name.rpartition("-")
+    if name == "static" and number.isdigit():
+        spec = registry.Spec(name, options={"length": number} | dict(spec.options))
+    if spec.path:
+        raise UserError(f"policy {text!r}: write options as {spec.name}?key=value")
+    built: Method = registry.build("policies", spec, drafters)
+    return built
 
 
 # -- what they are made of ----------------------------------------------------------------------------

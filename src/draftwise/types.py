@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, isfinite, nan
 from random import Random
 from typing import Any, Protocol, runtime_checkable
+
+from .errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,18 @@ class Feedback:
     outcomes: tuple[Outcome, ...] = ()
 
 
+_LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("max_new_tokens", lambda x: isfinite(x) and x == int(x) and x >= 1, "give a whole number of at least 1"),
+    ("temperature", lambda x: 0.0 <= x < inf, "give 0 (greedy) or a positive number"),
+    ("top_k", lambda x: isfinite(x) and x == int(x) and x >= 0, "give 0 (off) or a whole number"),
+    ("top_p", lambda x: 0.0 < x <= 1.0, "give a number above 0 and up to 1 (off)"),
+    ("min_p", lambda x: 0.0 <= x <= 1.0, "give a number from 0 (off) to 1"),
+    ("repetition_penalty", lambda x: 0.0 < x < inf, "give a positive number; 1 is off"),
+    ("presence_penalty", isfinite, "give a finite number; 0 is off"),
+    ("frequency_penalty", isfinite, "give a finite number; 0 is off"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the target's distribution is shaped, and when the text ends.
@@ -175,6 +189,9 @@ class Sampling:
     Transformers logits processors, applied before the warpers at every position with that position's
     own history. `ends` is asked after every round: given all tokens and where the new ones start, how
     many of them to keep if the text ends there, else None (stop strings, stopping criteria).
+
+    Raises:
+        UserError: a setting that is negative, not finite, or out of its range.
     """
 
     max_new_tokens: int = 256
@@ -190,6 +207,12 @@ class Sampling:
     logprobs: bool = False
     processors: tuple[Any, ...] = ()
     ends: Callable[[Sequence[int], int], int | None] | None = None
+
+    def __post_init__(self) -> None:
+        for name, good, remedy in _LIMITS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not good(value):
+                raise UserError(f"{name}={value!r}: {remedy}")
 
     @property
     def greedy(self) -> bool:

@@ -1,0 +1,72 @@
+"""Draftwise: large language models write faster, without changing a word of what they write."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .accept import accept
+    from .chat import Chat
+    from .decoder import Decoder, Output
+    from .errors import UserError
+    from .events import Stats
+    from .hosts.transformers import transformers_generate
+    from .loop import Loop
+    from .policies import Method, method
+    from .text import Piece
+    from .types import Arm, Context, Decision, Draft, Drafter, Feedback, Outcome, Policy, Request, Round, Sampling, Stop, Target
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "accept": "accept",
+    "Chat": "chat",
+    "Decoder": "decoder",
+    "Output": "decoder",
+    "UserError": "errors",
+    "Stats": "events",
+    "transformers_generate": "hosts.transformers",
+    "Loop": "loop",
+    "Method": "policies",
+    "method": "policies",
+    "Piece": "text",
+}
+
+__all__ = [
+    "Arm",
+    "Chat",
+    "Context",
+    "Decision",
+    "Decoder",
+    "Draft",
+    "Drafter",
+    "Feedback",
+    "Loop",
+    "Method",
+    "Outcome",
+    "Output",
+    "Piece",
+    "Policy",
+    "Request",
+    "Round",
+    "Sampling",
+    "Stats",
+    "Stop",
+    "Target",
+    "UserError",
+    "accept",
+    "method",
+    "transformers_generate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for, so that importing draftwise stays light."""
+    if name not in __all__:
+        raise AttributeError(f"module 'draftwise' has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME.get(name, 'types')}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,115 @@
+"""Puts a target and its drafters together from names or loaded models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import registry
+from .errors import UserError
+from .models import load_model, load_tokenizer
+from .packed import pack as pack_linears
+from .types import Drafter, Target
+
+
+def build_target(target: Any, tokenizer: Any, *, pack: bool, device_map: Any, **load: Any) -> tuple[Target, Any, Any]:
+    """The target role, the model behind it and the tokenizer."""
+    model = target
+    if isinstance(target, str):
+        tokenizer = tokenizer or load_tokenizer(target, trust_remote_code=load["trust_remote_code"])
+        model = load_model(target, device_map=device_map, **load)
+    elif tokenizer is None:
+        raise UserError("a target given as a model needs its tokenizer: pass tokenizer=...")
+    built: Target = registry.load("targets", "hf")(model)
+    if isinstance(target, str) and pack:
+        pack_linears(model)
+    return built, model, tokenizer
+
+
+def build_drafters(
+    drafters: Sequence[Any], target: Target, tokenizer: Any, target_name: Any, *, pack: bool, **load: Any
+) -> dict[str, Drafter]:
+    """Every drafter by the name it was asked for with."""
+    team: dict[str, Drafter] = {}
+    for asked in drafters:
+        name = asked.strip() if isinstance(asked, str) else _name(asked)
+        if not name or name in team:
+            raise UserError(f"drafter {name!r} stands there {'twice' if name else 'without a name'}: give each once")
+        if not isinstance(asked, str):
+            team[name] = _from_object(asked, target)
+            continue
+        spec = registry.parse(name)
+        known = registry.names("drafters")
+        if spec.name in known and spec.name != "lm":
+            team[name] = registry.build("drafters", spec, *([spec.path] if spec.path else []))
+            if hasattr(team[name], "check"):
+                from .datastore import tokenizer_fingerprint
+
+                team[name].check(target.vocab_size, tokenizer_fingerprint(tokenizer.get_vocab()))  # type: ignore[attr-defined]
+        else:
+            team[name] = _load_lm(name, spec, target, tokenizer, str(target_name), pack=pack, known=known, **load)
+    return team
+
+
+def _load_lm(
+    name: str, spec: registry.Spec, target: Target, tokenizer: Any, target_name: str, *, pack: bool, known: list[str], **load: Any
+) -> Drafter:
+    path = spec.path if spec.name == "lm" else name.partition("?")[0]
+    try:
+        theirs = load_tokenizer(path, trust_remote_code=load["trust_remote_code"])
+        _check_vocabulary(path, theirs, target_name, tokenizer)
+        model = load_model(path, **load)
+    except UserError as error:
+        if ":" in path or "/" in path or "\\" in path:
+            raise
+        raise UserError(f"unknown drafter {name!r}: choose from {', '.join(known)}, or name a model ({error})") from None
+    if pack:
+        pack_linears(model)
+    return registry.build("drafters", registry.Spec("lm", options=spec.options), model, target.vocab_size)  # type: ignore[no-any-return]
+
+
+def _check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None:
+    """Refuse a drafter whose token ids mean something else; ids that only one side knows are padding."""
+    a, b = theirs.get_vocab(), ours.get_vocab()
+    shared = a.keys() & b.keys()
+    wrong = next((t for t in shared if a[t] != b[t]), None)
+    base = min(theirs.vocab_size, ours.vocab_size)
+    lonely = next((t for t in a.keys() ^ b.keys() if a.get(t, b.get(t)) < base), None)
+    if wrong is not None or lonely is not None:
+        token = wrong if wrong is not None else lonely
+        raise UserError(
+            f"the drafter {drafter} ({len(a)} tokens) and the target {target} ({len(b)} tokens) have different "
+            f"vocabularies (they disagree on {token!r}): choose a drafter of the target's family"
+        )
+
+
+def _from_object(model: Any, target: Target) -> Drafter:
+    """A drafter that is one already, or a loaded causal LM whose vocabulary differs by padding at most."""
+    if isinstance(model, Drafter):
+        return model
+    size = int(model.config.get_text_config(decoder=True).vocab_size)
+    if abs(size - target.vocab_size) > 1024:
+        raise UserError(
+            f"the drafter {_name(model)} has {size} tokens and the target {target.vocab_size}: "
+            "choose a drafter of the target's family"
+        )
+    built: Drafter = registry.load("drafters", "lm")(model, target.vocab_size)
+    return built
+
+
+def _name(model: Any) -> str:
+    return str(getattr(model, "name_or_path", "") or type(model).__name__)
+
+
+def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Every token that ends a text, by the model's generation settings and by its tokenizer."""
+    found: set[int] = set()
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            found |= {int(i) for i in (ids if isinstance(ids, (list, tuple)) else [ids])}
+            if source is not tokenizer:
+                break
+    if tokenizer is not None and not found and tokenizer.eos_token_id is not None:
+        found.add(int(tokenizer.eos_token_id))
+    return frozenset(found)

@@ -1,0 +1,248 @@
+"""The library's front: models by name in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from .errors import UserError
+from .events import Stats
+from .loop import Loop
+from .policies import Method, method
+from .text import TARGET, Detokenizer, Piece, StopStrings
+from .types import Drafter, Request, Round, Sampling, Target
+
+if TYPE_CHECKING:
+    from .chat import Chat
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+
+
+@dataclass(slots=True)
+class Output:
+    """One finished text. `samples` holds all of them, this one first, where several were asked for."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+    finish_reason: str = ""
+    logprobs: list[float] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    samples: list[Output] = field(default_factory=list)
+
+
+class Decoder:
+    """Writes a target model's own text, faster: drafted by several drafters, chosen by a policy.
+
+    Greedy text is the target's own token for token; sampled text has the target's exact law.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafters: Mapping[str, Drafter],
+        method: Method,
+        tokenizer: Any,
+        *,
+        eos: Iterable[int] = (),
+        seed: int = 0,
+    ) -> None:
+        self.tokenizer, self.eos = tokenizer, frozenset(eos)
+        self.loop = Loop(target, drafters, method.policy, method.recorder, seed=seed)
+        self.writers: dict[int, Writer] = {}
+        self.last = Output()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        target: Any,
+        *,
+        drafters: Sequence[Any] = (),
+        policy: str = "",
+        tokenizer: Any = None,
+        dtype: Any = "auto",
+        device: Any = "auto",
+        device_map: Any = None,
+        trust_remote_code: bool = False,
+        pack: bool = True,
+        seed: int = 0,
+    ) -> Decoder:
+        """Load a target, its tokenizer and its drafters; models may be names or loaded already.
+
+        A model is a Hugging Face id, a local folder or `zoo:NAME`; a drafter is a model, or `none`,
+        `ngram`, `suffix`, `retrieval:PATH`, with options as `ngram?min=2&max=4`. The policy's default is
+        `ucb1` over the drafters, or `none` without any. `pack` lays out the linear weights of models loaded
+        here for fast CPU passes (see `draftwise.packed`); models given as objects are never changed.
+
+        Raises:
+            UserError: an unknown name or option, or models that do not fit together.
+        """
+        from .build import build_drafters, build_target, eos_ids
+
+        load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+        built, model, tokenizer = build_target(target, tokenizer, pack=pack, device_map=device_map, **load)
+        team = build_drafters(drafters, built, tokenizer, target, pack=pack, **load)
+        policy = policy or ("ucb1" if any(name != "none" for name in team) else "none")
+        return cls(built, team, method(policy, list(team)), tokenizer, eos=eos_ids(model, tokenizer), seed=seed)
+
+    # -- text in, text out --------------------------------------------------------------------------
+
+    def generate(self, prompt: Prompt, *, n: int = 1, chat: bool = True, stop: Sequence[str] = (), **sampling: Any) -> Output:
+        """Write one text, or `n` samples of it in one batch; `sampling` are the fields of `Sampling`.
+
+        A prompt is text, token ids, or messages with `role` and `content`. With `chat`, text goes through
+        the tokenizer's chat template where there is one.
+        """
+        if n < 1:
+            raise UserError(f"n={n}: ask for at least 1 sample")
+        ids = self.encode(prompt, chat=chat)
+        settings = [self.settings(stop, len(ids), i, **sampling) for i in range(n)]
+        outputs = self._run(((ids, s) for s in settings), n, stop)
+        self.last = replace(outputs[0], samples=outputs)
+        return self.last
+
+    def generate_many(
+        self, prompts: Iterable[Prompt], *, batch: int = 8, chat: bool = True, stop: Sequence[str] = (), **sampling: Any
+    ) -> list[Output]:
+        """Write one text per prompt, `batch` at a time; a prompt joins as soon as another's text has ended."""
+        if batch < 1:
+            raise UserError(f"batch={batch}: decode at least 1 prompt at a time")
+        encoded = [self.encode(p, chat=chat) for p in prompts]
+        return self._run(((ids, self.settings(stop, len(ids), 0, **sampling)) for ids in encoded), batch, stop)
+
+    def stream(self, prompt: Prompt, *, chat: bool = True, stop: Sequence[str] = (), **sampling: Any) -> Iterator[Piece]:
+        """Write one text piece by piece; leaving the loop early stops the work. `last` holds what was written."""
+        ids = self.encode(prompt, chat=chat)
+        request = self.loop.add(ids, self.settings(stop, len(ids), 0, **sampling))
+        yield from self.follow(request, stop)
+
+    def chat(self) -> Chat:
+        """A conversation whose caches are kept from turn to turn."""
+        from .chat import Chat
+
+        return Chat(self)
+
+    # -- what these are made of ---------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt, *, chat: bool = True) -> list[int]:
+        """Token ids of a prompt.
+
+        Raises:
+            UserError: an empty prompt, or ids outside the target's vocabulary.
+        """
+        if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+            raise UserError("the prompt is empty: give some text")
+        if isinstance(prompt, str):
+            if not (chat and getattr(self.tokenizer, "chat_template", None)):
+                return list(self.tokenizer(prompt)["input_ids"])
+            prompt = [{"role": "user", "content": prompt}]
+        if isinstance(prompt[0], Mapping):
+            encoded = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+            return list(encoded["input_ids"])
+        ids: list[int] = [int(t) for t in prompt]  # type: ignore[call-overload]
+        if min(ids) < 0 or max(ids) >= self.loop.target.vocab_size:
+            raise UserError(f"token id {min(ids) if min(ids) < 0 else max(ids)} is outside the vocabulary of {self.loop.target.vocab_size}")
+        return ids
+
+    def follow(self, request: Request, stop: Sequence[str]) -> Iterator[Piece]:
+        """Run an open request to its end, piece by piece; closing the generator closes the request."""
+        writer = self._writer(request, stop)
+        try:
+            yield from writer.fresh()
+            while not request.done:
+                self._step()
+                yield from writer.fresh()
+        finally:
+            if not request.done:
+                self.loop.close(request)
+            del self.writers[request.id]
+            self.last = writer.output()
+            self.last.samples = [self.last]
+        yield from writer.fresh()
+
+    def _run(self, jobs: Iterable[tuple[list[int], Sampling]], batch: int, stop: Sequence[str]) -> list[Output]:
+        """Decode all jobs, at most `batch` at a time; outputs in the order of the jobs."""
+        waiting, mine, outputs = iter(jobs), list[Request](), dict[int, Output]()
+        try:
+            while True:
+                while len(self.loop.open) < batch and (job := next(waiting, None)) is not None:
+                    mine.append(self.loop.add(*job))
+                    self._writer(mine[-1], stop)
+                self._step()
+                for request in mine:
+                    if request.done and request.id in self.writers:
+                        outputs[request.id] = self.writers.pop(request.id).output()
+                if len(outputs) == len(mine) and not self.loop.open:
+                    return [outputs[request.id] for request in mine]
+        finally:
+            for request in mine:
+                if self.writers.pop(request.id, None) is not None and not request.done:
+                    self.loop.close(request)
+
+    def _step(self) -> None:
+        """One round for everyone; every text goes to its own writer, whoever asked for the step."""
+        for round in self.loop.step():
+            if round.request in self.writers:
+                self.writers[round.request].add(round)
+
+    def _writer(self, request: Request, stop: Sequence[str]) -> Writer:
+        self.writers[request.id] = Writer(self.tokenizer, tuple(stop))
+        return self.writers[request.id]
+
+    def settings(self, stop: Sequence[str], prompt_length: int, sample: int = 0, **sampling: Any) -> Sampling:
+        """The settings of one request, with this model's ends of text and the stop strings."""
+        if any(not s for s in stop):
+            raise UserError("a stop string is empty: leave it out")
+        try:
+            settings = Sampling(**{"eos": self.eos} | sampling)
+        except TypeError as error:
+            raise UserError(f"{str(error).rpartition(') ')[2]}: choose from the fields of draftwise.Sampling") from None
+        if sample and settings.seed is not None:
+            settings = replace(settings, seed=settings.seed + sample)
+        if stop:
+            settings = replace(settings, ends=StopStrings(self.tokenizer, tuple(stop), prompt_length))
+        return settings
+
+
+class Writer:
+    """Collects one request's rounds into an output."""
+
+    def __init__(self, tokenizer: Any, stop: tuple[str, ...]) -> None:
+        self.detokenizer = Detokenizer(tokenizer, stop)
+        self.rounds: list[Round] = []
+        self.pieces: list[Piece] = []
+        self.given = 0
+        self.began = self.ended = perf_counter()
+
+    def add(self, round: Round) -> None:
+        """Take one more round."""
+        self.rounds.append(round)
+        if round.sources:
+            self.pieces += self.detokenizer.push(round.tokens[: round.sources], round.arm.drafter)
+        if len(round.tokens) > round.sources:
+            self.pieces += self.detokenizer.push(round.tokens[round.sources :], TARGET)
+        self.ended = perf_counter()
+
+    def fresh(self) -> Iterator[Piece]:
+        """The pieces that nobody has had yet."""
+        while self.given < len(self.pieces):
+            self.given += 1
+            yield self.pieces[self.given - 1]
+
+    def output(self) -> Output:
+        """Everything written so far, as a finished text."""
+        stats = Stats.of(self.rounds)
+        stats.seconds = self.ended - self.began
+        self.pieces += self.detokenizer.flush()
+        return Output(
+            text="".join(p.text for p in self.pieces),
+            token_ids=[t for r in self.rounds for t in r.tokens],
+            rounds=self.rounds,
+            stats=stats,
+            finish_reason=self.rounds[-1].finish_reason if self.rounds else "",
+            logprobs=[x for r in self.rounds for x in r.logprobs],
+            pieces=self.pieces,
+        )
