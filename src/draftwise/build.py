@@ -45,6 +45,8 @@ def build_drafters(
             if hasattr(team[name], "check"):
                 from .datastore import tokenizer_fingerprint
 
+                if tokenizer is None:
+                    raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
                 team[name].check(target.vocab_size, tokenizer_fingerprint(tokenizer.get_vocab()))  # type: ignore[attr-defined]
         else:
             team[name] = _load_lm(name, spec, target, tokenizer, str(target_name), pack=pack, known=known, **load)
@@ -55,6 +57,8 @@ def _load_lm(
     name: str, spec: registry.Spec, target: Target, tokenizer: Any, target_name: str, *, pack: bool, known: list[str], **load: Any
 ) -> Drafter:
     path = spec.path if spec.name == "lm" else name.partition("?")[0]
+    if tokenizer is None:
+        raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
     try:
         theirs = load_tokenizer(path, trust_remote_code=load["trust_remote_code"])
         _check_vocabulary(path, theirs, target_name, tokenizer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -199,7 +199,9 @@ class Decoder:
         try:
             settings = Sampling(**{"eos": self.eos} | sampling)
         except TypeError as error:
-            raise UserError(f"{str(error).rpartition(') ')[2]}: choose from the fields of draftwise.Sampling") from None
+            known = {f.name for f in fields(Sampling)}
+            wrong = ", ".join(sorted(set(sampling) - known)) or str(error)
+            raise UserError(f"unknown setting {wrong}: choose from {', '.join(sorted(known))}") from None
         if sample and settings.seed is not None:
             settings = replace(settings, seed=settings.seed + sample)
         if stop:

@@ -1,0 +1,1 @@
+"""The same policies inside other engines."""
