@@ -1,0 +1,108 @@
+"""Microseconds per choose and learn of every learner, on this machine: `python scripts/bench_learners.py`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from random import Random
+from timeit import repeat
+from typing import Any
+
+from draftwise.learners.adanormalhedge import AdaNormalHedge
+from draftwise.learners.beta import BetaThompson
+from draftwise.learners.commit import ExploreThenCommit
+from draftwise.learners.ducb import DiscountedUCB
+from draftwise.learners.exp3 import EXP3
+from draftwise.learners.exp3spec import EXP3Spec
+from draftwise.learners.fixed import Fixed
+from draftwise.learners.gaussian import GaussianThompson
+from draftwise.learners.halving import SequentialHalving
+from draftwise.learners.hedge import Hedge
+from draftwise.learners.leader import FollowTheLeader
+from draftwise.learners.linucb import LinUCB
+from draftwise.learners.normalhedge import NormalHedge
+from draftwise.learners.swucb import SlidingWindowUCB
+from draftwise.learners.ucb import UCB1
+from draftwise.learners.ucbspec import UCBSpec
+from draftwise.learners.ucbtuned import UCBTuned
+from draftwise.learners.uniform import Uniform
+
+BANDITS: tuple[type[Any], ...] = (
+    Fixed,
+    Uniform,
+    UCB1,
+    UCBTuned,
+    UCBSpec,
+    DiscountedUCB,
+    SlidingWindowUCB,
+    GaussianThompson,
+    BetaThompson,
+    EXP3,
+    EXP3Spec,
+    SequentialHalving,
+    ExploreThenCommit,
+)
+EXPERTS: tuple[type[Any], ...] = (FollowTheLeader, Hedge, AdaNormalHedge, NormalHedge)
+
+
+def bandit(learner: Any, rng: Random) -> Callable[[], None]:
+    """One choice and its 0/1 reward; arm i of n succeeds with chance (i + 1) / (n + 2)."""
+    everyone, n = range(learner.arms), learner.arms
+
+    def step() -> None:
+        arm, chance = learner.choose(everyone, rng)
+        learner.update(arm, float(rng.random() * (n + 2) < arm + 1), chance)
+
+    return step
+
+
+def contextual(learner: LinUCB, rng: Random) -> Callable[[], None]:
+    """The same with a constant and random features."""
+    everyone, n = range(learner.arms), learner.arms
+
+    def step() -> None:
+        features = [1.0, *(rng.random() for _ in range(learner.dimensions - 1))]
+        arm, chance = learner.choose(everyone, rng, features)
+        learner.update(arm, float(rng.random() * (n + 2) < arm + 1), chance, features)
+
+    return step
+
+
+def expert(learner: Any, rng: Random) -> Callable[[], None]:
+    """One choice and the losses of all arms, from a table of 997 rounds."""
+    everyone, n = range(learner.arms), learner.arms
+    table = [[rng.random() * (1.0 - i / (2 * n)) for i in everyone] for _ in range(997)]
+    at = 0
+
+    def step() -> None:
+        nonlocal at
+        at = (at + 1) % 997
+        learner.choose(everyone, rng)
+        learner.learn_all(table[at])
+
+    return step
+
+
+def microseconds(step: Callable[[], None], rounds: int) -> float:
+    """The fastest of five runs, per round."""
+    return min(repeat(step, number=rounds, repeat=5)) / rounds * 1e6
+
+
+def main() -> None:
+    """Print one line per learner."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5000, help="rounds per run; five runs are made")
+    rounds = parser.parse_args().rounds
+    rng = Random(0)
+    for kind in BANDITS:
+        print(f"{kind.__name__:20}{7:4} arms {microseconds(bandit(kind(7), rng), rounds):8.2f} us")
+    for d in (4, 6):
+        name = f"LinUCB d={d}"
+        print(f"{name:20}{7:4} arms {microseconds(contextual(LinUCB(7, d), rng), rounds):8.2f} us")
+    for kind in EXPERTS:
+        for arms in (7, 64):
+            print(f"{kind.__name__:20}{arms:4} arms {microseconds(expert(kind(arms), rng), rounds):8.2f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""NormalHedge: learning from all arms with nothing to tune."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from math import exp, log
+from random import Random
+
+from .draw import draw
+from .hedge import expected_loss
+from .learner import LEARNED
+
+
+@dataclass(slots=True)
+class NormalHedge:
+    """w is proportional to [R]+ / c * exp([R]+^2 / (2c)), where c makes the mean of exp([R]+^2 / (2c)) e.
+
+    Chaudhuri, Freund and Hsu 2009 (arXiv 0903.2851), the learner of HedgeSpec (arXiv 2510.20064). R is
+    the regret to each arm, uniform weights if none is positive. There is no learning rate and, as
+    published, no forgetting: `memory` below 1 shrinks the regrets by it at each step (ours). An arm asleep
+    has no regret in that step.
+    """
+
+    arms: int
+    _: KW_ONLY
+    memory: float = 1.0
+    regrets: list[float] = field(default_factory=list, metadata=LEARNED)
+    weights: list[float] = field(default_factory=list, metadata=LEARNED)
+    scale: float = field(default=0.0, metadata=LEARNED)
+
+    def __post_init__(self) -> None:
+        self.regrets = self.regrets or [0.0] * self.arms
+        self.weights = self.weights or [1.0 / self.arms] * self.arms
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        weights = self.weights
+        i, chance = draw(weights if len(allowed) == self.arms else [weights[a] for a in allowed], rng)
+        return allowed[i], chance
+
+    def learn_all(self, losses: Sequence[float | None]) -> None:
+        own = expected_loss(self.weights, losses)
+        memory = self.memory
+        self.regrets = [
+            memory * old + (0.0 if loss is None else own - loss)
+            for old, loss in zip(self.regrets, losses, strict=True)
+        ]
+        self._weigh()
+
+    def _weigh(self) -> None:
+        # the square of anything smaller is not a number to divide by
+        if max(self.regrets) <= 1e-150:
+            self.weights = [1.0 / self.arms] * self.arms
+            return
+        self.scale, _ = solve_scale(self.regrets, start=self.scale)
+        half = 0.5 / self.scale
+        raw = [r * exp(r * r * half) if r > 0.0 else 0.0 for r in self.regrets]
+        total = sum(raw)
+        self.weights = [w / total for w in raw]
+
+    def abort(self, arm: int) -> None:
+        """Nothing was counted: full information does not depend on what was played."""
+
+    def estimates(self) -> list[float]:
+        return list(self.weights)
+
+
+def solve_scale(regrets: Sequence[float], *, start: float = 0.0) -> tuple[float, int]:
+    """The c at which the mean of exp([R]+^2 / (2c)) is e, and the steps it took; one R must be positive.
+
+    With s = 1 / c, ln mean exp(s R^2 / 2) - 1 is convex and increasing, so Newton's method falls
+    monotonically to the root from its right and lands there after one step from its left. The root lies in
+    [1, 1 + ln N] / max(R^2 / 2), where no exponential overflows. `start`, the c of the step before, saves
+    most of the steps.
+    """
+    heights = [0.5 * r * r for r in regrets if r > 0.0]
+    n = len(regrets)
+    flat, top, ln_n = n - len(heights), max(heights), log(n)
+    low, high = 1.0 / top, (1.0 + ln_n) / top
+    s = min(max(1.0 / start, low), high) if start > 0.0 else high
+    steps = 0
+    while True:
+        steps += 1
+        powers = [exp(s * h) for h in heights]
+        total = sum(powers) + flat
+        excess = log(total) - ln_n - 1.0
+        if abs(excess) < 1e-12 or steps == 50:
+            return 1.0 / s, steps
+        slope = sum(map(float.__mul__, heights, powers)) / total
+        s = min(max(s - excess / slope, low), high)
