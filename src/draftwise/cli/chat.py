@@ -1,0 +1,89 @@
+"""`draftwise chat`: a conversation that keeps its caches from turn to turn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import closing, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from draftwise.errors import UserError
+
+from . import show
+from .options import AsJson, ModelOptions, SamplingOptions, with_options
+
+if TYPE_CHECKING:
+    from draftwise.chat import Chat
+    from draftwise.text import Piece
+
+HELP = "/reset starts afresh; /exit or Ctrl-D leaves; Ctrl-C ends an answer"
+
+
+@with_options
+def chat(models: ModelOptions, sampling: SamplingOptions, as_json: AsJson = False) -> None:
+    """Talk with the target: /reset starts afresh, /exit or Ctrl-D leaves; piped lines are turns."""
+    decoder = models.load(seed=sampling.seed)
+    colours, settings = show.styles(models.drafter_names), sampling.settings()
+    person = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
+    if person:
+        console = show.console()
+        console.print(HELP, style="dim")
+        console.print(show.legend(colours))
+    session = decoder.chat()
+    try:
+        while (line := _read(person)) is not None and line != "/exit":
+            if line == "/reset":
+                session.close()
+                session = decoder.chat()
+            elif line.startswith("/") and line[1:].isalpha():
+                _tell(f"unknown command {line}: {HELP}", person)
+            elif line:
+                try:
+                    _answer(session, line, settings, colours, as_json=as_json)
+                except UserError as error:
+                    _tell(str(error), person)
+    finally:
+        session.close()
+
+
+def _read(person: bool) -> str | None:
+    """The next line without its blanks; None at the end of the input."""
+    if person:
+        with suppress(ImportError):  # not built on every system
+            import_module("readline")  # gives input() a history and line editing
+    try:
+        return input("> " if person else "").strip()
+    except EOFError:
+        if person:
+            print()
+        return None
+
+
+def _tell(message: str, person: bool) -> None:
+    """A person goes on after a mistake; a script is told by the exit status."""
+    if not person:
+        raise UserError(message)
+    print("error:", message, file=sys.stderr)
+
+
+def _answer(
+    session: Chat, line: str, settings: dict[str, Any], colours: dict[str, str], *, as_json: bool
+) -> None:
+    if as_json:
+        for _ in session.send(line, **settings):
+            pass
+        show.dump(show.as_dict(session.last))
+        sys.stdout.flush()
+        return
+    writer = show.Writer(colours)
+    # Closed at once, so that an interrupted answer counts as said before the next turn.
+    with closing(cast("Generator[Piece]", session.send(line, **settings))) as pieces:
+        try:
+            for piece in pieces:
+                writer.write(piece)
+        except KeyboardInterrupt:
+            if not writer.terminal:
+                raise
+    writer.end()
+    show.report(session.last, wanted=settings["logprobs"])

@@ -1,0 +1,220 @@
+"""`draftwise demo`: the same prompts plainly and adaptively, side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftwise.errors import UserError
+
+from . import show
+from .options import AsJson, ModelOptions, with_options
+from .screen import Screen
+
+if TYPE_CHECKING:
+    from draftwise.data import Prompt
+    from draftwise.decoder import Decoder, Output
+    from draftwise.text import Piece
+
+SIDES = ("plain", "adaptive")
+FIRST = ("coding", "translation", "summarization", "qa", "math_reasoning", "rag", "writing", "extraction")
+WARM_UP_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One text and the seconds it took, without the time spent on showing it."""
+
+    output: Output
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One prompt decoded both ways."""
+
+    prompt: Prompt
+    plain: Run
+    adaptive: Run
+
+    @property
+    def identical(self) -> bool:
+        """True when both wrote the same tokens and the same text."""
+        plain, adaptive = self.plain.output, self.adaptive.output
+        return plain.token_ids == adaptive.token_ids and plain.text == adaptive.text
+
+
+@with_options
+def demo(
+    models: ModelOptions,
+    prompts: Annotated[int, typer.Option(help="How many questions of Spec-Bench.")] = 8,
+    max_new_tokens: Annotated[int, typer.Option(help="Write at most so many tokens each.")] = 96,
+    as_json: AsJson = False,
+) -> None:
+    """Decode real prompts plainly and adaptively, side by side: the same text, in how much time?
+
+    Always greedy, because then the two texts must be equal; the exit status is 1 if one is not.
+    """
+    if prompts < 1:
+        raise UserError(f"--prompts {prompts}: ask for at least 1")
+    from draftwise.data import spec_bench
+
+    questions = spec_bench()
+    decoders = _decoders(models)
+    for decoder in decoders.values():
+        decoder.generate(min(questions, key=lambda q: len(q.text)).text, max_new_tokens=WARM_UP_TOKENS)
+    pairs, left_out = _decode_all(
+        decoders, pick(questions, prompts), max_new_tokens, show.styles(models.drafter_names), quiet=as_json
+    )
+    if as_json:
+        show.dump(as_dict(pairs, left_out, models, max_new_tokens))
+    else:
+        for line in left_out:
+            print("left out:", line, file=sys.stderr)
+        _print_summary(pairs)
+    if not all(pair.identical for pair in pairs):
+        raise typer.Exit(1)
+
+
+def pick(questions: Iterable[Prompt], count: int) -> list[Prompt]:
+    """`count` questions, one of each category in turn."""
+    by_category: dict[str, list[Prompt]] = {}
+    for question in questions:
+        by_category.setdefault(question.category, []).append(question)
+    order = sorted(by_category, key=lambda c: FIRST.index(c) if c in FIRST else len(FIRST))
+    turns = zip_longest(*(by_category[category] for category in order))
+    return [question for turn in turns for question in turn if question][:count]
+
+
+def _decoders(models: ModelOptions) -> dict[str, Decoder]:
+    """Two decoders around one and the same target, which serves them in turn."""
+    adaptive = models.load()
+    from draftwise import Decoder, method
+
+    plain = Decoder(adaptive.loop.target, {}, method("none", []), adaptive.tokenizer, eos=adaptive.eos)
+    return {"plain": plain, "adaptive": adaptive}
+
+
+def _decode_all(
+    decoders: dict[str, Decoder],
+    chosen: Sequence[Prompt],
+    length: int,
+    colours: dict[str, str],
+    *,
+    quiet: bool,
+) -> tuple[list[Pair], list[str]]:
+    """Both ways, taking turns in who goes first; a prompt that does not fit the window is left out."""
+    pairs: list[Pair] = []
+    left_out: list[str] = []
+    for number, prompt in enumerate(chosen):
+        title = f"{number + 1}/{len(chosen)} {prompt.category} {prompt.question_id}"
+        screen = Screen(title, prompt.text, SIDES, colours) if sys.stdout.isatty() and not quiet else None
+        runs: dict[str, Run] = {}
+        try:
+            with screen or show.waiting(title):
+                for side in SIDES if number % 2 == 0 else SIDES[::-1]:
+                    seen = partial(screen.add, side) if screen else _ignore
+                    runs[side] = decode(decoders[side], prompt.text, length, seen)
+                    if screen:
+                        screen.note(side, f"{runs[side].seconds:.2f} s")
+        except UserError as error:
+            left_out.append(f"{prompt.category} {prompt.question_id}: {error}")
+            continue
+        pairs.append(Pair(prompt, **runs))
+    if not pairs:
+        raise UserError(f"no prompt could be decoded: {left_out[0]}")
+    return pairs, left_out
+
+
+def decode(decoder: Decoder, text: str, length: int, seen: Callable[[Piece], None]) -> Run:
+    """Decode one prompt and time it; what `seen` does with the pieces is not counted."""
+    pieces = iter(decoder.stream(text, max_new_tokens=length))
+    seconds = 0.0
+    while True:
+        began = perf_counter()
+        piece = next(pieces, None)
+        seconds += perf_counter() - began
+        if piece is None:
+            return Run(decoder.last, seconds)
+        seen(piece)
+
+
+def _ignore(piece: Piece) -> None:
+    pass
+
+
+def _print_summary(pairs: Sequence[Pair]) -> None:
+    rows = []
+    for category in dict.fromkeys(pair.prompt.category for pair in pairs):
+        some = [pair for pair in pairs if pair.prompt.category == category]
+        rows.append([category, *_row(some)])
+    columns = ("category", "tokens", "plain s", "adaptive s", "ratio", "same text", "who drafted")
+    show.table(columns, [*rows, ["all", *_row(pairs)]])
+    plain, adaptive = _seconds(pairs)
+    same = sum(pair.identical for pair in pairs)
+    print(
+        f"Total time: plain {plain:.2f} s, adaptive {adaptive:.2f} s; {plain / adaptive:.2f} times as fast."
+        f" Same text in {same} of {len(pairs)} prompts."
+    )
+
+
+def _row(pairs: Sequence[Pair]) -> list[str]:
+    plain, adaptive = _seconds(pairs)
+    tokens = sum(len(pair.adaptive.output.token_ids) for pair in pairs)
+    same = sum(pair.identical for pair in pairs)
+    who = show.drafted_by(_by_drafter(pairs), tokens)
+    return [
+        str(tokens),
+        f"{plain:.2f}",
+        f"{adaptive:.2f}",
+        f"{plain / adaptive:.2f}",
+        f"{same}/{len(pairs)}",
+        who,
+    ]
+
+
+def _seconds(pairs: Sequence[Pair]) -> tuple[float, float]:
+    return sum(pair.plain.seconds for pair in pairs), sum(pair.adaptive.seconds for pair in pairs)
+
+
+def _by_drafter(pairs: Sequence[Pair]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for pair in pairs:
+        counts.update(pair.adaptive.output.stats.by_drafter)
+    return dict(counts)
+
+
+def as_dict(
+    pairs: Sequence[Pair], left_out: Sequence[str], models: ModelOptions, max_new_tokens: int
+) -> dict[str, Any]:
+    """What `--json` prints: one row a prompt, and the totals."""
+    plain, adaptive = _seconds(pairs)
+    return {
+        "target": models.target,
+        "drafters": models.drafter_names,
+        "policy": models.policy_name,
+        "max_new_tokens": max_new_tokens,
+        "prompts": [
+            {
+                "question_id": pair.prompt.question_id,
+                "category": pair.prompt.category,
+                "new_tokens": len(pair.adaptive.output.token_ids),
+                "seconds": {"plain": pair.plain.seconds, "adaptive": pair.adaptive.seconds},
+                "identical": pair.identical,
+                "by_drafter": pair.adaptive.output.stats.by_drafter,
+            }
+            for pair in pairs
+        ],
+        "left_out": list(left_out),
+        "seconds": {"plain": plain, "adaptive": adaptive},
+        "ratio": plain / adaptive,
+        "identical": all(pair.identical for pair in pairs),
+    }

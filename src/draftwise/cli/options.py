@@ -1,0 +1,168 @@
+"""Options that several verbs share, each written once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from typer import Option
+
+from draftwise.errors import UserError
+
+if TYPE_CHECKING:
+    from draftwise.decoder import Decoder
+
+MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
+SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
+
+AsJson = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Whose text is written, who drafts it, and who decides."""
+
+    target: Annotated[str, Option(help="Whose text: zoo:NAME, a folder or a Hugging Face id.", **MODELS)] = (
+        "zoo:target"
+    )
+    drafters: Annotated[
+        str | None,
+        Option(
+            help="Who drafts, with commas between: a model, or a name of `draftwise drafters`. "
+            "Default: ngram,suffix, and zoo:general before them for zoo:target.",
+            **MODELS,
+        ),
+    ] = None
+    policy: Annotated[
+        str | None,
+        Option(
+            help="Who decides: a name of `draftwise policies`. Default: ucb1, or none without drafters.",
+            **MODELS,
+        ),
+    ] = None
+    dtype: Annotated[str, Option(help="auto, float32, bfloat16 or float16.", **MODELS)] = "auto"
+    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.", **MODELS)] = "auto"
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Run the code in the model's folder.", **MODELS)
+    ] = False
+
+    @property
+    def drafter_names(self) -> list[str]:
+        """The drafters as a list, with the default for this target."""
+        if self.drafters is None:
+            return [*(["zoo:general"] if self.target == "zoo:target" else []), "ngram", "suffix"]
+        names = [name.strip() for name in self.drafters.split(",")]
+        if not all(names):
+            raise UserError(
+                f"--drafters {self.drafters!r} has an empty name: write A,B, or none for no drafter"
+            )
+        return names
+
+    @property
+    def policy_name(self) -> str:
+        """The policy, with the default for these drafters."""
+        return self.policy or ("ucb1" if set(self.drafter_names) != {"none"} else "none")
+
+    def load(self, *, seed: int | None = None) -> Decoder:
+        """The decoder for these options; `seed` also fixes the policy's own choices."""
+        from .show import waiting
+
+        names = self.drafter_names
+        with waiting(f"Loading {self.target}"):
+            from draftwise import Decoder
+
+            return Decoder.from_pretrained(
+                self.target,
+                drafters=names,
+                policy=self.policy_name,
+                dtype=self.dtype,
+                device=self.device,
+                trust_remote_code=self.trust_remote_code,
+                seed=0 if seed is None else seed,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How the text is drawn, and when it ends."""
+
+    max_new_tokens: Annotated[int, Option(help="Write at most so many tokens.", **SAMPLING)] = 256
+    temperature: Annotated[
+        float, Option(help="0 takes the likeliest token; 1 draws from the model as it is.", **SAMPLING)
+    ] = 0.0
+    top_k: Annotated[int, Option(help="Draw among the K likeliest; 0 = all.", **SAMPLING)] = 0
+    top_p: Annotated[float, Option(help="Draw among the likeliest that together have P.", **SAMPLING)] = 1.0
+    min_p: Annotated[float, Option(help="Leave out what is below P times the likeliest.", **SAMPLING)] = 0.0
+    repetition_penalty: Annotated[
+        float, Option(help="Above 1: against tokens of the prompt and the text.", **SAMPLING)
+    ] = 1.0
+    presence_penalty: Annotated[
+        float, Option(help="Above 0: against tokens that the text has.", **SAMPLING)
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float, Option(help="Above 0: against tokens, by how often the text has them.", **SAMPLING)
+    ] = 0.0
+    seed: Annotated[int | None, Option(help="The same seed, the same text.", **SAMPLING)] = None
+    stop: Annotated[
+        list[str], Option(help="End the text before this string; may be repeated.", **SAMPLING)
+    ] = field(default_factory=list)
+    logprobs: Annotated[
+        bool,
+        Option("--logprobs", help="Report log-probabilities: one a token with --json.", **SAMPLING),
+    ] = False
+
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments for the decoder."""
+        return asdict(self)
+
+
+def with_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give the command line one option for each field of a verb's dataclass parameters."""
+    hints = get_type_hints(verb, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[Parameter] = []
+    for own in signature(verb).parameters.values():
+        if own.name in groups:
+            parameters += _parameters(groups[own.name])
+        else:
+            parameters.append(own.replace(annotation=hints[own.name], kind=Parameter.KEYWORD_ONLY))
+
+    def command(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
+        verb(**given)
+
+    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
+    return command
+
+
+def _parameters(group: Any) -> list[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        Parameter(f.name, Parameter.KEYWORD_ONLY, default=_default(f), annotation=hints[f.name])
+        for f in fields(group)
+    ]
+
+
+def _default(option: Field[Any]) -> Any:
+    return option.default if option.default_factory is MISSING else option.default_factory()
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt itself, or standard input for `-`.
+
+    Raises:
+        UserError: there is no text in it.
+    """
+    try:
+        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+    except UnicodeDecodeError as error:
+        raise UserError("standard input is not UTF-8 text: convert it first") from error
+    if not text.strip():
+        raise UserError("the prompt is empty: write some text, or - for standard input")
+    return text

@@ -1,0 +1,135 @@
+"""How text, tables and waiting look: coloured on a terminal, plain everywhere else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from draftwise.decoder import Output
+    from draftwise.text import Piece
+
+PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "red")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """A spinner on stderr while something takes long; nothing where stderr is not a terminal."""
+    return console(stderr=True).status(f"{what} ...")
+
+
+def dump(value: Any) -> None:
+    """Print one JSON value on one line."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def styles(drafters: Sequence[str]) -> dict[str, str]:
+    """A colour for each drafter; the target's own text has none."""
+    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(drafters)}
+
+
+def coloured(pieces: Iterable[Piece], colours: dict[str, str]) -> Text:
+    """Pieces in the colours of who guessed them. A model's escape codes do not reach the terminal."""
+    from rich.text import Text
+
+    harmless = ((p.text.replace("\x1b", "\N{SYMBOL FOR ESCAPE}"), p.source) for p in pieces)
+    return Text.assemble(*((text, colours.get(source, "")) for text, source in harmless))
+
+
+def legend(colours: dict[str, str]) -> Text:
+    """Which colour is whose."""
+    from rich.text import Text
+
+    guessed = [part for name, colour in colours.items() for part in ((f"■ {name}", colour), "  ")]
+    return Text.assemble(*guessed, "□ target")
+
+
+def closing(output: Output) -> str:
+    """One line: how fast, how well guessed, and who drafted what."""
+    stats = output.stats
+    line = (
+        f"{stats.tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_s:.1f} tokens/s, "
+        f"{stats.mean_accepted:.2f} accepted a round; {drafted_by(stats.by_drafter, stats.tokens)}"
+    )
+    if output.logprobs:
+        line += f"; log-probability {sum(output.logprobs):.2f}"
+    return line
+
+
+def drafted_by(counts: dict[str, int], tokens: int) -> str:
+    """Committed tokens by who guessed them, the target's own last."""
+    own = tokens - sum(counts.values())
+    return ", ".join(f"{name} {count}" for name, count in [*counts.items(), ("target", own)])
+
+
+def as_dict(output: Output) -> dict[str, Any]:
+    """What `--json` prints of one text."""
+    row: dict[str, Any] = {
+        "text": output.text,
+        "token_ids": output.token_ids,
+        "finish_reason": output.finish_reason,
+        "pieces": [{"text": piece.text, "source": piece.source} for piece in output.pieces],
+        "stats": output.stats.as_dict(),
+    }
+    if output.logprobs:
+        row["logprobs"] = output.logprobs
+    return row
+
+
+def report(output: Output, *, wanted: bool) -> None:
+    """After a text: what went wrong, always; the closing line where a person looks, or asked for it."""
+    for fault in output.stats.faults:
+        print(f"warning: {fault}", file=sys.stderr)
+    on_terminal = sys.stdout.isatty()
+    if wanted or on_terminal or sys.stderr.isatty():
+        print(closing(output), file=sys.stdout if on_terminal else sys.stderr)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table: drawn by Rich on a terminal, aligned plain text elsewhere."""
+    if sys.stdout.isatty():
+        from rich.table import Table
+
+        drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        for row in rows:
+            drawn.add_row(*row)
+        console().print(drawn)
+        return
+    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    for row in [columns, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+class Writer:
+    """Writes pieces to stdout as they come, in colours on a terminal."""
+
+    def __init__(self, colours: dict[str, str]) -> None:
+        self.colours = colours
+        self.terminal = console() if sys.stdout.isatty() else None
+        self.last = ""
+
+    def write(self, piece: Piece) -> None:
+        """Print one piece at once."""
+        self.last = piece.text or self.last
+        if self.terminal:
+            self.terminal.print(coloured([piece], self.colours), end="", soft_wrap=True)
+        else:
+            print(piece.text, end="")
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Finish the line."""
+        if not self.last.endswith("\n"):
+            print(flush=True)
