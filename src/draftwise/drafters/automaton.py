@@ -1,0 +1,165 @@
+"""A suffix automaton that counts: which token followed which context, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+NOTHING = -1
+ROOT = 0
+Path = list[tuple[int, int]]  # contexts (states) and the tokens drafted after them
+
+
+class Automaton:
+    """Every substring of the texts appended so far, with counts for contexts of up to `depth` tokens.
+
+    A state is a set of substrings that end at the same places; its suffix link leads to the longest
+    suffix that ends at more places (Blumer et al. 1985). Counts and the most frequent continuation, the
+    latest among equals, are exact after each token. One costs O(1) for the automaton, amortised, and one
+    step per state on the suffix path of the last `depth` tokens for the counts: about five in prose,
+    at most `depth` in text that repeats itself.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.next: list[dict[int, int]] = [{}]
+        self.link = [NOTHING]
+        self.length = [0]  # of the longest substring of each state
+        self.count = [0]  # how often the state's substrings occur
+        self.follows = [0]  # how often a token followed them: less than `count` where a text ended
+        self.best = [NOTHING]  # the token that followed most often
+        self.size = 0
+        self.last = self.deepest = ROOT
+        self._held = 0
+
+    def begin(self) -> None:
+        """The next token starts a new text: nothing stands before it."""
+        self.last = self.deepest = ROOT
+        self._held = 0
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Append tokens to the current text."""
+        for token in tokens:
+            self._append(token)
+            self._score(token)
+
+    @property
+    def match(self) -> int:
+        """The length of the longest end of the current text that occurred before."""
+        return self.length[self.link[self.last]] if self.last else 0
+
+    def contexts(self, state: int, held: int) -> Iterator[tuple[int, int]]:
+        """The ends of a text that some token followed, as states and lengths, the longest first.
+
+        `state` has the last `held` tokens of the text; of ends with equal counts the longest stands for all.
+        """
+        link, length, follows = self.link, self.length, self.follows
+        while state:
+            if follows[state]:
+                yield state, held
+            state = link[state]
+            held = length[state]
+
+    def walk(self, state: int, most: int, least: float) -> tuple[float, Path]:
+        """At most `most` (context, token) pairs along the most frequent continuations, and their score.
+
+        The score is the sum of the joint probabilities: the expected number of tokens that come true.
+        The walk ends before the joint probability falls below `least`.
+        """
+        link, length, count, follows = self.link, self.length, self.count, self.follows
+        path: Path = []
+        joint, score = 1.0, 0.0
+        while len(path) < most:
+            while state and not follows[state]:  # the text ends here: a shorter context goes on
+                state = link[state]
+            if not state:
+                break
+            token = self.best[state]
+            after = self.next[state][token]
+            joint *= count[after] / follows[state]
+            if joint < least:
+                break
+            score += joint
+            path.append((state, token))
+            state = link[after] if length[link[after]] >= self.depth else after
+        return score, path
+
+    def step(self, state: int, held: int, token: int) -> tuple[int, int]:
+        """Follow another text through this index, without adding it.
+
+        `state` stands for the last `held` tokens, the longest end of that text that is known here, and
+        the answer is the same after `token`; `held` stays at `depth` or below.
+        """
+        while token not in self.next[state]:
+            state = self.link[state]
+            if state == NOTHING:
+                return ROOT, 0
+            held = self.length[state]
+        held = min(held + 1, self.depth)
+        return self._shorten(self.next[state][token], held), held
+
+    def _append(self, token: int) -> None:
+        nexts, link, length = self.next, self.link, self.length
+        last = self.last
+        self.size += 1
+        after = nexts[last].get(token)
+        if after is not None:  # the text so far was seen before, with this token after it
+            self.last = after if length[after] == length[last] + 1 else self._split(last, token, after)
+            return
+        new = self._state({}, length[last] + 1)
+        self.last = new
+        while last != NOTHING and token not in nexts[last]:
+            nexts[last][token] = new
+            last = link[last]
+        if last == NOTHING:
+            link[new] = ROOT
+            return
+        after = nexts[last][token]
+        link[new] = after if length[after] == length[last] + 1 else self._split(last, token, after)
+
+    def _split(self, before: int, token: int, state: int) -> int:
+        """Give the substrings of `state` that are now ending at a new place a state of their own."""
+        nexts, link, length = self.next, self.link, self.length
+        clone = self._state(nexts[state].copy(), length[before] + 1)
+        link[clone], link[state] = link[state], clone
+        self.count[clone] = self.count[state]
+        self.follows[clone] = self.follows[state]
+        self.best[clone] = self.best[state]
+        while before != NOTHING and nexts[before].get(token) == state:
+            nexts[before][token] = clone
+            before = link[before]
+        return clone
+
+    def _state(self, nexts: dict[int, int], length: int) -> int:
+        self.next.append(nexts)
+        self.link.append(NOTHING)
+        self.length.append(length)
+        self.count.append(0)
+        self.follows.append(0)
+        self.best.append(NOTHING)
+        return len(self.next) - 1
+
+    def _score(self, token: int) -> None:
+        """Count `token` after every context of up to `depth` tokens that it has just followed."""
+        nexts, link, count, follows, best = self.next, self.link, self.count, self.follows, self.best
+        context = deepest = self._shorten(self.deepest, self._held)
+        counted = NOTHING
+        while context != NOTHING:
+            after = nexts[context]
+            state = after[token]
+            if state != counted:
+                count[state] += 1
+                counted = state
+            follows[context] += 1
+            top = best[context]
+            if top != token and (top == NOTHING or count[state] >= count[after[top]]):
+                best[context] = token
+            context = link[context]
+        self._held = min(self._held + 1, self.depth)
+        self.deepest = self._shorten(nexts[deepest][token], self._held)
+
+    def _shorten(self, state: int, held: int) -> int:
+        """The state of the last `held` tokens of what `state` holds, or held before it was split."""
+        link, length = self.link, self.length
+        while state and length[link[state]] >= held:
+            state = link[state]
+        return state

@@ -1,0 +1,25 @@
+"""The drafter that never guesses: plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..types import Draft, Job, Request
+
+
+class NoneDrafter:
+    """No drafts: the target writes alone, one token a round."""
+
+    def hint(self, request: Request) -> float:
+        """Nothing to offer."""
+        return 0.0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One empty draft per job."""
+        return [Draft()] * len(jobs)
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Nothing to learn from."""
+
+    def close(self, request: Request) -> None:
+        """Nothing to free."""
