@@ -52,11 +52,13 @@ class LMDrafter:
     """Drafts with a causal LM, sampled where the request samples and its likeliest tokens where it is greedy.
 
     A request that it was not asked about for a while is read up to date in one pass, when it is asked again.
+    With `sample` off it always drafts its likeliest tokens: fewer are accepted, but a seed then gives the same
+    text whatever the policy does.
     """
 
-    def __init__(self, model: Any, vocab_size: int) -> None:
+    def __init__(self, model: Any, vocab_size: int, *, sample: bool = True) -> None:
         self.rows = Rows(model)
-        self.vocab_size = vocab_size
+        self.vocab_size, self.sample = vocab_size, sample
         self.places: dict[int, Place] = {}
 
     def hint(self, request: Request) -> float:
@@ -77,7 +79,7 @@ class LMDrafter:
         order = sorted(range(len(jobs)), key=lambda i: -jobs[i].length)
         chains = [Chain(jobs[i], needs(jobs[i].stops)) for i in order]
         logits = self._catch_up(chains)
-        greedy = all(c.job.request.sampling.greedy for c in chains)
+        greedy = not any(self._sampled(c) for c in chains)
         while True:
             picks = logits.argmax(-1).tolist() if greedy else []
             for i, chain in enumerate(chains):
@@ -118,7 +120,7 @@ class LMDrafter:
     def _extend(self, chain: Chain, row: Tensor, pick: int) -> None:
         """Choose one more token, keep it, and see whether to stop after it."""
         job, q = chain.job, None
-        if pick < 0 and not job.request.sampling.greedy:
+        if self._sampled(chain):
             q = self._law(job, row)
             pick = draw(q, job.request.rng.random())
         elif pick < 0 or pick >= self.vocab_size:
@@ -136,6 +138,9 @@ class LMDrafter:
             chain.joint *= signals.chosen
             rule = job.stop_at(position)
             chain.done |= stop(rule, signals, position=position, previous=previous, joint=chain.joint)
+
+    def _sampled(self, chain: Chain) -> bool:
+        return self.sample and not chain.job.request.sampling.greedy
 
     def _law(self, job: Job, row: Tensor) -> Tensor:
         """The distribution that the token is drawn from, over the target's vocabulary, float32."""

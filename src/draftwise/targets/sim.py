@@ -15,6 +15,7 @@ class SimScores:
 
     def __init__(self, law: Law, request: Request, draft: Draft) -> None:
         self.law, self.request, self.draft = law, request, draft
+        self.rows: dict[int, Vector] = {}
 
     def _history(self, node: int) -> list[int]:
         path: list[int] = []
@@ -25,8 +26,10 @@ class SimScores:
 
     def row(self, node: int) -> Vector:
         """The processed law after `node`, shape (vocabulary,)."""
-        request, history = self.request, self._history(node)
-        return shape(self.law(history), history, request.prompt_length, request.sampling)
+        if node not in self.rows:
+            request, history = self.request, self._history(node)
+            self.rows[node] = shape(self.law(history), history, request.prompt_length, request.sampling)
+        return self.rows[node]
 
     def choice(self, node: int) -> int:
         """The target's own token after `node`."""

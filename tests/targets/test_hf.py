@@ -1,0 +1,170 @@
+"""Every architecture writes its own text, token for token, whoever drafts and however the batch is made up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise.drafters.lm import LMDrafter
+from draftwise.drafters.ngram import NgramDrafter
+from draftwise.drafters.suffix import SuffixDrafter
+from draftwise.errors import UserError
+from draftwise.loop import Loop
+from draftwise.policies import method
+from draftwise.targets.hf import HFTarget
+from draftwise.types import Draft, Job, Request, Sampling
+from tests.tiny import CONFIGS, VOCAB, model, own_text
+
+
+class Oracle:
+    """Drafts the target's own text with some tokens spoilt, so that every draft length and rejection happens."""
+
+    def __init__(self, texts: dict[tuple[int, ...], list[int]], spoil: float) -> None:
+        self.texts, self.spoil, self.random = texts, spoil, random.Random(3)
+
+    def hint(self, request: Request) -> float:
+        return 1.0
+
+    def observe(self, request: Request, new: Sequence[int]) -> None: ...
+
+    def close(self, request: Request) -> None: ...
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        drafts = []
+        for job in jobs:
+            r = job.request
+            rest = self.texts[tuple(r.tokens[: r.prompt_length])][r.position :][: self.random.randint(0, job.length)]
+            drafts.append(Draft.chain([t if self.random.random() > self.spoil else (t + 1) % VOCAB for t in rest]))
+        return drafts
+
+
+def prompts(n: int = 6) -> list[list[int]]:
+    rng = random.Random(1)
+    return [[rng.randrange(2, VOCAB) for _ in range(rng.choice((1, 3, 12, 30)))] for _ in range(n)]
+
+
+def run(target: Any, team: dict[str, Any], policy: str, n: int, batch: int, **loop_options: Any) -> list[list[int]]:
+    chosen = method(policy, list(team))
+    loop = Loop(target, team, chosen.policy, chosen.recorder, **loop_options)
+    texts: dict[int, list[int]] = {}
+    for round in loop.run(prompts(), Sampling(max_new_tokens=n), batch=batch):
+        texts.setdefault(round.request, []).extend(round.tokens)
+    assert not any(loop.faults.values()), loop.faults
+    return [texts[i] for i in sorted(texts)]
+
+
+EAGER_ONLY = {"gemma2-window"}
+KINDS = [(n, a) for n in CONFIGS for a in ("sdpa", "eager") if a == "eager" or n not in EAGER_ONLY]
+
+
+@pytest.mark.parametrize(("name", "attention"), KINDS)
+def test_greedy_text_is_the_models_own(name: str, attention: str) -> None:
+    target = model(name, attention=attention)
+    own = [own_text(target, p, 40) for p in prompts()]
+    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    for batch in (1, 3):
+        team = {
+            "lm": LMDrafter(model(name, seed=1, attention=attention), VOCAB),
+            "self": LMDrafter(model(name, attention=attention), VOCAB),
+            "oracle": Oracle(truth, 0.3),
+            "ngram": NgramDrafter(),
+            "suffix": SuffixDrafter(),
+        }
+        assert run(HFTarget(target, chunk=8), team, "random?arms=drafters*lengths&lengths=0,1,4,7", 40, batch) == own
+
+
+def test_the_drafts_of_that_test_are_accepted_and_rejected() -> None:
+    target = model("llama")
+    truth = {tuple(p): own_text(target, p, 40) for p in prompts()}
+    chosen = method("static-6", ["oracle"])
+    loop = Loop(HFTarget(target), {"oracle": Oracle(truth, 0.3)}, chosen.policy, chosen.recorder)
+    rounds = list(loop.run(prompts(), Sampling(max_new_tokens=40), batch=3))
+    assert any(r.accepted == r.drafted > 2 for r in rounds)
+    assert any(0 < r.accepted < r.drafted for r in rounds)
+    assert any(r.accepted == 0 < r.drafted for r in rounds)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_precisions_run(dtype: torch.dtype) -> None:
+    made = model("llama", dtype=dtype)
+    texts = run(HFTarget(made), {"lm": LMDrafter(model("llama", seed=1, dtype=dtype), VOCAB)}, "static-3", 12, 3)
+    assert all(len(t) == 12 for t in texts)
+
+
+def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
+    target = HFTarget(model("gpt2"))
+    chosen = method("static-6", ["ngram"])
+    loop = Loop(target, {"ngram": NgramDrafter()}, chosen.policy, chosen.recorder)
+    request = loop.add([5, 6, 5, 6] * 30, Sampling(max_new_tokens=50))
+    short = loop.add([7, 8], Sampling(max_new_tokens=126))
+    while loop.open:
+        loop.step()
+    assert len(request.tokens) == 128 and len(short.tokens) == 128
+    assert request.finish_reason == "length"
+    with pytest.raises(UserError, match="128"):
+        loop.add([5] * 128)
+
+
+def test_samples_of_one_prompt_read_it_once() -> None:
+    target = HFTarget(model("llama"))
+    fed: list[int] = []
+    feed = target.rows.feed
+    target.rows.feed = lambda first, texts, keep, **k: (fed.append(sum(map(len, texts))), feed(first, texts, keep, **k))[1]  # type: ignore[method-assign]
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    prompt = [random.Random(0).randrange(2, VOCAB) for _ in range(60)]
+    for _ in range(4):
+        loop.add(prompt, Sampling(max_new_tokens=5))
+    texts = {r.request: r.tokens for r in loop.step()}
+    assert sum(fed) < 60 + 4 * 4
+    assert len(set(texts.values())) == 1
+    assert list(texts[0]) == own_text(target.rows.model, prompt, 1)
+
+
+def test_rows_are_freed() -> None:
+    target, lm = HFTarget(model("llama")), LMDrafter(model("llama", seed=1), VOCAB)
+    run(target, {"lm": lm}, "static-2", 8, 3)
+    assert target.rows.keys == [] and target.rows.cache.bytes == 0 and not target.chains
+    assert lm.rows.keys == [] and lm.rows.cache.bytes == 0 and not lm.places
+
+
+class Plain:
+    """The configuration of a model that is refused."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+    def get_text_config(self, decoder: bool = True) -> Plain:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"is_encoder_decoder": True}, "encoder-decoder"),
+        ({"vision_config": Plain()}, "pictures"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "cannot rewind"),
+        ({"layers_block_type": ["mamba"]}, "cannot rewind"),
+        ({"_attn_implementation": "flash_attention_2"}, "sdpa"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused_by_name(fields: dict[str, Any], said: str) -> None:
+    made = model("llama")
+    for key, value in fields.items():
+        object.__setattr__(made.config, key, value)
+    made.config.name_or_path = "acme/model"
+    with pytest.raises(UserError, match=said) as error:
+        HFTarget(made)
+    assert "\n" not in str(error.value) and "Llama" in str(error.value)
+
+
+def test_a_real_recurrent_model_is_refused() -> None:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    made = MambaForCausalLM(MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, state_size=4))
+    with pytest.raises(UserError, match=r"Mamba.*cannot rewind"):
+        HFTarget(made)
