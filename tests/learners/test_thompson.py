@@ -1,0 +1,88 @@
+"""Thompson sampling: posteriors by hand, and choices as often as the exact law says."""
+
+from __future__ import annotations
+
+from math import isnan, sqrt
+from random import Random
+from typing import Any
+
+import pytest
+
+from draftwise.learners.beta import BetaThompson
+from draftwise.learners.gaussian import GaussianThompson
+
+DRAWS = 20_000
+
+
+def first_share(learner: Any) -> float:
+    rng = Random(5)
+    return [learner.choose([0, 1], rng)[0] for _ in range(DRAWS)].count(0) / DRAWS
+
+
+def tolerance(p: float) -> float:
+    return 4 * sqrt(p * (1 - p) / DRAWS)
+
+
+def test_gaussian_posterior() -> None:
+    learner = GaussianThompson(2)
+    learner.update(0, 1.0, 1.0)
+    # prior precision 4 at 0.5, one reward of precision 4 at 1
+    assert (learner.precisions[0], learner.means[0]) == (8.0, 0.75)
+    learner.update(0, 0.0, 1.0)
+    assert learner.precisions[0] == 12.0
+    assert learner.means[0] == pytest.approx(0.5, abs=1e-15)
+    assert learner.estimates()[1] == 0.5
+
+
+def test_gaussian_options() -> None:
+    learner = GaussianThompson(1, mean=0.0, variance=1.0, noise=0.5)
+    learner.update(0, 0.9, 1.0)
+    assert learner.precisions == [3.0]
+    assert learner.means == pytest.approx([0.6])
+
+
+def test_gaussian_choices_follow_the_posterior() -> None:
+    learner = GaussianThompson(2, means=[0.75, 0.5], precisions=[8.0, 4.0])
+    # P(N(3/4, 1/8) > N(1/2, 1/4)) = Phi(0.25 / sqrt(0.375))
+    assert first_share(learner) == pytest.approx(0.6584543008, abs=tolerance(0.658))
+
+
+def test_beta_counts_successes_and_failures() -> None:
+    learner = BetaThompson(2)
+    learner.update(0, 1.0, 1.0)
+    learner.update(0, 0.25, 1.0)
+    assert (learner.successes, learner.failures) == ([2.25, 1.0], [1.75, 1.0])
+    assert learner.estimates() == [0.5625, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("ab", "cd", "exact"),
+    [
+        ((3, 2), (2, 2), 22 / 35),
+        ((2, 5), (3, 3), 13 / 66),
+        ((20, 4), (30, 9), 807046333 / 1078674285),
+        ((1, 1), (2, 3), 3 / 5),
+        ((4, 1), (3, 2), 11 / 14),
+    ],
+)
+def test_beta_choices_follow_the_posterior(ab: tuple[int, int], cd: tuple[int, int], exact: float) -> None:
+    """P(Beta(a, b) > Beta(c, d)) for whole numbers is a fraction, summed by hand."""
+    learner = BetaThompson(2, successes=[float(ab[0]), float(cd[0])], failures=[float(ab[1]), float(cd[1])])
+    assert first_share(learner) == pytest.approx(exact, abs=tolerance(exact))
+
+
+def test_beta_update_changes_the_law_it_draws_from() -> None:
+    learner = BetaThompson(2, successes=[2.0, 2.0], failures=[2.0, 2.0])
+    learner.update(0, 1.0, 1.0)
+    assert first_share(learner) == pytest.approx(22 / 35, abs=tolerance(0.63))
+
+
+@pytest.mark.parametrize("kind", [GaussianThompson, BetaThompson])
+def test_the_chance_of_an_arm_is_said_to_be_unknown(kind: Any) -> None:
+    assert isnan(kind(3).choose(range(3), Random(0))[1])
+
+
+@pytest.mark.parametrize("kind", [GaussianThompson, BetaThompson])
+def test_a_batch_is_spread_before_any_answer(kind: Any) -> None:
+    learner, rng = kind(3), Random(0)
+    assert {learner.choose(range(3), rng)[0] for _ in range(30)} == {0, 1, 2}

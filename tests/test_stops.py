@@ -1,0 +1,156 @@
+"""Stop rules at hand-made signals, on floats and on arrays."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwise.errors import UserError
+from draftwise.stops import DEFAULTS, RULES, needs, stop
+from draftwise.types import Signals, Stop
+
+
+def signals(top1: float = 0.5, top2: float = 0.25, entropy: float = 1.0, chosen: float = 0.5) -> Signals:
+    return Signals(top1, top2, entropy, chosen)
+
+
+def asked(
+    rule: str,
+    now: Signals,
+    *,
+    threshold: float | None = None,
+    position: int = 0,
+    previous: Signals | None = None,
+    joint: float = 0.5,
+) -> bool:
+    rule_now = Stop(rule, DEFAULTS[rule] if threshold is None else threshold)
+    return bool(stop(rule_now, now, position=position, previous=previous, joint=joint))
+
+
+def test_defaults_are_the_published_numbers() -> None:
+    assert dict(DEFAULTS) == {
+        "never": 0.0,
+        "max-confidence": 0.8,
+        "svip": 0.6,
+        "svip-difference": 0.2,
+        "adaedl": 0.6,
+        "logit-margin": 0.2,
+        "cumulative": 0.3,
+        "perplexity": 2.0,
+        "confidence": 0.4,
+    }
+
+
+@pytest.mark.parametrize("entropy", [0.0, 5.0])
+def test_never(entropy: float) -> None:
+    assert not asked("never", signals(top1=0.0, entropy=entropy, chosen=0.0), joint=0.0)
+
+
+def test_max_confidence_asks_for_the_top_probability() -> None:
+    assert asked("max-confidence", signals(top1=0.79))
+    assert not asked("max-confidence", signals(top1=0.81))
+
+
+@pytest.mark.parametrize(
+    ("threshold", "goes_on", "stops"),
+    [(0.6, 0.35, 0.37), (0.3, 0.0899, 0.0901), (0.775, 0.6, 0.601)],  # TapOut, SVIP's paper, SVIP's code
+)
+def test_svip_asks_for_the_root_of_the_entropy(threshold: float, goes_on: float, stops: float) -> None:
+    assert not asked("svip", signals(entropy=goes_on), threshold=threshold)
+    assert asked("svip", signals(entropy=stops), threshold=threshold)
+
+
+def test_svip_difference_asks_for_a_jump() -> None:
+    calm = signals(entropy=0.25)  # root 0.5
+    assert not asked("svip-difference", signals(entropy=0.4761), previous=calm, position=1)  # root 0.69
+    assert asked("svip-difference", signals(entropy=0.5041), previous=calm, position=1)  # root 0.71
+    assert not asked("svip-difference", signals(entropy=9.0)), "there is no jump at the first position"
+
+
+def test_adaedl_bounds_the_acceptance() -> None:
+    # 1 - sqrt(0.2 * 0.8) = 0.6
+    assert not asked("adaedl", signals(entropy=0.79))
+    assert asked("adaedl", signals(entropy=0.81))
+    assert not asked("adaedl", signals(entropy=0.81), threshold=0.5)
+
+
+def test_logit_margin_asks_for_the_lead() -> None:
+    assert asked("logit-margin", signals(top1=0.5, top2=0.31))
+    assert not asked("logit-margin", signals(top1=0.5, top2=0.29))
+
+
+def test_cumulative_asks_for_the_product() -> None:
+    assert asked("cumulative", signals(), joint=0.29)
+    assert not asked("cumulative", signals(), joint=0.31)
+
+
+def test_perplexity_is_that_of_the_draft_so_far() -> None:
+    # three tokens: perplexity 2 is a product of 1/8
+    assert not asked("perplexity", signals(), position=2, joint=0.126)
+    assert asked("perplexity", signals(), position=2, joint=0.124)
+    assert asked("perplexity", signals(), position=0, joint=0.0)
+    assert asked("perplexity", signals(), position=0, joint=0.24, threshold=4.0)
+    assert not asked("perplexity", signals(), position=0, joint=0.26, threshold=4.0)
+
+
+def test_confidence_asks_for_the_drafted_token() -> None:
+    assert asked("confidence", signals(top1=0.9, chosen=0.39))
+    assert not asked("confidence", signals(top1=0.9, chosen=0.41))
+
+
+def test_the_same_rules_take_arrays() -> None:
+    torch = pytest.importorskip("torch")
+    rows = [
+        signals(0.9, 0.05, 0.1, 0.9),
+        signals(0.5, 0.45, 1.5, 0.45),
+        signals(0.7, 0.2, 0.7, 0.2),
+        signals(0.2, 0.19, 3.0, 0.01),
+    ]
+    before, joints = signals(entropy=0.36), [0.9, 0.4, 0.2, 0.001]
+    for make in (np.array, torch.tensor):
+        columns: list[Any] = [make([getattr(s, name) for s in rows]) for name in Signals.__slots__]
+        now = Signals(*columns)
+        for rule in set(RULES) - {"never"}:
+            how = Stop(rule, DEFAULTS[rule])
+            many = stop(how, now, position=1, previous=before, joint=make(joints))
+            one = [
+                asked(rule, s, position=1, previous=before, joint=j)
+                for s, j in zip(rows, joints, strict=True)
+            ]
+            assert many.tolist() == one, rule
+            assert 0 < sum(one) < 4, f"{rule}: the rows must tell its answers apart"
+
+
+class OnlyReads:
+    """Signals that complain when a rule reads what it did not declare."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+
+    def __getattr__(self, name: str) -> float:
+        assert name in self.names, f"reads {name} without saying so"
+        return 0.5
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_read_what_they_declare(rule: str) -> None:
+    reads: Any = OnlyReads(needs([Stop(rule)]))
+    stop(Stop(rule, DEFAULTS[rule]), reads, position=1, previous=reads, joint=0.5)
+
+
+def test_needs_is_the_union() -> None:
+    assert needs([]) == frozenset()
+    assert needs([Stop("never")]) == frozenset()
+    assert needs([Stop("svip"), Stop("adaedl")]) == {"entropy"}
+    assert needs([Stop("logit-margin"), Stop("cumulative")]) == {"top1", "top2", "chosen"}
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda r: needs([r]), lambda r: stop(r, signals(), position=0, previous=None, joint=1)]
+)
+def test_an_unknown_rule_is_named_with_those_there_are(ask: Any) -> None:
+    with pytest.raises(UserError, match=r"'svipp'.*never, max-confidence, svip"):
+        ask(Stop("svipp", inf))
