@@ -1,0 +1,1 @@
+"""Those who guess what the target will write: one kind a file."""
