@@ -11,6 +11,7 @@ import typer
 
 from draftwise.errors import UserError
 
+from . import datastore
 from .chat import chat
 from .demo import demo
 from .drafters import drafters
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 for verb in (demo, generate, chat, models, drafters, policies):
     app.command()(verb)
+app.add_typer(datastore.app, name="datastore")
 
 
 def _show_version(wanted: bool) -> None:
@@ -55,7 +57,8 @@ def start(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; exit status 1 is a failed check, 2 bad input, 130 Ctrl-C."""
     try:
-        status = app(None if arguments is None else list(arguments), standalone_mode=False)
+        given = None if arguments is None else list(arguments)
+        status = app(given, prog_name="draftwise", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
         return _fail(str(error))

@@ -37,7 +37,8 @@ def dump(value: Any) -> None:
 
 def styles(drafters: Sequence[str]) -> dict[str, str]:
     """A colour for each drafter; the target's own text has none."""
-    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(drafters)}
+    names = [name for name in drafters if name != "none"]
+    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
 
 
 def coloured(pieces: Iterable[Piece], colours: dict[str, str]) -> Text:

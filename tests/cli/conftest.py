@@ -1,0 +1,129 @@
+"""The command line over a target that writes the alphabet: real decoding, no torch, no files."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwise import Decoder, UserError, method
+from draftwise.cli import main
+from draftwise.drafters.sim import SimDrafter
+from draftwise.laws import Law, Vector
+from draftwise.targets.sim import SimTarget
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz \x1b"
+LINE = "abcdefghijklmnopqrstuvwxyz "
+Result = tuple[int, str, str]
+
+
+class Letters:
+    """A tokenizer with one token a letter, and a template that only joins what was said."""
+
+    chat_template = "joined"
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [LETTERS.index(letter) for letter in text.lower() if letter in LETTERS] or [26]}
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, str]], *, tokenize: bool = True, **_: Any
+    ) -> Any:
+        text = "".join(message["content"] for message in messages)
+        return self(text) if tokenize else text
+
+    def decode(self, tokens: Sequence[int], **_: Any) -> str:
+        return "".join(LETTERS[token] for token in tokens)
+
+
+def after(step: int) -> Law:
+    """Nearly always the letter that stands `step` places further in the line."""
+
+    def law(history: Sequence[int]) -> Vector:
+        logits = np.zeros(len(LETTERS))
+        logits[(history[-1] + step) % len(LINE)] = 20.0
+        return logits
+
+    return law
+
+
+class Sometimes(SimDrafter):
+    """Right about most letters and wrong about every vowel."""
+
+    def __init__(self) -> None:
+        def law(history: Sequence[int]) -> Vector:
+            following = LINE[(history[-1] + 1) % len(LINE)]
+            return after(2 if following in "aeiou" else 1)(history)
+
+        super().__init__(law)
+
+
+class Models:
+    """What `Decoder.from_pretrained` finds: one target and two drafters, good and always wrong."""
+
+    def __init__(self) -> None:
+        self.law = after(1)
+        self.max_length = 400
+        self.asked: list[dict[str, Any]] = []
+        self.targets: list[SimTarget] = []
+        self.opened = 0
+
+    def from_pretrained(self, target: str, *, drafters: Sequence[str], policy: str, **rest: Any) -> Decoder:
+        self.asked.append({"target": target, "drafters": list(drafters), "policy": policy, **rest})
+        if target != "zoo:target":
+            raise UserError(f"no model {target!r}: give zoo:target")
+        team = {name: SimDrafter(after(3)) if name == "ngram" else Sometimes() for name in drafters}
+        sim = SimTarget(lambda history: self.law(history), len(LETTERS), max_length=self.max_length)
+        sim.open = self.count_open  # type: ignore[method-assign]
+        self.targets.append(sim)
+        return Decoder(sim, team, method(policy, list(team)), Letters())
+
+    def count_open(self, request: object) -> None:
+        self.opened += 1
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> Models:
+    found = Models()
+    monkeypatch.setattr(Decoder, "from_pretrained", found.from_pretrained)
+    return found
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Run a command line; gives its exit status, stdout and stderr."""
+
+    def run(*arguments: str) -> Result:
+        status = main(arguments)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what it was shown."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run a command line on a terminal with colours; gives what it shows."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str) -> str:
+        screen = Screen()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", screen)
+            main(arguments)
+        return screen.getvalue()
+
+    return run

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from draftwise.laws import Vector
+
+from .conftest import Models, Result, Screen, after
+
+Run = Callable[..., Result]
+SHORT = ("chat", "--max-new-tokens", "4")
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    return lambda lines: monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+
+
+def test_lines_are_turns_and_caches_are_kept(models: Models, run: Run, say: Callable[[str], None]) -> None:
+    say("a\n\nx\n")
+    assert run(*SHORT) == (0, "bcde\n" + "yz a\n", "")
+    assert models.opened == 1, "the second turn goes on where the first ended"
+
+
+def test_the_conversation_is_remembered(models: Models, run: Run, say: Callable[[str], None]) -> None:
+    lengths: list[int] = []
+
+    def watched(history: Sequence[int]) -> Vector:
+        lengths.append(len(history))
+        return after(1)(history)
+
+    models.law = watched
+    say("a\na\n/reset\na\n")
+    run(*SHORT, "--drafters", "none")
+    first, second, afresh = lengths[0], lengths[4], lengths[8]
+    assert second > first + 4
+    assert afresh == first
+
+
+def test_reset_and_exit(models: Models, run: Run, say: Callable[[str], None]) -> None:
+    say("a\n/reset\na\n/exit\na\n")
+    assert run(*SHORT)[1] == "bcde\nbcde\n"
+    assert models.opened == 2
+
+
+def test_json_lines(models: Models, run: Run, say: Callable[[str], None]) -> None:
+    say("a\nx\n")
+    rows = [json.loads(line) for line in run(*SHORT, "--json")[1].splitlines()]
+    assert [row["text"] for row in rows] == ["bcde", "yz a"]
+    assert rows[0]["stats"]["tokens"] == 4
+
+
+def test_a_script_is_told_of_a_mistake(models: Models, run: Run, say: Callable[[str], None]) -> None:
+    say("a\n/rset\nx\n")
+    status, out, err = run(*SHORT)
+    assert (status, out) == (2, "bcde\n")
+    assert err.startswith("error: unknown command /rset")
+
+
+def test_a_person_goes_on_after_a_mistake(
+    models: Models,
+    on_terminal: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Screen("/rset\n" + "a" * 500 + "\n/reset\nx\n"))
+    shown = on_terminal(*SHORT, "--drafters", "none")
+    assert "yz a" in shown
+    errors = capsys.readouterr().err.splitlines()
+    assert [line[:22] for line in errors] == ["error: unknown command", "error: the prompt has "]
+
+
+def test_ctrl_c_ends_an_answer_not_the_conversation(
+    models: Models, on_terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter(range(100))
+
+    def impatient(history: Sequence[int]) -> Vector:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return after(1)(history)
+
+    models.law = impatient
+    monkeypatch.setattr(sys, "stdin", Screen("a\nx\n"))
+    shown = on_terminal(*SHORT, "--drafters", "none")
+    assert "bc\n" in shown
+    assert "yz a\n" in shown

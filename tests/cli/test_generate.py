@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from draftwise.drafters.sim import SimDrafter
+from draftwise.laws import Vector
+
+from .conftest import LETTERS, LINE, Models, Result, after
+
+Run = Callable[..., Result]
+FIFTY = ("generate", "z ", "--max-new-tokens", "50")
+TEXT = (LINE * 2)[:50]
+
+
+def test_a_pipe_gets_the_text_and_nothing_else(models: Models, run: Run) -> None:
+    assert run(*FIFTY) == (0, TEXT + "\n", "")
+
+
+@pytest.mark.parametrize("drafters", ["none", "ngram", "suffix", "ngram,suffix"])
+def test_the_text_does_not_depend_on_who_drafts(models: Models, run: Run, drafters: str) -> None:
+    assert run(*FIFTY, "--drafters", drafters)[1] == TEXT + "\n"
+
+
+def test_defaults(models: Models, run: Run) -> None:
+    run(*FIFTY)
+    run(*FIFTY, "--drafters", "none")
+    run(*FIFTY, "--target", "my/model")
+    drafted, plain, other = models.asked
+    assert (drafted["drafters"], drafted["policy"]) == (["zoo:general", "ngram", "suffix"], "ucb1")
+    assert (plain["drafters"], plain["policy"]) == (["none"], "none")
+    assert other["drafters"] == ["ngram", "suffix"]
+
+
+def test_verbose_reports_to_stderr(models: Models, run: Run) -> None:
+    _, out, err = run(*FIFTY, "-v", "--drafters", "suffix", "--policy", "static-5")
+    assert out == TEXT + "\n"
+    assert err.startswith("50 tokens in ")
+    assert "tokens/s" in err
+    assert "accepted a round" in err
+    guessed = int(err.split("suffix ")[1].split(",")[0])
+    assert 0 < guessed < 50
+    assert f"target {50 - guessed}" in err
+
+
+def test_a_terminal_gets_colours_a_legend_and_a_closing_line(
+    models: Models, on_terminal: Callable[..., str]
+) -> None:
+    shown = on_terminal(*FIFTY, "--drafters", "suffix,ngram", "--policy", "static-5")
+    text, legend, closing = shown.splitlines()
+    assert text.replace("\x1b[32m", "").replace("\x1b[0m", "") == TEXT
+    assert "\x1b[32mb" in text, "a guessed letter in the colour of its drafter"
+    assert "e\x1b[32m" in text, "a vowel, which the drafter never guesses, in none"
+    assert "\x1b[32m■ suffix" in legend
+    assert "\x1b[36m■ ngram" in legend
+    assert closing.startswith("50 tokens")
+
+
+def test_escape_codes_of_a_model_do_not_reach_the_terminal(
+    models: Models, on_terminal: Callable[..., str]
+) -> None:
+    def escapes(history: Sequence[int]) -> Vector:
+        logits = after(1)(history)
+        logits[LETTERS.index("\x1b")] = 30.0
+        return logits
+
+    models.law = escapes
+    shown = on_terminal("generate", "a", "--max-new-tokens", "3", "--drafters", "none")
+    assert shown.splitlines()[0] == "␛␛␛"
+
+
+def test_json(models: Models, run: Run) -> None:
+    status, out, err = run(*FIFTY, "--json", "--logprobs")
+    row = json.loads(out)
+    assert (status, err) == (0, "")
+    assert row["text"] == TEXT
+    assert "".join(piece["text"] for piece in row["pieces"]) == TEXT
+    assert {piece["source"] for piece in row["pieces"]} > {"target"}
+    assert row["token_ids"] == [LETTERS.index(letter) for letter in TEXT]
+    assert row["finish_reason"] == "length"
+    assert len(row["logprobs"]) == 50
+    assert max(row["logprobs"]) <= 0
+    assert row["stats"]["tokens"] == 50
+    assert "samples" not in row
+
+
+def test_logprobs_are_reported_where_asked(models: Models, run: Run) -> None:
+    assert "log-probability" in run(*FIFTY, "--logprobs")[2]
+    assert "log-probability" not in run(*FIFTY, "-v")[2]
+
+
+def test_samples_differ_and_a_seed_repeats_them(models: Models, run: Run) -> None:
+    models.law = lambda history: after(1)(history) / 20.0
+    draw = ("generate", "a", "--max-new-tokens", "20", "--temperature", "1", "-n", "3", "--json")
+    first, again = (json.loads(run(*draw, "--seed", "4")[1]) for _ in range(2))
+    other = json.loads(run(*draw, "--seed", "5")[1])
+    texts = [sample["text"] for sample in first["samples"]]
+    assert len(set(texts)) == 3
+    assert texts == [sample["text"] for sample in again["samples"]]
+    assert texts != [sample["text"] for sample in other["samples"]]
+    assert first["text"] == texts[0]
+
+
+def test_samples_as_text_have_a_line_between(models: Models, run: Run) -> None:
+    assert run(*FIFTY, "-n", "2")[1] == f"{TEXT}\n\n{TEXT}\n"
+
+
+def test_stop_strings(models: Models, run: Run) -> None:
+    assert run(*FIFTY, "--stop", "xyz", "--stop", "fg")[1] == "abcde\n"
+
+
+def test_sampling_options_arrive(models: Models, run: Run) -> None:
+    even = run("generate", "a", "--max-new-tokens", "9", "--presence-penalty", "100", "--drafters", "none")
+    assert even[1] == "bcdefghij\n"
+    models.law = lambda history: after(0)(history)
+    assert run("generate", "a", "--max-new-tokens", "4")[1] == "aaaa\n"
+    penalty = run("generate", "a", "--max-new-tokens", "4", "--frequency-penalty", "100")[1].strip()
+    assert len(set(penalty)) == 4
+
+
+def test_prompt_from_standard_input(models: Models, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x\n"))
+    assert run("generate", "-", "--max-new-tokens", "2")[1] == "yz\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert run("generate", "-")[0] == 2
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    status, _, err = run("generate", "-")
+    assert status == 2
+    assert "UTF-8" in err
+
+
+def test_ctrl_c_keeps_what_was_printed(models: Models, run: Run) -> None:
+    def impatient(history: Sequence[int]) -> Vector:
+        if len(history) > 12:
+            raise KeyboardInterrupt
+        return after(1)(history)
+
+    models.law = impatient
+    status, out, err = run("generate", "a", "--drafters", "none")
+    assert (status, out, err) == (130, "bcdefghijklm\n", "")
+
+
+def test_a_faulty_drafter_is_reported_and_the_text_stands(
+    models: Models, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, jobs: object) -> None:
+        raise RuntimeError("out of ideas")
+
+    monkeypatch.setattr(SimDrafter, "draft", broken)
+    status, out, err = run(*FIFTY, "--drafters", "ngram", "--policy", "static-5")
+    assert (status, out) == (0, TEXT + "\n")
+    assert err == "warning: ngram: RuntimeError: out of ideas\n"

@@ -1,0 +1,79 @@
+"""The command as a program of its own, on the bundled models: pipes, signals and exit statuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import Result
+
+Run = Callable[..., Result]
+COMMAND = [sys.executable, "-c", "import sys; from draftwise.cli import main; sys.exit(main())"]
+PROMPT = "Translate German to English: Ein Hund läuft am Strand."
+
+
+def test_plain_and_drafted_text_are_the_same(run: Run) -> None:
+    ask = ("generate", PROMPT, "--max-new-tokens", "24", "--json", "--device", "cpu")
+    plain = json.loads(run(*ask, "--drafters", "none")[1])
+    drafted = json.loads(run(*ask)[1])
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert drafted["stats"]["drafted"] > drafted["stats"]["accepted"], "some guesses must have been wrong"
+    assert run(*ask[:4])[1] == plain["text"] + "\n"
+
+
+def test_demo_finds_the_same_text(run: Run) -> None:
+    status, out, _ = run("demo", "--prompts", "2", "--max-new-tokens", "16", "--json", "--device", "cpu")
+    row = json.loads(out)
+    assert status == 0
+    assert row["identical"] is True
+    assert [p["category"] for p in row["prompts"]] == ["coding", "translation"]
+
+
+def test_chat_on_a_model_with_a_template(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Who are you?\nWhy?\n"))
+    status, out, _ = run("chat", "--max-new-tokens", "8", "--json", "--device", "cpu")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert [0 < row["stats"]["tokens"] <= 8 for row in rows] == [True, True]
+
+
+def test_a_missing_model_is_one_line_and_status_2() -> None:
+    done = subprocess.run(
+        [*COMMAND, "generate", "a", "--target", "./nowhere"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: no model './nowhere': give an existing folder")
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_keeps_the_text_and_exits_130() -> None:
+    long = [*COMMAND, "generate", "--raw", "The", "--max-new-tokens", "2000", "--drafters", "none"]
+    with subprocess.Popen(long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        assert running.stderr
+        begun = running.stdout.read(8)
+        running.send_signal(signal.SIGINT)
+        rest, complaint = running.stdout.read(), running.stderr.read()
+    assert running.returncode == 130
+    assert len(begun) == 8
+    assert rest.endswith("\n")
+    assert complaint == ""
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    long = [*COMMAND, "generate", "--raw", "The", "--max-new-tokens", "2000", "--drafters", "none"]
+    with subprocess.Popen(long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        assert running.stderr
+        running.stdout.read(4)
+        running.stdout.close()
+        complaint = running.stderr.read()
+    assert running.returncode == 1
+    assert complaint == ""

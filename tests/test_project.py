@@ -1,0 +1,129 @@
+"""The project itself: what the package declares and ships, and the scripts that set it up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from importlib.metadata import entry_points, requires, version
+from pathlib import Path
+
+import pytest
+
+import draftwise
+from draftwise.models import ZOO
+from draftwise.registry import GROUPS, load
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_version_is_said_once() -> None:
+    assert draftwise.__version__ == version("draftwise")
+
+
+def test_public_names_exist() -> None:
+    assert [name for name in draftwise.__all__ if not hasattr(draftwise, name)] == []
+    assert sorted(draftwise.__all__) == draftwise.__all__
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = draftwise.nothing
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_entry_point_loads(group: str) -> None:
+    points = entry_points(group=f"draftwise.{group}")
+    assert len(points) >= 2
+    for point in points:
+        assert callable(load(group, point.name))
+
+
+def test_the_librarys_own_range_is_wide_and_setup_pins_torch() -> None:
+    needs = [need.replace(" ", "") for need in requires("draftwise") or []]
+    assert "torch>=2.6" in needs
+    assert any(need.startswith("transformers") and ">=5.16" in need and "<6" in need for need in needs)
+    assert "torch==2.13.0" in (ROOT / "scripts/setup").read_text()
+
+
+def test_every_bundled_model_has_a_card_and_its_sources() -> None:
+    notice = (ZOO / "NOTICE").read_text()
+    for config in ZOO.glob("*/config.json"):
+        card = (config.parent / "README.md").read_text()
+        assert card.startswith("---\nlibrary_name: transformers\n")
+        for part in ("license:", "## Training", "## Limits", "CC-BY-SA-4.0", "tatoeba.org", "NOTICE"):
+            assert part in card, config.parent.name
+        assert config.with_name("model.safetensors").exists()
+    for source in ("tatoeba.org", "manythings.org/anki", "squad", "WikiSQL", "mxeval", "GSM8K", "scitldr"):
+        assert source in notice
+    assert len(list((ZOO / "licenses").iterdir())) > 20
+
+
+# -- scripts/setup, with an interpreter that only writes down what it is asked ---------------------------
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The files that set-up reads, and a `python3` that makes a virtual environment which notes its calls."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/setup", tmp_path / "scripts/setup")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    python = tmp_path / "python3"
+    python.write_text(
+        "#!/usr/bin/env bash\n"
+        'echo "$@" >> calls\n'
+        '[ "$1" = -c ] && exit ${TOO_OLD:-0}\n'
+        'if [ "$1 $2" = "-m venv" ]; then\n'
+        '    mkdir -p "$3/bin"; [ -z "${NO_VENV:-}" ] || exit 1; cp "$0" "$3/bin/python"\n'
+        "fi\n"
+        'case "$*" in *${BREAK:-never}*) exit 1;; esac\n'
+    )
+    python.chmod(0o755)
+    return tmp_path
+
+
+def setup(checkout: Path, **environment: str) -> tuple[int, list[str]]:
+    """Run the script; gives its status and what pip was asked to install."""
+    calls = checkout / "calls"
+    calls.unlink(missing_ok=True)
+    paths = {"PATH": f"{checkout}:{os.environ['PATH']}"}
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "DRAFTWISE_TORCH_INDEX")}
+    script, env = checkout / "scripts/setup", kept | paths | environment
+    done = subprocess.run([script], cwd="/", env=env, capture_output=True, check=False)
+    lines = calls.read_text().splitlines() if calls.exists() else []
+    return done.returncode, [line.split(" install ")[1] for line in lines if " install " in line]
+
+
+def test_setup_installs_torch_first_then_the_project_then_nothing(checkout: Path) -> None:
+    assert setup(checkout) == (0, ["torch==2.13.0", "-e .[dev]"])
+    assert setup(checkout) == (0, [])
+
+
+def test_setup_follows_a_changed_project(checkout: Path) -> None:
+    setup(checkout)
+    with open(checkout / "pyproject.toml", "a") as file:
+        file.write("# changed\n")
+    assert setup(checkout)[1] == ["torch==2.13.0", "-e .[dev]"]
+
+
+def test_setup_follows_a_moved_checkout(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    setup(checkout)
+    moved = shutil.copytree(checkout, tmp_path_factory.mktemp("moved") / "there")
+    assert setup(moved)[1] == ["torch==2.13.0", "-e .[dev]"]
+
+
+def test_setup_takes_the_index_only_where_asked(checkout: Path) -> None:
+    _, asked = setup(checkout, DRAFTWISE_TORCH_INDEX="https://example.org/cpu")
+    assert asked == ["--extra-index-url https://example.org/cpu torch==2.13.0", "-e .[dev]"]
+
+
+def test_setup_that_failed_is_done_again(checkout: Path) -> None:
+    assert setup(checkout, BREAK="torch==") == (1, ["torch==2.13.0"])
+    assert setup(checkout) == (0, ["torch==2.13.0", "-e .[dev]"])
+
+
+def test_setup_leaves_no_half_made_environment(checkout: Path) -> None:
+    assert setup(checkout, NO_VENV="1")[0] == 1
+    assert not (checkout / ".venv").exists()
+    assert setup(checkout)[0] == 0
+
+
+def test_setup_refuses_an_old_python(checkout: Path) -> None:
+    assert setup(checkout, TOO_OLD="1") == (1, [])
