@@ -55,7 +55,7 @@ class Pair:
 @with_options
 def demo(
     models: ModelOptions,
-    prompts: Annotated[int, typer.Option(help="How many questions of Spec-Bench.")] = 8,
+    prompts: Annotated[int, typer.Option(help="How many questions of Spec-Bench.")] = 13,
     max_new_tokens: Annotated[int, typer.Option(help="Write at most so many tokens each.")] = 96,
     as_json: AsJson = False,
 ) -> None:
