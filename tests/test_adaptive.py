@@ -59,6 +59,10 @@ def test_heuristic_length() -> None:
     assert fresh(rule).length == 5, "the transient schedule starts each text anew"
 
 
+def test_heuristic_length_starts_at_twenty() -> None:
+    assert HeuristicLength().length == 20
+
+
 def test_heuristic_length_never_goes_below_one() -> None:
     rule = HeuristicLength(2)
     for _ in range(4):

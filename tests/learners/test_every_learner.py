@@ -13,6 +13,7 @@ import pytest
 from draftwise.learners.adanormalhedge import AdaNormalHedge
 from draftwise.learners.beta import BetaThompson
 from draftwise.learners.commit import ExploreThenCommit
+from draftwise.learners.draw import draw
 from draftwise.learners.ducb import DiscountedUCB
 from draftwise.learners.exp3 import EXP3
 from draftwise.learners.exp3spec import EXP3Spec
@@ -168,3 +169,20 @@ def test_uniform_is_uniform() -> None:
     picks = [Uniform(3).choose([0, 2], rng) for _ in range(4000)]
     assert {chance for _, chance in picks} == {0.5}
     assert sum(arm == 2 for arm, _ in picks) / 4000 == pytest.approx(0.5, abs=0.03)
+    assert Uniform(4).estimates() == [0.25, 0.25, 0.25, 0.25]
+
+
+class Last(Random):
+    """The highest uniform number there is."""
+
+    def random(self) -> float:
+        return 1.0 - 2.0**-53
+
+
+def test_a_rounding_error_never_draws_a_weight_of_zero() -> None:
+    weights = [0.1] * 10 + [0.2, 0.0]
+    for n in range(2, 11):
+        arm, chance = draw(weights[n:], Last())
+        assert weights[n:][arm] > 0.0
+        assert chance == pytest.approx(weights[n:][arm] / sum(weights[n:]))
+    assert draw([0.0, 0.0], Last()) == (1, 0.5)

@@ -55,6 +55,18 @@ def test_a_budget_is_shared_by_the_phases() -> None:
     assert set(order[29:]) == {0}
 
 
+def test_two_arms_have_one_phase() -> None:
+    order = play(SequentialHalving(2, budget=10), [0.5, 0.6], 14)
+    assert order == [0, 1] * 5 + [1] * 4
+
+
+def test_estimates_are_mean_rewards() -> None:
+    learner = SequentialHalving(3)
+    for arm, won in [(0, 1.0), (0, 0.5), (1, 0.25)]:
+        learner.update(arm, won, 1.0)
+    assert learner.estimates() == [0.75, 0.25, 0.0]
+
+
 def test_a_batch_waits_for_its_answers_before_eliminating() -> None:
     learner = SequentialHalving(4)
     batch = [learner.choose(range(4), RNG)[0] for _ in range(8)]
@@ -77,6 +89,11 @@ def test_committing_plays_arm_by_arm() -> None:
     # B = 256, c = 4: 23 rounds; 23 // 8 = 2 each of four, then 23 // 4 = 5 each of two
     order = play(ExploreThenCommit(4), [0.1, 0.2, 0.4, 0.3], 24)
     assert order == [0, 0, 1, 1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+
+
+def test_committing_counts_a_batch_in_flight() -> None:
+    learner = ExploreThenCommit(4)
+    assert [learner.choose(range(4), RNG)[0] for _ in range(10)] == [0, 0, 1, 1, 2, 2, 3, 3, 3, 3]
 
 
 def test_committing_takes_the_best_when_the_budget_is_spent() -> None:

@@ -57,6 +57,18 @@ def test_normalhedge_weights_of_three() -> None:
     assert learner.weights == pytest.approx([0.87945616699372695, 0.12054383300627305, 0.0], abs=1e-12)
 
 
+def test_normalhedge_compares_with_the_arms_awake_when_all_its_weight_sleeps() -> None:
+    learner = NormalHedge(3, regrets=[0.0, 0.0, 0.0], weights=[1.0, 0.0, 0.0])
+    learner.learn_all([None, 0.2, 0.6])
+    # the mean loss of those awake is 0.4
+    assert learner.regrets == pytest.approx([0.0, 0.2, -0.2])
+
+
+def test_normalhedge_starts_uniform() -> None:
+    assert NormalHedge(4).choose(range(4), Random(0))[1] == 0.25
+    assert NormalHedge(4).estimates() == [0.25, 0.25, 0.25, 0.25]
+
+
 def test_normalhedge_is_uniform_while_nothing_is_regretted() -> None:
     learner = NormalHedge(4)
     learner.learn_all([0.5, 0.5, 0.5, 0.5])
@@ -106,6 +118,12 @@ def test_adanormalhedge_after_one_round() -> None:
     assert learner.estimates()[0] == pytest.approx(0.91906520585995725, abs=1e-12)
 
 
+def test_adanormalhedge_takes_the_lower_potential_away() -> None:
+    learner = AdaNormalHedge(2, regrets=[2.0, 0.5], sizes=[3.0, 3.0])
+    # exp(9/12) - exp(1/12) = 1.03010 against exp(2.25/12) - 1 = 0.20623
+    assert learner.estimates()[0] == pytest.approx(0.8331910731435114, abs=1e-12)
+
+
 def test_adanormalhedge_bears_long_runs() -> None:
     learner = AdaNormalHedge(2, regrets=[30_000.0, 29_999.0], sizes=[40_000.0, 40_000.0])
     first, second = learner.estimates()
@@ -146,6 +164,13 @@ def test_leader_has_the_least_mean_loss() -> None:
     assert learner.estimates() == pytest.approx([0.75, 0.7, 0.7])
     assert learner.choose(range(3), Random(0)) == (0, 1.0)
     assert learner.choose([1, 2], Random(0)) == (2, 1.0)
+
+
+def test_leader_gives_an_unseen_arm_its_turn() -> None:
+    learner = FollowTheLeader(3)
+    learner.learn_all([0.1, 0.2, None])
+    assert learner.estimates() == pytest.approx([0.9, 0.8, 1.0])
+    assert learner.choose(range(3), Random(0)) == (2, 1.0)
 
 
 def test_leader_forgets() -> None:

@@ -36,6 +36,16 @@ def test_the_index_is_guess_plus_strength_times_width() -> None:
     assert LinUCB(2, 2, strength=1.10, **state).choose([0, 1], RNG, [1.0, 0.0])[0] == 1
 
 
+def test_decisions_in_flight_shrink_the_width() -> None:
+    # v = 1 falls to 1 / (1 + 3): arm 0 is worth 0.6 + 0.5 * 1/2 with three in flight, arm 1 x + 0.5
+    def chosen(other: float) -> int:
+        learner = LinUCB(2, 1, thetas=[[0.6], [other]], flight=[3, 0])
+        return learner.choose([0, 1], RNG, [1.0])[0]
+
+    assert chosen(0.34) == 0
+    assert chosen(0.36) == 1
+
+
 def test_ridge_is_the_first_diagonal() -> None:
     assert LinUCB(1, 2, ridge=4.0).inverses == [[0.25, 0.0, 0.0, 0.25]]
 

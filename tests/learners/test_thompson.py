@@ -86,3 +86,20 @@ def test_the_chance_of_an_arm_is_said_to_be_unknown(kind: Any) -> None:
 def test_a_batch_is_spread_before_any_answer(kind: Any) -> None:
     learner, rng = kind(3), Random(0)
     assert {learner.choose(range(3), rng)[0] for _ in range(30)} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "tails"),
+    [
+        (3.0, 2.0, {0.25: 0.94921875, 0.5: 0.6875, 0.8: 0.1808}),
+        (2.0, 9.0, {0.05: 0.9138616441006836, 0.2: 0.3758096384, 0.4: 0.0463574016}),
+        (30.0, 12.0, {0.6: 0.9433413126958234, 0.7: 0.59895220965039, 0.8: 0.10215801833712837}),
+    ],
+)
+def test_beta_draws_have_the_exact_tails(a: float, b: float, tails: dict[float, float]) -> None:
+    """P(Beta(a, b) > t) = P(Binomial(a + b - 1, t) < a), against an arm that is all but sure of t."""
+    for t, exact in tails.items():
+        learner = BetaThompson(2, successes=[a, 1e9 * t], failures=[b, 1e9 * (1 - t)])
+        rng = Random(9)
+        above = [learner.choose([0, 1], rng)[0] for _ in range(60_000)].count(0) / 60_000
+        assert above == pytest.approx(exact, abs=4 * sqrt(exact * (1 - exact) / 60_000)), t

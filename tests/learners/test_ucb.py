@@ -89,11 +89,16 @@ def test_tuned_bonus_is_capped_at_a_quarter() -> None:
 
 
 def test_tuned_bonus_shrinks_for_a_reward_that_never_varies() -> None:
-    learner = UCBTuned(2, pulls=[200.0, 200.0], sums=[100.0, 100.0], squares=[50.0, 100.0])
+    learner = teach(UCBTuned(2), [(0, 0.5), (1, 0.0), (0, 0.5), (1, 1.0)] * 100)
     # arm 0 always gave 1/2: V = sqrt(2 ln 400 / 200) = 0.2448; arm 1 gave 0 or 1: V = 0.25 + 0.24 > 1/4
     assert learner.bonus(0, 200, log(400)) == pytest.approx(0.08563173581190573, abs=1e-12)
     assert learner.bonus(1, 200, log(400)) == pytest.approx(0.08654091909, abs=1e-10)
     assert learner.choose([0, 1], RNG)[0] == 1
+
+
+def test_tuned_bonus_of_an_arm_that_is_only_in_flight() -> None:
+    # nothing is known of its variance: 1/4, so sqrt(ln 8 / 2 / 4)
+    assert UCBTuned(2).bonus(0, 2, log(8)) == pytest.approx(0.5098334950844045, abs=1e-12)
 
 
 def test_ucbspec_radius() -> None:
