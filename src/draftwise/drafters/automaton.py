@@ -141,7 +141,7 @@ class Automaton:
     def _score(self, token: int) -> None:
         """Count `token` after every context of up to `depth` tokens that it has just followed."""
         nexts, link, count, follows, best = self.next, self.link, self.count, self.follows, self.best
-        context = deepest = self._shorten(self.deepest, self._held)
+        context = deepest = self.deepest
         counted = NOTHING
         while context != NOTHING:
             after = nexts[context]
@@ -158,7 +158,7 @@ class Automaton:
         self.deepest = self._shorten(nexts[deepest][token], self._held)
 
     def _shorten(self, state: int, held: int) -> int:
-        """The state of the last `held` tokens of what `state` holds, or held before it was split."""
+        """The state of the last `held` tokens of what `state` holds."""
         link, length = self.link, self.length
         while state and length[link[state]] >= held:
             state = link[state]

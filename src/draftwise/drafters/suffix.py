@@ -173,9 +173,9 @@ class _Earlier:
     def find(self, text: _Text) -> tuple[int, int]:
         """The state of the longest end of `text` that is known here, and that end's length."""
         index = self.index
-        if text.edition != self._edition or text.behind > index.depth:
-            text.edition, text.state, text.held = self._edition, ROOT, 0
-            text.behind = min(index.depth, len(text.tokens))
+        most = min(index.depth, len(text.tokens))
+        if text.edition != self._edition or text.behind > most:
+            text.edition, text.state, text.held, text.behind = self._edition, ROOT, 0, most
         for token in text.tokens[len(text.tokens) - text.behind :]:
             text.state, text.held = index.step(text.state, text.held, token)
         text.behind = 0

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from draftwise.drafters.none import NoneDrafter
+from draftwise.types import Draft, Drafter, Job
+
+from .texts import commit, make_request
+
+
+def test_never_guesses() -> None:
+    drafter = NoneDrafter()
+    request = make_request()
+    commit(drafter, request, [1, 2, 1, 2])
+    assert drafter.hint(request) == 0.0
+    assert drafter.draft([Job(request, 4), Job(make_request(1), 2)]) == [Draft(), Draft()]
+    drafter.close(request)
+
+
+def test_is_a_drafter() -> None:
+    assert isinstance(NoneDrafter(), Drafter)
