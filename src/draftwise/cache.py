@@ -20,7 +20,8 @@ ROUND_SLOTS = 64
 @dataclass(slots=True)
 class Plan:
     """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each from slot
-    `starts[i]` on, seeing slots 0 to `total` (exclusive). `slots` is the capacity to have."""
+    `starts[i]` on (all from `start` when `even`), seeing slots 0 to `total` (exclusive). `capacity` and
+    `slots` are the rows and slots to have."""
 
     first: int = 0
     last: int = 1
@@ -28,13 +29,10 @@ class Plan:
     total: int = 0
     slots: int = 0
     capacity: int = 1
-    starts: tuple[int, ...] = (0,)
+    start: int = 0
+    starts: list[int] = field(default_factory=lambda: [0])
+    even: bool = True
     index: dict[torch.device, Tensor] = field(default_factory=dict)
-
-    @property
-    def even(self) -> bool:
-        """True when every row writes to the same slots."""
-        return self.starts.count(self.starts[0]) == len(self.starts)
 
     def flat(self, device: torch.device, slots: int) -> Tensor:
         """Row-major positions of the pass in a buffer of `slots` slots a row, shape (rows * width,)."""
@@ -72,8 +70,7 @@ class RowLayer(CacheLayerMixin):
     def _write(self, held: Tensor, new: Tensor) -> Tensor:
         plan, new = self.plan, new.transpose(1, 2)
         if plan.even:
-            start = plan.starts[0]
-            held[plan.first : plan.last, start : start + plan.width] = new
+            held[plan.first : plan.last, plan.start : plan.start + plan.width] = new
         else:
             flat = held.view(-1, *held.shape[2:])
             flat.index_copy_(0, plan.flat(held.device, held.shape[1]), new.flatten(0, 1))
@@ -94,11 +91,11 @@ class RowLayer(CacheLayerMixin):
             self.keys[destination, :length] = self.keys[source, :length]
             self.values[destination, :length] = self.values[source, :length]
 
-    def swap_rows(self, a: int, b: int) -> None:
-        """Exchange two rows."""
+    def swap_rows(self, a: int, b: int, length: int) -> None:
+        """Exchange the first `length` slots of two rows."""
         if self.keys is not None and self.keys.shape[0] > max(a, b):
             for held in (self.keys, self.values):
-                held[[a, b]] = held[[b, a]]
+                held[[a, b], :length] = held[[b, a], :length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Slots seen, and the first of them."""
@@ -132,9 +129,11 @@ class RowCache(Cache):
         """Plan the next pass for rows from `first` on, in a cache of `rows` rows; returns the slots it sees."""
         plan = self.plan
         plan.first, plan.last = first, first + len(starts)
-        plan.starts, plan.width = tuple(starts), width
-        plan.total = max(starts) + width
-        plan.capacity = max(plan.capacity, _power_of_two(rows))
+        plan.start, plan.starts, plan.width = starts[0], starts, width
+        plan.even = len(starts) == 1 or starts.count(starts[0]) == len(starts)
+        plan.total = width + (starts[0] if plan.even else max(starts))
+        if rows > plan.capacity:
+            plan.capacity = 1 << (rows - 1).bit_length()
         need = max(plan.total, slots)
         if need > plan.slots:
             plan.slots = -(-need // ROUND_SLOTS) * ROUND_SLOTS
@@ -148,10 +147,10 @@ class RowCache(Cache):
             layer.copy_row(source, destination, length)
 
     @torch.inference_mode()
-    def swap_rows(self, a: int, b: int) -> None:
-        """Exchange two rows."""
+    def swap_rows(self, a: int, b: int, length: int) -> None:
+        """Exchange the first `length` tokens of two rows."""
         for layer in self.layers:
-            layer.swap_rows(a, b)
+            layer.swap_rows(a, b, length)
 
     @property
     def bytes(self) -> int:
@@ -159,6 +158,3 @@ class RowCache(Cache):
         held = [t for layer in self.layers for t in (layer.keys, layer.values) if t is not None]
         return sum(t.numel() * t.element_size() for t in held)
 
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from .cache import RowCache
 
+BANDED = 32  # widest pass whose mask is kept
+
 
 class Rows:
     """Texts of one model, one cache row each, told apart by a key.
@@ -35,6 +37,7 @@ class Rows:
         self._kinds = kinds if kinds - {"full_attention"} and len(kinds) > 1 or _takes_dict(model, kinds) else set()
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._positions = torch.arange(0, device=self.device)
+        self._bands: dict[int, Tensor] = {}
 
     def open(self, key: int) -> None:
         """Add an empty row."""
@@ -43,36 +46,48 @@ class Rows:
 
     def close(self, key: int) -> None:
         """Free a row; the last one takes its place."""
-        if key in self.keys:
-            self._swap(self.keys.index(key), len(self.keys) - 1)
-            self.keys.pop()
-            self.held.pop()
-            if not self.keys:
-                self.cache = RowCache()
+        if key not in self.keys:
+            return
+        row, last = self.keys.index(key), len(self.keys) - 1
+        if row < last:
+            self.cache.copy_row(last, row, self.held[last])
+            self.keys[row], self.held[row] = self.keys[last], self.held[last]
+        self.keys.pop()
+        self.held.pop()
+        if not self.keys:
+            self.cache = RowCache()
 
-    def arrange(self, keys: Sequence[int]) -> None:
-        """Bring the rows of `keys` to the front, in this order, so that a pass is one slice of the cache."""
-        for row, key in enumerate(keys):
-            if self.keys[row] != key:
-                self._swap(row, self.keys.index(key, row))
+    def front(self, keys: Sequence[int]) -> list[int]:
+        """Bring the rows of `keys` to the front, so that a pass is one slice of the cache; the row of each key."""
+        n = len(keys)
+        if n < len(self.keys) and set(self.keys[:n]) != set(keys):
+            wanted = set(keys)
+            spare = [row for row in range(n) if self.keys[row] not in wanted]
+            for row in range(n, len(self.keys)):
+                if self.keys[row] in wanted:
+                    self._swap(spare.pop(), row)
+        return [self.keys.index(key) for key in keys]
 
     def share(self, row: int, other: int, length: int) -> None:
         """Take over the first `length` tokens of another row, which must hold the same text there."""
         self.cache.copy_row(other, row, length)
         self.held[row] = length
 
-    @torch.inference_mode()
     def feed(self, first: int, texts: Sequence[Sequence[int]], keep: int, *, slots: int = 0) -> Tensor:
-        """Read `texts[i]` after what row `first + i` holds.
+        """Read `texts[i]` after what row `first + i` holds; call it under `torch.inference_mode`.
 
         Returns the logits at the last `keep` of the pass's positions, shape (rows, keep, vocabulary) on the
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
         counted from `width - keep`. `slots` is the capacity to reserve, in tokens.
         """
-        width = max(map(len, texts))
+        if len(texts) == 1:
+            width = len(texts[0])
+            ids = torch.tensor([texts[0]], device=self.device)
+        else:
+            width = max(map(len, texts))
+            ids = torch.tensor([[*t, *(0,) * (width - len(t))] for t in texts], device=self.device)
         starts = self.held[first : first + len(texts)]
         total = self.cache.schedule(first, starts, width, rows=len(self.keys), slots=slots)
-        ids = torch.tensor([[*t, *(0,) * (width - len(t))] for t in texts], device=self.device)
         positions, mask = self._places(starts, width, total)
         more = {"logits_to_keep": keep} if self._keeps else {}
         start = perf_counter()
@@ -88,17 +103,28 @@ class Rows:
         """Positions, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or None."""
         if len(self._positions) < total:
             self._positions = torch.arange(2 * total, device=self.device)
+            self._bands.clear()
         if len(starts) == 1:
             at = self._positions[starts[0] : starts[0] + width][None]
         else:
             at = torch.tensor(starts, device=self.device)[:, None] + self._positions[:width]
-        unmasked = width == 1 and len(set(starts)) == 1
-        if unmasked and (self.window is None or total <= self.window):
+        in_window = self.window is None or total <= self.window
+        if width == 1 and in_window and (len(starts) == 1 or starts.count(starts[0]) == len(starts)):
             mask: Any = None
+        elif len(starts) == 1 and in_window and not self._kinds and width <= BANDED:
+            mask = self._band(width, total)
         else:
             mask = self._mask(at, total)
         # Padding may lie beyond the last position that the model has an embedding for.
         return (at.clamp(max=self.max_length - 1) if total > self.max_length else at), mask
+
+    def _band(self, width: int, total: int) -> Tensor:
+        """The mask of one row without a window: a view of a band made once per width."""
+        if width not in self._bands:
+            at = self._positions[-width:]
+            self._bands[width] = self._additive(self._positions <= at[:, None])[None, None]
+        band = self._bands[width]
+        return band[..., band.shape[-1] - total :]
 
     def _mask(self, at: Tensor, total: int) -> Any:
         slots, here = self._positions[:total], at[:, None, :, None]
@@ -116,7 +142,7 @@ class Rows:
 
     def _swap(self, a: int, b: int) -> None:
         if a != b:
-            self.cache.swap_rows(a, b)
+            self.cache.swap_rows(a, b, max(self.held[a], self.held[b]))
             for column in (self.keys, self.held):
                 column[a], column[b] = column[b], column[a]
 

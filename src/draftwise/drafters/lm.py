@@ -59,6 +59,7 @@ class LMDrafter:
     def __init__(self, model: Any, vocab_size: int, *, sample: bool = True) -> None:
         self.rows = Rows(model)
         self.vocab_size, self.sample = vocab_size, sample
+        self.chunk = 256 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
 
     def hint(self, request: Request) -> float:
@@ -75,60 +76,51 @@ class LMDrafter:
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job; the rows of a pass are those that still draft, longest first."""
-        order = sorted(range(len(jobs)), key=lambda i: -jobs[i].length)
-        chains = [Chain(jobs[i], needs(jobs[i].stops)) for i in order]
-        logits = self._catch_up(chains)
-        greedy = not any(self._sampled(c) for c in chains)
+        """One chain per job; every row takes part in each pass until the last one has its draft."""
+        chains = [Chain(job, needs(job.stops)) for job in jobs]
+        logits, rows = self._catch_up([job.request for job in jobs])
         while True:
-            picks = logits.argmax(-1).tolist() if greedy else []
-            for i, chain in enumerate(chains):
-                if not chain.done and i < len(logits):
-                    self._extend(chain, logits[i], picks[i] if greedy else -1)
-            running = max((i + 1 for i, c in enumerate(chains) if not c.done), default=0)
-            if running == 0:
-                break
-            logits = self._step(chains[:running])
-        drafts = [self._made(c) for c in chains]
-        return [drafts[order.index(i)] for i in range(len(jobs))]
+            picks = logits[..., : self.vocab_size].argmax(-1).tolist()
+            for chain, row in zip(chains, rows, strict=True):
+                if not chain.done:
+                    self._extend(chain, logits[row], picks[row])
+            if all(chain.done for chain in chains):
+                return [self._made(chain) for chain in chains]
+            logits = self._step(chains, rows)
 
-    def _catch_up(self, chains: Sequence[Chain]) -> Tensor:
-        """Read every request up to its last token; logits after it, shape (rows, vocabulary)."""
-        rows, held = self.rows, self.rows.held
-        requests = [c.job.request for c in chains]
+    def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, list[int]]:
+        """Read every request up to its last token; logits after it, shape (rows, vocabulary), and each one's row."""
         for request in requests:
             if request.id not in self.places:
-                rows.open(request.id)
+                self.rows.open(request.id)
                 self.places[request.id] = Place()
-        rows.arrange([r.id for r in requests])
+        rows, held = self.rows.front([r.id for r in requests]), self.rows.held
         slots = max(len(r.tokens) + r.room for r in requests)
-        for row, request in enumerate(requests):
-            held[row] = min(self.places[request.id].matched(request.tokens), len(request.tokens) - 1)
-            if len(requests) > 1 and len(request.tokens) - held[row] > LONG:
-                rows.feed(row, [request.tokens[held[row] : -1]], 1, slots=slots)
-        texts = [r.tokens[held[i] :] for i, r in enumerate(requests)]
-        widest = max(map(len, texts))
-        keep = 1 if len(texts) == 1 else widest - min(map(len, texts)) + 1
-        logits = rows.feed(0, texts, keep, slots=slots)
-        for request in requests:
-            self.places[request.id] = Place(len(request.tokens))
+        texts: list[list[int]] = [[]] * len(requests)
+        for row, request in zip(rows, requests, strict=True):
+            tokens = request.tokens
+            held[row] = min(self.places[request.id].matched(tokens), len(tokens) - 1)
+            while len(tokens) - held[row] > (LONG if len(requests) > 1 else self.chunk):
+                self.rows.feed(row, [tokens[held[row] : -1][: self.chunk]], 1, slots=slots)
+            texts[row] = tokens[held[row] :]
+            self.places[request.id] = Place(len(tokens))
+        widths = [len(t) for t in texts]
+        keep = 1 if len(texts) == 1 else max(widths) - min(widths) + 1
+        logits = self.rows.feed(0, texts, keep, slots=slots)
         if keep == 1:
-            return logits[:, 0]
-        last = torch.tensor([keep - 1 - (widest - len(t)) for t in texts], device=logits.device)
-        return logits[torch.arange(len(texts), device=logits.device), last]
+            return logits[:, 0], rows
+        last = torch.tensor([keep - 1 - max(widths) + w for w in widths], device=logits.device)
+        return logits[torch.arange(len(texts), device=logits.device), last], rows
 
     def _extend(self, chain: Chain, row: Tensor, pick: int) -> None:
         """Choose one more token, keep it, and see whether to stop after it."""
-        job, q = chain.job, None
+        job = chain.job
         if self._sampled(chain):
             q = self._law(job, row)
             pick = draw(q, job.request.rng.random())
-        elif pick < 0 or pick >= self.vocab_size:
-            pick = int(row[: self.vocab_size].argmax())
-        chain.tokens.append(pick)
-        if q is not None:
             chain.dist.append(q)
             chain.probs.append(float(q[pick]))
+        chain.tokens.append(pick)
         position = len(chain.tokens) - 1
         chain.done = len(chain.tokens) >= job.length
         if chain.needs:
@@ -148,15 +140,15 @@ class LMDrafter:
         missing = self.vocab_size - len(q)
         return torch.nn.functional.pad(q, (0, missing)) if missing > 0 else q
 
-    def _step(self, chains: Sequence[Chain]) -> Tensor:
+    def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
         """Feed each running chain its newest token; logits after it, shape (rows, vocabulary)."""
-        held = self.rows.held
-        texts = [[c.tokens[-1]] for c in chains]
-        before = held[: len(chains)]
+        texts = [[0]] * len(chains)
+        for chain, row in zip(chains, rows, strict=True):
+            texts[row] = chain.tokens[-1:]
         logits = self.rows.feed(0, texts, 1)[:, 0]
-        for i, chain in enumerate(chains):
+        for chain, row in zip(chains, rows, strict=True):
             if chain.done:
-                held[i] = before[i]
+                self.rows.held[row] -= 1
             else:
                 self.places[chain.job.request.id].fed.append(chain.tokens[-1])
         return logits

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..rows import Rows
@@ -35,27 +36,32 @@ class HFTarget:
         """Give the request a row; its prompt is read in the pass of its first round."""
         self.rows.open(request.id)
 
+    @torch.inference_mode()
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """One pass over each request's last token and its draft, after reading what is new in its text.
 
         Raises:
             ValueError: a draft that is a tree.
         """
-        self.rows.arrange([request.id for request, _ in batch])
+        if any(not draft.is_chain for _, draft in batch):
+            raise ValueError("the hf target verifies chains: draft with width 1")
+        rows = self.rows.front([request.id for request, _ in batch])
+        held, n = self.rows.held, len(batch)
         slots = max(len(r.tokens) + r.room for r, _ in batch)
-        for row, (request, draft) in enumerate(batch):
-            if not draft.is_chain:
-                raise ValueError("the hf target verifies chains: draft with width 1")
-            self._read(row, request, batch, alone=len(batch) == 1, slots=slots)
-        held = self.rows.held
-        texts = [[*r.tokens[held[i] :], *d.tokens] for i, (r, d) in enumerate(batch)]
-        keep = max(map(len, texts)) if len(batch) > 1 else 1 + len(batch[0][1].tokens)
+        for row, (request, _) in zip(rows, batch, strict=True):
+            if len(request.tokens) - held[row] > LONG:
+                self._read(row, request, batch, alone=n == 1, slots=slots)
+        texts: list[list[int]] = [[]] * n
+        for row, (request, draft) in zip(rows, batch, strict=True):
+            texts[row] = [*request.tokens[held[row] :], *draft.tokens]
+        keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
         logits = self.rows.feed(0, texts, keep, slots=slots)
-        return self._scores(batch, [len(t) for t in texts], logits)
+        return self._scores(batch, rows, [len(t) for t in texts], logits)
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Forget what was rejected: every row holds its request's committed tokens but the last."""
-        for row, (request, _, _) in enumerate(batch):
+        for request, _, _ in batch:
+            row = self.rows.keys.index(request.id)
             self.rows.held[row] = min(self.rows.held[row], len(request.tokens) - 1)
 
     def close(self, request: Request) -> None:
@@ -66,8 +72,6 @@ class HFTarget:
     def _read(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int) -> None:
         """Read a long prompt ahead of the pass, leaving its last piece to it when no other row would wait."""
         held, tokens = self.rows.held, request.tokens
-        if len(tokens) - held[row] <= LONG:
-            return
         if held[row] == 0:
             self._share(row, tokens, batch)
         last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else 1)
@@ -77,7 +81,8 @@ class HFTarget:
     def _share(self, row: int, tokens: list[int], batch: Sequence[tuple[Request, Draft]]) -> None:
         """Copy the longest beginning that another row has already read: samples of one prompt read it once."""
         best, length = row, 0
-        for other, (request, _) in enumerate(batch):
+        for request, _ in batch:
+            other = self.rows.keys.index(request.id)
             most = min(self.rows.held[other], len(tokens) - 1)
             if other != row and most > length and request.tokens[: length + 1] == tokens[: length + 1]:
                 same = next((i for i in range(most) if request.tokens[i] != tokens[i]), most)
@@ -86,20 +91,22 @@ class HFTarget:
         if length > LONG:
             self.rows.share(row, best, length)
 
-    def _scores(self, batch: Sequence[tuple[Request, Draft]], widths: list[int], logits: Tensor) -> list[Scores]:
+    def _scores(
+        self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor
+    ) -> list[Scores]:
         """Scores of each request from logits of shape (rows, keep, vocabulary), on their device."""
         keep = logits.shape[1]
         widest = max(widths)
         greedy = [self._plain(r) for r, _ in batch]
         choices: list[list[int]] = logits.argmax(-1).tolist() if any(greedy) else []
         scores: list[Scores] = []
-        for i, (request, draft) in enumerate(batch):
-            end = keep - (widest - widths[i])
+        for row, plain, (request, draft) in zip(rows, greedy, batch, strict=True):
+            end = keep - (widest - widths[row])
             begin = end - 1 - len(draft.tokens)
-            if greedy[i]:
-                scores.append(GreedyScores(choices[i][begin:end], draft, logits[i, begin:end]))
+            if plain:
+                scores.append(GreedyScores(choices[row][begin:end], draft, logits[row, begin:end]))
             else:
-                scores.append(LawScores(request, draft, logits[i, begin:end], self._chain(request)))
+                scores.append(LawScores(request, draft, logits[row, begin:end], self._chain(request)))
         return scores
 
     def _plain(self, request: Request) -> bool:
