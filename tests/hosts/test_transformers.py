@@ -1,0 +1,122 @@
+"""`model.generate(..., custom_generate=...)` writes what `model.generate(...)` writes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import LogitsProcessor, StoppingCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from draftwise import UserError, transformers_generate
+
+TEXTS = ["Translate German to English: Die Katze schläft.", "Write a poem about the sea.", "What is 2 + 3?"]
+
+
+@pytest.fixture(scope="module")
+def batch(tokenizer: Any) -> dict[str, torch.Tensor]:
+    prompts = [[{"role": "user", "content": t}] for t in TEXTS]
+    left = copy.deepcopy(tokenizer)
+    left.padding_side = "left"
+    encoded = left.apply_chat_template(
+        prompts, add_generation_prompt=True, return_dict=True, return_tensors="pt", padding=True
+    )
+    return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
+
+
+@pytest.fixture(scope="module")
+def drafted() -> Any:
+    return transformers_generate(drafters=["zoo:general", "ngram", "suffix"], policy="ucb1")
+
+
+class NoRepeat(LogitsProcessor):
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.scatter(1, input_ids[:, -3:], -float("inf"))
+
+
+class Repeats(StoppingCriteria):
+    """Stops when the newest token has been seen four times."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return (input_ids == input_ids[:, -1:]).sum(1) > 3
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"repetition_penalty": 1.3},
+        {"no_repeat_ngram_size": 2, "min_new_tokens": 20},
+        {"bad_words_ids": [[265], [300]]},
+        {"logits_processor": [NoRepeat()]},
+    ],
+)
+def test_greedy_batches_are_the_same(plain_model: Any, batch: Any, drafted: Any, more: dict[str, Any]) -> None:
+    own = plain_model.generate(**batch, max_new_tokens=40, do_sample=False, **more)
+    assert torch.equal(plain_model.generate(**batch, max_new_tokens=40, do_sample=False, custom_generate=drafted, **more), own)
+
+
+def one(batch: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tensor]:
+    keep = batch["attention_mask"][row].bool()
+    return {"input_ids": batch["input_ids"][row][keep][None], "attention_mask": batch["attention_mask"][row][keep][None]}
+
+
+def test_stopping_criteria_stop(plain_model: Any, batch: Any, drafted: Any) -> None:
+    more = {"max_new_tokens": 60, "do_sample": False, "stopping_criteria": StoppingCriteriaList([Repeats()])}
+    own = plain_model.generate(**one(batch, 1), **more)
+    assert own.shape[1] < batch["input_ids"].shape[1] + 60
+    assert torch.equal(plain_model.generate(**one(batch, 1), custom_generate=drafted, **more), own)
+
+
+def test_a_streamer_gets_every_token_in_order_and_the_end(plain_model: Any, batch: Any, drafted: Any) -> None:
+    class Collect(BaseStreamer):
+        def __init__(self) -> None:
+            self.tokens: list[int] = []
+            self.ended = 0
+
+        def put(self, value: torch.Tensor) -> None:
+            self.tokens += value.flatten().tolist()
+
+        def end(self) -> None:
+            self.ended += 1
+
+    streamer = Collect()
+    out = plain_model.generate(**one(batch, 1), max_new_tokens=30, do_sample=False, custom_generate=drafted, streamer=streamer)
+    assert streamer.tokens == out[0].tolist() and streamer.ended == 1
+
+
+def test_sampling_follows_the_global_seed(plain_model: Any, batch: Any) -> None:
+    drafted = transformers_generate(drafters=["ngram"], policy="static-3")
+    texts = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        more = {"do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "num_return_sequences": 2}
+        texts.append(plain_model.generate(**one(batch, 1), max_new_tokens=20, custom_generate=drafted, **more))
+    assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
+    assert not torch.equal(texts[0][0], texts[0][1])
+
+
+def test_a_drafter_may_be_a_loaded_model(plain_model: Any, batch: Any) -> None:
+    from draftwise.models import load_model
+
+    small = load_model("zoo:general")
+    drafted = transformers_generate(drafters=[small])
+    own = plain_model.generate(**one(batch, 0), max_new_tokens=20, do_sample=False)
+    out = plain_model.generate(**one(batch, 0), max_new_tokens=20, do_sample=False, custom_generate=drafted, return_dict_in_generate=True)
+    assert torch.equal(out.sequences, own)
+    assert type(small.lm_head).__name__ == type(plain_model.lm_head).__name__ == "Linear"  # given models are not changed
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"num_beams": 3}, "num_beams=3"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
+        ({"use_cache": False}, "use_cache"),
+    ],
+)
+def test_what_cannot_be_drafted_is_refused(plain_model: Any, batch: Any, drafted: Any, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        plain_model.generate(**batch, max_new_tokens=5, custom_generate=drafted, **more)

@@ -1,0 +1,182 @@
+"""The library's front, on the bundled models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise import Decoder, UserError
+from draftwise.text import decode
+
+PROMPT = "Translate German to English: Ein Hund läuft am Strand."
+LONG = "Compose an engaging travel blog post about a recent trip to Hawaii."
+
+
+def own(model: Any, ids: list[int], n: int, **more: Any) -> list[int]:
+    prompt = torch.tensor([ids])
+    out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, do_sample=False, **more)
+    return out[0, len(ids) :].tolist()
+
+
+def test_the_text_is_the_models_own(decoder: Decoder, plain_model: Any) -> None:
+    out = decoder.generate(PROMPT, max_new_tokens=48)
+    assert out.token_ids == own(plain_model, decoder.encode(PROMPT), 48)
+    assert out.text == decode(decoder.tokenizer, out.token_ids) == "".join(p.text for p in out.pieces)
+    assert out.stats.tokens == len(out.token_ids) and out.stats.rounds == len(out.rounds)
+    assert sum(out.stats.pulls.values()) == out.stats.rounds
+    assert out.stats.tokens_per_s > 0
+
+
+def test_penalties_and_log_probabilities(decoder: Decoder, plain_model: Any) -> None:
+    out = decoder.generate(LONG, max_new_tokens=40, repetition_penalty=1.3, logprobs=True)
+    assert out.token_ids == own(plain_model, decoder.encode(LONG), 40, repetition_penalty=1.3)
+    assert len(out.logprobs) == len(out.token_ids) and max(out.logprobs) <= 0.0
+
+
+def test_a_stream_gives_the_same_text_and_may_be_left(decoder: Decoder) -> None:
+    whole = decoder.generate(LONG, max_new_tokens=40)
+    assert "".join(p.text for p in decoder.stream(LONG, max_new_tokens=40)) == whole.text
+    assert decoder.last.token_ids == whole.token_ids
+    stream = decoder.stream(LONG, max_new_tokens=40)
+    first = next(stream).text
+    stream.close()
+    assert whole.text.startswith(first) and not decoder.loop.open and not decoder.writers
+    assert 0 < decoder.last.stats.tokens < 40
+
+
+def test_two_streams_at_once_do_not_lose_text(decoder: Decoder) -> None:
+    prompts = [LONG, "Explain how a bicycle works."]
+    whole = [decoder.generate(p, max_new_tokens=30).text for p in prompts]
+    a, b = (decoder.stream(p, max_new_tokens=30) for p in prompts)
+    texts = ["", ""]
+    streams = {0: a, 1: b}
+    while streams:
+        for i, stream in list(streams.items()):
+            piece = next(stream, None)
+            if piece is None:
+                del streams[i]
+            else:
+                texts[i] += piece.text
+    assert texts == whole
+
+
+def test_samples_differ_and_a_seed_repeats_them(decoder: Decoder) -> None:
+    def texts(seed: int) -> list[list[int]]:
+        fresh = Decoder.from_pretrained("zoo:target", drafters=["ngram"], policy="static-3")
+        return [s.token_ids for s in fresh.generate(PROMPT, n=3, temperature=1.0, max_new_tokens=16, seed=seed).samples]
+
+    first = texts(4)
+    assert len({tuple(t) for t in first}) == 3
+    assert texts(4) == first != texts(5)
+    plain = Decoder.from_pretrained("zoo:target", policy="none")
+    assert plain.generate(PROMPT, temperature=1.0, max_new_tokens=16, seed=4).token_ids == first[0]
+
+
+def test_many_prompts_are_one_batch(decoder: Decoder) -> None:
+    prompts = [PROMPT, "What is 3 + 4?", "SELECT", "Summarize: It rained all day."]
+    one = [decoder.generate(p, max_new_tokens=20).token_ids for p in prompts]
+    assert [o.token_ids for o in decoder.generate_many(prompts, batch=3, max_new_tokens=20)] == one
+
+
+def test_stop_strings_end_the_text_before_them(decoder: Decoder) -> None:
+    whole = decoder.generate(LONG, max_new_tokens=60).text
+    stop = whole[40:45]
+    out = decoder.generate(LONG, max_new_tokens=60, stop=[stop, "never there"])
+    assert out.text == whole[: whole.find(stop)] and out.finish_reason == "stop"
+
+
+def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> None:
+    rows = decoder.loop.target.rows  # type: ignore[attr-defined]
+    read: list[int] = []
+    feed = rows.feed
+    rows.feed = lambda first, texts, keep, **k: (read.append(sum(map(len, texts))), feed(first, texts, keep, **k))[1]
+    try:
+        chat = decoder.chat()
+        first = "".join(p.text for p in chat.send(PROMPT + " " * 3 + "Bitte sehr genau und mit allen Einzelheiten." * 4, max_new_tokens=12))
+        request = chat._request
+        assert request is not None and request.id in decoder.loop.parked
+        held, read[:] = len(request.tokens), []
+        second = "".join(p.text for p in chat.send("Translate German to English: Die Katze schläft.", max_new_tokens=12))
+    finally:
+        rows.feed = feed
+    prompt = request.tokens[: request.prompt_length]
+    assert request.tokens[:held] == prompt[:held]
+    assert read[0] < request.prompt_length - held + 12 < held
+    assert chat.last.token_ids == own(plain_model, prompt, 12)
+    assert [m["content"] for m in chat.messages[1::2]] == [first, second]
+    chat.close()
+    assert not decoder.loop.parked and not chat.messages
+
+
+def test_a_chat_turn_broken_off_is_read_anew(decoder: Decoder) -> None:
+    chat = decoder.chat()
+    stream = chat.send(LONG, max_new_tokens=50)
+    next(stream)
+    stream.close()
+    assert chat._request is None and chat.messages[-1]["role"] == "assistant"
+    assert "".join(p.text for p in chat.send("Go on.", max_new_tokens=5)) == chat.last.text
+    chat.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target": "zoo:nothing"}, "zoo:nothing"),
+        ({"drafters": ["nothing"]}, "'nothing'"),
+        ({"drafters": ["ngram", "ngram"]}, "twice"),
+        ({"drafters": ["ngram?min=0"]}, "min"),
+        ({"drafters": ["ngram?size=3"]}, "size"),
+        ({"drafters": ["ngram?min=nan"]}, "nan"),
+        ({"drafters": ["ngram?min"]}, "key=value"),
+        ({"drafters": ["retrieval:/does/not/exist"]}, "/does/not/exist"),
+        ({"policy": "best"}, "'best'"),
+        ({"policy": "static-0", "drafters": ["ngram"]}, "length=0"),
+        ({"policy": "static-3"}, "drafter"),
+        ({"policy": "static-3?drafter=suffix", "drafters": ["ngram"]}, "suffix"),
+        ({"policy": "ucb1?arms=everything", "drafters": ["ngram"]}, "everything"),
+        ({"policy": "ucb1?arms=lengths&lengths=1,x", "drafters": ["ngram"]}, "1,x"),
+        ({"policy": "ucb1?reward=joy", "drafters": ["ngram"]}, "joy"),
+        ({"policy": "static-3?stop=sometimes", "drafters": ["ngram"]}, "sometimes"),
+        ({"policy": "ucb1?strength=inf", "drafters": ["ngram"]}, "inf"),
+    ],
+)
+def test_what_does_not_exist_is_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as error:
+        Decoder.from_pretrained(**{"target": "zoo:target"} | options)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_drafter_of_another_vocabulary_is_refused_naming_both(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    from tests.tiny import model
+
+    folder = tmp_path / "stranger"
+    model("llama", dtype=torch.float32).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(23)}, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    with pytest.raises(UserError, match=r"stranger.*zoo:target"):
+        Decoder.from_pretrained("zoo:target", drafters=[str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "said"),
+    [
+        ("", {}, "empty"),
+        ("   ", {}, "empty"),
+        ([], {}, "empty"),
+        ([4096], {}, "4096"),
+        ("x", {"temprature": 1.0}, "temprature"),
+        ("x", {"n": 0}, "n=0"),
+        ("x", {"stop": [""]}, "stop string"),
+        ("word " * 3000, {}, "2048"),
+    ],
+)
+def test_bad_requests_are_named(decoder: Decoder, prompt: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        decoder.generate(prompt, **settings)
+    assert not decoder.loop.open and not decoder.writers

@@ -1,0 +1,100 @@
+"""Imports point one way, and torch stays in the files that run models."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import draftwise
+
+ROOT = Path(draftwise.__file__).parent
+
+# Each module may import from its own layer's list and from nothing above it.
+LAYERS = [
+    {"errors"},
+    {"types"},
+    {"accept", "feedback", "rewards", "stops", "adaptive", "learners", "laws", "events", "text", "data", "registry", "packed", "cache", "corpus"},
+    {"rows", "sampling", "datastore", "models"},
+    {"drafters", "targets", "loop"},
+    {"policies"},
+    {"build"},
+    {"decoder", "chat"},
+    {"hosts", "cli"},
+]
+SAME_LAYER = {("rows", "cache"), ("decoder", "chat"), ("chat", "decoder"), ("datastore", "corpus"), ("datastore", "models"), ("adaptive", "learners")}
+TORCH = {"packed", "cache", "rows", "sampling", "models", "drafters.lm", "targets.hf", "targets.checks", "hosts.transformers"}
+RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+
+
+def modules() -> dict[str, Path]:
+    files = {p: p.relative_to(ROOT).with_suffix("").parts for p in ROOT.rglob("*.py")}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): p for p, parts in files.items() if parts != ("__init__",)}
+
+
+def imports(path: Path, module: str) -> set[tuple[str, str]]:
+    """(kind, name) of every import: `own` modules relative to the package, or `torch`-like ones."""
+    package = [*module.split(".")] if path.name == "__init__.py" else module.split(".")[:-1]
+    found: set[tuple[str, str]] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = package[: len(package) - node.level + 1]
+                parts = [*base, *(node.module or "").split(".")] if node.module else base
+                names = [".".join(parts)] if node.module else [".".join([*base, a.name]) for a in node.names]
+                found |= {("own", n) for n in names if n}
+            elif node.module and node.module.startswith("draftwise."):
+                found.add(("own", node.module.removeprefix("draftwise.")))
+            elif node.module:
+                found.add(("other", node.module.split(".")[0]))
+        elif isinstance(node, ast.Import):
+            found |= {("other", a.name.split(".")[0]) for a in node.names}
+    return found
+
+
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for module, path in modules().items():
+        mine = module.split(".")[0]
+        for kind, name in imports(path, module):
+            other = name.split(".")[0]
+            if kind == "own" and other != mine and (mine, other) not in SAME_LAYER:
+                assert other in RANK, f"{module} imports {name}, which has no layer"
+                if RANK[other] >= RANK[mine]:
+                    wrong.append(f"{module} imports {name}")
+    assert not wrong, wrong
+
+
+def test_the_loop_knows_only_the_nouns_and_the_acceptance_walk() -> None:
+    own = {n for kind, n in imports(ROOT / "loop.py", "loop") if kind == "own"}
+    assert own == {"types", "accept", "errors"}
+
+
+def test_every_module_has_a_layer() -> None:
+    assert {m.split(".")[0] for m in modules()} == set(RANK)
+
+
+def test_torch_stays_in_the_marked_files() -> None:
+    heavy = {m for m, p in modules().items() if {"torch", "transformers"} & {n for k, n in imports(p, m) if k == "other"}}
+    assert heavy - TORCH == set()
+
+
+def test_policies_are_numbers_only() -> None:
+    for module, path in modules().items():
+        if module.split(".")[0] in {"learners", "stops", "adaptive", "rewards", "feedback", "policies", "types", "accept", "loop"}:
+            other = {n for k, n in imports(path, module) if k == "other"}
+            assert not other & {"torch", "transformers", "pandas", "sklearn"}, module
+            assert other <= set(sys.stdlib_module_names) | {"numpy"}, module
+
+
+def test_importing_the_package_loads_no_torch() -> None:
+    code = "import sys, draftwise, draftwise.loop, draftwise.policies; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(draftwise.__all__) == draftwise.__all__
+    for name in draftwise.__all__:
+        assert getattr(draftwise, name).__doc__
+    assert 18 <= len(draftwise.__all__) <= 26
