@@ -32,8 +32,8 @@ class SuffixDrafter:
     The probabilities given with a draft are those frequencies less half a count kept for the unseen;
     signals that no stop rule of the job reads may be 0.
 
-    The defaults for length were chosen on greedy answers to 52 Spec-Bench prompts, drafts of 8, for a
-    target on which a drafted token costs 3 to 6 % of a pass; SuffixDecoding's own `factor` is 1.
+    The defaults for length suit a target on which a drafted token costs 3 to 6 % of a pass, on greedy
+    answers to 98 prompts of the training files; the optimum is flat. SuffixDecoding's are 1, 0 and 0.1.
 
     Raises:
         UserError: a setting is out of its range.
@@ -44,7 +44,7 @@ class SuffixDrafter:
         *,
         factor: float = 2.0,
         offset: float = 1.0,
-        min_prob: float = 0.1,
+        min_prob: float = 0.2,
         tries: int = 4,
         depth: int = 32,
         max_tokens: int = 32768,
