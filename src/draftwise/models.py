@@ -109,31 +109,35 @@ def load_model(
     """
     path = resolve(name)
     with _quiet():
-        from transformers import AutoModelForCausalLM
-
         config = _config(name, path, trust_remote_code)
         place = _device(device)
         fixed = device_map is not None or hasattr(config, "quantization_config")
         options = {"device_map": device_map, "attn_implementation": attn_implementation}
-        load: Any = AutoModelForCausalLM.from_pretrained  # its stated type leaves out the report
         with _explained(name):
-            model, report = load(
+            model = _read_weights(
                 path,
                 config=config,
                 dtype=_dtype(dtype, "" if fixed else place.type),
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,  # they are refused below, with a clear word
                 trust_remote_code=trust_remote_code,
-                output_loading_info=True,
                 **{key: value for key, value in options.items() if value is not None},
             )
-            if absent := sorted([*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]):
-                # Transformers has filled them with random numbers.
-                raise ValueError(f"its weights do not fit its config.json, which asks for {absent[0]}")
-            if not fixed:
-                model = model.to(place)
-    loaded: PreTrainedModel = model.eval()
+            loaded: PreTrainedModel = model.eval() if fixed else model.to(place).eval()
     return loaded
+
+
+def _read_weights(path: str, **options: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    load: Any = AutoModelForCausalLM.from_pretrained  # its stated type leaves out the report
+    # Mismatched sizes are let through by Transformers, and refused below with a clear word.
+    model, report = load(
+        path, use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True, **options
+    )
+    absent = sorted([*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+    if absent:
+        # Transformers has filled them with random numbers.
+        raise ValueError(f"its weights do not fit its config.json, which asks for {absent[0]}")
+    return model
 
 
 def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
