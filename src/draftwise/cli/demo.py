@@ -69,8 +69,10 @@ def demo(
 
     questions = spec_bench()
     decoders = _decoders(models)
-    for decoder in decoders.values():
-        decoder.generate(min(questions, key=lambda q: len(q.text)).text, max_new_tokens=WARM_UP_TOKENS)
+    shortest = min(questions, key=lambda question: len(question.text))
+    with show.waiting("Warming up"):
+        for decoder in decoders.values():
+            decoder.generate(shortest.text, max_new_tokens=WARM_UP_TOKENS)
     pairs, left_out = _decode_all(
         decoders, pick(questions, prompts), max_new_tokens, show.styles(models.drafter_names), quiet=as_json
     )
