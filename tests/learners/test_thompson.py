@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import isnan, sqrt
+from math import exp, isnan, log, sqrt
 from random import Random
 from typing import Any
 
 import pytest
 
-from draftwise.learners.beta import BetaThompson
+from draftwise.learners.beta import _SQUEEZE, BetaThompson, _accept, _shape
 from draftwise.learners.gaussian import GaussianThompson
 
 DRAWS = 20_000
@@ -103,3 +103,22 @@ def test_beta_draws_have_the_exact_tails(a: float, b: float, tails: dict[float, 
         rng = Random(9)
         above = [learner.choose([0, 1], rng)[0] for _ in range(60_000)].count(0) / 60_000
         assert above == pytest.approx(exact, abs=4 * sqrt(exact * (1 - exact) / 60_000)), t
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.01, 1.01), (1.5, 40.0), (3.0, 2.0), (30.0, 12.0), (900.0, 1100.0)])
+def test_the_envelope_of_the_beta_draws_holds(a: float, b: float) -> None:
+    """Cheng's BB is exact if its acceptance chance stays below 1 and its short cut never errs."""
+    slope, rise, low, high, total, _ = _shape(a, b)
+    nearest = 0.0
+    for i in range(1, 2000):
+        u = i / 2000
+        logit = log(u / (1 - u))
+        w, r = low * exp(slope * logit), rise * logit
+        # accepted if z = u^2 u2 is below this, for a uniform u2
+        limit = exp(r - log(4) + total * log(total / (high + w)))
+        assert limit <= u * u * (1 + 1e-9)
+        nearest = max(nearest, limit / (u * u))
+        for z in (0.999 * limit, 1.001 * limit):
+            assert _accept(r, w, z, total, high) == (z < limit)
+            assert not low + r - w + _SQUEEZE >= 5 * z or z < limit
+    assert nearest > 0.99, "and it wastes nothing"
