@@ -82,9 +82,9 @@ def test_many_prompts_are_one_batch(decoder: Decoder) -> None:
 
 
 def test_stop_strings_end_the_text_before_them(decoder: Decoder) -> None:
-    whole = decoder.generate(LONG, max_new_tokens=60).text
+    whole = decoder.generate(LONG, max_new_tokens=60, eos=frozenset()).text
     stop = whole[40:45]
-    out = decoder.generate(LONG, max_new_tokens=60, stop=[stop, "never there"])
+    out = decoder.generate(LONG, max_new_tokens=60, eos=frozenset(), stop=[stop, "never there"])
     assert out.text == whole[: whole.find(stop)] and out.finish_reason == "stop"
 
 

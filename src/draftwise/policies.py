@@ -90,7 +90,7 @@ def ucb1(
     length: int = 5,
     lengths: str = "1,2,4,8",
     drafter: str = "",
-    strength: float = 2.0,
+    strength: float = 1.0,
     reward: str = "block-efficiency",
     per_query: bool = False,
 ) -> Method:

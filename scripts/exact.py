@@ -1,0 +1,166 @@
+"""Greedy text of every drafter against Transformers' own `generate`, on all Spec-Bench prompts that fit.
+
+    python scripts/exact.py [--limit N] [--dtype float32|bfloat16|float16] [--new-tokens 64] [--json FILE]
+
+Prints, per way of decoding, how many texts differ. A first difference counts as a tie only where the margin
+between the two likeliest tokens, recomputed in float64 on the same prefix, is below four times the float32
+error measured on that row and below 1e-4; each is listed. Exit status 1 if any other difference is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from draftwise import Decoder, Sampling
+from draftwise.data import spec_bench
+from draftwise.datastore import build, tokenizer_fingerprint
+from draftwise.models import load_model, load_tokenizer
+
+WAYS = {
+    "none": ("none", []),
+    "lm": ("static-4", ["zoo:general"]),
+    "ngram": ("static-8", ["ngram"]),
+    "suffix": ("static-8", ["suffix"]),
+    "retrieval": ("static-8", ["retrieval"]),
+    "ucb1, all": ("ucb1?arms=drafters*lengths&lengths=1,4,8", ["zoo:general", "ngram", "suffix", "retrieval"]),
+    "random, all": ("random?arms=drafters*lengths*stops&lengths=0,2,5", ["zoo:general", "ngram", "suffix", "retrieval"]),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where two greedy texts part."""
+
+    way: str
+    batch: int
+    prompt: int
+    position: int
+    margin: float
+    error: float
+    tie: bool
+
+
+def main() -> int:
+    options = parse()
+    torch.manual_seed(0)
+    tokenizer = load_tokenizer("zoo:target")
+    plain = load_model("zoo:target", dtype=options.dtype)
+    prompts = fitting(tokenizer, 2048 - options.new_tokens)[:: options.every][: options.limit]
+    own = [reference(plain, p, options.new_tokens) for p in track(prompts, "Transformers", disable=not sys.stderr.isatty())]
+    with tempfile.TemporaryDirectory() as folder:
+        store = datastore(Path(folder) / "store", tokenizer, own[::2])
+        found: list[Difference] = []
+        rows = []
+        for way, (policy, drafters) in WAYS.items():
+            for batch in (1, 8):
+                decoder = Decoder.from_pretrained(
+                    "zoo:target",
+                    drafters=[f"retrieval:{store}" if d == "retrieval" else d for d in drafters],
+                    policy=policy.replace("drafter=retrieval", f"drafter=retrieval:{store}"),
+                    dtype=options.dtype,
+                )
+                texts, accepted = written(decoder, prompts, options.new_tokens, batch)
+                mine = compare(way, batch, prompts, own, texts, options.dtype)
+                found += mine
+                ties = sum(d.tie for d in mine)
+                rows.append({"way": way, "batch": batch, "prompts": len(prompts), "identical": len(prompts) - len(mine)})
+                rows[-1] |= {"ties": ties, "differences": len(mine) - ties, "mean_accepted": round(accepted, 3)}
+                print(json.dumps(rows[-1]), flush=True)
+    for difference in found:
+        print(json.dumps(asdict(difference)))
+    if options.json:
+        Path(options.json).write_text(json.dumps({"rows": rows, "differences": [asdict(d) for d in found]}, indent=1))
+    wrong = [d for d in found if not d.tie]
+    print(f"{len(prompts)} prompts, {len(rows)} ways: {len(found) - len(wrong)} ties, {len(wrong)} differences")
+    return 1 if wrong and options.dtype == "float32" else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--every", type=int, default=1, help="take every N-th prompt")
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--json", default="")
+    return parser.parse_args()
+
+
+def fitting(tokenizer: Any, longest: int) -> list[list[int]]:
+    """First turns as token ids; those that do not fit are refused, never cut."""
+    messages = [[{"role": "user", "content": q.turns[0]}] for q in spec_bench()]
+    encoded = [list(tokenizer.apply_chat_template(m, add_generation_prompt=True, return_dict=True)["input_ids"]) for m in messages]
+    fit = [ids for ids in encoded if len(ids) <= longest]
+    print(f"{len(fit)} of {len(encoded)} prompts fit", flush=True)
+    return fit
+
+
+def datastore(folder: Path, tokenizer: Any, texts: Sequence[Sequence[int]]) -> Path:
+    """A store of what the target wrote for every other prompt, so that it finds something and is often wrong."""
+    corpus = folder.parent / "corpus.jsonl"
+    corpus.write_text("\n".join(json.dumps({"text": tokenizer.decode(t, skip_special_tokens=True)}) for t in texts))
+    build(
+        [corpus],
+        folder,
+        encode=lambda text: list(tokenizer(text)["input_ids"]),
+        vocab_size=len(tokenizer),
+        fingerprint=tokenizer_fingerprint(tokenizer.get_vocab()),
+    )
+    return folder
+
+
+@torch.inference_mode()
+def reference(model: Any, prompt: Sequence[int], n: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False)
+    return out[0, len(prompt) :].tolist()
+
+
+def written(decoder: Decoder, prompts: Sequence[Sequence[int]], n: int, batch: int) -> tuple[list[list[int]], float]:
+    texts: dict[int, list[int]] = {}
+    rounds = accepted = 0
+    for round in decoder.loop.run(prompts, Sampling(max_new_tokens=n, eos=decoder.eos), batch=batch):
+        texts.setdefault(round.request, []).extend(round.tokens)
+        rounds, accepted = rounds + 1, accepted + round.accepted
+    if any(decoder.loop.faults.values()):
+        raise RuntimeError(f"a drafter failed: {decoder.loop.faults}")
+    return [texts[i] for i in sorted(texts)], accepted / rounds
+
+
+def compare(way: str, batch: int, prompts: Any, own: Any, texts: Any, dtype: str) -> list[Difference]:
+    found = []
+    for i, (prompt, a, b) in enumerate(zip(prompts, own, texts, strict=True)):
+        if a != b:
+            at = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+            margin, error = judge([*prompt, *a[:at]], dtype)
+            found.append(Difference(way, batch, i, at, margin, error, margin < min(4 * error, 1e-4)))
+    return found
+
+
+@torch.inference_mode()
+def judge(prefix: Sequence[int], dtype: str) -> tuple[float, float]:
+    """Margin of the two likeliest tokens in float64, and the largest error of the row in `dtype`."""
+    exact = row("float64", prefix)
+    top = exact.topk(2).values
+    return float(top[0] - top[1]), float((row(dtype, prefix).double() - exact).abs().max())
+
+
+def row(dtype: str, prefix: Sequence[int], models: dict[str, Any] = {}) -> torch.Tensor:  # noqa: B006 - a cache
+    if dtype not in models:
+        kind = dtype if dtype != "float64" else "float32"
+        models[dtype] = load_model("zoo:target", dtype=kind).to(getattr(torch, dtype))
+    logits: torch.Tensor = models[dtype](torch.tensor([prefix])).logits[0, -1]
+    return logits
+
+
+if __name__ == "__main__":
+    sys.exit(main())
