@@ -32,8 +32,14 @@ WAYS = {
     "ngram": ("static-8", ["ngram"]),
     "suffix": ("static-8", ["suffix"]),
     "retrieval": ("static-8", ["retrieval"]),
-    "ucb1, all": ("ucb1?arms=drafters*lengths&lengths=1,4,8", ["zoo:general", "ngram", "suffix", "retrieval"]),
-    "random, all": ("random?arms=drafters*lengths*stops&lengths=0,2,5", ["zoo:general", "ngram", "suffix", "retrieval"]),
+    "ucb1, all": (
+        "ucb1?arms=drafters*lengths&lengths=1,4,8",
+        ["zoo:general", "ngram", "suffix", "retrieval"],
+    ),
+    "random, all": (
+        "random?arms=drafters*lengths*stops&lengths=0,2,5",
+        ["zoo:general", "ngram", "suffix", "retrieval"],
+    ),
 }
 
 
@@ -56,7 +62,10 @@ def main() -> int:
     tokenizer = load_tokenizer("zoo:target")
     plain = load_model("zoo:target", dtype=options.dtype)
     prompts = fitting(tokenizer, 2048 - options.new_tokens)[:: options.every][: options.limit]
-    own = [reference(plain, p, options.new_tokens) for p in track(prompts, "Transformers", disable=not sys.stderr.isatty())]
+    own = [
+        reference(plain, p, options.new_tokens)
+        for p in track(prompts, "Transformers", disable=not sys.stderr.isatty())
+    ]
     with tempfile.TemporaryDirectory() as folder:
         store = datastore(Path(folder) / "store", tokenizer, own[::2])
         found: list[Difference] = []
@@ -73,20 +82,37 @@ def main() -> int:
                 mine = compare(way, batch, prompts, own, texts, options.dtype)
                 found += mine
                 ties = sum(d.tie for d in mine)
-                rows.append({"way": way, "batch": batch, "prompts": len(prompts), "identical": len(prompts) - len(mine)})
-                rows[-1] |= {"ties": ties, "differences": len(mine) - ties, "mean_accepted": round(accepted, 3)}
+                rows.append(
+                    {
+                        "way": way,
+                        "batch": batch,
+                        "prompts": len(prompts),
+                        "identical": len(prompts) - len(mine),
+                    }
+                )
+                rows[-1] |= {
+                    "ties": ties,
+                    "differences": len(mine) - ties,
+                    "mean_accepted": round(accepted, 3),
+                }
                 print(json.dumps(rows[-1]), flush=True)
     for difference in found:
         print(json.dumps(asdict(difference)))
     if options.json:
-        Path(options.json).write_text(json.dumps({"rows": rows, "differences": [asdict(d) for d in found]}, indent=1))
+        Path(options.json).write_text(
+            json.dumps({"rows": rows, "differences": [asdict(d) for d in found]}, indent=1)
+        )
     wrong = [d for d in found if not d.tie]
-    print(f"{len(prompts)} prompts, {len(rows)} ways: {len(found) - len(wrong)} ties, {len(wrong)} differences")
+    print(
+        f"{len(prompts)} prompts, {len(rows)} ways: {len(found) - len(wrong)} ties, {len(wrong)} differences"
+    )
     return 1 if wrong and options.dtype == "float32" else 0
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--every", type=int, default=1, help="take every N-th prompt")
     parser.add_argument("--new-tokens", type=int, default=64)
@@ -98,7 +124,10 @@ def parse() -> argparse.Namespace:
 def fitting(tokenizer: Any, longest: int) -> list[list[int]]:
     """First turns as token ids; those that do not fit are refused, never cut."""
     messages = [[{"role": "user", "content": q.turns[0]}] for q in spec_bench()]
-    encoded = [list(tokenizer.apply_chat_template(m, add_generation_prompt=True, return_dict=True)["input_ids"]) for m in messages]
+    encoded = [
+        list(tokenizer.apply_chat_template(m, add_generation_prompt=True, return_dict=True)["input_ids"])
+        for m in messages
+    ]
     fit = [ids for ids in encoded if len(ids) <= longest]
     print(f"{len(fit)} of {len(encoded)} prompts fit", flush=True)
     return fit
@@ -107,7 +136,9 @@ def fitting(tokenizer: Any, longest: int) -> list[list[int]]:
 def datastore(folder: Path, tokenizer: Any, texts: Sequence[Sequence[int]]) -> Path:
     """A store of what the target wrote for every other prompt, so that it finds something and is often wrong."""
     corpus = folder.parent / "corpus.jsonl"
-    corpus.write_text("\n".join(json.dumps({"text": tokenizer.decode(t, skip_special_tokens=True)}) for t in texts))
+    corpus.write_text(
+        "\n".join(json.dumps({"text": tokenizer.decode(t, skip_special_tokens=True)}) for t in texts)
+    )
     build(
         [corpus],
         folder,
@@ -125,7 +156,9 @@ def reference(model: Any, prompt: Sequence[int], n: int) -> list[int]:
     return out[0, len(prompt) :].tolist()
 
 
-def written(decoder: Decoder, prompts: Sequence[Sequence[int]], n: int, batch: int) -> tuple[list[list[int]], float]:
+def written(
+    decoder: Decoder, prompts: Sequence[Sequence[int]], n: int, batch: int
+) -> tuple[list[list[int]], float]:
     texts: dict[int, list[int]] = {}
     rounds = accepted = 0
     for round in decoder.loop.run(prompts, Sampling(max_new_tokens=n, eos=decoder.eos), batch=batch):

@@ -14,7 +14,9 @@ from draftwise.loop import Loop
 from draftwise.types import Sampling
 
 
-def exact(law: Law, prompt: Sequence[int], vocab: int, length: int, sampling: Sampling) -> dict[tuple[int, ...], float]:
+def exact(
+    law: Law, prompt: Sequence[int], vocab: int, length: int, sampling: Sampling
+) -> dict[tuple[int, ...], float]:
     """The probability of every text of `length` tokens after `prompt`."""
     out = {}
     for text in product(range(vocab), repeat=length):
@@ -27,7 +29,9 @@ def exact(law: Law, prompt: Sequence[int], vocab: int, length: int, sampling: Sa
     return out
 
 
-def sample(make: Callable[[], Loop], prompt: Sequence[int], sampling: Sampling, n: int, *, batch: int = 1) -> Counter:
+def sample(
+    make: Callable[[], Loop], prompt: Sequence[int], sampling: Sampling, n: int, *, batch: int = 1
+) -> Counter:
     """`n` texts from one loop, counted."""
     loop = make()
     texts: dict[int, list[int]] = {}

@@ -17,7 +17,9 @@ LONG = "Compose an engaging travel blog post about a recent trip to Hawaii."
 
 def own(model: Any, ids: list[int], n: int, **more: Any) -> list[int]:
     prompt = torch.tensor([ids])
-    out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, do_sample=False, **more)
+    out = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, do_sample=False, **more
+    )
     return out[0, len(ids) :].tolist()
 
 
@@ -66,7 +68,10 @@ def test_two_streams_at_once_do_not_lose_text(decoder: Decoder) -> None:
 def test_samples_differ_and_a_seed_repeats_them(decoder: Decoder) -> None:
     def texts(seed: int) -> list[list[int]]:
         fresh = Decoder.from_pretrained("zoo:target", drafters=["ngram"], policy="static-3")
-        return [s.token_ids for s in fresh.generate(PROMPT, n=3, temperature=1.0, max_new_tokens=16, seed=seed).samples]
+        return [
+            s.token_ids
+            for s in fresh.generate(PROMPT, n=3, temperature=1.0, max_new_tokens=16, seed=seed).samples
+        ]
 
     first = texts(4)
     assert len({tuple(t) for t in first}) == 3
@@ -92,14 +97,24 @@ def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> No
     rows = decoder.loop.target.rows  # type: ignore[attr-defined]
     read: list[int] = []
     feed = rows.feed
-    rows.feed = lambda first, texts, keep, **k: (read.append(sum(map(len, texts))), feed(first, texts, keep, **k))[1]
+    rows.feed = lambda first, texts, keep, **k: (
+        read.append(sum(map(len, texts))),
+        feed(first, texts, keep, **k),
+    )[1]
     try:
         chat = decoder.chat()
-        first = "".join(p.text for p in chat.send(PROMPT + " " * 3 + "Bitte sehr genau und mit allen Einzelheiten." * 4, max_new_tokens=12))
+        first = "".join(
+            p.text
+            for p in chat.send(
+                PROMPT + " " * 3 + "Bitte sehr genau und mit allen Einzelheiten." * 4, max_new_tokens=12
+            )
+        )
         request = chat._request
         assert request is not None and request.id in decoder.loop.parked
         held, read[:] = len(request.tokens), []
-        second = "".join(p.text for p in chat.send("Translate German to English: Die Katze schläft.", max_new_tokens=12))
+        second = "".join(
+            p.text for p in chat.send("Translate German to English: Die Katze schläft.", max_new_tokens=12)
+        )
     finally:
         rows.feed = feed
     prompt = request.tokens[: request.prompt_length]
@@ -121,12 +136,40 @@ def test_a_chat_turn_broken_off_is_read_anew(decoder: Decoder) -> None:
     chat.close()
 
 
+def test_a_refused_chat_message_changes_nothing(decoder: Decoder) -> None:
+    chat = decoder.chat()
+    first = "".join(p.text for p in chat.send(PROMPT, max_new_tokens=8))
+    for text, settings in (("word " * 3000, {}), ("Go on.", {"temperature": -1.0}), (" ", {})):
+        with pytest.raises(UserError):
+            next(chat.send(text, **settings))
+        assert [m["content"] for m in chat.messages] == [PROMPT, first]
+    assert "".join(p.text for p in chat.send("Go on.", max_new_tokens=5)) == chat.last.text
+    chat.close()
+    assert not decoder.loop.parked and not decoder.loop.open
+
+
+def test_a_chat_with_a_base_model_needs_no_template(decoder: Decoder, plain_model: Any) -> None:
+    template, decoder.tokenizer.chat_template = decoder.tokenizer.chat_template, None
+    try:
+        chat = decoder.chat()
+        for text in ("One and two are", "and then"):
+            list(chat.send(text, max_new_tokens=8))
+        request = chat._request
+        assert request is not None
+        assert chat.last.token_ids == own(plain_model, request.tokens[: request.prompt_length], 8)
+        chat.close()
+    finally:
+        decoder.tokenizer.chat_template = template
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"target": "zoo:nothing"}, "zoo:nothing"),
         ({"drafters": ["nothing"]}, "'nothing'"),
         ({"drafters": ["ngram", "ngram"]}, "twice"),
+        ({"drafters": ["ngram:here"]}, "no path"),
+        ({"drafters": ["retrieval"]}, "retrieval:PATH"),
         ({"drafters": ["ngram?min=0"]}, "min"),
         ({"drafters": ["ngram?size=3"]}, "size"),
         ({"drafters": ["ngram?min=nan"]}, "nan"),

@@ -80,10 +80,14 @@ def test_switching_in_a_ragged_batch_keeps_the_law() -> None:
     def make() -> Loop:
         chosen = method("random?arms=drafters*lengths*stops&lengths=0,1,3", list(team()))
         loop = Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
-        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=90, temperature=1.0))  # a longer text beside them
+        loop.add(
+            [7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=90, temperature=1.0)
+        )  # a longer text beside them
         return loop
 
-    counts = Counter({t: n for t, n in sample(make, PROMPT, SETTINGS["shaped"], 3000, batch=60).items() if len(t) == 2})
+    counts = Counter(
+        {t: n for t, n in sample(make, PROMPT, SETTINGS["shaped"], 3000, batch=60).items() if len(t) == 2}
+    )
     assert p_value(counts, law) > 1e-3
 
 
@@ -116,7 +120,13 @@ class Grammar(LogitsProcessor):
 def test_the_users_own_processors_stay_lossless(name: str, kind: type[LogitsProcessor]) -> None:
     made = model("llama")
     ids = torch.tensor([PROMPT])
-    own = made.generate(ids, max_new_tokens=40, do_sample=False, logits_processor=[kind()], attention_mask=torch.ones_like(ids))
+    own = made.generate(
+        ids,
+        max_new_tokens=40,
+        do_sample=False,
+        logits_processor=[kind()],
+        attention_mask=torch.ones_like(ids),
+    )
     chosen = method(f"static-4?drafter={name}", list(team()))
     loop = Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
     rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=40, processors=(kind(),))))

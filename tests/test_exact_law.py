@@ -13,10 +13,10 @@ from draftwise.drafters.sim import SimDrafter
 from draftwise.drafters.suffix import SuffixDrafter
 from draftwise.feedback import Bandit
 from draftwise.laws import markov
-from draftwise.loop import Loop
-from draftwise.policies import BanditPolicy, method
 from draftwise.learners.fixed import Fixed
 from draftwise.learners.uniform import Uniform
+from draftwise.loop import Loop
+from draftwise.policies import BanditPolicy, method
 from draftwise.rewards import reward
 from draftwise.targets.sim import SimTarget
 from draftwise.types import Arm, Draft, Drafter, Job, Sampling, Stop
@@ -35,7 +35,11 @@ SETTINGS = {
     "top-p": Sampling(max_new_tokens=LENGTH, temperature=1.3, top_p=0.8),
     "min-p": Sampling(max_new_tokens=LENGTH, temperature=1.0, min_p=0.2),
     "penalties": Sampling(
-        max_new_tokens=LENGTH, temperature=0.9, repetition_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2
+        max_new_tokens=LENGTH,
+        temperature=0.9,
+        repetition_penalty=1.4,
+        presence_penalty=0.3,
+        frequency_penalty=0.2,
     ),
 }
 
@@ -82,7 +86,9 @@ def test_stopping_early_keeps_the_law(name: str, rule: Stop) -> None:
     assert p_value(counts, law) > 1e-3
 
 
-@pytest.mark.parametrize("policy", ["random?arms=drafters*lengths*stops&lengths=0,1,3", "ucb1?arms=drafters*lengths&lengths=1,3"])
+@pytest.mark.parametrize(
+    "policy", ["random?arms=drafters*lengths*stops&lengths=0,1,3", "ucb1?arms=drafters*lengths&lengths=1,3"]
+)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_switching_keeps_the_law(policy: str, batch: int) -> None:
     def make() -> Loop:
@@ -155,7 +161,9 @@ class OtherTemperature(Unsafe):
 @pytest.mark.parametrize("kind", [DropsUnlikely, PickedAsSampled, BestOfTwo, OtherTemperature])
 def test_every_unsafe_variant_is_caught(kind: type[Unsafe]) -> None:
     law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
-    counts = sample(lambda: loop({"unsafe": kind(markov(GOOD))}, [Arm("unsafe", 3)]), PROMPT, SETTINGS["plain"], N)
+    counts = sample(
+        lambda: loop({"unsafe": kind(markov(GOOD))}, [Arm("unsafe", 3)]), PROMPT, SETTINGS["plain"], N
+    )
     assert p_value(counts, law) < 1e-6
 
 

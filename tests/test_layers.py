@@ -15,7 +15,22 @@ ROOT = Path(draftwise.__file__).parent
 LAYERS = [
     {"errors"},
     {"types"},
-    {"accept", "feedback", "rewards", "stops", "adaptive", "learners", "laws", "events", "text", "data", "registry", "packed", "cache", "corpus"},
+    {
+        "accept",
+        "feedback",
+        "rewards",
+        "stops",
+        "adaptive",
+        "learners",
+        "laws",
+        "events",
+        "text",
+        "data",
+        "registry",
+        "packed",
+        "cache",
+        "corpus",
+    },
     {"rows", "sampling", "datastore", "models"},
     {"drafters", "targets", "loop"},
     {"policies"},
@@ -23,14 +38,35 @@ LAYERS = [
     {"decoder", "chat"},
     {"hosts", "cli"},
 ]
-SAME_LAYER = {("rows", "cache"), ("decoder", "chat"), ("chat", "decoder"), ("datastore", "corpus"), ("datastore", "models"), ("adaptive", "learners")}
-TORCH = {"packed", "cache", "rows", "sampling", "models", "drafters.lm", "targets.hf", "targets.checks", "hosts.transformers"}
+SAME_LAYER = {
+    ("rows", "cache"),
+    ("decoder", "chat"),
+    ("chat", "decoder"),
+    ("datastore", "corpus"),
+    ("datastore", "models"),
+    ("adaptive", "learners"),
+}
+TORCH = {
+    "packed",
+    "cache",
+    "rows",
+    "sampling",
+    "models",
+    "drafters.lm",
+    "targets.hf",
+    "targets.checks",
+    "hosts.transformers",
+}
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 
 
 def modules() -> dict[str, Path]:
     files = {p: p.relative_to(ROOT).with_suffix("").parts for p in ROOT.rglob("*.py")}
-    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): p for p, parts in files.items() if parts != ("__init__",)}
+    return {
+        ".".join(parts[:-1] if parts[-1] == "__init__" else parts): p
+        for p, parts in files.items()
+        if parts != ("__init__",)
+    }
 
 
 def imports(path: Path, module: str) -> set[tuple[str, str]]:
@@ -76,13 +112,27 @@ def test_every_module_has_a_layer() -> None:
 
 
 def test_torch_stays_in_the_marked_files() -> None:
-    heavy = {m for m, p in modules().items() if {"torch", "transformers"} & {n for k, n in imports(p, m) if k == "other"}}
+    heavy = {
+        m
+        for m, p in modules().items()
+        if {"torch", "transformers"} & {n for k, n in imports(p, m) if k == "other"}
+    }
     assert heavy - TORCH == set()
 
 
 def test_policies_are_numbers_only() -> None:
     for module, path in modules().items():
-        if module.split(".")[0] in {"learners", "stops", "adaptive", "rewards", "feedback", "policies", "types", "accept", "loop"}:
+        if module.split(".")[0] in {
+            "learners",
+            "stops",
+            "adaptive",
+            "rewards",
+            "feedback",
+            "policies",
+            "types",
+            "accept",
+            "loop",
+        }:
             other = {n for k, n in imports(path, module) if k == "other"}
             assert not other & {"torch", "transformers", "pandas", "sklearn"}, module
             assert other <= set(sys.stdlib_module_names) | {"numpy"}, module

@@ -59,7 +59,9 @@ def counted(start: int, n: int) -> list[int]:
     return [(start + 1 + i) % V for i in range(n)]
 
 
-def run(loop: Loop, prompts: Sequence[Sequence[int]], sampling: Sampling, batch: int = 1) -> dict[int, list[int]]:
+def run(
+    loop: Loop, prompts: Sequence[Sequence[int]], sampling: Sampling, batch: int = 1
+) -> dict[int, list[int]]:
     texts: dict[int, list[int]] = {}
     for round in loop.run(prompts, sampling, batch=batch):
         texts.setdefault(round.request, []).extend(round.tokens)
@@ -103,12 +105,18 @@ def test_several_ends_of_text_and_criteria() -> None:
 
 
 def test_requests_join_and_leave_between_steps_without_touching_others() -> None:
-    loop, _ = make({"good": good(), "bad": SimDrafter(markov(P[:, ::-1]), sampled=False)}, [Arm("good", 3), Arm("bad", 4), Arm("none", 0)], Uniform)
+    loop, _ = make(
+        {"good": good(), "bad": SimDrafter(markov(P[:, ::-1]), sampled=False)},
+        [Arm("good", 3), Arm("bad", 4), Arm("none", 0)],
+        Uniform,
+    )
     rng, texts, left = random.Random(0), {}, {}
     requests: dict[int, Request] = {}
     while len(left) < 40:
         if len(requests) < 6 and rng.random() < 0.6:
-            request = loop.add([rng.randrange(V)] * rng.randint(1, 4), Sampling(max_new_tokens=rng.randint(1, 30)))
+            request = loop.add(
+                [rng.randrange(V)] * rng.randint(1, 4), Sampling(max_new_tokens=rng.randint(1, 30))
+            )
             requests[request.id] = request
         for round in loop.step():
             texts.setdefault(round.request, []).extend(round.tokens)
@@ -118,7 +126,9 @@ def test_requests_join_and_leave_between_steps_without_touching_others() -> None
             elif rng.random() < 0.02:
                 loop.close(requests.pop(key))
     for key, request in left.items():
-        assert texts[key] == counted(request.tokens[request.prompt_length - 1], request.sampling.max_new_tokens)
+        assert texts[key] == counted(
+            request.tokens[request.prompt_length - 1], request.sampling.max_new_tokens
+        )
 
 
 def test_a_parked_request_goes_on() -> None:
@@ -249,7 +259,10 @@ def test_the_policy_turns_to_the_drafters_that_are_left() -> None:
 def test_a_fault_in_one_request_leaves_the_drafter_to_the_others() -> None:
     class Picky(SimDrafter):
         def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-            return [Draft.chain([V]) if job.request.id == 0 else super(Picky, self).draft([job])[0] for job in jobs]
+            return [
+                Draft.chain([V]) if job.request.id == 0 else super(Picky, self).draft([job])[0]
+                for job in jobs
+            ]
 
     loop, _ = make({"picky": Picky(markov(P), sampled=False)}, [Arm("picky", 3)])
     rounds = list(loop.run([[0], [1]], Sampling(max_new_tokens=20), batch=2))

@@ -137,19 +137,29 @@ class OnlyReads:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_read_what_they_declare(rule: str) -> None:
-    reads: Any = OnlyReads(needs([Stop(rule)]))
+    reads: Any = OnlyReads(needs((Stop(rule),)))
     stop(Stop(rule, DEFAULTS[rule]), reads, position=1, previous=reads, joint=0.5)
 
 
 def test_needs_is_the_union() -> None:
-    assert needs([]) == frozenset()
-    assert needs([Stop("never")]) == frozenset()
-    assert needs([Stop("svip"), Stop("adaedl")]) == {"entropy"}
-    assert needs([Stop("logit-margin"), Stop("cumulative")]) == {"top1", "top2", "chosen"}
+    assert needs(()) == frozenset()
+    assert needs((Stop("never"),)) == frozenset()
+    assert needs(
+        (
+            Stop("svip"),
+            Stop("adaedl"),
+        )
+    ) == {"entropy"}
+    assert needs(
+        (
+            Stop("logit-margin"),
+            Stop("cumulative"),
+        )
+    ) == {"top1", "top2", "chosen"}
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda r: needs([r]), lambda r: stop(r, signals(), position=0, previous=None, joint=1)]
+    "ask", [lambda r: needs((r,)), lambda r: stop(r, signals(), position=0, previous=None, joint=1)]
 )
 def test_an_unknown_rule_is_named_with_those_there_are(ask: Any) -> None:
     with pytest.raises(UserError, match=r"'svipp'.*never, max-confidence, svip"):

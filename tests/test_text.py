@@ -18,13 +18,17 @@ class Bytes:
         self.words = [w.encode() for w in words]
 
     def decode(self, tokens: Sequence[int], **_: Any) -> str:
-        return b"".join(self.words[t - 256] if t >= 256 else bytes([t]) for t in tokens).decode(errors="replace")
+        return b"".join(self.words[t - 256] if t >= 256 else bytes([t]) for t in tokens).decode(
+            errors="replace"
+        )
 
 
 def test_pieces_join_to_the_whole_text() -> None:
     text = "naïve 🙂 — Zürich, 東京!"
     detokenizer = Detokenizer(Bytes())
-    pieces = [p for i, b in enumerate(text.encode()) for p in detokenizer.push([b], "target" if i % 3 else "ngram")]
+    pieces = [
+        p for i, b in enumerate(text.encode()) for p in detokenizer.push([b], "target" if i % 3 else "ngram")
+    ]
     pieces += detokenizer.flush()
     assert "".join(p.text for p in pieces) == text
     assert all("�" not in p.text for p in pieces)

@@ -35,14 +35,23 @@ COMMON: dict[str, Any] = dict(
 CONFIGS: dict[str, Any] = {
     "llama": lambda: LlamaConfig(**COMMON),
     "qwen3": lambda: Qwen3Config(**COMMON),
-    "qwen3-window": lambda: Qwen3Config(**COMMON, use_sliding_window=True, sliding_window=9, max_window_layers=1),
+    "qwen3-window": lambda: Qwen3Config(
+        **COMMON, use_sliding_window=True, sliding_window=9, max_window_layers=1
+    ),
     "mistral": lambda: MistralConfig(**COMMON, sliding_window=None),
     "mistral-window": lambda: MistralConfig(**COMMON, sliding_window=9),
     "gemma": lambda: GemmaConfig(**COMMON),
     "gemma2-window": lambda: Gemma2Config(**COMMON, sliding_window=9),
     "gemma3-window": lambda: Gemma3TextConfig(**COMMON, sliding_window=9),
     "gpt2": lambda: GPT2Config(
-        vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=None, pad_token_id=0
+        vocab_size=VOCAB,
+        n_embd=16,
+        n_layer=2,
+        n_head=4,
+        n_positions=128,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
     ),
     "gpt-neox": lambda: GPTNeoXConfig(
         vocab_size=VOCAB,
@@ -58,7 +67,14 @@ CONFIGS: dict[str, Any] = {
 }
 
 
-def model(name: str, *, seed: int = 0, dtype: torch.dtype = torch.float64, attention: str = "sdpa", scale: float = 8.0) -> Any:
+def model(
+    name: str,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    attention: str = "sdpa",
+    scale: float = 8.0,
+) -> Any:
     """A random model; `scale` sharpens its logits so that its text is not flat."""
     torch.manual_seed(seed)
     made = AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation=attention)

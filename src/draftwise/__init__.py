@@ -15,7 +15,21 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .policies import Method, method
     from .text import Piece
-    from .types import Arm, Context, Decision, Draft, Drafter, Feedback, Outcome, Policy, Request, Round, Sampling, Stop, Target
+    from .types import (
+        Arm,
+        Context,
+        Decision,
+        Draft,
+        Drafter,
+        Feedback,
+        Outcome,
+        Policy,
+        Request,
+        Round,
+        Sampling,
+        Stop,
+        Target,
+    )
 
 __version__ = "0.1.0"
 

@@ -12,7 +12,9 @@ from .packed import pack as pack_linears
 from .types import Drafter, Target
 
 
-def build_target(target: Any, tokenizer: Any, *, pack: bool, device_map: Any, **load: Any) -> tuple[Target, Any, Any]:
+def build_target(
+    target: Any, tokenizer: Any, *, pack: bool, device_map: Any, **load: Any
+) -> tuple[Target, Any, Any]:
     """The target role, the model behind it and the tokenizer."""
     model = target
     if isinstance(target, str):
@@ -34,7 +36,9 @@ def build_drafters(
     for asked in drafters:
         name = asked.strip() if isinstance(asked, str) else _name(asked)
         if not name or name in team:
-            raise UserError(f"drafter {name!r} stands there {'twice' if name else 'without a name'}: give each once")
+            raise UserError(
+                f"drafter {name!r} stands there {'twice' if name else 'without a name'}: give each once"
+            )
         if not isinstance(asked, str):
             team[name] = _from_object(asked, target)
             continue
@@ -46,15 +50,27 @@ def build_drafters(
                 from .datastore import tokenizer_fingerprint
 
                 if tokenizer is None:
-                    raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
+                    raise UserError(
+                        f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=..."
+                    )
                 team[name].check(target.vocab_size, tokenizer_fingerprint(tokenizer.get_vocab()))  # type: ignore[attr-defined]
         else:
-            team[name] = _load_lm(name, spec, target, tokenizer, str(target_name), pack=pack, known=known, **load)
+            team[name] = _load_lm(
+                name, spec, target, tokenizer, str(target_name), pack=pack, known=known, **load
+            )
     return team
 
 
 def _load_lm(
-    name: str, spec: registry.Spec, target: Target, tokenizer: Any, target_name: str, *, pack: bool, known: list[str], **load: Any
+    name: str,
+    spec: registry.Spec,
+    target: Target,
+    tokenizer: Any,
+    target_name: str,
+    *,
+    pack: bool,
+    known: list[str],
+    **load: Any,
 ) -> Drafter:
     path = spec.path if spec.name == "lm" else name.partition("?")[0]
     if tokenizer is None:
@@ -66,7 +82,9 @@ def _load_lm(
     except UserError as error:
         if ":" in path or "/" in path or "\\" in path:
             raise
-        raise UserError(f"unknown drafter {name!r}: choose from {', '.join(known)}, or name a model ({error})") from None
+        raise UserError(
+            f"unknown drafter {name!r}: choose from {', '.join(known)}, or name a model ({error})"
+        ) from None
     if pack:
         pack_linears(model)
     return registry.build("drafters", registry.Spec("lm", options=spec.options), model, target.vocab_size)  # type: ignore[no-any-return]

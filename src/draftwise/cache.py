@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -19,9 +21,9 @@ ROUND_SLOTS = 64
 
 @dataclass(slots=True)
 class Plan:
-    """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each from slot
-    `starts[i]` on (all from `start` when `even`), seeing slots 0 to `total` (exclusive). `capacity` and
-    `slots` are the rows and slots to have."""
+    """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each, seeing slots 0 to
+    `total` (exclusive). All rows write from slot `start` on when `even`, else where `index` says. `capacity`
+    and `slots` are the rows and slots to have."""
 
     first: int = 0
     last: int = 1
@@ -30,16 +32,13 @@ class Plan:
     slots: int = 0
     capacity: int = 1
     start: int = 0
-    starts: list[int] = field(default_factory=lambda: [0])
     even: bool = True
     index: dict[torch.device, Tensor] = field(default_factory=dict)
 
-    def flat(self, device: torch.device, slots: int) -> Tensor:
-        """Row-major positions of the pass in a buffer of `slots` slots a row, shape (rows * width,)."""
+    def flat(self, device: torch.device) -> Tensor:
+        """Row-major positions of an uneven pass in a buffer of `slots` slots a row, shape (rows * width,)."""
         if device not in self.index:
-            start = torch.tensor(self.starts, device=device)[:, None]
-            row = torch.arange(self.first, self.last, device=device)[:, None]
-            self.index[device] = (row * slots + start + torch.arange(self.width, device=device)).flatten()
+            self.index[device] = next(iter(self.index.values())).to(device)
         return self.index[device]
 
 
@@ -58,13 +57,18 @@ class RowLayer(CacheLayerMixin):
         self.keys, self.values = self._grown(None, key_states), self._grown(None, value_states)
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Write the pass and return all that it may see, shape (rows, heads, total, head size)."""
         plan = self.plan
         if self.keys is None:
             self.lazy_initialization(key_states, value_states)
         elif self.keys.shape[0] < plan.capacity or self.keys.shape[1] < plan.slots:
-            self.keys, self.values = self._grown(self.keys, key_states), self._grown(self.values, value_states)
+            self.keys, self.values = (
+                self._grown(self.keys, key_states),
+                self._grown(self.values, value_states),
+            )
         return self._write(self.keys, key_states), self._write(self.values, value_states)
 
     def _write(self, held: Tensor, new: Tensor) -> Tensor:
@@ -72,8 +76,7 @@ class RowLayer(CacheLayerMixin):
         if plan.even:
             held[plan.first : plan.last, plan.start : plan.start + plan.width] = new
         else:
-            flat = held.view(-1, *held.shape[2:])
-            flat.index_copy_(0, plan.flat(held.device, held.shape[1]), new.flatten(0, 1))
+            held.flatten(0, 1).index_copy_(0, plan.flat(held.device), new.flatten(0, 1))
         return held[plan.first : plan.last, : plan.total].transpose(1, 2)
 
     def _grown(self, held: Tensor | None, like: Tensor) -> Tensor:
@@ -125,20 +128,26 @@ class RowCache(Cache):
             self.layers.append(RowLayer(self.plan))
         return self.layers[layer_idx].update(key_states, value_states)  # type: ignore[no-any-return]
 
-    def schedule(self, first: int, starts: list[int], width: int, *, rows: int, slots: int) -> int:
+    def schedule(
+        self, first: int, starts: list[int], width: int, *, even: bool, rows: int, slots: int
+    ) -> int:
         """Plan the next pass for rows from `first` on, in a cache of `rows` rows; returns the slots it sees."""
         plan = self.plan
         plan.first, plan.last = first, first + len(starts)
-        plan.start, plan.starts, plan.width = starts[0], starts, width
-        plan.even = len(starts) == 1 or starts.count(starts[0]) == len(starts)
-        plan.total = width + (starts[0] if plan.even else max(starts))
+        plan.start, plan.width, plan.even = starts[0], width, even
+        plan.total = width + (starts[0] if even else max(starts))
         if rows > plan.capacity:
             plan.capacity = 1 << (rows - 1).bit_length()
         need = max(plan.total, slots)
         if need > plan.slots:
             plan.slots = -(-need // ROUND_SLOTS) * ROUND_SLOTS
-        plan.index.clear()
         return plan.total
+
+    def place(self, at: NDArray[np.int64], device: torch.device) -> None:
+        """Say where an uneven pass writes: slot `at[i, j]` of row `first + i`, shape (rows, width)."""
+        plan = self.plan
+        rows = np.arange(plan.first, plan.last)[:, None] * plan.slots
+        plan.index = {device: torch.from_numpy((at + rows).ravel()).to(device)}
 
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:
@@ -157,4 +166,3 @@ class RowCache(Cache):
         """Memory held, in bytes."""
         held = [t for layer in self.layers for t in (layer.keys, layer.values) if t is not None]
         return sum(t.numel() * t.element_size() for t in held)
-

@@ -33,22 +33,25 @@ class Chat:
         """Say something and get the answer piece by piece."""
         if not text.strip():
             raise UserError("the message is empty: give some text")
-        self.messages.append({"role": "user", "content": text})
-        decoder, more = self.decoder, self._continuation(text)
+        decoder = self.decoder
+        messages = [*self.messages, {"role": "user", "content": text}]
+        more = self._continuation(messages)
+        # What is refused raises here, and leaves the conversation as it was.
         if more is None or self._request is None:
+            ids = decoder.encode(messages)
+            request = decoder.loop.add(ids, decoder.settings(stop, len(ids), **sampling), keep=True)
             self._drop()
-            ids = decoder.encode(self.messages)
-            settings = decoder.settings(stop, len(ids), **sampling)
-            self._request = decoder.loop.add(ids, settings, keep=True)
         else:
-            settings = decoder.settings(stop, len(self._request.tokens) + len(more), **sampling)
-            decoder.loop.extend(self._request, more, settings)
+            request = self._request
+            settings = decoder.settings(stop, len(request.tokens) + len(more), **sampling)
+            decoder.loop.extend(request, more, settings)
+        self.messages, self._request = messages, request
         try:
-            yield from decoder.follow(self._request, stop)
+            yield from decoder.follow(request, stop)
         finally:
             self.last = decoder.last
             self.messages.append({"role": "assistant", "content": self.last.text})
-            if not self._request.done:
+            if not request.done:
                 self._request = None
 
     def close(self) -> None:
@@ -61,15 +64,16 @@ class Chat:
             self.decoder.loop.close(self._request)
             self._request = None
 
-    def _continuation(self, text: str) -> list[int] | None:
+    def _continuation(self, messages: Sequence[dict[str, str]]) -> list[int] | None:
         """Token ids from the end of the last answer to the beginning of the next, or None to read anew."""
         request, tokenizer = self._request, self.decoder.tokenizer
         if request is None:
             return None
         if not getattr(tokenizer, "chat_template", None):
-            return list(tokenizer("\n" + text + "\n", add_special_tokens=False)["input_ids"])
-        spoken = [*self.messages[:-2], {"role": "assistant", "content": ANSWER}, self.messages[-1]]
-        rendered: str = tokenizer.apply_chat_template(spoken, add_generation_prompt=True, tokenize=False)
+            rendered = f"{ANSWER}\n{messages[-1]['content']}\n"
+        else:
+            spoken = [*messages[:-2], {"role": "assistant", "content": ANSWER}, messages[-1]]
+            rendered = tokenizer.apply_chat_template(spoken, add_generation_prompt=True, tokenize=False)
         if rendered.count(ANSWER) != 1:
             return None
         ids = list(tokenizer(rendered.partition(ANSWER)[2], add_special_tokens=False)["input_ids"])

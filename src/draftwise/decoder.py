@@ -86,11 +86,15 @@ class Decoder:
         built, model, tokenizer = build_target(target, tokenizer, pack=pack, device_map=device_map, **load)
         team = build_drafters(drafters, built, tokenizer, target, pack=pack, **load)
         policy = policy or ("ucb1" if any(name != "none" for name in team) else "none")
-        return cls(built, team, method(policy, list(team)), tokenizer, eos=eos_ids(model, tokenizer), seed=seed)
+        return cls(
+            built, team, method(policy, list(team)), tokenizer, eos=eos_ids(model, tokenizer), seed=seed
+        )
 
     # -- text in, text out --------------------------------------------------------------------------
 
-    def generate(self, prompt: Prompt, *, n: int = 1, chat: bool = True, stop: Sequence[str] = (), **sampling: Any) -> Output:
+    def generate(
+        self, prompt: Prompt, *, n: int = 1, chat: bool = True, stop: Sequence[str] = (), **sampling: Any
+    ) -> Output:
         """Write one text, or `n` samples of it in one batch; `sampling` are the fields of `Sampling`.
 
         A prompt is text, token ids, or messages with `role` and `content`. With `chat`, text goes through
@@ -105,15 +109,25 @@ class Decoder:
         return self.last
 
     def generate_many(
-        self, prompts: Iterable[Prompt], *, batch: int = 8, chat: bool = True, stop: Sequence[str] = (), **sampling: Any
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        batch: int = 8,
+        chat: bool = True,
+        stop: Sequence[str] = (),
+        **sampling: Any,
     ) -> list[Output]:
         """Write one text per prompt, `batch` at a time; a prompt joins as soon as another's text has ended."""
         if batch < 1:
             raise UserError(f"batch={batch}: decode at least 1 prompt at a time")
         encoded = [self.encode(p, chat=chat) for p in prompts]
-        return self._run(((ids, self.settings(stop, len(ids), 0, **sampling)) for ids in encoded), batch, stop)
+        return self._run(
+            ((ids, self.settings(stop, len(ids), 0, **sampling)) for ids in encoded), batch, stop
+        )
 
-    def stream(self, prompt: Prompt, *, chat: bool = True, stop: Sequence[str] = (), **sampling: Any) -> Iterator[Piece]:
+    def stream(
+        self, prompt: Prompt, *, chat: bool = True, stop: Sequence[str] = (), **sampling: Any
+    ) -> Iterator[Piece]:
         """Write one text piece by piece; leaving the loop early stops the work. `last` holds what was written."""
         ids = self.encode(prompt, chat=chat)
         request = self.loop.add(ids, self.settings(stop, len(ids), 0, **sampling))
@@ -140,11 +154,17 @@ class Decoder:
                 return list(self.tokenizer(prompt)["input_ids"])
             prompt = [{"role": "user", "content": prompt}]
         if isinstance(prompt[0], Mapping):
+            if not getattr(
+                self.tokenizer, "chat_template", None
+            ):  # a base model: what was said, line by line
+                return list(self.tokenizer("".join(f"{m['content']}\n" for m in prompt))["input_ids"])  # type: ignore[index, call-overload]
             encoded = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
             return list(encoded["input_ids"])
         ids: list[int] = [int(t) for t in prompt]  # type: ignore[call-overload]
         if min(ids) < 0 or max(ids) >= self.loop.target.vocab_size:
-            raise UserError(f"token id {min(ids) if min(ids) < 0 else max(ids)} is outside the vocabulary of {self.loop.target.vocab_size}")
+            raise UserError(
+                f"token id {min(ids) if min(ids) < 0 else max(ids)} is outside the vocabulary of {self.loop.target.vocab_size}"
+            )
         return ids
 
     def follow(self, request: Request, stop: Sequence[str]) -> Iterator[Piece]:
@@ -163,7 +183,9 @@ class Decoder:
             self.last.samples = [self.last]
         yield from writer.fresh()
 
-    def _run(self, jobs: Iterable[tuple[list[int], Sampling]], batch: int, stop: Sequence[str]) -> list[Output]:
+    def _run(
+        self, jobs: Iterable[tuple[list[int], Sampling]], batch: int, stop: Sequence[str]
+    ) -> list[Output]:
         """Decode all jobs, at most `batch` at a time; outputs in the order of the jobs."""
         waiting, mine, outputs = iter(jobs), list[Request](), dict[int, Output]()
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .types import Decision, Feedback, Outcome, Request
 
@@ -22,7 +22,8 @@ class Bandit:
         value = None if seen.censored else self.reward(seen, self.longest)
         if value is None:
             return (Feedback(request.id, decision),)
-        return (Feedback(request.id, decision, (replace(seen, reward=value),)),)
+        known = Outcome(seen.arm, seen.accepted, seen.drafted, seen.seconds, reward=value)
+        return (Feedback(request.id, decision, (known,)),)
 
     def close(self, request: Request) -> Sequence[Feedback]:
         """Nothing is ever late."""

@@ -89,7 +89,9 @@ class Loop:
     def extend(self, request: Request, tokens: Sequence[int], sampling: Sampling | None = None) -> None:
         """Go on with a parked request: `tokens` follow its text, and a new answer starts after them."""
         if request.id not in self.parked:
-            raise ValueError(f"request {request.id} is not parked: add it with keep=True and let it end first")
+            raise ValueError(
+                f"request {request.id} is not parked: add it with keep=True and let it end first"
+            )
         self._check_room(len(request.tokens) + len(tokens))
         del self.parked[request.id]
         self._begin(request, tokens, sampling or request.sampling)
@@ -117,10 +119,11 @@ class Loop:
         requests = list(self.open.values())
         if not requests:
             return []
+        n = len(requests)
         start = perf_counter()
-        decisions = [self.policy.choose(self._context(r, len(requests)), self.rng) for r in requests]
+        decisions = [self.policy.choose(self._context(r, n), self.rng) for r in requests]
         chosen = perf_counter()
-        drafts, faults = self._draft(requests, decisions)
+        drafts, draft_seconds, faults = self._draft(requests, decisions)
         drafted = perf_counter()
         scores = self.target.verify(list(zip(requests, drafts, strict=True)))
         verified = perf_counter()
@@ -129,23 +132,41 @@ class Loop:
         self.target.commit(list(zip(requests, drafts, verdicts, strict=True)))
         accepted = perf_counter()
 
-        n = len(requests)
         fresh = any(r.rounds == 0 for r in requests)
-        verify = verified - drafted
-        self._pass_seconds += 0.1 * (verify - self._pass_seconds)
-        # A pass is charged by the tokens that each request put into it, so far as time grows with them.
-        total = n + sum(len(d.tokens) for d in drafts)
+        self._pass_seconds += 0.1 * (verified - drafted - self._pass_seconds)
+        # A pass is charged by the tokens that each request put into it.
+        per_token = (verified - drafted) / (n + sum(len(d.tokens) for d in drafts))
         rounds = []
         for i, request in enumerate(requests):
-            share = (1 + len(drafts[i].tokens)) / total
-            spent = Seconds((chosen - start) / n, drafts[i].seconds, verify * share, (accepted - verified) / n)
+            verify = per_token * (1 + len(drafts[i].tokens))
+            begun = perf_counter()
+            fault = self._learn(
+                request, decisions[i], drafts[i], verdicts[i], written[i], faults.get(i, ""),
+                nan if fresh else draft_seconds[i] + verify,
+            )  # fmt: skip
+            arm, accepted_tokens = self.policy.arms[decisions[i].arm], len(verdicts[i].path)
             rounds.append(
-                self._learn(
-                    request, decisions[i], drafts[i], verdicts[i], written[i], faults.get(request.id, ""), spent, fresh
+                Round(
+                    request.id,
+                    decisions[i],
+                    arm,
+                    len(drafts[i].tokens),
+                    accepted_tokens,
+                    tuple(written[i]),
+                    min(accepted_tokens, len(written[i])),
+                    Seconds(
+                        (chosen - start) / n,
+                        draft_seconds[i],
+                        verify,
+                        (accepted - verified) / n,
+                        perf_counter() - begun,
+                    ),
+                    request.done,
+                    request.finish_reason,
+                    fault,
+                    _logprobs(scores[i], verdicts[i], written[i]) if request.sampling.logprobs else (),
                 )
             )
-            if request.sampling.logprobs:
-                rounds[-1] = replace(rounds[-1], logprobs=_logprobs(scores[i], verdicts[i], written[i]))
         return rounds
 
     def _context(self, request: Request, batch_size: int) -> Context:
@@ -161,9 +182,14 @@ class Loop:
             request.id, batch_size, request.position, request.last_accepted, hints, frozenset(request.out)
         )
 
-    def _draft(self, requests: Sequence[Request], decisions: Sequence[Decision]) -> tuple[list[Draft], dict[int, str]]:
-        """One call per drafter for all its requests; a faulty draft counts as an empty one."""
-        drafts = [EMPTY] * len(requests)
+    def _draft(
+        self, requests: Sequence[Request], decisions: Sequence[Decision]
+    ) -> tuple[list[Draft], list[float], dict[int, str]]:
+        """One call per drafter for all its requests: drafts, seconds, and what went wrong, by place in the batch.
+
+        A faulty draft counts as an empty one.
+        """
+        drafts, spent = [EMPTY] * len(requests), [0.0] * len(requests)
         jobs: dict[str, list[tuple[int, Job]]] = {}
         for i, (request, decision) in enumerate(zip(requests, decisions, strict=True)):
             arm = self.policy.arms[decision.arm]
@@ -181,15 +207,13 @@ class Loop:
             seconds = perf_counter() - start
             if seconds > self.slow_seconds and seconds > 20 * self._pass_seconds:
                 said = said or f"took {seconds:.1f} s for one draft"
-            weight = len(mine) + sum(len(d.tokens) for d in made)
+            share = seconds / (len(mine) + sum(len(d.tokens) for d in made))
             for k, (i, job) in enumerate(mine):
-                fault = said or self._wrong(made[k], job)
-                if fault:
-                    faults[job.request.id] = self._fault(name, job.request, fault)
-                    drafts[i] = Draft(seconds=seconds / len(mine))
+                if fault := said or self._wrong(made[k], job):
+                    faults[i], spent[i] = self._fault(name, job.request, fault), share
                 else:
-                    drafts[i] = replace(made[k], seconds=seconds * (1 + len(made[k].tokens)) / weight)
-        return drafts, faults
+                    drafts[i], spent[i] = made[k], share * (1 + len(made[k].tokens))
+        return drafts, spent, faults
 
     def _write(self, request: Request, draft: Draft, verdict: Verdict) -> list[int]:
         """Append what was verified, cut where the text ends, and say whether it does."""
@@ -219,25 +243,18 @@ class Loop:
         verdict: Verdict,
         new: list[int],
         fault: str,
-        spent: Seconds,
-        fresh: bool,
-    ) -> Round:
-        start = perf_counter()
-        arm = self.policy.arms[decision.arm]
-        drafted, accepted = len(draft.tokens), len(verdict.path)
+        seconds: float,
+    ) -> str:
+        """Tell the policy and the drafters, and end the request if its text ended; returns what went wrong."""
+        arm, drafted = self.policy.arms[decision.arm], len(draft.tokens)
         # The policy learns what was accepted, not what the end of the text left of it; a draft that only
         # the budget kept short, or that failed, says nothing about its arm.
-        cut = arm.length > request.room - 1 + len(new) and drafted >= request.room - 1 + len(new)
-        seen = Outcome(
-            decision.arm,
-            accepted,
-            drafted,
-            nan if fresh else spent.draft + spent.verify,
-            censored=bool(fault) or cut or arm.drafter in request.out,
-        )
+        most = request.room - 1 + len(new)
+        censored = bool(fault) or arm.length > most <= drafted or arm.drafter in request.out
+        seen = Outcome(decision.arm, len(verdict.path), drafted, seconds, censored=censored)
         for feedback in self.recorder.add(request, decision, seen):
             self.policy.learn(feedback)
-        request.last_accepted = accepted
+        request.last_accepted = len(verdict.path)
         request.rounds += 1
         for name, drafter in self.drafters.items():
             if name not in request.out:
@@ -247,20 +264,7 @@ class Loop:
                     fault = fault or self._fault(name, request, _said(error))
         if request.done:
             self._end(request)
-        learn = perf_counter() - start
-        return Round(
-            request.id,
-            decision,
-            arm,
-            drafted,
-            accepted,
-            tuple(new),
-            min(accepted, len(new)),
-            replace(spent, learn=learn),
-            request.done,
-            request.finish_reason,
-            fault,
-        )
+        return fault
 
     # -- beginnings, ends and faults ----------------------------------------------------------------
 
@@ -327,7 +331,7 @@ class Loop:
         most = job.length * job.width
         if n > most:
             return f"{n} tokens where {most} were asked for"
-        if n and not (0 <= min(draft.tokens) and max(draft.tokens) < self.target.vocab_size):
+        if n and not (min(draft.tokens) >= 0 and max(draft.tokens) < self.target.vocab_size):
             return f"a token outside the vocabulary of {self.target.vocab_size}"
         if len(draft.parents) != n or any(not -1 <= p < i for i, p in enumerate(draft.parents)):
             return "parents that are not earlier nodes"
@@ -345,4 +349,3 @@ def _logprobs(scores: Scores, verdict: Verdict, new: Sequence[int]) -> tuple[flo
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
-

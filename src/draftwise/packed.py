@@ -34,7 +34,11 @@ class PackedLinear(nn.Module):
 def available() -> bool:
     """Whether this build of PyTorch can pack."""
     ops: Any = torch.ops.mkldnn
-    return torch.backends.mkldnn.is_available() and hasattr(ops, "_reorder_linear_weight") and hasattr(ops, "_linear_pointwise")
+    return (
+        torch.backends.mkldnn.is_available()
+        and hasattr(ops, "_reorder_linear_weight")
+        and hasattr(ops, "_linear_pointwise")
+    )
 
 
 def pack(model: nn.Module) -> int:

@@ -100,7 +100,12 @@ def ucb1(
 
 
 def uniform(
-    drafters: Sequence[str], *, arms: str = "drafters", length: int = 5, lengths: str = "1,2,4,8", drafter: str = ""
+    drafters: Sequence[str],
+    *,
+    arms: str = "drafters",
+    length: int = 5,
+    lengths: str = "1,2,4,8",
+    drafter: str = "",
 ) -> Method:
     """A uniformly random arm every round: the baseline that learning must beat."""
     return _method(make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter), Uniform)
@@ -126,7 +131,12 @@ def method(text: str, drafters: Sequence[str]) -> Method:
 
 
 def make_arms(
-    drafters: Sequence[str], *, arms: str = "drafters", length: int = 5, lengths: str = "1,2,4,8", drafter: str = ""
+    drafters: Sequence[str],
+    *,
+    arms: str = "drafters",
+    length: int = 5,
+    lengths: str = "1,2,4,8",
+    drafter: str = "",
 ) -> tuple[Arm, ...]:
     """The product of the named dimensions: `drafters`, `lengths` (0 = no draft) and `stops`, joined by `*`.
 
@@ -137,7 +147,11 @@ def make_arms(
     unknown = set(wanted) - {"drafters", "lengths", "stops"}
     if unknown or len(set(wanted)) < len(wanted):
         raise UserError(f"arms={arms}: write drafters, lengths, stops or products such as drafters*lengths")
-    who = [d for d in drafters if d != "none"] if "drafters" in wanted and not drafter else [_one(drafters, drafter)]
+    who = (
+        [d for d in drafters if d != "none"]
+        if "drafters" in wanted and not drafter
+        else [_one(drafters, drafter)]
+    )
     if not who:
         who = [_one(drafters, drafter)]
     try:
@@ -177,14 +191,18 @@ def _one(drafters: Sequence[str], drafter: str) -> str:
 
 def _positive(length: int) -> int:
     if length < 1:
-        raise UserError(f"length={length}: a draft has at least 1 token; use the policy none for plain decoding")
+        raise UserError(
+            f"length={length}: a draft has at least 1 token; use the policy none for plain decoding"
+        )
     return length
 
 
 def _stop(text: str) -> Stop:
     name, _, number = text.partition("(")
     if name not in stops.DEFAULTS:
-        raise UserError(f"stop={text}: choose from {', '.join(stops.DEFAULTS)}, with a threshold as svip(0.6)")
+        raise UserError(
+            f"stop={text}: choose from {', '.join(stops.DEFAULTS)}, with a threshold as svip(0.6)"
+        )
     try:
         return Stop(name, float(number.rstrip(")")) if number else stops.DEFAULTS[name])
     except ValueError:

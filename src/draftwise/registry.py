@@ -57,7 +57,9 @@ def load(group: str, name: str) -> Callable[..., Any]:
     """
     points = _points(group)
     if name not in points:
-        raise UserError(f"unknown {group[:-1].replace('policie', 'policy')} {name!r}: choose from {', '.join(names(group))}")
+        raise UserError(
+            f"unknown {group[:-1].replace('policie', 'policy')} {name!r}: choose from {', '.join(names(group))}"
+        )
     found: Callable[..., Any] = points[name].load()
     return found
 
@@ -73,7 +75,9 @@ def parse(text: str) -> Spec:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
-        raise UserError(f"cannot read the options of {text!r}: write them as name?key=value&key=value") from None
+        raise UserError(
+            f"cannot read the options of {text!r}: write them as name?key=value&key=value"
+        ) from None
     options = dict(pairs)
     if len(options) < len(pairs):
         raise UserError(f"an option stands twice in {text!r}: give each once")
@@ -83,7 +87,9 @@ def parse(text: str) -> Spec:
 def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The keyword-only parameters that a user may set."""
     parameters = inspect.signature(factory).parameters.values()
-    return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and isinstance(p.default, (int, float, str))}
+    return {
+        p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and isinstance(p.default, (int, float, str))
+    }
 
 
 def describe(group: str) -> list[Entry]:
@@ -96,7 +102,7 @@ def describe(group: str) -> list[Entry]:
     return entries
 
 
-def build(group: str, spec: Spec, *args: Any, **given: Any) -> Any:
+def build(group: str, spec: Spec, *args: Any) -> Any:
     """Call what is registered under `spec.name`, with the spec's options turned into their types.
 
     Raises:
@@ -111,7 +117,13 @@ def build(group: str, spec: Spec, *args: Any, **given: Any) -> Any:
             choices = f"choose from {', '.join(known)}" if known else "it has none"
             raise UserError(f"{spec.name} has no option {key!r}: {choices}")
         options[key] = _convert(spec.name, key, value, hints[key])
-    return factory(*args, **given, **options)
+    try:
+        inspect.signature(factory).bind(*args, **options)
+    except TypeError:
+        raise UserError(
+            f"{spec.name} takes {'no path' if spec.path else 'a path'}: write {spec.name}{'' if spec.path else ':PATH'}"
+        ) from None
+    return factory(*args, **options)
 
 
 def _convert(name: str, key: str, text: str, kind: Any) -> Any:
@@ -124,7 +136,9 @@ def _convert(name: str, key: str, text: str, kind: Any) -> Any:
     try:
         number = kind(text)
     except ValueError:
-        raise UserError(f"{name}?{key}={text}: {text!r} is not {'a whole number' if kind is int else 'a number'}") from None
+        raise UserError(
+            f"{name}?{key}={text}: {text!r} is not {'a whole number' if kind is int else 'a number'}"
+        ) from None
     if not math.isfinite(number):
         raise UserError(f"{name}?{key}={text}: give a finite number")
     return number

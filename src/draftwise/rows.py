@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .cache import RowCache
 
 BANDED = 32  # widest pass whose mask is kept
+FREE = -1  # the key of a row that nobody uses
 
 
 class Rows:
@@ -34,38 +36,43 @@ class Rows:
         self.seconds = 0.0
         self.cache = RowCache()
         kinds = set(getattr(self.config, "layer_types", None) or ())
-        self._kinds = kinds if kinds - {"full_attention"} and len(kinds) > 1 or _takes_dict(model, kinds) else set()
+        self._kinds = (
+            kinds if (kinds - {"full_attention"} and len(kinds) > 1) or _takes_dict(model, kinds) else set()
+        )
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._positions = torch.arange(0, device=self.device)
+        self._one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
+        self._least = torch.tensor(torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
         self._bands: dict[int, Tensor] = {}
 
     def open(self, key: int) -> None:
-        """Add an empty row."""
-        self.keys.append(key)
-        self.held.append(0)
+        """Add an empty row, in the place of one that was freed if there is any."""
+        if FREE in self.keys:
+            self.keys[self.keys.index(FREE)] = key
+        else:
+            self.keys.append(key)
+            self.held.append(0)
 
     def close(self, key: int) -> None:
-        """Free a row; the last one takes its place."""
-        if key not in self.keys:
-            return
-        row, last = self.keys.index(key), len(self.keys) - 1
-        if row < last:
-            self.cache.copy_row(last, row, self.held[last])
-            self.keys[row], self.held[row] = self.keys[last], self.held[last]
-        self.keys.pop()
-        self.held.pop()
-        if not self.keys:
-            self.cache = RowCache()
+        """Free a row; nothing moves until a pass needs its place."""
+        if key in self.keys:
+            row = self.keys.index(key)
+            self.keys[row], self.held[row] = FREE, 0
+            while self.keys and self.keys[-1] == FREE:
+                self.keys.pop()
+                self.held.pop()
+            if not self.keys:
+                self.cache = RowCache()
 
     def front(self, keys: Sequence[int]) -> list[int]:
         """Bring the rows of `keys` to the front, so that a pass is one slice of the cache; the row of each key."""
         n = len(keys)
-        if n < len(self.keys) and set(self.keys[:n]) != set(keys):
+        if n < len(self.keys):
             wanted = set(keys)
             spare = [row for row in range(n) if self.keys[row] not in wanted]
             for row in range(n, len(self.keys)):
                 if self.keys[row] in wanted:
-                    self._swap(spare.pop(), row)
+                    self._exchange(spare.pop(), row)
         return [self.keys.index(key) for key in keys]
 
     def share(self, row: int, other: int, length: int) -> None:
@@ -80,38 +87,42 @@ class Rows:
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
         counted from `width - keep`. `slots` is the capacity to reserve, in tokens.
         """
-        if len(texts) == 1:
-            width = len(texts[0])
-            ids = torch.tensor([texts[0]], device=self.device)
-        else:
-            width = max(map(len, texts))
-            ids = torch.tensor([[*t, *(0,) * (width - len(t))] for t in texts], device=self.device)
+        width = len(texts[0]) if len(texts) == 1 else max(map(len, texts))
+        ids = self._ids(texts, width)
         starts = self.held[first : first + len(texts)]
-        total = self.cache.schedule(first, starts, width, rows=len(self.keys), slots=slots)
-        positions, mask = self._places(starts, width, total)
+        even = len(starts) == 1 or starts.count(starts[0]) == len(starts)
+        total = self.cache.schedule(first, starts, width, even=even, rows=len(self.keys), slots=slots)
+        positions, mask = self._places(starts, width, total, even)
         more = {"logits_to_keep": keep} if self._keeps else {}
         start = perf_counter()
         logits: Tensor = self.model(
-            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True, **more
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **more,
         ).logits
         self.seconds += perf_counter() - start
         for i, text in enumerate(texts):
             self.held[first + i] += len(text)
         return logits if logits.shape[1] == keep else logits[:, -keep:]
 
-    def _places(self, starts: list[int], width: int, total: int) -> tuple[Tensor, Any]:
+    def _places(self, starts: list[int], width: int, total: int, even: bool) -> tuple[Tensor, Any]:
         """Positions, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or None."""
         if len(self._positions) < total:
             self._positions = torch.arange(2 * total, device=self.device)
             self._bands.clear()
-        if len(starts) == 1:
+        if even:
             at = self._positions[starts[0] : starts[0] + width][None]
         else:
-            at = torch.tensor(starts, device=self.device)[:, None] + self._positions[:width]
-        in_window = self.window is None or total <= self.window
-        if width == 1 and in_window and (len(starts) == 1 or starts.count(starts[0]) == len(starts)):
+            places = np.add.outer(starts, np.arange(width))
+            at = self._tensor(places)
+            self.cache.place(places, self.device)
+        plain = even and not self._kinds and (self.window is None or total <= self.window)
+        if plain and width == 1:
             mask: Any = None
-        elif len(starts) == 1 and in_window and not self._kinds and width <= BANDED:
+        elif plain and width <= BANDED:
             mask = self._band(width, total)
         else:
             mask = self._mask(at, total)
@@ -119,32 +130,44 @@ class Rows:
         return (at.clamp(max=self.max_length - 1) if total > self.max_length else at), mask
 
     def _band(self, width: int, total: int) -> Tensor:
-        """The mask of one row without a window: a view of a band made once per width."""
+        """The mask of rows that start together, without a window: a view of a band made once per width."""
         if width not in self._bands:
             at = self._positions[-width:]
-            self._bands[width] = self._additive(self._positions <= at[:, None])[None, None]
+            self._bands[width] = self._hidden(self._positions > at[:, None])[None, None]
         band = self._bands[width]
         return band[..., band.shape[-1] - total :]
 
     def _mask(self, at: Tensor, total: int) -> Any:
         slots, here = self._positions[:total], at[:, None, :, None]
-        full = self._additive(slots <= here)
+        later = slots > here
+        full = self._hidden(later)
         if self.window is None:
             return full if not self._kinds else dict.fromkeys(self._kinds, full)
-        sliding = self._additive((slots <= here) & (slots > here - self.window))
+        sliding = self._hidden(later | (slots <= here - self.window))
         if not self._kinds:
             return sliding
         return {kind: full if kind == "full_attention" else sliding for kind in self._kinds}
 
-    def _additive(self, seen: Tensor) -> Tensor:
-        mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
-        return mask.masked_fill_(~seen, torch.finfo(self.dtype).min)
+    def _ids(self, texts: Sequence[Sequence[int]], width: int) -> Tensor:
+        if len(texts) > 1:
+            return self._tensor([[*t, *(0,) * (width - len(t))] for t in texts])
+        return self._one.fill_(texts[0][0]) if width == 1 else self._tensor(texts)
 
-    def _swap(self, a: int, b: int) -> None:
-        if a != b:
+    def _tensor(self, numbers: Any) -> Tensor:
+        """Whole numbers on the device; through NumPy, which reads small nested lists faster."""
+        return torch.from_numpy(np.asarray(numbers)).to(self.device)
+
+    def _hidden(self, unseen: Tensor) -> Tensor:
+        """An additive mask: the least number where `unseen`, else zero."""
+        return unseen * self._least
+
+    def _exchange(self, a: int, b: int) -> None:
+        if self.keys[a] == FREE:
+            self.cache.copy_row(b, a, self.held[b])
+        else:
             self.cache.swap_rows(a, b, max(self.held[a], self.held[b]))
-            for column in (self.keys, self.held):
-                column[a], column[b] = column[b], column[a]
+        for column in (self.keys, self.held):
+            column[a], column[b] = column[b], column[a]
 
 
 def _window(config: Any) -> int | None:

@@ -7,8 +7,9 @@ token that triggers a rule stays in the draft, which is what keeps stopping earl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from .errors import UserError
@@ -107,7 +108,8 @@ def stop(rule: Stop, signals: Signals, *, position: int, previous: Signals | Non
     return _rule(rule.rule).test(signals, previous, position, joint, rule.threshold)
 
 
-def needs(rules: Iterable[Stop]) -> frozenset[str]:
+@cache
+def needs(rules: tuple[Stop, ...]) -> frozenset[str]:
     """The signals that `rules` read, out of top1, top2, entropy and chosen.
 
     Raises:

@@ -32,7 +32,10 @@ class StopStrings:
         before = max(self.prompt_length, start - 8 - max(len(s.encode()) for s in self.strings))
         if not self._found(tokens[before:]):
             return None
-        return next((n for n in range(1, len(tokens) - start) if self._found(tokens[before : start + n])), len(tokens) - start)
+        return next(
+            (n for n in range(1, len(tokens) - start) if self._found(tokens[before : start + n])),
+            len(tokens) - start,
+        )
 
     def _found(self, tokens: Sequence[int]) -> bool:
         text = decode(self.tokenizer, tokens)
@@ -94,7 +97,14 @@ class Detokenizer:
     def _held(self) -> int:
         """Length of the longest end of the text that begins a stop string."""
         most = max((len(s) for s in self.stop), default=1) - 1
-        return next((n for n in range(most, 0, -1) if any(s.startswith(self.text[-n:]) for s in self.stop if n < len(s))), 0)
+        return next(
+            (
+                n
+                for n in range(most, 0, -1)
+                if any(s.startswith(self.text[-n:]) for s in self.stop if n < len(s))
+            ),
+            0,
+        )
 
     def _release(self, upto: int) -> list[Piece]:
         out: list[Piece] = []

@@ -99,7 +99,6 @@ class Draft:
     `dist` is an opaque handle to the distributions the tokens were *sampled* from, one per node, and
     `probs` the probability each token had in its own; then every node has at most one child. `dist`
     None means the tokens were *picked* (looked up, greedy, top-k): any choice among them is lossless.
-    `seconds` is the time the drafter says it spent on this draft.
     """
 
     tokens: tuple[int, ...] = ()
@@ -107,7 +106,6 @@ class Draft:
     probs: tuple[float, ...] = ()
     dist: Any = None
     signals: tuple[Signals, ...] = ()
-    seconds: float = 0.0
 
     @classmethod
     def chain(
@@ -117,11 +115,10 @@ class Draft:
         probs: Sequence[float] = (),
         dist: Any = None,
         signals: Sequence[Signals] = (),
-        seconds: float = 0.0,
     ) -> Draft:
         """A draft in which every token follows the one before it."""
         n = len(tokens)
-        return cls(tuple(tokens), tuple(range(-1, n - 1)), tuple(probs), dist, tuple(signals), seconds)
+        return cls(tuple(tokens), tuple(range(-1, n - 1)), tuple(probs), dist, tuple(signals))
 
     @property
     def is_chain(self) -> bool:
@@ -387,5 +384,3 @@ class Recorder(Protocol):
 
     def add(self, request: Request, decision: Decision, seen: Outcome) -> Sequence[Feedback]: ...
     def close(self, request: Request) -> Sequence[Feedback]: ...
-
-

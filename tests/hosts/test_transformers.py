@@ -53,14 +53,22 @@ class Repeats(StoppingCriteria):
         {"logits_processor": [NoRepeat()]},
     ],
 )
-def test_greedy_batches_are_the_same(plain_model: Any, batch: Any, drafted: Any, more: dict[str, Any]) -> None:
+def test_greedy_batches_are_the_same(
+    plain_model: Any, batch: Any, drafted: Any, more: dict[str, Any]
+) -> None:
     own = plain_model.generate(**batch, max_new_tokens=40, do_sample=False, **more)
-    assert torch.equal(plain_model.generate(**batch, max_new_tokens=40, do_sample=False, custom_generate=drafted, **more), own)
+    assert torch.equal(
+        plain_model.generate(**batch, max_new_tokens=40, do_sample=False, custom_generate=drafted, **more),
+        own,
+    )
 
 
 def one(batch: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tensor]:
     keep = batch["attention_mask"][row].bool()
-    return {"input_ids": batch["input_ids"][row][keep][None], "attention_mask": batch["attention_mask"][row][keep][None]}
+    return {
+        "input_ids": batch["input_ids"][row][keep][None],
+        "attention_mask": batch["attention_mask"][row][keep][None],
+    }
 
 
 def test_stopping_criteria_stop(plain_model: Any, batch: Any, drafted: Any) -> None:
@@ -83,7 +91,9 @@ def test_a_streamer_gets_every_token_in_order_and_the_end(plain_model: Any, batc
             self.ended += 1
 
     streamer = Collect()
-    out = plain_model.generate(**one(batch, 1), max_new_tokens=30, do_sample=False, custom_generate=drafted, streamer=streamer)
+    out = plain_model.generate(
+        **one(batch, 1), max_new_tokens=30, do_sample=False, custom_generate=drafted, streamer=streamer
+    )
     assert streamer.tokens == out[0].tolist() and streamer.ended == 1
 
 
@@ -93,7 +103,9 @@ def test_sampling_follows_the_global_seed(plain_model: Any, batch: Any) -> None:
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
         more = {"do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "num_return_sequences": 2}
-        texts.append(plain_model.generate(**one(batch, 1), max_new_tokens=20, custom_generate=drafted, **more))
+        texts.append(
+            plain_model.generate(**one(batch, 1), max_new_tokens=20, custom_generate=drafted, **more)
+        )
     assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
     assert not torch.equal(texts[0][0], texts[0][1])
 
@@ -104,9 +116,17 @@ def test_a_drafter_may_be_a_loaded_model(plain_model: Any, batch: Any) -> None:
     small = load_model("zoo:general")
     drafted = transformers_generate(drafters=[small])
     own = plain_model.generate(**one(batch, 0), max_new_tokens=20, do_sample=False)
-    out = plain_model.generate(**one(batch, 0), max_new_tokens=20, do_sample=False, custom_generate=drafted, return_dict_in_generate=True)
+    out = plain_model.generate(
+        **one(batch, 0),
+        max_new_tokens=20,
+        do_sample=False,
+        custom_generate=drafted,
+        return_dict_in_generate=True,
+    )
     assert torch.equal(out.sequences, own)
-    assert type(small.lm_head).__name__ == type(plain_model.lm_head).__name__ == "Linear"  # given models are not changed
+    assert (
+        type(small.lm_head).__name__ == type(plain_model.lm_head).__name__ == "Linear"
+    )  # given models are not changed
 
 
 @pytest.mark.parametrize(
@@ -117,6 +137,8 @@ def test_a_drafter_may_be_a_loaded_model(plain_model: Any, batch: Any) -> None:
         ({"use_cache": False}, "use_cache"),
     ],
 )
-def test_what_cannot_be_drafted_is_refused(plain_model: Any, batch: Any, drafted: Any, more: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_drafted_is_refused(
+    plain_model: Any, batch: Any, drafted: Any, more: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UserError, match=said):
         plain_model.generate(**batch, max_new_tokens=5, custom_generate=drafted, **more)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tiny import CONFIGS, VOCAB, model, own_text
 
 from draftwise.drafters.lm import LMDrafter
 from draftwise.drafters.ngram import NgramDrafter
@@ -17,7 +18,6 @@ from draftwise.loop import Loop
 from draftwise.policies import method
 from draftwise.targets.hf import HFTarget
 from draftwise.types import Draft, Job, Request, Sampling
-from tests.tiny import CONFIGS, VOCAB, model, own_text
 
 
 class Oracle:
@@ -37,8 +37,12 @@ class Oracle:
         drafts = []
         for job in jobs:
             r = job.request
-            rest = self.texts[tuple(r.tokens[: r.prompt_length])][r.position :][: self.random.randint(0, job.length)]
-            drafts.append(Draft.chain([t if self.random.random() > self.spoil else (t + 1) % VOCAB for t in rest]))
+            rest = self.texts[tuple(r.tokens[: r.prompt_length])][r.position :][
+                : self.random.randint(0, job.length)
+            ]
+            drafts.append(
+                Draft.chain([t if self.random.random() > self.spoil else (t + 1) % VOCAB for t in rest])
+            )
         return drafts
 
 
@@ -47,7 +51,9 @@ def prompts(n: int = 6) -> list[list[int]]:
     return [[rng.randrange(2, VOCAB) for _ in range(rng.choice((1, 3, 12, 30)))] for _ in range(n)]
 
 
-def run(target: Any, team: dict[str, Any], policy: str, n: int, batch: int, **loop_options: Any) -> list[list[int]]:
+def run(
+    target: Any, team: dict[str, Any], policy: str, n: int, batch: int, **loop_options: Any
+) -> list[list[int]]:
     chosen = method(policy, list(team))
     loop = Loop(target, team, chosen.policy, chosen.recorder, **loop_options)
     texts: dict[int, list[int]] = {}
@@ -74,7 +80,10 @@ def test_greedy_text_is_the_models_own(name: str, attention: str) -> None:
             "ngram": NgramDrafter(),
             "suffix": SuffixDrafter(),
         }
-        assert run(HFTarget(target, chunk=8), team, "random?arms=drafters*lengths&lengths=0,1,4,7", 40, batch) == own
+        assert (
+            run(HFTarget(target, chunk=8), team, "random?arms=drafters*lengths&lengths=0,1,4,7", 40, batch)
+            == own
+        )
 
 
 def test_the_drafts_of_that_test_are_accepted_and_rejected() -> None:
@@ -91,7 +100,9 @@ def test_the_drafts_of_that_test_are_accepted_and_rejected() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_other_precisions_run(dtype: torch.dtype) -> None:
     made = model("llama", dtype=dtype)
-    texts = run(HFTarget(made), {"lm": LMDrafter(model("llama", seed=1, dtype=dtype), VOCAB)}, "static-3", 12, 3)
+    texts = run(
+        HFTarget(made), {"lm": LMDrafter(model("llama", seed=1, dtype=dtype), VOCAB)}, "static-3", 12, 3
+    )
     assert all(len(t) == 12 for t in texts)
 
 
@@ -113,7 +124,10 @@ def test_samples_of_one_prompt_read_it_once() -> None:
     target = HFTarget(model("llama"))
     fed: list[int] = []
     feed = target.rows.feed
-    target.rows.feed = lambda first, texts, keep, **k: (fed.append(sum(map(len, texts))), feed(first, texts, keep, **k))[1]  # type: ignore[method-assign]
+    target.rows.feed = lambda first, texts, keep, **k: (
+        fed.append(sum(map(len, texts))),
+        feed(first, texts, keep, **k),
+    )[1]  # type: ignore[method-assign]
     chosen = method("none", [])
     loop = Loop(target, {}, chosen.policy, chosen.recorder)
     prompt = [random.Random(0).randrange(2, VOCAB) for _ in range(60)]

@@ -23,9 +23,7 @@ def generate(
     sampling: SamplingOptions,
     samples: Annotated[int, typer.Option("--samples", "-n", help="How many texts to draw.")] = 1,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template around the prompt.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also a closing line to stderr.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also a closing line to stderr.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the target's text after a prompt, coloured by the drafter that guessed it."""

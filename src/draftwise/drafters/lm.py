@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..rows import Rows
-from ..sampling import draw, warp, warpers
+from ..sampling import draw, likeliest, warp, warpers
 from ..stops import needs, stop
 from ..types import Draft, Job, Request, Signals
 
@@ -80,7 +80,7 @@ class LMDrafter:
         chains = [Chain(job, needs(job.stops)) for job in jobs]
         logits, rows = self._catch_up([job.request for job in jobs])
         while True:
-            picks = logits[..., : self.vocab_size].argmax(-1).tolist()
+            picks = likeliest(logits if logits.shape[-1] <= self.vocab_size else logits[:, : self.vocab_size])
             for chain, row in zip(chains, rows, strict=True):
                 if not chain.done:
                     self._extend(chain, logits[row], picks[row])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import islice
 from math import log
-from time import perf_counter
 
 from ..stops import stop
 from ..types import Draft, Job, Signals
@@ -31,7 +30,7 @@ def chain(job: Job, steps: Iterable[tuple[int, Signals]], *, start: float) -> Dr
         if rule.rule != "never" and stop(rule, now, position=position, previous=previous, joint=joint):
             break
         previous = now
-    return Draft.chain(tokens, probs=probs, signals=signals, seconds=perf_counter() - start)
+    return Draft.chain(tokens, probs=probs, signals=signals)
 
 
 def share(count: int, total: int) -> float:

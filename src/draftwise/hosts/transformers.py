@@ -148,7 +148,11 @@ class Call:
         try:
             for row, (ids, seen) in enumerate(zip(input_ids, mask, strict=True)):
                 pad = ids[~seen.bool()]
-                requests.append(loop.add(ids[seen.bool()].tolist(), self._sampling(row, pad, input_ids.shape[1], seeds[row])))
+                requests.append(
+                    loop.add(
+                        ids[seen.bool()].tolist(), self._sampling(row, pad, input_ids.shape[1], seeds[row])
+                    )
+                )
             mine = {request.id for request in requests}
             while any(not request.done for request in requests):
                 for round in loop.step():
@@ -173,7 +177,9 @@ class Call:
             rest.pop()
         limits = [c.max_length - length for c in self.criteria if isinstance(c, MaxLengthCriteria)]
         eos = [t for c in self.criteria if isinstance(c, EosTokenCriteria) for t in c.eos_token_id.tolist()]
-        others = StoppingCriteriaList(c for c in self.criteria if not isinstance(c, (MaxLengthCriteria, EosTokenCriteria)))
+        others = StoppingCriteriaList(
+            c for c in self.criteria if not isinstance(c, (MaxLengthCriteria, EosTokenCriteria))
+        )
 
         def ends(tokens: Sequence[int], start: int) -> int | None:
             prefix = pad.tolist()
@@ -198,4 +204,6 @@ class Call:
         fill = int(pad) if pad is not None else 0
         longest = max(map(len, texts))
         rows = [[*t, *(fill,) * (longest - len(t))] for t in texts]
-        return torch.cat([input_ids, torch.tensor(rows, device=input_ids.device, dtype=input_ids.dtype)], dim=1)
+        return torch.cat(
+            [input_ids, torch.tensor(rows, device=input_ids.device, dtype=input_ids.dtype)], dim=1
+        )

@@ -17,15 +17,23 @@ def check(model: Any) -> None:
     config = model.config
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{name} ({kind}) is an encoder-decoder model: give a decoder-only causal LM")
-    if getattr(config, "vision_config", None) is not None or getattr(config, "audio_config", None) is not None:
+    if (
+        getattr(config, "vision_config", None) is not None
+        or getattr(config, "audio_config", None) is not None
+    ):
         raise UserError(f"{name} ({kind}) reads pictures or sound: give its text-only causal LM")
     if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
         raise UserError(f"{name} ({kind}) has no language-model head: load it with AutoModelForCausalLM")
     text = config.get_text_config(decoder=True)
-    kinds = set(getattr(text, "layer_types", None) or ()) | set(getattr(text, "layers_block_type", None) or ())
+    kinds = set(getattr(text, "layer_types", None) or ()) | set(
+        getattr(text, "layers_block_type", None) or ()
+    )
     stateful = bool(getattr(type(model), "_is_stateful", False))
     if stateful or any(word in k for k in kinds for word in RECURRENT):
-        what = ", ".join(sorted(k for k in kinds if k not in ("full_attention", "sliding_attention"))) or "recurrent state"
+        what = (
+            ", ".join(sorted(k for k in kinds if k not in ("full_attention", "sliding_attention")))
+            or "recurrent state"
+        )
         raise UserError(
             f"{name} ({kind}) keeps a state that cannot rewind ({what}): use it as it is, "
             "or choose a model with full or sliding-window attention only"

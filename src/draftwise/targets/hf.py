@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..rows import Rows
-from ..sampling import Chain, GreedyScores, LawScores
+from ..sampling import Chain, GreedyScores, LawScores, likeliest, on_host
 from ..types import Draft, Request, Scores, Verdict
 from .checks import check
 
@@ -69,7 +69,9 @@ class HFTarget:
         self.rows.close(request.id)
         self.chains.pop(request.id, None)
 
-    def _read(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int) -> None:
+    def _read(
+        self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int
+    ) -> None:
         """Read a long prompt ahead of the pass, leaving its last piece to it when no other row would wait."""
         held, tokens = self.rows.held, request.tokens
         if held[row] == 0:
@@ -98,13 +100,15 @@ class HFTarget:
         keep = logits.shape[1]
         widest = max(widths)
         greedy = [self._plain(r) for r, _ in batch]
-        choices: list[list[int]] = logits.argmax(-1).tolist() if any(greedy) else []
+        choices: list[list[int]] = likeliest(logits) if any(greedy) and not on_host(logits) else []
         scores: list[Scores] = []
         for row, plain, (request, draft) in zip(rows, greedy, batch, strict=True):
             end = keep - (widest - widths[row])
             begin = end - 1 - len(draft.tokens)
             if plain:
-                scores.append(GreedyScores(choices[row][begin:end], draft, logits[row, begin:end]))
+                scores.append(
+                    GreedyScores(draft, logits[row, begin:end], choices[row][begin:end] if choices else None)
+                )
             else:
                 scores.append(LawScores(request, draft, logits[row, begin:end], self._chain(request)))
         return scores
