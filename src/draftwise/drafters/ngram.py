@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import count
 from math import log
-from time import perf_counter
 
 from ..errors import UserError
 from ..types import Draft, Job, Request, Signals
@@ -54,9 +53,8 @@ class NgramDrafter:
         self._texts.pop(request.id, None)
 
     def _chain(self, job: Job) -> Draft:
-        start = perf_counter()
         text = self._texts.get(job.request.id)
-        return chain(job, text.continuation() if text else (), start=start)
+        return chain(job, text.continuation() if text else ())
 
 
 class _Text:

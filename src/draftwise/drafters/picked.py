@@ -10,11 +10,11 @@ from ..stops import stop
 from ..types import Draft, Job, Signals
 
 
-def chain(job: Job, steps: Iterable[tuple[int, Signals]], *, start: float) -> Draft:
+def chain(job: Job, steps: Iterable[tuple[int, Signals]]) -> Draft:
     """Take tokens from `steps` until the job's length, or a stop rule, or the end of the walk.
 
-    `start` is the `perf_counter` reading from which the draft's seconds count. The token that triggers
-    a rule is kept. The probabilities are the `chosen` of each step: the drafter's own estimates.
+    The token that triggers a rule is kept. The probabilities are the `chosen` of each step: the drafter's
+    own estimates.
     """
     tokens: list[int] = []
     probs: list[float] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 from ..datastore import DEPTH, Datastore
 from ..errors import UserError
@@ -87,13 +86,12 @@ class RetrievalDrafter:
         return end.found
 
     def _chain(self, job: Job) -> Draft:
-        start = perf_counter()
         end = self._ends.get(job.request.id)
         length, low, high = self._find(end) if end else (0, 0, 0)
         if not length:
             return Draft()
         rows = self.store.continuations(low, high, most=self.candidates, length=job.length)
-        return chain(job, self._vote(rows), start=start)
+        return chain(job, self._vote(rows))
 
     def _vote(self, rows: list[list[int]]) -> Iterator[tuple[int, Signals]]:
         """The most frequent token of each column among the rows that agree with all tokens before."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
-from time import perf_counter
 
 from ..errors import UserError
 from ..stops import needs
@@ -92,9 +91,8 @@ class SuffixDrafter:
             self._earlier.add(text.tokens[text.prompt :])
 
     def _chain(self, job: Job) -> Draft:
-        start = perf_counter()
         text = self._texts.get(job.request.id)
-        return chain(job, self._likeliest(text, job) if text else (), start=start)
+        return chain(job, self._likeliest(text, job) if text else ())
 
     def _likeliest(self, text: _Text, job: Job) -> Iterator[tuple[int, Signals]]:
         """The best of the walks from the longest matches, in this text and in the history."""
