@@ -67,7 +67,7 @@ def test_a_person_goes_on_after_a_mistake(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", Screen("/rset\n" + "a" * 500 + "\n/reset\nx\n"))
+    monkeypatch.setattr(sys, "stdin", Screen("/rset\n" + "a" * 500 + "\nx\n"))
     shown = on_terminal(*SHORT, "--drafters", "none")
     assert "yz a" in shown
     errors = capsys.readouterr().err.splitlines()
