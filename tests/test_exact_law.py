@@ -18,8 +18,9 @@ from draftwise.learners.uniform import Uniform
 from draftwise.loop import Loop
 from draftwise.policies import BanditPolicy, method
 from draftwise.rewards import reward
+from draftwise.roles import Drafter
 from draftwise.targets.sim import SimTarget
-from draftwise.types import Arm, Draft, Drafter, Job, Sampling, Stop
+from draftwise.types import Arm, Draft, Job, Sampling, Stop
 from tests.laws import exact, p_value, sample
 
 V, PROMPT, LENGTH, N = 4, (0, 1, 2, 1, 0, 1), 3, 3000

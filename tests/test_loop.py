@@ -233,7 +233,7 @@ def test_a_faulty_drafter_is_taken_out_and_the_text_is_unaffected(how: str) -> N
     assert list(texts.values()) == [counted(0, 30)] * 5
     faults = [r.fault for r in rounds if r.fault]
     assert len(faults) == 3 and all(f.startswith("faulty: ") and "\n" not in f for f in faults)
-    assert loop.broken == {"faulty"} and loop.faults == {"faulty": 3}
+    assert loop.team.broken == {"faulty"} and loop.faults == {"faulty": 3}
     after = [r for r in rounds if r.request == 4]
     assert all(r.drafted == 0 and not r.fault for r in after)
     assert sum(1 for f in spy.heard if f.outcomes) == 2

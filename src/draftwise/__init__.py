@@ -14,21 +14,19 @@ if TYPE_CHECKING:
     from .hosts.transformers import transformers_generate
     from .loop import Loop
     from .policies import Method, method
+    from .roles import Drafter, Policy, Target
     from .text import Piece
     from .types import (
         Arm,
         Context,
         Decision,
         Draft,
-        Drafter,
         Feedback,
         Outcome,
-        Policy,
         Request,
         Round,
         Sampling,
         Stop,
-        Target,
     )
 
 __version__ = "0.1.0"
@@ -44,6 +42,9 @@ _HOME = {
     "Loop": "loop",
     "Method": "policies",
     "method": "policies",
+    "Drafter": "roles",
+    "Policy": "roles",
+    "Target": "roles",
     "Piece": "text",
 }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from .types import Draft, Scores, Verdict
+from .roles import Scores
+from .types import Draft, Verdict
 
 
 def accept(draft: Draft, scores: Scores, rng: Random) -> Verdict:
@@ -12,8 +13,10 @@ def accept(draft: Draft, scores: Scores, rng: Random) -> Verdict:
 
     A *picked* draft is right or wrong: the target draws its own token at each node, and a child that
     carries this token is accepted. The text is then what the target would have written alone with the
-    same seed, whatever was picked, and greedy decoding is the case where the draw is an argmax. A *sampled* draft takes the test of
-    Leviathan et al. 2023 (Algorithm 1): kept with min(1, p/q), else a token from (p - q)+ in its place.
+    same seed, whatever was picked, and greedy decoding is the case where the draw is an argmax.
+
+    A *sampled* draft takes the test of Leviathan et al. 2023 (Algorithm 1): kept with min(1, p/q), else a
+    token from (p - q)+ in its place.
 
     Raises:
         ValueError: a sampled draft has two children under one node; siblings must be picked.
@@ -28,7 +31,8 @@ def accept(draft: Draft, scores: Scores, rng: Random) -> Verdict:
         if chain:
             after = node + 1 if node + 1 < len(draft.tokens) and draft.tokens[node + 1] == token else None
         else:
-            after = next((c for c in draft.children(node) if draft.tokens[c] == token), None)
+            below = (i for i, parent in enumerate(draft.parents) if parent == node)
+            after = next((i for i in below if draft.tokens[i] == token), None)
         if after is None:
             return Verdict(tuple(path), token)
         path.append(after)

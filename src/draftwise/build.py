@@ -9,7 +9,7 @@ from . import registry
 from .errors import UserError
 from .models import load_model, load_tokenizer
 from .packed import pack as pack_linears
-from .types import Drafter, Target
+from .roles import Drafter, Target
 
 
 def build_target(

@@ -11,8 +11,9 @@ from .errors import UserError
 from .events import Stats
 from .loop import Loop
 from .policies import Method, method
+from .roles import Drafter, Target
 from .text import TARGET, Detokenizer, Piece, StopStrings
-from .types import Drafter, Request, Round, Sampling, Target
+from .types import Request, Round, Sampling
 
 if TYPE_CHECKING:
     from .chat import Chat

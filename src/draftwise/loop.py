@@ -19,25 +19,9 @@ from time import perf_counter
 
 from .accept import accept
 from .errors import UserError
-from .types import (
-    Context,
-    Decision,
-    Draft,
-    Drafter,
-    Job,
-    Outcome,
-    Policy,
-    Recorder,
-    Request,
-    Round,
-    Sampling,
-    Scores,
-    Seconds,
-    Target,
-    Verdict,
-)
-
-EMPTY = Draft()
+from .roles import Drafter, Policy, Recorder, Scores, Target
+from .team import Team
+from .types import Arm, Context, Decision, Draft, Job, Outcome, Request, Round, Sampling, Seconds, Verdict
 
 
 class Loop:
@@ -59,16 +43,19 @@ class Loop:
         strikes: int = 3,
         slow_seconds: float = 5.0,
     ) -> None:
-        self.target, self.drafters = target, dict(drafters)
-        self.policy, self.recorder = policy, recorder
-        self.seed, self.strikes, self.slow_seconds = seed, strikes, slow_seconds
+        self.target, self.policy, self.recorder = target, policy, recorder
+        self.seed, self.slow_seconds = seed, slow_seconds
         self.rng = Random(seed)
         self.open: dict[int, Request] = {}
         self.parked: dict[int, Request] = {}
-        self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
-        self.broken: set[str] = set()
+        self.team = Team(drafters, self.open, vocab_size=target.vocab_size, strikes=strikes)
         self._ids = count()
         self._pass_seconds = 0.0
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """How often each drafter has failed."""
+        return self.team.faults
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -132,52 +119,27 @@ class Loop:
         self.target.commit(list(zip(requests, drafts, verdicts, strict=True)))
         accepted = perf_counter()
 
-        fresh = any(r.rounds == 0 for r in requests)
         self._pass_seconds += 0.1 * (verified - drafted - self._pass_seconds)
+        fresh = any(r.rounds == 0 for r in requests)
         # A pass is charged by the tokens that each request put into it.
         per_token = (verified - drafted) / (n + sum(len(d.tokens) for d in drafts))
         rounds = []
         for i, request in enumerate(requests):
-            verify = per_token * (1 + len(drafts[i].tokens))
+            decision, draft, verdict, new = decisions[i], drafts[i], verdicts[i], written[i]
+            verify = per_token * (1 + len(draft.tokens))
+            spent = nan if fresh else draft_seconds[i] + verify
             begun = perf_counter()
-            fault = self._learn(
-                request, decisions[i], drafts[i], verdicts[i], written[i], faults.get(i, ""),
-                nan if fresh else draft_seconds[i] + verify,
-            )  # fmt: skip
-            arm, accepted_tokens = self.policy.arms[decisions[i].arm], len(verdicts[i].path)
-            rounds.append(
-                Round(
-                    request.id,
-                    decisions[i],
-                    arm,
-                    len(drafts[i].tokens),
-                    accepted_tokens,
-                    tuple(written[i]),
-                    min(accepted_tokens, len(written[i])),
-                    Seconds(
-                        (chosen - start) / n,
-                        draft_seconds[i],
-                        verify,
-                        (accepted - verified) / n,
-                        perf_counter() - begun,
-                    ),
-                    request.done,
-                    request.finish_reason,
-                    fault,
-                    _logprobs(scores[i], verdicts[i], written[i]) if request.sampling.logprobs else (),
-                )
+            fault = self._learn(request, decision, draft, verdict, new, spent, faults.get(i, ""))
+            learn = perf_counter() - begun
+            seconds = Seconds(
+                (chosen - start) / n, draft_seconds[i], verify, (accepted - verified) / n, learn
             )
+            arm = self.policy.arms[decision.arm]
+            rounds.append(_record(request, decision, arm, draft, verdict, new, scores[i], seconds, fault))
         return rounds
 
     def _context(self, request: Request, batch_size: int) -> Context:
-        hints = {}
-        if self.policy.reads_hints:
-            for name, drafter in self.drafters.items():
-                if name not in request.out:
-                    try:
-                        hints[name] = drafter.hint(request)
-                    except Exception as error:
-                        self._fault(name, request, _said(error))
+        hints = self.team.hints(request) if self.policy.reads_hints else {}
         return Context(
             request.id, batch_size, request.position, request.last_accepted, hints, frozenset(request.out)
         )
@@ -185,35 +147,15 @@ class Loop:
     def _draft(
         self, requests: Sequence[Request], decisions: Sequence[Decision]
     ) -> tuple[list[Draft], list[float], dict[int, str]]:
-        """One call per drafter for all its requests: drafts, seconds, and what went wrong, by place in the batch.
-
-        A faulty draft counts as an empty one.
-        """
-        drafts, spent = [EMPTY] * len(requests), [0.0] * len(requests)
+        """One call per drafter for all its requests: drafts, seconds and faults, by place in the batch."""
         jobs: dict[str, list[tuple[int, Job]]] = {}
         for i, (request, decision) in enumerate(zip(requests, decisions, strict=True)):
             arm = self.policy.arms[decision.arm]
             length = min(arm.length, request.room - 1)
             if length > 0 and arm.drafter not in request.out:
                 jobs.setdefault(arm.drafter, []).append((i, Job(request, length, decision.stops, arm.width)))
-        faults: dict[int, str] = {}
-        for name, mine in jobs.items():
-            start = perf_counter()
-            try:
-                made = self.drafters[name].draft([job for _, job in mine])
-                said = "" if len(made) == len(mine) else f"{len(made)} drafts for {len(mine)} requests"
-            except Exception as error:
-                made, said = [], _said(error)
-            seconds = perf_counter() - start
-            if seconds > self.slow_seconds and seconds > 20 * self._pass_seconds:
-                said = said or f"took {seconds:.1f} s for one draft"
-            share = seconds / (len(mine) + sum(len(d.tokens) for d in made))
-            for k, (i, job) in enumerate(mine):
-                if fault := said or self._wrong(made[k], job):
-                    faults[i], spent[i] = self._fault(name, job.request, fault), share
-                else:
-                    drafts[i], spent[i] = made[k], share * (1 + len(made[k].tokens))
-        return drafts, spent, faults
+        patience = max(self.slow_seconds, 20 * self._pass_seconds)
+        return self.team.draft(jobs, len(requests), patience=patience)
 
     def _write(self, request: Request, draft: Draft, verdict: Verdict) -> list[int]:
         """Append what was verified, cut where the text ends, and say whether it does."""
@@ -242,8 +184,8 @@ class Loop:
         draft: Draft,
         verdict: Verdict,
         new: list[int],
-        fault: str,
         seconds: float,
+        fault: str,
     ) -> str:
         """Tell the policy and the drafters, and end the request if its text ended; returns what went wrong."""
         arm, drafted = self.policy.arms[decision.arm], len(draft.tokens)
@@ -256,24 +198,20 @@ class Loop:
             self.policy.learn(feedback)
         request.last_accepted = len(verdict.path)
         request.rounds += 1
-        for name, drafter in self.drafters.items():
-            if name not in request.out:
-                try:
-                    drafter.observe(request, new)
-                except Exception as error:
-                    fault = fault or self._fault(name, request, _said(error))
+        failed = self.team.observe(request, new)
         if request.done:
             self._end(request)
-        return fault
+        return fault or failed
 
-    # -- beginnings, ends and faults ----------------------------------------------------------------
+    # -- beginnings and ends -------------------------------------------------------------------------
 
     def _check_room(self, length: int) -> None:
         if length == 0:
             raise UserError("the prompt is empty: give at least one token")
         if length >= self.target.max_length:
             raise UserError(
-                f"the prompt has {length} tokens and the target's window {self.target.max_length}: shorten the prompt"
+                f"the prompt has {length} tokens and the target's window {self.target.max_length}: "
+                "shorten the prompt"
             )
 
     def _begin(self, request: Request, tokens: Sequence[int], sampling: Sampling) -> None:
@@ -286,13 +224,8 @@ class Loop:
         request.drawn = (-1, 0.0)
         request.done, request.finish_reason = False, ""
         request.rounds, request.last_accepted = 0, -1
-        request.out |= self.broken
-        for name, drafter in self.drafters.items():
-            if name not in request.out:
-                try:
-                    drafter.observe(request, tokens)
-                except Exception as error:
-                    self._fault(name, request, _said(error))
+        request.out |= self.team.broken
+        self.team.observe(request, tokens)
         request.tokens += tokens
         request.prompt_length = len(request.tokens)
         self.open[request.id] = request
@@ -309,43 +242,37 @@ class Loop:
 
     def _forget(self, request: Request) -> None:
         self.target.close(request)
-        for name, drafter in self.drafters.items():
-            try:
-                drafter.close(request)
-            except Exception as error:
-                self._fault(name, request, _said(error))
+        self.team.close(request)
 
-    def _fault(self, name: str, request: Request, said: str) -> str:
-        """Take a drafter out of a request, and after repeated faults out of use."""
-        request.out.add(name)
-        self.faults[name] += 1
-        if self.faults[name] >= self.strikes:
-            self.broken.add(name)
-            for other in self.open.values():
-                other.out.add(name)
-        return f"{name}: {said}"
 
-    def _wrong(self, draft: Draft, job: Job) -> str:
-        """How a draft breaks its contract, or nothing."""
-        n = len(draft.tokens)
-        most = job.length * job.width
-        if n > most:
-            return f"{n} tokens where {most} were asked for"
-        if n and not (min(draft.tokens) >= 0 and max(draft.tokens) < self.target.vocab_size):
-            return f"a token outside the vocabulary of {self.target.vocab_size}"
-        if len(draft.parents) != n or any(not -1 <= p < i for i, p in enumerate(draft.parents)):
-            return "parents that are not earlier nodes"
-        if draft.dist is not None and len(draft.probs) != n:
-            return f"{len(draft.probs)} probabilities for {n} sampled tokens"
-        if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN too
-            return "a probability outside [0, 1]"
-        return ""
+def _record(
+    request: Request,
+    decision: Decision,
+    arm: Arm,
+    draft: Draft,
+    verdict: Verdict,
+    new: Sequence[int],
+    scores: Scores,
+    seconds: Seconds,
+    fault: str,
+) -> Round:
+    accepted = len(verdict.path)
+    return Round(
+        request.id,
+        decision,
+        arm,
+        len(draft.tokens),
+        accepted,
+        tuple(new),
+        min(accepted, len(new)),
+        seconds,
+        request.done,
+        request.finish_reason,
+        fault,
+        _logprobs(scores, verdict, new) if request.sampling.logprobs else (),
+    )
 
 
 def _logprobs(scores: Scores, verdict: Verdict, new: Sequence[int]) -> tuple[float, ...]:
     nodes = (-1, *verdict.path)
     return tuple(scores.logprob(nodes[i], token) for i, token in enumerate(new))
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

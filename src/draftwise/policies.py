@@ -14,7 +14,8 @@ from .learners.learner import Learner
 from .learners.ucb import UCB1
 from .learners.uniform import Uniform
 from .rewards import REWARDS
-from .types import NEVER, Arm, Context, Decision, Feedback, Policy, Recorder, Stop
+from .roles import Policy, Recorder
+from .types import NEVER, Arm, Context, Decision, Feedback, Stop
 
 TAPOUT_RULES = ("max-confidence", "svip", "adaedl", "svip-difference", "logit-margin")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from .errors import UserError
 
@@ -53,9 +53,8 @@ class Arm:
 class Context:
     """All a policy may look at before a round: numbers only.
 
-    `position` counts the tokens written so far, `last_accepted` is -1 before the first round, `hints`
-    holds one cheap score per drafter (0 = nothing to offer), `unavailable` names drafters that are out
-    of use for this request.
+    `position` counts the tokens written, `last_accepted` is -1 before the first round, `hints` holds one
+    cheap score per drafter (0 = nothing to offer), `unavailable` names those that are out of use here.
     """
 
     request: int = 0
@@ -70,8 +69,7 @@ class Context:
 class Decision:
     """The chosen arm, the probability it was chosen with, and the stop rules as they stood then.
 
-    `stops` has one rule per draft position; the last one holds for all later positions. Late feedback
-    needs the propensity of the day of the choice, not today's (rule 2 of the design).
+    `stops` has one rule per draft position, the last for all later ones. Late feedback needs this propensity.
     """
 
     arm: int
@@ -96,9 +94,9 @@ class Signals:
 class Draft:
     """Guessed tokens as a tree; parent -1 is the last committed token, and a chain is a thin tree.
 
-    `dist` is an opaque handle to the distributions the tokens were *sampled* from, one per node, and
-    `probs` the probability each token had in its own; then every node has at most one child. `dist`
-    None means the tokens were *picked* (looked up, greedy, top-k): any choice among them is lossless.
+    `dist` is an opaque handle to the distributions that the tokens were *sampled* from, one per node,
+    and `probs` each token's probability there; a node then has at most one child. `dist` None means that
+    the tokens were *picked* (looked up, greedy, top-k): any choice among them is lossless.
     """
 
     tokens: tuple[int, ...] = ()
@@ -117,17 +115,12 @@ class Draft:
         signals: Sequence[Signals] = (),
     ) -> Draft:
         """A draft in which every token follows the one before it."""
-        n = len(tokens)
-        return cls(tuple(tokens), tuple(range(-1, n - 1)), tuple(probs), dist, tuple(signals))
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(probs), dist, tuple(signals))
 
     @property
     def is_chain(self) -> bool:
         """True when every node follows the one before it."""
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
-
-    def children(self, node: int) -> list[int]:
-        """The nodes that follow `node` (-1 = the last committed token), in order."""
-        return [i for i, p in enumerate(self.parents) if p == node]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +133,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one arm did in one round.
+    """What one arm did in one round, and in how many `seconds` of drafting and its share of the target pass.
 
-    `seconds` is drafting plus this request's share of the target pass; NaN when the round also read
-    the prompt, so that its time says nothing about the arm.
+    NaN where the round also read the prompt, so that its time says nothing about the arm.
     """
 
     arm: int
     accepted: int
     drafted: int
     seconds: float = nan
-    observed: bool = True
     censored: bool = False
     reward: float = 0.0
 
@@ -182,10 +173,9 @@ class Sampling:
     """How the target's distribution is shaped, and when the text ends.
 
     `temperature` 0 is greedy. Penalties follow Transformers (`repetition_penalty` counts the prompt) and
-    the OpenAI API (`presence_penalty`, `frequency_penalty` count the output). `processors` are
-    Transformers logits processors, applied before the warpers at every position with that position's
-    own history. `ends` is asked after every round: given all tokens and where the new ones start, how
-    many of them to keep if the text ends there, else None (stop strings, stopping criteria).
+    OpenAI (`presence_penalty`, `frequency_penalty` count the output). `processors` are Transformers logits
+    processors, called before the warpers with each position's own history. `ends` is asked after a round:
+    of all tokens, how many from the given index on to keep if the text ends there, else None.
 
     Raises:
         UserError: a setting that is negative, not finite, or out of its range.
@@ -251,11 +241,9 @@ class Request:
         It depends on the seed and the position alone, so plain decoding and any picked draft share it
         and write the same text. Positions are asked in order; asking one again gives the same number.
         """
-        at, value = self.drawn
-        while at < position:
-            at, value = at + 1, self.uniforms.random()
-        self.drawn = (at, value)
-        return value
+        while self.drawn[0] < position:
+            self.drawn = (self.drawn[0] + 1, self.uniforms.random())
+        return self.drawn[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +264,11 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The event stream: one record per request and round. Text, metrics, traces and plots read only this.
+    """One record per request and round: text, metrics, traces and plots read only these.
 
     `drafted` and `accepted` count before the text is cut at its end, as the policy learnt them; `tokens`
-    is what was committed, drafted tokens first, the target's own last (unless cut). `sources` is the number of
-    committed tokens that the drafter guessed.
+    is what was committed, drafted tokens first, the target's own last (unless cut). `sources` is the number
+    of committed tokens that the drafter guessed.
     """
 
     request: int
@@ -297,44 +285,6 @@ class Round:
     logprobs: tuple[float, ...] = ()
 
 
-class Scores(Protocol):
-    """What the target thinks of one draft. Node -1 is the last committed token.
-
-    Rows stay on their device; each method hands out plain numbers. Nodes are asked in path order, and
-    only below nodes that were accepted, so history-dependent processors see each committed prefix once.
-    """
-
-    def choice(self, node: int) -> int:
-        """The target's own next token after `node`, drawn with the request's uniform of that position."""
-        ...
-
-    def prob(self, node: int) -> float:
-        """The target's probability of the drafted token `node` after its parent."""
-        ...
-
-    def residual(self, node: int) -> int:
-        """A token from the target's law after the parent of the rejected `node`, less its draft law."""
-        ...
-
-    def logprob(self, node: int, token: int) -> float:
-        """Log-probability of `token` after `node` under the raw softmax at temperature 1, in nats."""
-        ...
-
-
-@runtime_checkable
-class Target(Protocol):
-    """The model whose text is written. Invariant between rounds: its cache holds every committed token
-    of an open request but the last."""
-
-    vocab_size: int
-    max_length: int
-
-    def open(self, request: Request) -> None: ...
-    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]: ...
-    def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None: ...
-    def close(self, request: Request) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """One draft to make: at most `length` tokens for `request`, stopping by `stops`."""
@@ -347,40 +297,3 @@ class Job:
     def stop_at(self, position: int) -> Stop:
         """The rule for draft position `position`, counted from 0."""
         return self.stops[min(position, len(self.stops) - 1)]
-
-
-@runtime_checkable
-class Drafter(Protocol):
-    """Guesses what the target will write. May be wrong, must be fast."""
-
-    def hint(self, request: Request) -> float:
-        """A cheap score before drafting, such as a match length; 0 = nothing to offer."""
-        ...
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]: ...
-
-    def observe(self, request: Request, new: Sequence[int]) -> None:
-        """`new` was just committed; `request.tokens` does not hold it yet. The first call is the prompt."""
-        ...
-
-    def close(self, request: Request) -> None: ...
-
-
-@runtime_checkable
-class Policy(Protocol):
-    """Decides every round and learns from what came of it: numbers only, no torch, no clock, and no
-    generator of its own. Its dataclass fields are its saved state."""
-
-    arms: tuple[Arm, ...]
-    reads_hints: bool
-
-    def choose(self, context: Context, rng: Random) -> Decision: ...
-    def learn(self, feedback: Feedback) -> None: ...
-    def close(self, request: int) -> None: ...
-
-
-class Recorder(Protocol):
-    """Turns what one round did into feedback, at once (bandit) or later (full information)."""
-
-    def add(self, request: Request, decision: Decision, seen: Outcome) -> Sequence[Feedback]: ...
-    def close(self, request: Request) -> Sequence[Feedback]: ...

@@ -6,7 +6,8 @@ import pytest
 
 from draftwise.drafters.ngram import NgramDrafter
 from draftwise.errors import UserError
-from draftwise.types import Drafter, Job, Stop
+from draftwise.roles import Drafter
+from draftwise.types import Job, Stop
 
 from .texts import chunks, commit, draft, make_request, starts_of
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from draftwise.drafters.none import NoneDrafter
-from draftwise.types import Draft, Drafter, Job
+from draftwise.roles import Drafter
+from draftwise.types import Draft, Job
 
 from .texts import commit, make_request
 

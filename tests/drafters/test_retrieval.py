@@ -11,7 +11,8 @@ from draftwise.datastore import build
 from draftwise.drafters.picked import share
 from draftwise.drafters.retrieval import RetrievalDrafter
 from draftwise.errors import UserError
-from draftwise.types import Drafter, Job, Stop
+from draftwise.roles import Drafter
+from draftwise.types import Job, Stop
 
 from .texts import chunks, commit, draft, make_request, starts_of
 

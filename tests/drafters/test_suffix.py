@@ -8,7 +8,8 @@ import pytest
 from draftwise.drafters.picked import share
 from draftwise.drafters.suffix import SuffixDrafter
 from draftwise.errors import UserError
-from draftwise.types import Draft, Drafter, Job, Request, Stop
+from draftwise.roles import Drafter
+from draftwise.types import Draft, Job, Request, Stop
 
 from .test_automaton import check, followers
 from .texts import chunks, commit, draft, make_request, starts_of

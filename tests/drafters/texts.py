@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from draftwise.types import Draft, Drafter, Job, Request, Sampling, Stop
+from draftwise.roles import Drafter
+from draftwise.types import Draft, Job, Request, Sampling, Stop
 
 
 def make_request(at: int = 0) -> Request:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..roles import Scores
 from ..rows import Rows
 from ..sampling import Chain, GreedyScores, LawScores, likeliest, on_host
-from ..types import Draft, Request, Scores, Verdict
+from ..types import Draft, Request, Verdict
 from .checks import check
 
 LONG = 16  # pending tokens from which a row reads in a pass of its own, so that others need no padding

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..laws import Law, Vector, draw, shape, softmax
-from ..types import Draft, Request, Scores, Verdict
+from ..roles import Scores
+from ..types import Draft, Request, Verdict
 
 
 class SimScores:
