@@ -31,7 +31,7 @@ def exact(
 
 def sample(
     make: Callable[[], Loop], prompt: Sequence[int], sampling: Sampling, n: int, *, batch: int = 1
-) -> Counter:
+) -> Counter[tuple[int, ...]]:
     """`n` texts from one loop, counted."""
     loop = make()
     texts: dict[int, list[int]] = {}
@@ -41,7 +41,7 @@ def sample(
     return Counter(tuple(t) for t in texts.values())
 
 
-def p_value(counts: Counter, law: dict[tuple[int, ...], float]) -> float:
+def p_value(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> float:
     """The chi-square p-value of counts against a law; cells expecting fewer than five are pooled."""
     n = sum(counts.values())
     if any(law.get(text, 0.0) == 0.0 for text in counts):

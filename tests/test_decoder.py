@@ -20,7 +20,7 @@ def own(model: Any, ids: list[int], n: int, **more: Any) -> list[int]:
     out = model.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, do_sample=False, **more
     )
-    return out[0, len(ids) :].tolist()
+    return list(out[0, len(ids) :].tolist())
 
 
 def test_the_text_is_the_models_own(decoder: Decoder, plain_model: Any) -> None:
@@ -96,11 +96,13 @@ def test_stop_strings_end_the_text_before_them(decoder: Decoder) -> None:
 def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> None:
     rows = decoder.loop.target.rows  # type: ignore[attr-defined]
     read: list[int] = []
-    feed = rows.feed
-    rows.feed = lambda first, texts, keep, **k: (
-        read.append(sum(map(len, texts))),
-        feed(first, texts, keep, **k),
-    )[1]
+    feed: Any = rows.feed
+
+    def counted(first: int, texts: list[list[int]], keep: int, **more: int) -> Any:
+        read.append(sum(map(len, texts)))
+        return feed(first, texts, keep, **more)
+
+    rows.feed = counted
     try:
         chat = decoder.chat()
         first = "".join(
@@ -139,7 +141,12 @@ def test_a_chat_turn_broken_off_is_read_anew(decoder: Decoder) -> None:
 def test_a_refused_chat_message_changes_nothing(decoder: Decoder) -> None:
     chat = decoder.chat()
     first = "".join(p.text for p in chat.send(PROMPT, max_new_tokens=8))
-    for text, settings in (("word " * 3000, {}), ("Go on.", {"temperature": -1.0}), (" ", {})):
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("word " * 3000, {}),
+        ("Go on.", {"temperature": -1.0}),
+        (" ", {}),
+    ]
+    for text, settings in refused:
         with pytest.raises(UserError):
             next(chat.send(text, **settings))
         assert [m["content"] for m in chat.messages] == [PROMPT, first]
@@ -194,14 +201,15 @@ def test_what_does_not_exist_is_named(options: dict[str, Any], said: str) -> Non
 
 def test_a_drafter_of_another_vocabulary_is_refused_naming_both(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast as Fast
 
     from tests.tiny import model
 
     folder = tmp_path / "stranger"
     model("llama", dtype=torch.float32).save_pretrained(folder)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(23)}, unk_token="w0"))
-    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    tokenizer: Any = Fast
+    tokenizer(tokenizer_object=words).save_pretrained(folder)
     with pytest.raises(UserError, match=r"stranger.*zoo:target"):
         Decoder.from_pretrained("zoo:target", drafters=[str(folder)])
 

@@ -85,14 +85,14 @@ def test_switching_in_a_ragged_batch_keeps_the_law() -> None:
         )  # a longer text beside them
         return loop
 
-    counts = Counter(
+    counts = Counter[tuple[int, ...]](
         {t: n for t, n in sample(make, PROMPT, SETTINGS["shaped"], 3000, batch=60).items() if len(t) == 2}
     )
     assert p_value(counts, law) > 1e-3
 
 
 class Ban(LogitsProcessor):
-    """Bans every token that stands next to the last one in the vocabulary: a rule that looks at the history."""
+    """Bans the last token and the next one of the vocabulary: a rule that looks at the history."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         scores = scores.clone()
@@ -103,7 +103,10 @@ class Ban(LogitsProcessor):
 
 
 class Grammar(LogitsProcessor):
-    """Even and odd tokens in turn, kept as a state that each call moves on: called twice or ahead, it goes wrong."""
+    """Even and odd tokens in turn, kept as a state that each call moves on.
+
+    Called twice or ahead, it goes wrong.
+    """
 
     def __init__(self) -> None:
         self.calls = 0

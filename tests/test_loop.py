@@ -110,8 +110,9 @@ def test_requests_join_and_leave_between_steps_without_touching_others() -> None
         [Arm("good", 3), Arm("bad", 4), Arm("none", 0)],
         Uniform,
     )
-    rng, texts, left = random.Random(0), {}, {}
-    requests: dict[int, Request] = {}
+    rng = random.Random(0)
+    texts: dict[int, list[int]] = {}
+    requests, left = dict[int, Request](), dict[int, Request]()
     while len(left) < 40:
         if len(requests) < 6 and rng.random() < 0.6:
             request = loop.add(

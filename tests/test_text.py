@@ -52,7 +52,9 @@ def test_a_stop_string_is_found_in_any_division_of_the_text(seed: int) -> None:
     cut = min((i for s in stop if (i := text.find(s)) >= 0), default=len(text))
     whole = min((i + len(s) for s in stop if (i := text.find(s)) >= 0), default=None)
 
-    detokenizer, ends, tokens, shown = Detokenizer(Bytes(), stop), StopStrings(Bytes(), stop, 0), [], ""
+    detokenizer, ends = Detokenizer(Bytes(), stop), StopStrings(Bytes(), stop, 0)
+    tokens: list[int] = []
+    shown = ""
     data, at = text.encode(), 0
     while at < len(data):
         size = rng.randint(1, 7)

@@ -77,7 +77,8 @@ def model(
 ) -> Any:
     """A random model; `scale` sharpens its logits so that its text is not flat."""
     torch.manual_seed(seed)
-    made = AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation=attention)
+    auto: Any = AutoModelForCausalLM
+    made = auto.from_config(CONFIGS[name](), attn_implementation=attention)
     made.generation_config.eos_token_id = None
     with torch.no_grad():
         for parameter in made.parameters():
@@ -90,4 +91,4 @@ def own_text(made: Any, prompt: list[int], n: int) -> list[int]:
     """What Transformers' own greedy decoding writes."""
     ids = torch.tensor([prompt])
     out = made.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False)
-    return out[0, len(prompt) :].tolist()
+    return list(out[0, len(prompt) :].tolist())

@@ -87,7 +87,9 @@ def _load_lm(
         ) from None
     if pack:
         pack_linears(model)
-    return registry.build("drafters", registry.Spec("lm", options=spec.options), model, target.vocab_size)  # type: ignore[no-any-return]
+    spec = registry.Spec("lm", options=spec.options)
+    built: Drafter = registry.build("drafters", spec, model, target.vocab_size)
+    return built
 
 
 def _check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None:
@@ -100,8 +102,8 @@ def _check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None
     if wrong is not None or lonely is not None:
         token = wrong if wrong is not None else lonely
         raise UserError(
-            f"the drafter {drafter} ({len(a)} tokens) and the target {target} ({len(b)} tokens) have different "
-            f"vocabularies (they disagree on {token!r}): choose a drafter of the target's family"
+            f"the drafter {drafter} ({len(a)} tokens) and the target {target} ({len(b)} tokens) have "
+            f"different vocabularies (they disagree on {token!r}): choose a drafter of the target's family"
         )
 
 

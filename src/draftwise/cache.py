@@ -9,6 +9,7 @@ old ones.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,14 +43,16 @@ class Plan:
         return self.index[device]
 
 
-class RowLayer(CacheLayerMixin):
-    """Keys and values of one layer, shape (rows, slots, heads, head size)."""
+class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
+    """Keys and values of one layer, shape (rows, slots, heads, head size); there from the first pass on."""
 
+    keys: Tensor
+    values: Tensor
     is_sliding = False
     is_croppable = True
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.plan = plan
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -62,13 +65,11 @@ class RowLayer(CacheLayerMixin):
     ) -> tuple[Tensor, Tensor]:
         """Write the pass and return all that it may see, shape (rows, heads, total, head size)."""
         plan = self.plan
-        if self.keys is None:
+        if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         elif self.keys.shape[0] < plan.capacity or self.keys.shape[1] < plan.slots:
-            self.keys, self.values = (
-                self._grown(self.keys, key_states),
-                self._grown(self.values, value_states),
-            )
+            self.keys = self._grown(self.keys, key_states)
+            self.values = self._grown(self.values, value_states)
         return self._write(self.keys, key_states), self._write(self.values, value_states)
 
     def _write(self, held: Tensor, new: Tensor) -> Tensor:
@@ -90,13 +91,13 @@ class RowLayer(CacheLayerMixin):
 
     def copy_row(self, source: int, destination: int, length: int) -> None:
         """Make the first `length` slots of one row those of another."""
-        if self.keys is not None and self.keys.shape[0] > max(source, destination):
+        if self.is_initialized and self.keys.shape[0] > max(source, destination):
             self.keys[destination, :length] = self.keys[source, :length]
             self.values[destination, :length] = self.values[source, :length]
 
     def swap_rows(self, a: int, b: int, length: int) -> None:
         """Exchange the first `length` slots of two rows."""
-        if self.keys is not None and self.keys.shape[0] > max(a, b):
+        if self.is_initialized and self.keys.shape[0] > max(a, b):
             for held in (self.keys, self.values):
                 held[[a, b], :length] = held[[b, a], :length]
 
@@ -117,21 +118,26 @@ class RowCache(Cache):
     """The layers of one model; they all follow the same plan."""
 
     def __init__(self) -> None:
-        super().__init__(layers=[])
+        self._rows: list[RowLayer] = []
+        layers: Any = self._rows  # the list that Transformers knows as `layers`
+        super().__init__(layers=layers)
         self.plan = Plan()
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write the keys and values of one layer and return all that the pass may see."""
-        while len(self.layers) <= layer_idx:
-            self.layers.append(RowLayer(self.plan))
-        return self.layers[layer_idx].update(key_states, value_states)  # type: ignore[no-any-return]
+        while len(self._rows) <= layer_idx:
+            self._rows.append(RowLayer(self.plan))
+        return self._rows[layer_idx].update(key_states, value_states)
 
     def schedule(
         self, first: int, starts: list[int], width: int, *, even: bool, rows: int, slots: int
     ) -> int:
-        """Plan the next pass for rows from `first` on, in a cache of `rows` rows; returns the slots it sees."""
+        """Plan the next pass, for rows from `first` on, in a cache of `rows` rows.
+
+        Returns the number of slots that it sees.
+        """
         plan = self.plan
         plan.first, plan.last = first, first + len(starts)
         plan.start, plan.width, plan.even = starts[0], width, even
@@ -152,17 +158,17 @@ class RowCache(Cache):
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:
         """Make the first `length` tokens of one row those of another."""
-        for layer in self.layers:
+        for layer in self._rows:
             layer.copy_row(source, destination, length)
 
     @torch.inference_mode()
     def swap_rows(self, a: int, b: int, length: int) -> None:
         """Exchange the first `length` tokens of two rows."""
-        for layer in self.layers:
+        for layer in self._rows:
             layer.swap_rows(a, b, length)
 
     @property
     def bytes(self) -> int:
         """Memory held, in bytes."""
-        held = [t for layer in self.layers for t in (layer.keys, layer.values) if t is not None]
+        held = [t for layer in self._rows if layer.is_initialized for t in (layer.keys, layer.values)]
         return sum(t.numel() * t.element_size() for t in held)

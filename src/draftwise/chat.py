@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .decoder import Output
@@ -29,7 +29,7 @@ class Chat:
         self.last = Output()
         self._request: Request | None = None
 
-    def send(self, text: str, *, stop: Sequence[str] = (), **sampling: Any) -> Iterator[Piece]:
+    def send(self, text: str, *, stop: Sequence[str] = (), **sampling: Any) -> Generator[Piece, None, None]:
         """Say something and get the answer piece by piece."""
         if not text.strip():
             raise UserError("the message is empty: give some text")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -118,7 +118,10 @@ class Decoder:
         stop: Sequence[str] = (),
         **sampling: Any,
     ) -> list[Output]:
-        """Write one text per prompt, `batch` at a time; a prompt joins as soon as another's text has ended."""
+        """Write one text per prompt, `batch` at a time.
+
+        A prompt joins as soon as another's text has ended.
+        """
         if batch < 1:
             raise UserError(f"batch={batch}: decode at least 1 prompt at a time")
         encoded = [self.encode(p, chat=chat) for p in prompts]
@@ -128,8 +131,11 @@ class Decoder:
 
     def stream(
         self, prompt: Prompt, *, chat: bool = True, stop: Sequence[str] = (), **sampling: Any
-    ) -> Iterator[Piece]:
-        """Write one text piece by piece; leaving the loop early stops the work. `last` holds what was written."""
+    ) -> Generator[Piece, None, None]:
+        """Write one text piece by piece; leaving the loop early stops the work.
+
+        `last` holds what was written.
+        """
         ids = self.encode(prompt, chat=chat)
         request = self.loop.add(ids, self.settings(stop, len(ids), 0, **sampling))
         yield from self.follow(request, stop)
@@ -150,25 +156,24 @@ class Decoder:
         """
         if not prompt or (isinstance(prompt, str) and not prompt.strip()):
             raise UserError("the prompt is empty: give some text")
+        template = getattr(self.tokenizer, "chat_template", None)
         if isinstance(prompt, str):
-            if not (chat and getattr(self.tokenizer, "chat_template", None)):
+            if not (chat and template):
                 return list(self.tokenizer(prompt)["input_ids"])
             prompt = [{"role": "user", "content": prompt}]
-        if isinstance(prompt[0], Mapping):
-            if not getattr(
-                self.tokenizer, "chat_template", None
-            ):  # a base model: what was said, line by line
-                return list(self.tokenizer("".join(f"{m['content']}\n" for m in prompt))["input_ids"])  # type: ignore[index, call-overload]
-            encoded = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+        items: Any = prompt
+        if isinstance(items[0], Mapping):
+            if not template:  # a base model: what was said, line by line
+                return list(self.tokenizer("".join(f"{m['content']}\n" for m in items))["input_ids"])
+            encoded = self.tokenizer.apply_chat_template(items, add_generation_prompt=True, return_dict=True)
             return list(encoded["input_ids"])
-        ids: list[int] = [int(t) for t in prompt]  # type: ignore[call-overload]
+        ids = [int(token) for token in items]
         if min(ids) < 0 or max(ids) >= self.loop.target.vocab_size:
-            raise UserError(
-                f"token id {min(ids) if min(ids) < 0 else max(ids)} is outside the vocabulary of {self.loop.target.vocab_size}"
-            )
+            wrong = min(ids) if min(ids) < 0 else max(ids)
+            raise UserError(f"token id {wrong} is outside the vocabulary of {self.loop.target.vocab_size}")
         return ids
 
-    def follow(self, request: Request, stop: Sequence[str]) -> Iterator[Piece]:
+    def follow(self, request: Request, stop: Sequence[str]) -> Generator[Piece, None, None]:
         """Run an open request to its end, piece by piece; closing the generator closes the request."""
         writer = self._writer(request, stop)
         try:

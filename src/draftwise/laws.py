@@ -31,9 +31,10 @@ def softmax(logits: Vector) -> Vector:
 
 
 def shape(logits: Vector, history: Sequence[int], prompt_length: int, sampling: Sampling) -> Vector:
-    """The law that `sampling` makes of raw logits after `history`: penalties, temperature, top-k, top-p, min-p.
+    """The law that `sampling` makes of raw logits after `history`.
 
-    The same order and conventions as Transformers' logits processors, written independently of them.
+    Penalties, temperature, top-k, top-p and min-p, in the same order and with the same conventions as
+    Transformers' logits processors, written independently of them.
     """
     z = logits.astype(np.float64).copy()
     if sampling.repetition_penalty != 1.0:
@@ -44,7 +45,7 @@ def shape(logits: Vector, history: Sequence[int], prompt_length: int, sampling: 
     counts = np.bincount(np.asarray(history[prompt_length:], dtype=np.int64), minlength=len(z))
     z -= sampling.frequency_penalty * counts + sampling.presence_penalty * (counts > 0)
     if sampling.greedy:
-        return np.eye(len(z))[int(z.argmax())]
+        return cast(Vector, np.eye(len(z))[int(z.argmax())])
     z /= sampling.temperature
     if 0 < sampling.top_k < len(z):
         z[z < np.sort(z)[-sampling.top_k]] = -np.inf

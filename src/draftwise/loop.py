@@ -187,7 +187,10 @@ class Loop:
         seconds: float,
         fault: str,
     ) -> str:
-        """Tell the policy and the drafters, and end the request if its text ended; returns what went wrong."""
+        """Tell the policy and the drafters, and end the request if its text ended.
+
+        Returns what went wrong with the round's drafter, or nothing.
+        """
         arm, drafted = self.policy.arms[decision.arm], len(draft.tokens)
         # The policy learns what was accepted, not what the end of the text left of it; a draft that only
         # the budget kept short, or that failed, says nothing about its arm.

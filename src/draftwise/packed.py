@@ -1,8 +1,8 @@
-"""Linear layers with weights laid out once for oneDNN: a CPU pass over a few tokens runs several times faster.
+"""Linear layers with weights laid out once for oneDNN.
 
-PyTorch's default on a CPU multiplies by weights in row order, which costs most where speculative decoding
-lives: 2 to 16 tokens a pass. The layout is the one that TorchInductor's freezing uses; the products differ
-from the default's by float rounding only.
+A CPU pass over a few tokens then runs several times faster: PyTorch's default multiplies by weights in row
+order, which costs most where speculative decoding lives, at 2 to 16 tokens a pass. The layout is the one
+that TorchInductor's freezing uses; the products differ from the default's by float rounding only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ SMALLEST = 1 << 17  # weights below this lose more to the call than they win by 
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight, shape (out, in), exists only in oneDNN's layout, or `keep`s its own too."""
+    """A linear layer whose weight exists in oneDNN's layout only.
 
-    def __init__(self, linear: nn.Linear, *, keep: bool) -> None:
+    `weight` is empty, of the right dtype and device, for models that ask their layers for these.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
         self.bias = linear.bias
-        self.weight = linear.weight if keep else None
+        self.weight = linear.weight.detach().new_empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
         """The usual x W^T + b."""
@@ -34,8 +37,9 @@ class PackedLinear(nn.Module):
 def available() -> bool:
     """Whether this build of PyTorch can pack."""
     ops: Any = torch.ops.mkldnn
+    mkldnn: Any = torch.backends.mkldnn
     return (
-        torch.backends.mkldnn.is_available()
+        bool(mkldnn.is_available())
         and hasattr(ops, "_reorder_linear_weight")
         and hasattr(ops, "_linear_pointwise")
     )
@@ -44,10 +48,11 @@ def available() -> bool:
 def pack(model: nn.Module) -> int:
     """Pack the large plain linear layers of a CPU model in place; returns how many.
 
-    A weight that another module uses too (a tied embedding) is kept beside its packed form. Quantised layers,
-    subclasses of `nn.Linear` and layers that are not float32 or bfloat16 on a CPU are left alone.
+    Left alone are quantised and sharded models, subclasses of `nn.Linear`, layers that are not float32 or
+    bfloat16 on a CPU, and weights that another module uses too: a tied embedding would be held twice.
     """
-    if not available():
+    sharded = getattr(model, "hf_device_map", None) or getattr(model, "hf_quantizer", None)
+    if sharded or not available():
         return 0
     uses: dict[int, int] = {}
     for module in model.modules():
@@ -56,8 +61,8 @@ def pack(model: nn.Module) -> int:
     done = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and _packable(child.weight):
-                setattr(parent, name, PackedLinear(child, keep=uses[id(child.weight)] > 1))
+            if type(child) is nn.Linear and _packable(child.weight) and uses[id(child.weight)] == 1:
+                setattr(parent, name, PackedLinear(child))
                 done += 1
     return done
 

@@ -57,9 +57,8 @@ def load(group: str, name: str) -> Callable[..., Any]:
     """
     points = _points(group)
     if name not in points:
-        raise UserError(
-            f"unknown {group[:-1].replace('policie', 'policy')} {name!r}: choose from {', '.join(names(group))}"
-        )
+        one = group[:-1].replace("policie", "policy")
+        raise UserError(f"unknown {one} {name!r}: choose from {', '.join(names(group))}")
     found: Callable[..., Any] = points[name].load()
     return found
 
@@ -120,9 +119,8 @@ def build(group: str, spec: Spec, *args: Any) -> Any:
     try:
         inspect.signature(factory).bind(*args, **options)
     except TypeError:
-        raise UserError(
-            f"{spec.name} takes {'no path' if spec.path else 'a path'}: write {spec.name}{'' if spec.path else ':PATH'}"
-        ) from None
+        said = f"no path: write {spec.name}" if spec.path else f"a path: write {spec.name}:PATH"
+        raise UserError(f"{spec.name} takes {said}") from None
     return factory(*args, **options)
 
 

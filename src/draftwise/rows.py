@@ -65,7 +65,10 @@ class Rows:
                 self.cache = RowCache()
 
     def front(self, keys: Sequence[int]) -> list[int]:
-        """Bring the rows of `keys` to the front, so that a pass is one slice of the cache; the row of each key."""
+        """Bring the rows of `keys` to the front, so that a pass is one slice of the cache.
+
+        Returns the row of each key.
+        """
         n = len(keys)
         if n < len(self.keys):
             wanted = set(keys)

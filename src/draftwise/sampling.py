@@ -22,7 +22,7 @@ from .types import Draft, Request, Sampling
 
 
 class CountPenalty(LogitsProcessor):
-    """Presence and frequency penalties of the OpenAI API: what the output has said already becomes less likely."""
+    """Presence and frequency penalties of the OpenAI API: what the output has said becomes less likely."""
 
     def __init__(self, presence: float, frequency: float, prompt_length: int) -> None:
         self.presence, self.frequency, self.prompt_length = presence, frequency, prompt_length
@@ -192,7 +192,7 @@ class LawScores:
     def _law(self, node: int) -> Tensor:
         if node not in self.laws:
             history = [*self.request.tokens, *self._path(node)]
-            ids = torch.tensor([history], device=self.logits.device)
+            ids: Any = torch.tensor([history], device=self.logits.device)
             row = self.chain.historic(ids, self.logits[node + 1][None].float())
             self.laws[node] = warp(self.chain.warpers, row)[0]
         return self.laws[node]

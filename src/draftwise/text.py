@@ -1,4 +1,4 @@
-"""Between tokens and text: pieces as they come, and stop strings that may begin in one token and end in another."""
+"""Between tokens and text: pieces as they come, and stop strings that begin and end in different tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every architecture writes its own text, token for token, whoever drafts and however the batch is made up."""
+"""Every architecture writes its own text, token for token, whoever drafts and whatever the batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from draftwise.types import Draft, Job, Request, Sampling
 
 
 class Oracle:
-    """Drafts the target's own text with some tokens spoilt, so that every draft length and rejection happens."""
+    """Drafts the target's own text with some tokens spoilt: every draft length and rejection happens."""
 
     def __init__(self, texts: dict[tuple[int, ...], list[int]], spoil: float) -> None:
         self.texts, self.spoil, self.random = texts, spoil, random.Random(3)
@@ -123,11 +123,14 @@ def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
 def test_samples_of_one_prompt_read_it_once() -> None:
     target = HFTarget(model("llama"))
     fed: list[int] = []
-    feed = target.rows.feed
-    target.rows.feed = lambda first, texts, keep, **k: (
-        fed.append(sum(map(len, texts))),
-        feed(first, texts, keep, **k),
-    )[1]  # type: ignore[method-assign]
+    rows: Any = target.rows
+    feed = rows.feed
+
+    def counted(first: int, texts: list[list[int]], keep: int, **more: int) -> Any:
+        fed.append(sum(map(len, texts)))
+        return feed(first, texts, keep, **more)
+
+    rows.feed = counted
     chosen = method("none", [])
     loop = Loop(target, {}, chosen.policy, chosen.recorder)
     prompt = [random.Random(0).randrange(2, VOCAB) for _ in range(60)]

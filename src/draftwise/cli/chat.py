@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
 from contextlib import closing, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from draftwise.errors import UserError
 
@@ -15,7 +14,6 @@ from .options import AsJson, ModelOptions, SamplingOptions, with_options
 
 if TYPE_CHECKING:
     from draftwise.chat import Chat
-    from draftwise.text import Piece
 
 HELP = "/reset starts afresh; /exit or Ctrl-D leaves; Ctrl-C ends an answer"
 
@@ -78,7 +76,7 @@ def _answer(
         return
     writer = show.Writer(colours)
     # Closed at once, so that an interrupted answer counts as said before the next turn.
-    with closing(cast("Generator[Piece]", session.send(line, **settings))) as pieces:
+    with closing(session.send(line, **settings)) as pieces:
         try:
             for piece in pieces:
                 writer.write(piece)

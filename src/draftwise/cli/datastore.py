@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import show
 from .options import AsJson
+
+if TYPE_CHECKING:
+    from draftwise.datastore import Header
 
 PATIENCE_SECONDS = 2.0  # a shorter build shows no progress
 REDRAW_SECONDS = 0.1
@@ -48,20 +51,20 @@ def build(
     spoken = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
     vocab = spoken.get_vocab()
 
-    def encode(text: str) -> list[int]:
-        ids: list[int] = spoken(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return ids
-
     with _progress() as progress:
         header = build_datastore(
             corpus,
             out,
-            encode=encode,
+            encode=lambda text: spoken(text, add_special_tokens=False, verbose=False)["input_ids"],
             vocab_size=max(vocab.values()) + 1,
             fingerprint=tokenizer_fingerprint(vocab),
             progress=progress,
         )
-    size, seconds = sum(f.stat().st_size for f in out.iterdir()), perf_counter() - start
+    _report(header, out, perf_counter() - start, as_json=as_json)
+
+
+def _report(header: Header, out: Path, seconds: float, *, as_json: bool) -> None:
+    size = sum(f.stat().st_size for f in out.iterdir())
     if as_json:
         made = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
         vocabulary = {"vocab_size": header.vocab_size, "fingerprint": header.fingerprint}

@@ -52,14 +52,14 @@ class LMDrafter:
     """Drafts with a causal LM, sampled where the request samples and its likeliest tokens where it is greedy.
 
     A request that it was not asked about for a while is read up to date in one pass, when it is asked again.
-    With `sample` off it always drafts its likeliest tokens: fewer are accepted, but a seed then gives the same
-    text whatever the policy does.
+    With `sample` off it always drafts its likeliest tokens: fewer are accepted, but a seed then gives the
+    same text whatever the policy does.
     """
 
     def __init__(self, model: Any, vocab_size: int, *, sample: bool = True) -> None:
         self.rows = Rows(model)
         self.vocab_size, self.sample = vocab_size, sample
-        self.chunk = 256 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
+        self.chunk = 128 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
 
     def hint(self, request: Request) -> float:
@@ -89,7 +89,10 @@ class LMDrafter:
             logits = self._step(chains, rows)
 
     def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, list[int]]:
-        """Read every request up to its last token; logits after it, shape (rows, vocabulary), and each one's row."""
+        """Read every request up to its last token.
+
+        Returns the logits after it, shape (rows, vocabulary), and each request's row.
+        """
         for request in requests:
             if request.id not in self.places:
                 self.rows.open(request.id)

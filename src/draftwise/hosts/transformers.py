@@ -66,14 +66,14 @@ def transformers_generate(
         _refuse(generation_config, model_kwargs, synced_gpus)
         if id(model) not in hosts:
             hosts[id(model)] = (model, _loop(model, drafters, policy, tokenizer, seed))
-        # Transformers (5.23) hands a streamer its prompt but not to a callable; it waits in the caller's frame.
+        # Transformers (5.23) shows its streamer the prompt and keeps it: it waits in the caller's frame.
         streamer = streamer or sys._getframe(1).f_locals.get("streamer")
         call = Call(generation_config, logits_processor, stopping_criteria, streamer, len(input_ids))
-        sequences = call.run(hosts[id(model)][1], input_ids, _mask(model_kwargs, input_ids))
+        sequences: Any = call.run(hosts[id(model)][1], input_ids, _mask(model_kwargs, input_ids))
         if streamer is not None:
             streamer.end()
         if generation_config.return_dict_in_generate:
-            return GenerateDecoderOnlyOutput(sequences=sequences)  # type: ignore[no-untyped-call]
+            return GenerateDecoderOnlyOutput(sequences=sequences)
         return sequences
 
     return decode
@@ -184,8 +184,8 @@ class Call:
         def ends(tokens: Sequence[int], start: int) -> int | None:
             prefix = pad.tolist()
             for n in range(1, len(tokens) - start + 1):
-                ids = torch.tensor([[*prefix, *tokens[: start + n]]], device=pad.device)
-                if bool(others(ids, None)):  # type: ignore[arg-type]
+                ids: Any = torch.tensor([[*prefix, *tokens[: start + n]]], device=pad.device)
+                if bool(others(ids, None)):
                     return n
             return None
 

@@ -30,7 +30,7 @@ class HFTarget:
         self.vocab_size = int(self.rows.config.vocab_size)
         self.max_length = self.rows.max_length
         # Reading a prompt in pieces bounds the memory of its activations; a GPU wants larger ones.
-        self.chunk = chunk or (256 if self.rows.device.type == "cpu" else 2048)
+        self.chunk = chunk or (128 if self.rows.device.type == "cpu" else 2048)
         self.chains: dict[int, Chain] = {}
 
     def open(self, request: Request) -> None:
@@ -82,7 +82,7 @@ class HFTarget:
             self.rows.feed(row, [tokens[held[row] : min(held[row] + self.chunk, last)]], 1, slots=slots)
 
     def _share(self, row: int, tokens: list[int], batch: Sequence[tuple[Request, Draft]]) -> None:
-        """Copy the longest beginning that another row has already read: samples of one prompt read it once."""
+        """Copy the longest beginning that another row has read: samples of one prompt read it once."""
         best, length = row, 0
         for request, _ in batch:
             other = self.rows.keys.index(request.id)
