@@ -147,6 +147,19 @@ def test_a_parked_request_goes_on() -> None:
         loop.extend(request, [1])
 
 
+def test_closing_a_request_early_leaves_nothing_behind() -> None:
+    spy = Spy([Arm("good", 3), Arm("none", 0)], Uniform)
+    spy.per_query = True
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, spy, Bandit(reward("accepted"), 5))
+    request = loop.add([0], Sampling(max_new_tokens=50), keep=True)
+    loop.step()
+    assert spy.learners
+    loop.close(request)
+    assert not (loop.open or loop.parked or spy.learners) and spy.closed == [request.id]
+    loop.close(request)
+    assert spy.closed == [request.id]
+
+
 def test_what_cannot_be_decoded_is_refused() -> None:
     target = SimTarget(markov(P), V, max_length=10)
     chosen = method("none", [])

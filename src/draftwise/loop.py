@@ -85,9 +85,11 @@ class Loop:
 
     def close(self, request: Request) -> None:
         """Forget a request at once, finished or not."""
-        self.open.pop(request.id, None)
-        self.parked.pop(request.id, None)
-        self._forget(request)
+        if request.id in self.open:
+            request.keep = False
+            self._end(request)
+        elif self.parked.pop(request.id, None) is not None:
+            self._forget(request)
 
     def run(self, prompts: Iterable[Sequence[int]], sampling: Sampling, *, batch: int = 1) -> Iterator[Round]:
         """Decode every prompt, at most `batch` at a time; the next one joins as soon as one has left."""

@@ -59,7 +59,7 @@ class LMDrafter:
     def __init__(self, model: Any, vocab_size: int, *, sample: bool = True) -> None:
         self.rows = Rows(model)
         self.vocab_size, self.sample = vocab_size, sample
-        self.chunk = 128 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
+        self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
 
     def hint(self, request: Request) -> float:

@@ -30,7 +30,7 @@ class HFTarget:
         self.vocab_size = int(self.rows.config.vocab_size)
         self.max_length = self.rows.max_length
         # Reading a prompt in pieces bounds the memory of its activations; a GPU wants larger ones.
-        self.chunk = chunk or (128 if self.rows.device.type == "cpu" else 2048)
+        self.chunk = chunk or (96 if self.rows.device.type == "cpu" else 2048)
         self.chains: dict[int, Chain] = {}
 
     def open(self, request: Request) -> None:
