@@ -4,8 +4,8 @@
 
 Every method decodes every prompt in one process, in an order shuffled for each prompt; ratios are of total
 times, with a bootstrapped 95 % interval over prompts. Every text is held against plain Transformers'.
-`draftwise ...` are this project's; `hf ...` are Transformers'. `hf packed plain` gives Transformers the weight
-layout that Draftwise uses on a CPU, so that one can see how much of a gain is the layout's.
+`draftwise ...` are this project's; `hf ...` are Transformers'. `hf packed plain` gives Transformers the
+weight layout that Draftwise uses on a CPU, so that one can see how much of a gain is the layout's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ def main() -> int:
     options = parse()
     tokenizer = load_tokenizer("zoo:target")
     prompts = chosen(tokenizer, options.per_category, options.new_tokens)
-    methods = {name: m for name, m in built(tokenizer).items() if not options.methods or name in options.methods.split(",")}
+    methods = {
+        name: m
+        for name, m in built(tokenizer).items()
+        if not options.methods or name in options.methods.split(",")
+    }
     shuffle = random.Random(0)
     seconds: dict[str, list[float]] = defaultdict(list)
     texts: dict[str, list[list[int]]] = defaultdict(list)
@@ -68,13 +72,22 @@ def main() -> int:
     rows = [row(name, seconds, texts, [c for c, _ in prompts]) for name in methods]
     show(rows, len(prompts), options.new_tokens, load)
     if options.json:
-        machine = {"cpu": platform.processor() or platform.machine(), "threads": torch.get_num_threads(), "load": load, "torch": torch.__version__}
-        Path(options.json).write_text(json.dumps({"machine": machine, "settings": vars(options), "results": rows}, indent=1))
+        machine = {
+            "cpu": platform.processor() or platform.machine(),
+            "threads": torch.get_num_threads(),
+            "load": load,
+            "torch": torch.__version__,
+        }
+        Path(options.json).write_text(
+            json.dumps({"machine": machine, "settings": vars(options), "results": rows}, indent=1)
+        )
     return 0
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--per-category", type=int, default=5)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--methods", default="")
@@ -87,7 +100,9 @@ def chosen(tokenizer: Any, per_category: int, new_tokens: int) -> list[tuple[str
     found: dict[str, list[list[int]]] = defaultdict(list)
     for question in spec_bench():
         message = [{"role": "user", "content": question.text}]
-        ids = list(tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"])
+        ids = list(
+            tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"]
+        )
         if len(ids) + new_tokens <= 2048 and len(found[question.category]) < per_category:
             found[question.category].append(ids)
     return [(category, ids) for category, prompts in found.items() for ids in prompts]
@@ -114,7 +129,9 @@ def built(tokenizer: Any) -> dict[str, Method]:
 def transformers(model: Any, **options: Any) -> Method:
     def decode(ids: list[int], n: int) -> list[int]:
         prompt = torch.tensor([ids])
-        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, do_sample=False, **options)
+        out = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, do_sample=False, **options
+        )
         text: list[int] = out[0, len(ids) :].tolist()
         return text
 
@@ -150,15 +167,34 @@ def row(name: str, seconds: Any, texts: Any, categories: Sequence[str]) -> dict[
 
 
 def show(rows: list[dict[str, Any]], prompts: int, new_tokens: int, load: list[float]) -> None:
-    table = Table("method", "tokens/s", "against hf plain", "95 %", "identical", title=f"{prompts} prompts, {new_tokens} new tokens")
+    table = Table(
+        "method",
+        "tokens/s",
+        "against hf plain",
+        "95 %",
+        "identical",
+        title=f"{prompts} prompts, {new_tokens} new tokens",
+    )
     for r in sorted(rows, key=lambda r: -r["speedup"]):
         low, high = r["interval"]
-        table.add_row(r["method"], f"{r['tokens_per_s']:.1f}", f"{r['speedup']:.2f}x", f"{low:.2f} to {high:.2f}", f"{r['identical']}/{prompts}")
+        table.add_row(
+            r["method"],
+            f"{r['tokens_per_s']:.1f}",
+            f"{r['speedup']:.2f}x",
+            f"{low:.2f} to {high:.2f}",
+            f"{r['identical']}/{prompts}",
+        )
     Console(width=100).print(table)
     print(f"load {load[0]:.2f} before, at most {max(load):.2f} during; {torch.get_num_threads()} threads")
-    best = max((r for r in rows if r["method"].startswith("hf ") and "packed" not in r["method"]), key=lambda r: r["speedup"])
+    best = max(
+        (r for r in rows if r["method"].startswith("hf ") and "packed" not in r["method"]),
+        key=lambda r: r["speedup"],
+    )
     ours = max((r for r in rows if r["method"].startswith("draftwise")), key=lambda r: r["speedup"])
-    print(f"{ours['method']} is {ours['speedup'] / best['speedup']:.2f} times as fast as {best['method']}, the best of Transformers")
+    print(
+        f"{ours['method']} is {ours['speedup'] / best['speedup']:.2f} times as fast as "
+        f"{best['method']}, the best of Transformers"
+    )
 
 
 if __name__ == "__main__":

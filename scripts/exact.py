@@ -134,7 +134,7 @@ def fitting(tokenizer: Any, longest: int) -> list[list[int]]:
 
 
 def datastore(folder: Path, tokenizer: Any, texts: Sequence[Sequence[int]]) -> Path:
-    """A store of what the target wrote for every other prompt, so that it finds something and is often wrong."""
+    """A store of what the target wrote for every other prompt: it finds something and is often wrong."""
     corpus = folder.parent / "corpus.jsonl"
     corpus.write_text(
         "\n".join(json.dumps({"text": tokenizer.decode(t, skip_special_tokens=True)}) for t in texts)

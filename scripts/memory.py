@@ -52,13 +52,17 @@ def weights(model: Any) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--drafters", default="zoo:general,ngram,suffix")
     parser.add_argument("--policy", default="random?arms=drafters*lengths&lengths=0,2,8")
     parser.add_argument("--prompt-tokens", type=int, default=1900)
     parser.add_argument("--new-tokens", type=int, default=64)
     options = parser.parse_args()
-    decoder = Decoder.from_pretrained("zoo:target", drafters=options.drafters.split(","), policy=options.policy)
+    decoder = Decoder.from_pretrained(
+        "zoo:target", drafters=options.drafters.split(","), policy=options.policy
+    )
     models = [decoder.loop.target, *decoder.loop.team.drafters.values()]
     rows = [m.rows for m in models if hasattr(m, "rows")]
     own = sum(weights(r.model) for r in rows)
