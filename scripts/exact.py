@@ -36,10 +36,6 @@ WAYS = {
         "ucb1?arms=drafters*lengths&lengths=1,4,8",
         ["zoo:general", "ngram", "suffix", "retrieval"],
     ),
-    "random, all": (
-        "random?arms=drafters*lengths*stops&lengths=0,2,5",
-        ["zoo:general", "ngram", "suffix", "retrieval"],
-    ),
 }
 
 
@@ -71,7 +67,7 @@ def main() -> int:
         found: list[Difference] = []
         rows = []
         for way, (policy, drafters) in WAYS.items():
-            for batch in (1, 8):
+            for batch in (8, 1):
                 decoder = Decoder.from_pretrained(
                     "zoo:target",
                     drafters=[f"retrieval:{store}" if d == "retrieval" else d for d in drafters],
