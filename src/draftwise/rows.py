@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .cache import RowCache
 
-BANDED = 32  # widest pass whose mask is kept
+BANDED = (32, 4096)  # widest pass and longest text whose mask is kept: at most 1 MB a width
 FREE = -1  # the key of a row that nobody uses
 
 
@@ -125,7 +125,7 @@ class Rows:
         plain = even and not self._kinds and (self.window is None or total <= self.window)
         if plain and width == 1:
             mask: Any = None
-        elif plain and width <= BANDED:
+        elif plain and width <= BANDED[0] and total <= BANDED[1] and self.device.type == "cpu":
             mask = self._band(width, total)
         else:
             mask = self._mask(at, total)
