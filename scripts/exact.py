@@ -1,6 +1,6 @@
 """Greedy text of every drafter against Transformers' own `generate`, on all Spec-Bench prompts that fit.
 
-    python scripts/exact.py [--limit N] [--dtype float32|bfloat16|float16] [--new-tokens 64] [--json FILE]
+    python scripts/exact.py [--every N --offset K] [--dtype float32|bfloat16|float16] [--new-tokens 64] [--json FILE]
 
 Prints, per way of decoding, how many texts differ. A first difference counts as a tie only where the margin
 between the two likeliest tokens, recomputed in float64 on the same prefix, is below four times the float32
@@ -57,7 +57,7 @@ def main() -> int:
     torch.manual_seed(0)
     tokenizer = load_tokenizer("zoo:target")
     plain = load_model("zoo:target", dtype=options.dtype)
-    prompts = fitting(tokenizer, 2048 - options.new_tokens)[:: options.every][: options.limit]
+    prompts = fitting(tokenizer, 2048 - options.new_tokens)[options.offset :: options.every][: options.limit]
     own = [
         reference(plain, p, options.new_tokens)
         for p in track(prompts, "Transformers", disable=not sys.stderr.isatty())
@@ -111,6 +111,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--every", type=int, default=1, help="take every N-th prompt")
+    parser.add_argument("--offset", type=int, default=0, help="begin with this one")
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--json", default="")
