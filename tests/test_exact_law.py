@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.datastore import build
 from draftwise.drafters.ngram import NgramDrafter
 from draftwise.drafters.none import NoneDrafter
+from draftwise.drafters.retrieval import RetrievalDrafter
 from draftwise.drafters.sim import SimDrafter
 from draftwise.drafters.suffix import SuffixDrafter
 from draftwise.feedback import Bandit
@@ -49,8 +51,28 @@ SETTINGS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def datastore(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A datastore of random digits, each a token: it always finds something, and is wrong as often as not."""
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "corpus.txt").write_text("".join(str(d) for d in np.random.default_rng(3).integers(0, V, 400)))
+    STORE.append(str(folder / "store"))
+    build(
+        [folder / "corpus.txt"],
+        STORE[-1],
+        encode=lambda text: [int(d) for d in text if d.isdigit()],
+        vocab_size=V,
+        fingerprint="digits",
+    )
+
+
+STORE: list[str] = []
+NAMES = ["none", "good", "bad", "picked", "picked-bad", "ngram", "suffix", "retrieval"]
+
+
 def drafters() -> dict[str, Drafter]:
     return {
+        "retrieval": RetrievalDrafter(STORE[-1], min_match=1, min_prob=0.0),
         "none": NoneDrafter(),
         "good": SimDrafter(markov(GOOD)),
         "bad": SimDrafter(markov(BAD)),
@@ -74,10 +96,11 @@ def test_the_test_itself_passes_the_target_alone() -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("name", list(drafters()))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_drafter_keeps_the_law(name: str, settings: str) -> None:
     law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
-    counts = sample(lambda: loop(drafters(), [Arm(name, 3)]), PROMPT, SETTINGS[settings], N)
+    made = drafters()
+    counts = sample(lambda: loop(made, [Arm(name, 3)]), PROMPT, SETTINGS[settings], N)
     assert p_value(counts, law) > 1e-3
 
 
@@ -175,15 +198,23 @@ def test_every_unsafe_variant_is_caught(kind: type[Unsafe]) -> None:
 # -- greedy, and the seed ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(drafters()))
+@pytest.mark.parametrize("name", NAMES)
 def test_greedy_text_is_the_targets_own(name: str) -> None:
     sampling = Sampling(max_new_tokens=40, repetition_penalty=1.2)
     plain = sample(lambda: loop({}, [Arm("none", 0)]), PROMPT, sampling, 1)
     assert sample(lambda: loop(drafters(), [Arm(name, 4)]), PROMPT, sampling, 1) == plain
 
 
-@pytest.mark.parametrize("name", ["picked", "picked-bad", "ngram", "suffix"])
+@pytest.mark.parametrize("name", ["picked", "picked-bad", "ngram", "suffix", "retrieval"])
 def test_a_seed_gives_the_same_text_with_and_without_a_picked_draft(name: str) -> None:
     sampling = Sampling(max_new_tokens=60, temperature=1.0, seed=5)
     plain = sample(lambda: loop({}, [Arm("none", 0)], seed=1), PROMPT, sampling, 1)
     assert sample(lambda: loop(drafters(), [Arm(name, 4)], seed=2), PROMPT, sampling, 1) == plain
+
+
+@pytest.mark.parametrize("name", ["bad", "picked-bad", "ngram", "suffix", "retrieval"])
+def test_the_drafts_of_these_tests_are_accepted_and_rejected(name: str) -> None:
+    made = loop(drafters(), [Arm(name, 3)])
+    rounds = list(made.run([list(PROMPT)] * 200, SETTINGS["plain"]))
+    assert any(r.accepted == r.drafted > 0 for r in rounds)
+    assert any(r.accepted < r.drafted for r in rounds)
