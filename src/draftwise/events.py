@@ -73,8 +73,8 @@ class Stats:
         return asdict(self) | rates
 
 
-def as_dict(round: Round) -> dict[str, Any]:
-    """One round as a flat record for `rounds.jsonl`."""
+def event(round: Round) -> dict[str, Any]:
+    """One round as a record for JSON."""
     return {
         "request": round.request,
         "arm": round.arm.name,

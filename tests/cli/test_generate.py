@@ -80,6 +80,8 @@ def test_json(models: Models, run: Run) -> None:
     assert row["text"] == TEXT
     assert "".join(piece["text"] for piece in row["pieces"]) == TEXT
     assert {piece["source"] for piece in row["pieces"]} > {"target"}
+    assert [token for event in row["rounds"] for token in event["tokens"]] == row["token_ids"]
+    assert sum(event["accepted"] for event in row["rounds"]) == row["stats"]["accepted"] > 0
     assert row["token_ids"] == [LETTERS.index(letter) for letter in TEXT]
     assert row["finish_reason"] == "length"
     assert len(row["logprobs"]) == 50

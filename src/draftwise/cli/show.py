@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from draftwise.events import event
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -83,6 +85,7 @@ def as_dict(output: Output) -> dict[str, Any]:
         "finish_reason": output.finish_reason,
         "pieces": [{"text": piece.text, "source": piece.source} for piece in output.pieces],
         "stats": output.stats.as_dict(),
+        "rounds": [event(round) for round in output.rounds],
     }
     if output.logprobs:
         row["logprobs"] = output.logprobs
