@@ -1,6 +1,6 @@
 """Greedy text of every drafter against Transformers' own `generate`, on all Spec-Bench prompts that fit.
 
-    python scripts/exact.py [--every N --offset K] [--dtype float32|bfloat16|float16] [--new-tokens 64] [--json FILE]
+    python scripts/exact.py [--every N --offset K] [--dtype float32] [--new-tokens 64] [--json FILE]
 
 Prints, per way of decoding, how many texts differ. A first difference counts as a tie only where the margin
 between the two likeliest tokens, recomputed in float64 on the same prefix, is below four times the float32
