@@ -1,10 +1,13 @@
-"""The bundled models, loaded once for all tests."""
+"""No network, and the bundled models loaded once for all tests."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: tests ask no server for anything
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,166 @@
+"""Greedy float32 text on Spec-Bench prompts is what Transformers' own `generate` writes, whoever drafts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftwise.build import build_drafters, eos_ids
+from draftwise.cache import RowCache, RowLayer
+from draftwise.data import spec_bench
+from draftwise.datastore import build, tokenizer_fingerprint
+from draftwise.loop import Loop
+from draftwise.models import load_model
+from draftwise.packed import pack
+from draftwise.policies import method
+from draftwise.roles import Drafter
+from draftwise.targets.hf import HFTarget
+from draftwise.types import Draft, Request, Sampling, Verdict
+from tests.ties import Judge, parting, tie
+from tests.tiny import own_text
+
+NEW = 64
+ALL = "zoo:general ngram suffix retrieval"
+WAYS = {
+    "none": ("none", ""),
+    "lm": ("static-4", "zoo:general"),
+    "ngram": ("static-8", "ngram"),
+    "suffix": ("static-8", "suffix"),
+    "retrieval": ("static-8", "retrieval"),
+    "ucb1": ("ucb1?arms=drafters*lengths&lengths=1,4,8", ALL),
+}
+
+
+class ReadsOnce(HFTarget):
+    """Keeps the keys and values of every prompt it has read, and hands out copies: reading takes longest."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.known: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
+
+    def _read(self, row: int, request: Request, batch: Any, *, alone: bool, slots: int) -> None:
+        rows, tokens = self.rows, request.tokens
+        if request.rounds == 0 and tuple(tokens) in self.known:
+            rows.feed(row, [tokens[:1]], 1, slots=slots)  # makes room
+            for layer, (keys, values) in zip(layers(rows.cache), self.known[tuple(tokens)], strict=True):
+                layer.keys[row, : len(keys)], layer.values[row, : len(values)] = keys, values
+                rows.held[row] = len(keys)
+        super()._read(row, request, batch, alone=alone, slots=slots)
+
+    def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
+        super().commit(batch)
+        for request, _, _ in batch:
+            prompt = tuple(request.tokens[: request.prompt_length])
+            if request.rounds == 0 and prompt not in self.known:
+                row, n = self.rows.keys.index(request.id), len(prompt) - 1
+                self.known[prompt] = [
+                    (layer.keys[row, :n].clone(), layer.values[row, :n].clone())
+                    for layer in layers(self.rows.cache)
+                ]
+
+
+def layers(cache: RowCache) -> list[RowLayer]:
+    return [layer for layer in cache.layers if isinstance(layer, RowLayer)]
+
+
+@pytest.fixture(scope="module")
+def prompts(tokenizer: Any) -> list[list[int]]:
+    encoded = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": question.text}], add_generation_prompt=True, return_dict=True
+        )["input_ids"]
+        for question in spec_bench()[::10]
+    ]
+    return [list(ids) for ids in encoded if len(ids) <= 2048 - NEW]
+
+
+@pytest.fixture(scope="module")
+def own(plain_model: Any, prompts: list[list[int]]) -> list[list[int]]:
+    return [own_text(plain_model, prompt, NEW) for prompt in prompts]
+
+
+@pytest.fixture(scope="module")
+def target() -> ReadsOnce:
+    model = load_model("zoo:target")
+    target = ReadsOnce(model)
+    pack(model)
+    return target
+
+
+@pytest.fixture(scope="module")
+def drafters(
+    own: list[list[int]], tokenizer: Any, target: ReadsOnce, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Drafter]:
+    """All of them; the datastore holds what the target wrote for every other prompt."""
+    folder = tmp_path_factory.mktemp("spec-bench")
+    texts = [tokenizer.decode(text, skip_special_tokens=True) for text in own[::2]]
+    corpus, store = folder / "corpus.jsonl", folder / "store"
+    corpus.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    build(
+        [corpus],
+        store,
+        encode=lambda text: list(tokenizer(text)["input_ids"]),
+        vocab_size=len(tokenizer),
+        fingerprint=tokenizer_fingerprint(tokenizer.get_vocab()),
+    )
+    load = {"dtype": "auto", "device": "auto", "trust_remote_code": False}
+    names = ["zoo:general", "ngram", "suffix", f"retrieval:{store}"]
+    made = build_drafters(names, target, tokenizer, "zoo:target", pack=True, **load)
+    return {name.partition(":/")[0]: drafter for name, drafter in made.items()}
+
+
+@pytest.fixture(scope="module")
+def judge(plain_model: Any) -> Judge:
+    return Judge(plain_model)
+
+
+def test_the_prompts_are_many(prompts: list[list[int]]) -> None:
+    assert len(prompts) == 48
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("way", WAYS)
+def test_text_is_the_models_own(
+    way: str,
+    batch: int,
+    prompts: list[list[int]],
+    own: list[list[int]],
+    target: ReadsOnce,
+    drafters: dict[str, Drafter],
+    tokenizer: Any,
+    judge: Judge,
+) -> None:
+    if way == "none":
+        target.known.clear()  # read everything, at this size of batch too
+    policy, names = WAYS[way]
+    team = {name: drafters[name] for name in names.split()}
+    chosen = method(policy, list(team))
+    loop = Loop(target, team, chosen.policy, chosen.recorder)
+    settings = Sampling(max_new_tokens=NEW, eos=eos_ids(target.rows.model, tokenizer))
+    texts: dict[int, list[int]] = {}
+    drafted = accepted = 0
+    for round in loop.run(prompts, settings, batch=batch):
+        texts.setdefault(round.request, []).extend(round.tokens)
+        drafted, accepted = drafted + round.drafted, accepted + round.accepted
+    assert not any(loop.faults.values()), loop.faults
+    assert (0 < accepted < drafted) or way == "none"
+    for i, (prompt, text) in enumerate(zip(prompts, own, strict=True)):
+        at = parting(text, texts[i])
+        assert texts[i] == text or judge.tie([*prompt, *text[:at]]), f"prompt {i}, token {at}"
+
+
+@pytest.mark.parametrize(
+    ("rounded", "exact", "said"),
+    [
+        ([1.0, 1.0, 0.5], [1.00001, 1.0, 0.5], True),
+        ([1.0, 1.0, 0.5], [1.001, 1.0, 0.5], False),  # the row's error is large, and so is the margin
+        ([1.00001, 1.0, 0.5], [1.00001, 1.0, 0.5], False),  # nothing was rounded: nothing is a tie
+    ],
+)
+def test_what_counts_as_a_tie(rounded: Sequence[float], exact: Sequence[float], said: bool) -> None:
+    assert tie(torch.tensor(rounded).float(), torch.tensor(exact).float().double()) is said
