@@ -65,19 +65,22 @@ def test_two_streams_at_once_do_not_lose_text(decoder: Decoder) -> None:
     assert texts == whole
 
 
-def test_samples_differ_and_a_seed_repeats_them(decoder: Decoder) -> None:
+def test_samples_differ_and_a_seed_repeats_them(plain_model: Any, tokenizer: Any) -> None:
+    def fresh(**options: Any) -> Decoder:
+        return Decoder.from_pretrained(plain_model, tokenizer=tokenizer, **options)
+
     def texts(seed: int) -> list[list[int]]:
-        fresh = Decoder.from_pretrained("zoo:target", drafters=["ngram"], policy="static-3")
+        decoder = fresh(drafters=["ngram"], policy="static-3")
         return [
             s.token_ids
-            for s in fresh.generate(PROMPT, n=3, temperature=1.0, max_new_tokens=16, seed=seed).samples
+            for s in decoder.generate(PROMPT, n=3, temperature=1.0, max_new_tokens=16, seed=seed).samples
         ]
 
     first = texts(4)
     assert len({tuple(t) for t in first}) == 3
     assert texts(4) == first != texts(5)
-    plain = Decoder.from_pretrained("zoo:target", policy="none")
-    assert plain.generate(PROMPT, temperature=1.0, max_new_tokens=16, seed=4).token_ids == first[0]
+    plain = fresh(policy="none").generate(PROMPT, temperature=1.0, max_new_tokens=16, seed=4)
+    assert plain.token_ids == first[0]
 
 
 def test_many_prompts_are_one_batch(decoder: Decoder) -> None:
@@ -193,9 +196,11 @@ def test_a_chat_with_a_base_model_needs_no_template(decoder: Decoder, plain_mode
         ({"policy": "ucb1?strength=inf", "drafters": ["ngram"]}, "inf"),
     ],
 )
-def test_what_does_not_exist_is_named(options: dict[str, Any], said: str) -> None:
+def test_what_does_not_exist_is_named(
+    plain_model: Any, tokenizer: Any, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UserError) as error:
-        Decoder.from_pretrained(**{"target": "zoo:target"} | options)
+        Decoder.from_pretrained(**{"target": plain_model, "tokenizer": tokenizer} | options)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
