@@ -56,9 +56,16 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         self.plan = plan
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate what the plan asks for."""
-        self.keys, self.values = self._grown(None, key_states), self._grown(None, value_states)
+        """Allocate what the plan asks for; states have the shape (rows, heads, width, head size)."""
+        self.keys, self.values = (
+            new.new_zeros(0, 0, new.shape[1], new.shape[3]) for new in (key_states, value_states)
+        )
         self.is_initialized = True
+        self.grow()
+
+    def grow(self) -> None:
+        """Have the rows and slots that the plan asks for, and in them what was held before."""
+        self.keys, self.values = self._grown(self.keys), self._grown(self.values)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -68,8 +75,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         elif self.keys.shape[0] < plan.capacity or self.keys.shape[1] < plan.slots:
-            self.keys = self._grown(self.keys, key_states)
-            self.values = self._grown(self.values, value_states)
+            self.grow()
         return self._write(self.keys, key_states), self._write(self.values, value_states)
 
     def _write(self, held: Tensor, new: Tensor) -> Tensor:
@@ -80,26 +86,30 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
             held.flatten(0, 1).index_copy_(0, plan.flat(held.device), new.flatten(0, 1))
         return held[plan.first : plan.last, : plan.total].transpose(1, 2)
 
-    def _grown(self, held: Tensor | None, like: Tensor) -> Tensor:
-        """A buffer of the planned size with what was held before. Zeros: a hidden NaN would still spread."""
-        old_rows, old_slots = (0, 0) if held is None else held.shape[:2]
-        rows, slots = max(self.plan.capacity, old_rows), max(self.plan.slots, old_slots)
-        grown = torch.zeros(rows, slots, like.shape[1], like.shape[3], dtype=like.dtype, device=like.device)
-        if held is not None:
-            grown[:old_rows, :old_slots] = held
+    def _grown(self, held: Tensor) -> Tensor:
+        """What was held, amid zeros: a hidden NaN would still spread."""
+        rows, slots = held.shape[:2]
+        grown = held.new_zeros(max(self.plan.capacity, rows), max(self.plan.slots, slots), *held.shape[2:])
+        grown[:rows, :slots] = held
         return grown
 
     def copy_row(self, source: int, destination: int, length: int) -> None:
         """Make the first `length` slots of one row those of another."""
-        if self.is_initialized and self.keys.shape[0] > max(source, destination):
-            self.keys[destination, :length] = self.keys[source, :length]
-            self.values[destination, :length] = self.values[source, :length]
+        for held in self._holding(source, destination):
+            held[destination, :length] = held[source, :length]
 
     def swap_rows(self, a: int, b: int, length: int) -> None:
         """Exchange the first `length` slots of two rows."""
-        if self.is_initialized and self.keys.shape[0] > max(a, b):
-            for held in (self.keys, self.values):
-                held[[a, b], :length] = held[[b, a], :length]
+        for held in self._holding(a, b):
+            held[[a, b], :length] = held[[b, a], :length]
+
+    def _holding(self, a: int, b: int) -> tuple[Tensor, ...]:
+        """Keys and values, with room for both rows; nothing before the first pass."""
+        if not self.is_initialized:
+            return ()
+        if len(self.keys) <= max(a, b):  # a row that was opened after the last pass
+            self.grow()
+        return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Slots seen, and the first of them."""
@@ -143,7 +153,7 @@ class RowCache(Cache):
         plan.start, plan.width, plan.even = starts[0], width, even
         plan.total = width + (starts[0] if even else max(starts))
         if rows > plan.capacity:
-            plan.capacity = 1 << (rows - 1).bit_length()
+            self._reserve(rows)
         need = max(plan.total, slots)
         if need > plan.slots:
             plan.slots = -(-need // ROUND_SLOTS) * ROUND_SLOTS
@@ -158,14 +168,20 @@ class RowCache(Cache):
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:
         """Make the first `length` tokens of one row those of another."""
+        self._reserve(max(source, destination) + 1)
         for layer in self._rows:
             layer.copy_row(source, destination, length)
 
     @torch.inference_mode()
     def swap_rows(self, a: int, b: int, length: int) -> None:
         """Exchange the first `length` tokens of two rows."""
+        self._reserve(max(a, b) + 1)
         for layer in self._rows:
             layer.swap_rows(a, b, length)
+
+    def _reserve(self, rows: int) -> None:
+        if rows > self.plan.capacity:
+            self.plan.capacity = 1 << (rows - 1).bit_length()
 
     @property
     def bytes(self) -> int:

@@ -142,6 +142,77 @@ def test_samples_of_one_prompt_read_it_once() -> None:
     assert list(texts[0]) == own_text(target.rows.model, prompt, 1)
 
 
+def test_prompts_that_begin_alike_share_what_was_read() -> None:
+    target = HFTarget(model("llama"))
+    rows: Any = target.rows
+    fed: list[int] = []
+    feed = rows.feed
+
+    def counted(first: int, texts: list[list[int]], keep: int, **more: int) -> Any:
+        fed.append(sum(map(len, texts)))
+        return feed(first, texts, keep, **more)
+
+    rows.feed = counted
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    first = [random.Random(0).randrange(2, VOCAB) for _ in range(60)]
+    others = [first, [*first[:40], 5, 6, 7], first[:50], [*first, 8, 9], [9, *first]]
+    requests = [loop.add(first, Sampling(max_new_tokens=20))]
+    for _ in range(5):  # the first row now holds more than the prompt
+        loop.step()
+    requests += [loop.add(prompt, Sampling(max_new_tokens=20)) for prompt in others]
+    fed.clear()
+    loop.step()
+    assert sum(fed) < 61 + 5 * 6  # all of the last, and a few tokens of each other
+    while loop.open:
+        loop.step()
+    for request, prompt in zip(requests, [first, *others], strict=True):
+        assert request.tokens[len(prompt) :] == own_text(target.rows.model, prompt, 20)
+
+
+def test_a_parked_text_keeps_its_row_when_others_come_and_go() -> None:
+    target = HFTarget(model("llama"))
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    parked = loop.add([3, 5, 3, 5, 8], Sampling(max_new_tokens=8), keep=True)
+    while loop.open:
+        loop.step()
+    for prompt in ([7, 8, 9], [6, 6]):
+        loop.add(prompt, Sampling(max_new_tokens=8))
+        list(loop.run([[4, 2, 4]], Sampling(max_new_tokens=5), batch=2))
+    loop.extend(parked, [9, 4], Sampling(max_new_tokens=8))
+    while loop.open:
+        loop.step()
+    before = parked.tokens[: parked.prompt_length]
+    assert parked.tokens[parked.prompt_length :] == own_text(target.rows.model, before, 8)
+
+
+def test_a_new_turn_has_its_own_settings() -> None:
+    target = HFTarget(model("llama"))
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    request = loop.add([3, 5, 3, 5], Sampling(max_new_tokens=8, frequency_penalty=9.0), keep=True)
+    while loop.open:
+        loop.step()
+    settings = Sampling(max_new_tokens=8, frequency_penalty=2.0)
+    loop.extend(request, [4, 9], settings)
+    fresh = loop.add(request.tokens, settings)
+    while loop.open:
+        loop.step()
+    assert request.tokens == fresh.tokens
+
+
+def test_memory_that_was_never_written_does_no_harm() -> None:
+    """PyTorch fills new memory with NaN here, which would spread even where the mask hides it."""
+    made = model("llama")
+    own = [own_text(made, prompt, 20) for prompt in prompts()]
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert run(HFTarget(made, chunk=8), {"ngram": NgramDrafter()}, "static-4", 20, 3) == own
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_rows_are_freed() -> None:
     target, lm = HFTarget(model("llama")), LMDrafter(model("llama", seed=1), VOCAB)
     run(target, {"lm": lm}, "static-2", 8, 3)
