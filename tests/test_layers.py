@@ -151,4 +151,5 @@ def test_the_public_names_are_these() -> None:
     assert sorted(draftwise.__all__) == draftwise.__all__
     for name in draftwise.__all__:
         assert getattr(draftwise, name).__doc__
+        assert callable(getattr(draftwise, name)), "a module of the same name would hide it"
     assert 18 <= len(draftwise.__all__) <= 26

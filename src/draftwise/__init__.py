@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .accept import accept  # at once, or importing the module of that name would hide the function
+
 if TYPE_CHECKING:
-    from .accept import accept
     from .chat import Chat
     from .decoder import Decoder, Output
     from .errors import UserError
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "accept": "accept",
     "Chat": "chat",
     "Decoder": "decoder",
     "Output": "decoder",
