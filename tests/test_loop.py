@@ -21,7 +21,7 @@ from draftwise.loop import Loop
 from draftwise.policies import BanditPolicy, method
 from draftwise.rewards import reward
 from draftwise.targets.sim import SimTarget
-from draftwise.types import Arm, Context, Decision, Draft, Feedback, Job, Request, Round, Sampling
+from draftwise.types import Arm, Context, Decision, Draft, Feedback, Job, Outcome, Request, Round, Sampling
 
 V = 8
 P = np.roll(np.eye(V), 1, axis=1) * 0.93 + 0.01  # greedy text counts upwards, modulo V
@@ -223,11 +223,11 @@ def slow(drafts: list[Draft]) -> list[Draft]:
 
 FAULTS: dict[str, Any] = {
     "raises": fail,
-    "outside": lambda drafts: [Draft.chain([V + 3]) for _ in drafts],
+    "outside": lambda drafts: [Draft.chain([V]) for _ in drafts],
     "negative": lambda drafts: [Draft.chain([-1]) for _ in drafts],
     "nan": lambda drafts: [Draft.chain([1], probs=[math.nan], dist=[np.full(V, math.nan)]) for _ in drafts],
     "too-likely": lambda drafts: [Draft.chain([1], probs=[1.5], dist=[np.full(V, 1 / V)]) for _ in drafts],
-    "too-many": lambda drafts: [Draft.chain([1] * 9) for _ in drafts],
+    "too-many": lambda drafts: [Draft.chain([1] * 4) for _ in drafts],
     "too-few": lambda drafts: drafts[:-1],
     "orphans": lambda drafts: [Draft((1, 2), (0, 1)) for _ in drafts],
     "unlikely": lambda drafts: [Draft.chain([1, 2], probs=[0.5], dist=[np.full(V, 1 / V)]) for _ in drafts],
@@ -282,6 +282,93 @@ def test_a_fault_in_one_request_leaves_the_drafter_to_the_others() -> None:
     rounds = list(loop.run([[0], [1]], Sampling(max_new_tokens=20), batch=2))
     assert {r.request for r in rounds if r.accepted} == {1}
     assert [r.request for r in rounds if r.fault] == [0]
+
+
+def test_a_drafter_out_of_use_is_out_of_every_open_request() -> None:
+    class Picky(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            spoilt = {0: Draft.chain([V])}
+            return [spoilt.get(job.request.id) or self._chain(job) for job in jobs]
+
+    loop, _ = make({"picky": Picky(markov(P), sampled=False)}, [Arm("picky", 3)], strikes=1)
+    rounds = list(loop.run([[0], [1]], Sampling(max_new_tokens=12), batch=2))
+    assert [r.request for r in rounds if r.drafted] == [1]
+    assert run(loop, [[5]], Sampling(max_new_tokens=4)) == {2: counted(5, 4)}
+
+
+def test_two_drafters_may_fail_in_one_round() -> None:
+    broken, deaf = good(), good()
+    setattr(broken, "draft", fail)  # noqa: B010 - a method, which is not assigned to otherwise
+    setattr(deaf, "observe", lambda request, new: fail([]) if len(new) == 1 else None)  # noqa: B010
+    loop, _ = make({"broken": broken, "deaf": deaf}, [Arm("broken", 3)])
+    rounds = list(loop.run([[0] * 9], Sampling(max_new_tokens=4)))
+    assert [t for r in rounds for t in r.tokens] == counted(0, 4)
+    assert [r.fault.partition(":")[0] for r in rounds] == ["broken", "", "", ""]
+    assert loop.faults == {"broken": 1, "deaf": 1}
+
+
+# -- what is measured and told ---------------------------------------------------------------------------
+
+
+class Ear:
+    """A recorder that keeps what it was given, and has one thing left to say when a text has ended."""
+
+    def __init__(self) -> None:
+        self.seen: list[Outcome] = []
+
+    def add(self, request: Request, decision: Decision, seen: Outcome) -> Sequence[Feedback]:
+        self.seen.append(seen)
+        return ()
+
+    def close(self, request: Request) -> Sequence[Feedback]:
+        return (Feedback(request.id, Decision(0), (Outcome(0, 1, 2),)),)
+
+
+def test_time_is_charged_by_tokens_and_means_nothing_where_a_prompt_was_read() -> None:
+    class Slow(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            time.sleep(0.01)
+            return super().draft(jobs)
+
+    ear, spy = Ear(), Spy([Arm("slow", 5)])
+    loop = Loop(SimTarget(markov(P), V), {"slow": Slow(markov(P), sampled=False)}, spy, ear)
+    loop.add([0], Sampling(max_new_tokens=20))
+    loop.add([3], Sampling(max_new_tokens=9))  # 6 tokens in its first round, 2 + 1 in its second
+    loop.step()
+    assert [math.isnan(o.seconds) for o in ear.seen] == [True, True]
+    long, short = loop.step()
+    assert (long.drafted, short.drafted) == (5, 2)
+    for phase in ("draft", "verify"):
+        a, b = getattr(long.seconds, phase), getattr(short.seconds, phase)
+        assert a / 6 == pytest.approx(b / 3)
+    assert long.seconds.draft + short.seconds.draft * 6 / 9 > 0.005
+    told = [o.seconds for o in ear.seen[2:]]
+    assert told == pytest.approx([r.seconds.draft + r.seconds.verify for r in (long, short)])
+
+
+def test_what_a_recorder_says_late_is_learnt_before_the_request_is_closed() -> None:
+    class Strict(Spy):
+        def learn(self, feedback: Feedback) -> None:
+            assert feedback.request not in self.closed
+            self.heard.append(feedback)
+
+    spy = Strict([Arm("good", 3)])
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, spy, Ear())
+    list(loop.run([[0], [1]], Sampling(max_new_tokens=3)))
+    assert [f.request for f in spy.heard] == spy.closed == [0, 1]
+
+
+def test_a_new_turn_starts_afresh() -> None:
+    loop, _ = make({"good": good()}, [Arm("good", 3)])
+    request = loop.add([0], Sampling(max_new_tokens=5, seed=3), keep=True)
+    first = [request.uniform(i) for i in range(5)]
+    while loop.open:
+        loop.step()
+    loop.extend(request, [6], Sampling(max_new_tokens=5, seed=3))
+    assert (request.rounds, request.last_accepted, request.position) == (0, -1, 0)
+    second = [request.uniform(i) for i in range(5)]
+    assert len({*first, *second}) == 10
+    assert [request.uniform(4), request.uniform(3)] == [second[4]] * 2  # asking again draws nothing
 
 
 def test_the_policys_generator_and_counts() -> None:

@@ -36,6 +36,19 @@ class NoRepeat(LogitsProcessor):
         return scores.scatter(1, input_ids[:, -3:], -float("inf"))
 
 
+class Turns(LogitsProcessor):
+    """Even and odd tokens in turn: a state that moves on with every call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        scores[:, self.calls % 2 :: 2] = -float("inf")
+        self.calls += 1
+        return scores
+
+
 class Repeats(StoppingCriteria):
     """Stops when the newest token has been seen four times."""
 
@@ -51,16 +64,17 @@ class Repeats(StoppingCriteria):
         {"no_repeat_ngram_size": 2, "min_new_tokens": 20},
         {"bad_words_ids": [[265], [300]]},
         {"logits_processor": [NoRepeat()]},
+        {"logits_processor": [Turns()]},
+        {"pad_token_id": 7},
     ],
 )
 def test_greedy_batches_are_the_same(
     plain_model: Any, batch: Any, drafted: Any, more: dict[str, Any]
 ) -> None:
-    own = plain_model.generate(**batch, max_new_tokens=40, do_sample=False, **more)
-    assert torch.equal(
-        plain_model.generate(**batch, max_new_tokens=40, do_sample=False, custom_generate=drafted, **more),
-        own,
-    )
+    settings = {"max_new_tokens": 40, "do_sample": False}
+    own = plain_model.generate(**batch, **settings, **copy.deepcopy(more))
+    out = plain_model.generate(**batch, **settings, **copy.deepcopy(more), custom_generate=drafted)
+    assert torch.equal(out, own)
 
 
 def one(batch: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tensor]:
