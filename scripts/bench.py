@@ -38,6 +38,7 @@ ALL = ["zoo:general", "ngram", "suffix"]
 OURS = {
     "draftwise none": ("none", []),
     "draftwise ngram static-8": ("static-8", ["ngram"]),
+    "draftwise ngram static-16": ("static-16", ["ngram"]),
     "draftwise suffix static-8": ("static-8", ["suffix"]),
     "draftwise general static-2": ("static-2", ["zoo:general"]),
     "draftwise ucb1": ("ucb1", ALL),
