@@ -33,7 +33,7 @@ LAYERS = [
         "corpus",
         "team",
     },
-    {"rows", "sampling", "datastore", "models"},
+    {"rows", "sampling", "datastore", "models", "cursors"},
     {"drafters", "targets", "loop"},
     {"policies"},
     {"build"},

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from .types import Arm, Context, Decision, Draft, Feedback, Job, Outcome, Request, Verdict
+from .types import Arm, Context, Decision, Draft, Feedback, Grade, Job, Outcome, Request, Verdict
 
 
 class Scores(Protocol):
@@ -32,6 +33,55 @@ class Scores(Protocol):
         """Log-probability of `token` after `node` under the raw softmax at temperature 1, in nats."""
         ...
 
+    def chance(self, node: int, token: int) -> float:
+        """The target's probability of any `token` after `node`."""
+        ...
+
+    def laws(self, nodes: Sequence[int]) -> Any:
+        """The target's laws after `nodes`, an opaque handle to one row each; None where they are one-hot."""
+        ...
+
+    def overlaps(self) -> Sequence[float]:
+        """1 - TV between the raw laws at temperature 1 of target and drafter, for each drafted node.
+
+        A draft without rows picked its token for certain: the target's raw probability of it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request's round, as a recorder gets it.
+
+    `tokens` are those just committed, the last of `request.tokens`; each was written after its node of
+    `nodes`.
+    """
+
+    request: Request
+    decision: Decision
+    outcome: Outcome
+    draft: Draft
+    tokens: tuple[int, ...]
+    nodes: tuple[int, ...]
+    scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class GradeJob:
+    """Committed tokens to grade a drafter on: `request.tokens[start:]`.
+
+    `probs` are the target's probabilities of these tokens, and `laws` the rows they come from, where they
+    are still there (`Scores.laws`). `draft` is the draft that this drafter made at `start` itself, if it did.
+    `signals` asks for the stop signals that it saw.
+    """
+
+    request: Request
+    start: int
+    probs: Sequence[float]
+    laws: Any = None
+    draft: Draft | None = None
+    signals: frozenset[str] = frozenset()
+
 
 @runtime_checkable
 class Target(Protocol):
@@ -49,7 +99,11 @@ class Target(Protocol):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Guesses what the target will write. May be wrong, must be fast."""
+    """Guesses what the target will write. May be wrong, must be fast.
+
+    One whose guess at a position depends on the text before it alone, such as a model, may also have
+    `grade` (see `Grader`); any other is graded by the drafts it would have made.
+    """
 
     def hint(self, request: Request) -> float:
         """A cheap score before drafting, such as a match length; 0 = nothing to offer."""
@@ -58,7 +112,7 @@ class Drafter(Protocol):
     def draft(self, jobs: Sequence[Job]) -> list[Draft]: ...
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """`new` was just committed; `request.tokens` does not hold it yet. The first call is the prompt."""
+        """`new` follows what was observed before; the first call brings the prompt."""
         ...
 
     def close(self, request: Request) -> None: ...
@@ -77,8 +131,35 @@ class Policy(Protocol):
     def close(self, request: int) -> None: ...
 
 
-class Recorder(Protocol):
-    """Turns what one round did into feedback, at once (bandit) or later (full information)."""
+@runtime_checkable
+class Grader(Protocol):
+    """A drafter that grades itself on committed text, position by position, in one pass."""
 
-    def add(self, request: Request, decision: Decision, seen: Outcome) -> Sequence[Feedback]: ...
+    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        """One grade for each token of each job, before `observe` brings these tokens."""
+        ...
+
+
+class Graders(Protocol):
+    """What a recorder may ask of the drafters; a drafter that fails is out of the request (None)."""
+
+    def grades_itself(self, name: str) -> bool: ...
+
+    def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None: ...
+
+    def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
+        """The draft that `name` makes for `arm` where the text is `request.tokens[:at]`."""
+        ...
+
+
+class Recorder(Protocol):
+    """Turns what a round did into feedback, at once (bandit) or later (full information).
+
+    `reads` names what it wants to see: "overlap" (the mean overlap in `Outcome`) and "rows" (drafts with the
+    rows they came from).
+    """
+
+    reads: frozenset[str]
+
+    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]: ...
     def close(self, request: Request) -> Sequence[Feedback]: ...

@@ -96,7 +96,8 @@ class Draft:
 
     `dist` is an opaque handle to the distributions that the tokens were *sampled* from, one per node,
     and `probs` each token's probability there; a node then has at most one child. `dist` None means that
-    the tokens were *picked* (looked up, greedy, top-k): any choice among them is lossless.
+    the tokens were *picked* (looked up, greedy, top-k): any choice among them is lossless. `rows`, where the
+    job asked for them, are the drafter's raw logits that each token came from, one row of the vocabulary each.
     """
 
     tokens: tuple[int, ...] = ()
@@ -104,6 +105,7 @@ class Draft:
     probs: tuple[float, ...] = ()
     dist: Any = None
     signals: tuple[Signals, ...] = ()
+    rows: Any = None
 
     @classmethod
     def chain(
@@ -113,9 +115,10 @@ class Draft:
         probs: Sequence[float] = (),
         dist: Any = None,
         signals: Sequence[Signals] = (),
+        rows: Any = None,
     ) -> Draft:
         """A draft in which every token follows the one before it."""
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(probs), dist, tuple(signals))
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(probs), dist, tuple(signals), rows)
 
     @property
     def is_chain(self) -> bool:
@@ -135,7 +138,9 @@ class Verdict:
 class Outcome:
     """What one arm did in one round, and in how many `seconds` of drafting and its share of the target pass.
 
-    NaN where the round also read the prompt, so that its time says nothing about the arm.
+    NaN where the round also read the prompt, so that its time says nothing about the arm. `overlap` is the
+    mean of 1 - TV between the raw laws (temperature 1) of target and drafter over the drafted positions, NaN
+    unless the recorder reads it. `censored` rounds say nothing about their arm.
     """
 
     arm: int
@@ -144,16 +149,34 @@ class Outcome:
     seconds: float = nan
     censored: bool = False
     reward: float = 0.0
+    overlap: float = nan
+    signals: tuple[Signals, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """How well a drafter knew one committed token x, had it drafted there.
+
+    `accept` is min(1, q(x) / p(x)), the chance that its draft was accepted given that the text went on with
+    x; `overlap` is sum_v min(p(v), q(v)) = 1 - TV, the same before x was known (NaN where the target's row is
+    gone). A drafter that picks d has q = 1 at d. Laws are those that are decoded from, not the raw ones.
+    """
+
+    accept: float
+    overlap: float = nan
+    signals: Signals | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """One decision and its outcomes: one is a bandit's, all arms is full information, none means the
-    round was aborted and only leaves the count of decisions in flight."""
+    """What came of a decision: the outcome of the arm that ran, or `losses` in [0, 1] of all arms on the
+    committed text (full information; None for an arm that was asleep). With neither, the round said nothing
+    and only leaves the count of decisions in flight."""
 
     request: int
     decision: Decision
     outcomes: tuple[Outcome, ...] = ()
+    losses: tuple[float | None, ...] = ()
 
 
 _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
@@ -254,12 +277,13 @@ class Seconds:
     draft: float = 0.0
     verify: float = 0.0
     accept: float = 0.0
+    grade: float = 0.0
     learn: float = 0.0
 
     @property
     def total(self) -> float:
         """All phases together."""
-        return self.choose + self.draft + self.verify + self.accept + self.learn
+        return self.choose + self.draft + self.verify + self.accept + self.grade + self.learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,12 +311,16 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One draft to make: at most `length` tokens for `request`, stopping by `stops`."""
+    """One draft to make: at most `length` tokens for `request`, stopping by `stops`.
+
+    `rows` asks a drafter that has laws to keep its raw logits in the draft.
+    """
 
     request: Request
     length: int
     stops: tuple[Stop, ...] = (NEVER,)
     width: int = 1
+    rows: bool = False
 
     def stop_at(self, position: int) -> Stop:
         """The rule for draft position `position`, counted from 0."""
