@@ -313,7 +313,8 @@ class Round:
 class Job:
     """One draft to make: at most `length` tokens for `request`, stopping by `stops`.
 
-    `rows` asks a drafter that has laws to keep its raw logits in the draft.
+    `rows` asks a drafter that has laws to keep its raw logits in the draft, `picked` for its likeliest tokens
+    even where the request samples.
     """
 
     request: Request
@@ -321,6 +322,7 @@ class Job:
     stops: tuple[Stop, ...] = (NEVER,)
     width: int = 1
     rows: bool = False
+    picked: bool = False
 
     def stop_at(self, position: int) -> Stop:
         """The rule for draft position `position`, counted from 0."""

@@ -135,7 +135,7 @@ class LMDrafter:
             chain.done |= stop(rule, signals, position=position, previous=previous, joint=chain.joint)
 
     def _sampled(self, chain: Chain) -> bool:
-        return self.sample and not chain.job.request.sampling.greedy
+        return self.sample and not chain.job.picked and not chain.job.request.sampling.greedy
 
     def _law(self, job: Job, row: Tensor) -> Tensor:
         """The distribution that the token is drawn from, over the target's vocabulary, float32."""

@@ -33,6 +33,7 @@ class SimDrafter:
 
     def _chain(self, job: Job) -> Draft:
         sampled = not job.request.sampling.greedy if self.sampled is None else self.sampled
+        sampled = sampled and not job.picked
         history = list(job.request.tokens)
         tokens, probs, rows, signals = [], [], [], []
         joint, previous = 1.0, None
