@@ -16,11 +16,15 @@ class Stop:
     """A stop rule and its number: draft on, or let the target look?
 
     The token that triggered the rule stays in the draft, which is what keeps early stopping lossless.
-    `rule` is a name of `draftwise.stops`; `threshold` is in that rule's own units.
+    `rule` is a name of `draftwise.stops`; `threshold` is in that rule's own units. `scorer` is the classifier
+    that a learned rule asks (`draftwise.scorers`), told apart by identity. No rule fires before the draft has
+    `shortest` tokens.
     """
 
     rule: str = "never"
     threshold: float = 0.0
+    scorer: Any = None
+    shortest: int = 1
 
 
 NEVER = Stop()
@@ -81,13 +85,18 @@ class Decision:
 class Signals:
     """What stop rules and diagnostics see of one draft position: the raw softmax at temperature 1.
 
-    `entropy` is in nats; `chosen` is the probability of the token that was drafted.
+    `entropy` is in nats; `chosen` is the probability of the token that was drafted. Only where a rule reads
+    them: `place` counts the output's tokens before the drafted one, `top` holds the largest probabilities, at
+    most ten, in falling order, and `hidden` the state that the row was computed from, a vector.
     """
 
     top1: float
     top2: float
     entropy: float
     chosen: float
+    place: int = 0
+    top: tuple[float, ...] = ()
+    hidden: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
