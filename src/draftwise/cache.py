@@ -3,11 +3,12 @@
 A pass writes its tokens after the valid ones of each row and sees slot j from position p where j <= p, so
 whatever lies beyond a row's length is invisible. Rewinding is forgetting a number: no holes, no copying,
 no compaction, and sliding-window layers rewind like any other since they keep every token and mask the
-old ones.
+old ones. Only a tree leaves its accepted tokens apart: they are moved to their own slots after the pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +104,12 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         for held in self._holding(a, b):
             held[[a, b], :length] = held[[b, a], :length]
 
+    def move(self, source: Tensor, destination: Tensor) -> None:
+        """Copy slots to others, both row-major positions, shape (n,); all are read before any is written."""
+        for held in (self.keys, self.values):
+            flat = held.flatten(0, 1)
+            flat.index_copy_(0, destination.to(held.device), flat[source.to(held.device)])
+
     def _holding(self, a: int, b: int) -> tuple[Tensor, ...]:
         """Keys and values, with room for both rows; nothing before the first pass."""
         if not self.is_initialized:
@@ -178,6 +185,14 @@ class RowCache(Cache):
         self._reserve(max(a, b) + 1)
         for layer in self._rows:
             layer.swap_rows(a, b, length)
+
+    @torch.inference_mode()
+    def move(self, moves: Sequence[tuple[int, int, int]], device: torch.device) -> None:
+        """Copy slots within their rows: (row, source, destination) each; sources are read first."""
+        row, source, destination = np.asarray(moves).T
+        flat = torch.from_numpy(np.stack([source, destination]) + row * self.plan.slots).to(device)
+        for layer in self._rows:
+            layer.move(flat[0], flat[1])
 
     def _reserve(self, rows: int) -> None:
         if rows > self.plan.capacity:

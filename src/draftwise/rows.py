@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .cache import RowCache
@@ -83,8 +84,19 @@ class Rows:
         self.cache.copy_row(other, row, length)
         self.held[row] = length
 
-    def feed(self, first: int, texts: Sequence[Sequence[int]], keep: int, *, slots: int = 0) -> Tensor:
+    def feed(
+        self,
+        first: int,
+        texts: Sequence[Sequence[int]],
+        keep: int,
+        *,
+        slots: int = 0,
+        trees: Mapping[int, Sequence[int]] | None = None,
+    ) -> Tensor:
         """Read `texts[i]` after what row `first + i` holds; call it under `torch.inference_mode`.
+
+        The last tokens of `texts[i]` are a tree where `trees[i]` has their parents (-1 = the token before
+        them): each lies in a slot of its own, is told its depth for its place, and sees its ancestors only.
 
         Returns the logits at the last `keep` of the pass's positions, shape (rows, keep, vocabulary) on the
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
@@ -95,7 +107,10 @@ class Rows:
         starts = self.held[first : first + len(texts)]
         even = len(starts) == 1 or starts.count(starts[0]) == len(starts)
         total = self.cache.schedule(first, starts, width, even=even, rows=len(self.keys), slots=slots)
-        positions, mask = self._places(starts, width, total, even)
+        if trees:
+            positions, mask = self._branches(starts, width, total, even, [len(t) for t in texts], trees)
+        else:
+            positions, mask = self._places(starts, width, total, even)
         more = {"logits_to_keep": keep} if self._keeps else {}
         start = perf_counter()
         logits: Tensor = self.model(
@@ -113,24 +128,52 @@ class Rows:
 
     def _places(self, starts: list[int], width: int, total: int, even: bool) -> tuple[Tensor, Any]:
         """Positions, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or None."""
-        if len(self._positions) < total:
-            self._positions = torch.arange(2 * total, device=self.device)
-            self._bands.clear()
-        if even:
-            at = self._positions[starts[0] : starts[0] + width][None]
-        else:
-            places = np.add.outer(starts, np.arange(width))
-            at = self._tensor(places)
-            self.cache.place(places, self.device)
+        at = self._slots(starts, width, total, even)
         plain = even and not self._kinds and (self.window is None or total <= self.window)
         if plain and width == 1:
             mask: Any = None
         elif plain and width <= BANDED[0] and total <= BANDED[1] and self.device.type == "cpu":
             mask = self._band(width, total)
         else:
-            mask = self._mask(at, total)
+            slots, here = self._positions[:total], at[:, None, :, None]
+            mask = self._mask(slots > here, slots, here)
         # Padding may lie beyond the last position that the model has an embedding for.
         return (at.clamp(max=self.max_length - 1) if total > self.max_length else at), mask
+
+    def _slots(self, starts: list[int], width: int, total: int, even: bool) -> Tensor:
+        """The slots that a pass writes, shape (rows, width); one row for all where they are `even`."""
+        if len(self._positions) < total:
+            self._positions = torch.arange(2 * total, device=self.device)
+            self._bands.clear()
+        if even:
+            return self._positions[starts[0] : starts[0] + width][None]
+        slots = np.add.outer(starts, np.arange(width))
+        self.cache.place(slots, self.device)
+        return self._tensor(slots)
+
+    def _branches(
+        self,
+        starts: list[int],
+        width: int,
+        total: int,
+        even: bool,
+        lengths: Sequence[int],
+        trees: Mapping[int, Sequence[int]],
+    ) -> tuple[Tensor, Any]:
+        """Positions and mask of a pass in which some texts end in trees; shapes as for `_places`."""
+        at = self._slots(starts, width, total, even).expand(len(starts), -1)
+        kin = np.tri(width, dtype=bool)[None].repeat(len(starts), 0)
+        places = np.add.outer(starts, np.arange(width))
+        for row, parents in trees.items():
+            begin, end = lengths[row] - len(parents), lengths[row]
+            kin[row, begin:end, begin:end] = family = _kin(parents)
+            places[row, begin:end] = starts[row] + begin - 1 + family.sum(1)
+        here, slots = self._tensor(places), self._positions[:total]
+        columns = at[:, None, None].expand(-1, -1, width, -1)
+        unseen = (slots > at[:, None, :, None]).scatter(3, columns, ~self._tensor(kin)[:, None])
+        lying = slots.expand(len(starts), -1).scatter(1, at, here)
+        mask = self._mask(unseen, lying[:, None, None], here[:, None, :, None])
+        return here.clamp(max=self.max_length - 1), mask
 
     def _band(self, width: int, total: int) -> Tensor:
         """The mask of rows that start together, without a window: a view of a band made once per width."""
@@ -140,13 +183,16 @@ class Rows:
         band = self._bands[width]
         return band[..., band.shape[-1] - total :]
 
-    def _mask(self, at: Tensor, total: int) -> Any:
-        slots, here = self._positions[:total], at[:, None, :, None]
-        later = slots > here
-        full = self._hidden(later)
+    def _mask(self, unseen: Tensor, places: Tensor, here: Tensor) -> Any:
+        """The additive mask, by kind of layer where there are several; windows go by position.
+
+        `places` are the positions of what lies in the slots, `here` those of the pass, shaped to broadcast
+        to the (rows, 1, width, total) of `unseen`.
+        """
+        full = self._hidden(unseen)
         if self.window is None:
             return full if not self._kinds else dict.fromkeys(self._kinds, full)
-        sliding = self._hidden(later | (slots <= here - self.window))
+        sliding = self._hidden(unseen | (places <= here - self.window))
         if not self._kinds:
             return sliding
         return {kind: full if kind == "full_attention" else sliding for kind in self._kinds}
@@ -171,6 +217,15 @@ class Rows:
             self.cache.swap_rows(a, b, max(self.held[a], self.held[b]))
         for column in (self.keys, self.held):
             column[a], column[b] = column[b], column[a]
+
+
+def _kin(parents: Sequence[int]) -> NDArray[np.bool_]:
+    """Whether node j is node i or one of its ancestors, shape (nodes, nodes); a row's sum is its depth."""
+    kin = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            kin[node] |= kin[parent]
+    return kin
 
 
 def _window(config: Any) -> int | None:

@@ -39,13 +39,7 @@ class HFTarget:
 
     @torch.inference_mode()
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
-        """One pass over each request's last token and its draft, after reading what is new in its text.
-
-        Raises:
-            ValueError: a draft that is a tree.
-        """
-        if any(not draft.is_chain for _, draft in batch):
-            raise ValueError("the hf target verifies chains: draft with width 1")
+        """One pass over each request's last token and its draft, after reading what is new in its text."""
         rows = self.rows.front([request.id for request, _ in batch])
         held, n = self.rows.held, len(batch)
         slots = max(len(r.tokens) + r.room for r, _ in batch)
@@ -55,15 +49,22 @@ class HFTarget:
         texts: list[list[int]] = [[]] * n
         for row, (request, draft) in zip(rows, batch, strict=True):
             texts[row] = [*request.tokens[held[row] :], *draft.tokens]
+        trees = {row: d.parents for row, (_, d) in zip(rows, batch, strict=True) if not d.is_chain}
         keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
-        logits = self.rows.feed(0, texts, keep, slots=slots)
+        logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees)
         return self._scores(batch, rows, [len(t) for t in texts], logits)
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Forget what was rejected: every row holds its request's committed tokens but the last."""
-        for request, _, _ in batch:
-            row = self.rows.keys.index(request.id)
-            self.rows.held[row] = min(self.rows.held[row], len(request.tokens) - 1)
+        held, moves = self.rows.held, list[tuple[int, int, int]]()
+        for request, draft, verdict in batch:
+            row, path = self.rows.keys.index(request.id), verdict.path
+            if path and path[-1] >= len(path):  # numbers go up along a path, so its last one tells of a gap
+                begin = held[row] - len(draft.tokens)
+                moves += [(row, begin + node, begin + k) for k, node in enumerate(path) if node != k]
+            held[row] = min(held[row], len(request.tokens) - 1)
+        if moves:
+            self.rows.cache.move(moves, self.rows.device)
 
     def close(self, request: Request) -> None:
         """Free the request's row."""
