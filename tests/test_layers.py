@@ -34,6 +34,7 @@ LAYERS = [
         "team",
     },
     {"rows", "sampling", "datastore", "models", "cursors"},
+    {"simulate"},
     {"drafters", "targets", "loop"},
     {"policies"},
     {"build"},
