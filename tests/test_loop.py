@@ -20,6 +20,7 @@ from draftwise.learners.uniform import Uniform
 from draftwise.loop import Loop
 from draftwise.policies import BanditPolicy, method
 from draftwise.rewards import reward
+from draftwise.roles import Graders, Seen
 from draftwise.targets.sim import SimTarget
 from draftwise.types import Arm, Context, Decision, Draft, Feedback, Job, Outcome, Request, Round, Sampling
 
@@ -313,11 +314,13 @@ def test_two_drafters_may_fail_in_one_round() -> None:
 class Ear:
     """A recorder that keeps what it was given, and has one thing left to say when a text has ended."""
 
+    reads: frozenset[str] = frozenset()
+
     def __init__(self) -> None:
         self.seen: list[Outcome] = []
 
-    def add(self, request: Request, decision: Decision, seen: Outcome) -> Sequence[Feedback]:
-        self.seen.append(seen)
+    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        self.seen += [seen.outcome for seen in batch]
         return ()
 
     def close(self, request: Request) -> Sequence[Feedback]:

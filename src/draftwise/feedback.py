@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from .types import Decision, Feedback, Outcome, Request
-
-Reward = Callable[[Outcome, int], float | None]
+from .rewards import Reward
+from .roles import Graders, Seen
+from .types import Feedback, Request
 
 
 @dataclass(slots=True)
@@ -16,15 +16,19 @@ class Bandit:
 
     reward: Reward
     longest: int
+    reads: frozenset[str] = frozenset()
 
-    def add(self, request: Request, decision: Decision, seen: Outcome) -> Sequence[Feedback]:
-        """The feedback of one round: none of its outcomes if it says nothing about the arm."""
-        value = None if seen.censored else self.reward(seen, self.longest)
-        if value is None:
-            return (Feedback(request.id, decision),)
-        known = Outcome(seen.arm, seen.accepted, seen.drafted, seen.seconds, reward=value)
-        return (Feedback(request.id, decision, (known,)),)
+    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        """The feedback of one round each: none of its outcomes if it says nothing about the arm."""
+        return [self._score(seen) for seen in batch]
 
     def close(self, request: Request) -> Sequence[Feedback]:
         """Nothing is ever late."""
         return ()
+
+    def _score(self, seen: Seen) -> Feedback:
+        outcome = seen.outcome
+        value = None if outcome.censored else self.reward(outcome, self.longest)
+        if value is None:
+            return Feedback(seen.request.id, seen.decision)
+        return Feedback(seen.request.id, seen.decision, (replace(outcome, reward=value),))

@@ -19,9 +19,21 @@ from time import perf_counter
 
 from .accept import accept
 from .errors import UserError
-from .roles import Drafter, Policy, Recorder, Scores, Target
+from .roles import Drafter, Policy, Recorder, Scores, Seen, Target
 from .team import Team
-from .types import Arm, Context, Decision, Draft, Job, Outcome, Request, Round, Sampling, Seconds, Verdict
+from .types import (
+    Context,
+    Decision,
+    Draft,
+    Feedback,
+    Job,
+    Outcome,
+    Request,
+    Round,
+    Sampling,
+    Seconds,
+    Verdict,
+)
 
 
 class Loop:
@@ -112,7 +124,7 @@ class Loop:
         start = perf_counter()
         decisions = [self.policy.choose(self._context(r, n), self.rng) for r in requests]
         chosen = perf_counter()
-        drafts, draft_seconds, faults = self._draft(requests, decisions)
+        drafts, draft_seconds = self._draft(requests, decisions)
         drafted = perf_counter()
         scores = self.target.verify(list(zip(requests, drafts, strict=True)))
         verified = perf_counter()
@@ -121,24 +133,31 @@ class Loop:
         self.target.commit(list(zip(requests, drafts, verdicts, strict=True)))
         accepted = perf_counter()
 
-        self._pass_seconds += 0.1 * (verified - drafted - self._pass_seconds)
-        fresh = any(r.rounds == 0 for r in requests)
-        # A pass is charged by the tokens that each request put into it.
-        per_token = (verified - drafted) / (n + sum(len(d.tokens) for d in drafts))
-        rounds = []
-        for i, request in enumerate(requests):
-            decision, draft, verdict, new = decisions[i], drafts[i], verdicts[i], written[i]
-            verify = per_token * (1 + len(draft.tokens))
-            spent = nan if fresh else draft_seconds[i] + verify
-            begun = perf_counter()
-            fault = self._learn(request, decision, draft, verdict, new, spent, faults.get(i, ""))
-            learn = perf_counter() - begun
-            seconds = Seconds(
-                (chosen - start) / n, draft_seconds[i], verify, (accepted - verified) / n, learn
-            )
-            arm = self.policy.arms[decision.arm]
-            rounds.append(_record(request, decision, arm, draft, verdict, new, scores[i], seconds, fault))
+        verify_seconds = self._charge(requests, drafts, verified - drafted)
+        parts = zip(
+            requests, decisions, drafts, scores, verdicts, written, draft_seconds, verify_seconds, strict=True
+        )
+        seen = [self._seen(*part) for part in parts]
+        feedback = self.recorder.add(seen, self.team)
+        graded = perf_counter()
+        self._learn(feedback, seen)
+        learnt = perf_counter()
+        shared = (chosen - start, accepted - verified, graded - accepted, learnt - graded)
+        choose, judge, grade, learn = (x / n for x in shared)
+        rounds = [
+            self._record(one, Seconds(choose, draft, verify, judge, grade, learn))
+            for one, draft, verify in zip(seen, draft_seconds, verify_seconds, strict=True)
+        ]
+        for request in requests:
+            if request.done:
+                self._end(request)
         return rounds
+
+    def _charge(self, requests: Sequence[Request], drafts: Sequence[Draft], seconds: float) -> list[float]:
+        """Share out a target pass by the tokens that each request put into it."""
+        self._pass_seconds += 0.1 * (seconds - self._pass_seconds)
+        per_token = seconds / (len(requests) + sum(len(d.tokens) for d in drafts))
+        return [per_token * (1 + len(d.tokens)) for d in drafts]
 
     def _context(self, request: Request, batch_size: int) -> Context:
         hints = self.team.hints(request) if self.policy.reads_hints else {}
@@ -148,18 +167,20 @@ class Loop:
 
     def _draft(
         self, requests: Sequence[Request], decisions: Sequence[Decision]
-    ) -> tuple[list[Draft], list[float], dict[int, str]]:
-        """One call per drafter for all its requests: drafts, seconds and faults, by place in the batch."""
+    ) -> tuple[list[Draft], list[float]]:
+        """One call per drafter for all its requests: drafts and seconds, by place in the batch."""
         jobs: dict[str, list[tuple[int, Job]]] = {}
+        rows = "rows" in self.recorder.reads
         for i, (request, decision) in enumerate(zip(requests, decisions, strict=True)):
             arm = self.policy.arms[decision.arm]
             length = min(arm.length, request.room - 1)
             if length > 0 and arm.drafter not in request.out:
-                jobs.setdefault(arm.drafter, []).append((i, Job(request, length, decision.stops, arm.width)))
-        patience = max(self.slow_seconds, 20 * self._pass_seconds)
-        return self.team.draft(jobs, len(requests), patience=patience)
+                job = Job(request, length, decision.stops, arm.width, rows)
+                jobs.setdefault(arm.drafter, []).append((i, job))
+        self.team.patience = max(self.slow_seconds, 20 * self._pass_seconds)
+        return self.team.draft(jobs, len(requests))
 
-    def _write(self, request: Request, draft: Draft, verdict: Verdict) -> list[int]:
+    def _write(self, request: Request, draft: Draft, verdict: Verdict) -> tuple[int, ...]:
         """Append what was verified, cut where the text ends, and say whether it does."""
         new = [draft.tokens[i] for i in verdict.path]
         new.append(verdict.token)
@@ -177,36 +198,65 @@ class Loop:
         if sampling.ends is not None and (cut := sampling.ends(request.tokens, start)) is not None:
             keep, request.done, request.finish_reason = cut, True, "stop"
             del request.tokens[start + cut :]
-        return new[:keep]
+        return tuple(new[:keep])
 
-    def _learn(
+    def _seen(
         self,
         request: Request,
         decision: Decision,
         draft: Draft,
+        scores: Scores,
         verdict: Verdict,
-        new: list[int],
-        seconds: float,
-        fault: str,
-    ) -> str:
-        """Tell the policy and the drafters, and end the request if its text ended.
+        new: tuple[int, ...],
+        draft_seconds: float,
+        verify_seconds: float,
+    ) -> Seen:
+        """What the round showed, before the end of the text took its share of it.
 
-        Returns what went wrong with the round's drafter, or nothing.
+        A draft that only the budget kept short, or that failed, says nothing about its arm.
         """
         arm, drafted = self.policy.arms[decision.arm], len(draft.tokens)
-        # The policy learns what was accepted, not what the end of the text left of it; a draft that only
-        # the budget kept short, or that failed, says nothing about its arm.
         most = request.room - 1 + len(new)
-        censored = bool(fault) or arm.length > most <= drafted or arm.drafter in request.out
-        seen = Outcome(decision.arm, len(verdict.path), drafted, seconds, censored=censored)
-        for feedback in self.recorder.add(request, decision, seen):
-            self.policy.learn(feedback)
-        request.last_accepted = len(verdict.path)
-        request.rounds += 1
-        failed = self.team.observe(request, new)
-        if request.done:
-            self._end(request)
-        return fault or failed
+        censored = arm.length > most <= drafted or arm.drafter in request.out
+        overlap = nan
+        if "overlap" in self.recorder.reads and drafted:
+            overlap = sum(scores.overlaps()) / drafted
+        # The time of a pass that also read a prompt says nothing about anyone's arm.
+        seconds = nan if any(r.rounds == 0 for r in self.open.values()) else draft_seconds + verify_seconds
+        outcome = Outcome(
+            decision.arm, len(verdict.path), drafted, seconds, censored, overlap=overlap, signals=draft.signals
+        )
+        return Seen(request, decision, outcome, draft, new, (-1, *verdict.path)[: len(new)], scores)
+
+    def _learn(self, feedback: Iterable[Feedback], batch: Sequence[Seen]) -> None:
+        """Tell the policy what came of its decisions, and the drafters what was committed."""
+        for known in feedback:
+            self.policy.learn(known)
+        for seen in batch:
+            seen.request.last_accepted = seen.outcome.accepted
+            seen.request.rounds += 1
+            self.team.observe(seen.request)
+
+    def _record(self, seen: Seen, seconds: Seconds) -> Round:
+        request, outcome = seen.request, seen.outcome
+        logprobs: tuple[float, ...] = ()
+        if request.sampling.logprobs:
+            pairs = zip(seen.nodes, seen.tokens, strict=True)
+            logprobs = tuple(seen.scores.logprob(node, token) for node, token in pairs)
+        return Round(
+            request.id,
+            seen.decision,
+            self.policy.arms[outcome.arm],
+            outcome.drafted,
+            outcome.accepted,
+            seen.tokens,
+            min(outcome.accepted, len(seen.tokens)),
+            seconds,
+            request.done,
+            request.finish_reason,
+            self.team.trouble(request),
+            logprobs,
+        )
 
     # -- beginnings and ends -------------------------------------------------------------------------
 
@@ -230,9 +280,9 @@ class Loop:
         request.done, request.finish_reason = False, ""
         request.rounds, request.last_accepted = 0, -1
         request.out |= self.team.broken
-        self.team.observe(request, tokens)
         request.tokens += tokens
         request.prompt_length = len(request.tokens)
+        self.team.observe(request)
         self.open[request.id] = request
 
     def _end(self, request: Request) -> None:
@@ -248,36 +298,3 @@ class Loop:
     def _forget(self, request: Request) -> None:
         self.target.close(request)
         self.team.close(request)
-
-
-def _record(
-    request: Request,
-    decision: Decision,
-    arm: Arm,
-    draft: Draft,
-    verdict: Verdict,
-    new: Sequence[int],
-    scores: Scores,
-    seconds: Seconds,
-    fault: str,
-) -> Round:
-    accepted = len(verdict.path)
-    return Round(
-        request.id,
-        decision,
-        arm,
-        len(draft.tokens),
-        accepted,
-        tuple(new),
-        min(accepted, len(new)),
-        seconds,
-        request.done,
-        request.finish_reason,
-        fault,
-        _logprobs(scores, verdict, new) if request.sampling.logprobs else (),
-    )
-
-
-def _logprobs(scores: Scores, verdict: Verdict, new: Sequence[int]) -> tuple[float, ...]:
-    nodes = (-1, *verdict.path)
-    return tuple(scores.logprob(nodes[i], token) for i, token in enumerate(new))

@@ -39,6 +39,16 @@ def blended(outcome: Outcome, longest: int) -> float:
     return 0.5 * accepted(outcome, longest) + 0.5 * rate
 
 
+def block_divergence(outcome: Outcome, longest: int) -> float:
+    """MetaSD's block divergence (arXiv 2604.05417): the sum of 1 - TV over the drafted block, over N_max.
+
+    The laws are the raw softmax at temperature 1, under greedy decoding too: the paper's rewards are never
+    zero, which one-hot rows would give. Rows after a rejection are on the draft's own path, as in the paper. A
+    draft shorter than N_max has no overlap beyond its end.
+    """
+    return outcome.overlap * outcome.drafted / longest if outcome.drafted else 0.0
+
+
 @dataclass(slots=True)
 class Rate:
     """Tokens per second, the target's own token included, over a slowly forgotten maximum.
@@ -62,10 +72,14 @@ class Rate:
 REWARDS: Mapping[str, Callable[[], Reward]] = {
     "accepted": lambda: accepted,
     "block-efficiency": lambda: accepted,
+    "block-divergence": lambda: block_divergence,
     "simple": lambda: simple,
     "blended": lambda: blended,
     "rate": Rate,
 }
+
+READS: Mapping[str, frozenset[str]] = {"block-divergence": frozenset({"overlap", "rows"})}
+"""What a reward wants to see beyond plain counts (`Recorder.reads`)."""
 
 
 def reward(name: str) -> Reward:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -104,6 +104,22 @@ def on_host(logits: Tensor) -> bool:
     return logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64)
 
 
+def overlaps(draft: Draft, logits: Tensor) -> list[float]:
+    """1 - TV between the raw laws of target and drafter at every drafted node, computed on the device.
+
+    `logits` of shape (1 + nodes, vocabulary) are the target's after the last committed token and after each
+    node. Without rows the drafter was certain of its token: the target's probability of it.
+    """
+    above = torch.tensor(draft.parents, device=logits.device) + 1
+    p = logits[above].float().softmax(-1)
+    if draft.rows is None:
+        tokens = torch.tensor(draft.tokens, device=logits.device)
+        return cast("list[float]", p.gather(1, tokens[:, None])[:, 0].tolist())
+    q = torch.stack(draft.rows).to(p.device).float().softmax(-1)
+    shared = min(p.shape[-1], q.shape[-1])  # what one side alone can say has no overlap
+    return cast("list[float]", torch.minimum(p[:, :shared], q[:, :shared]).sum(-1).tolist())
+
+
 class GreedyScores:
     """Greedy decoding with nothing that shapes the law: the likeliest token of each node.
 
@@ -133,6 +149,17 @@ class GreedyScores:
         """Log-probability of `token` under the raw softmax at temperature 1."""
         return float(self.logits[node + 1].float().log_softmax(-1)[token])
 
+    def chance(self, node: int, token: int) -> float:
+        """1 for the likeliest token after `node`, else 0."""
+        return float(self.choice(node) == token)
+
+    def laws(self, nodes: Sequence[int]) -> None:
+        """The laws are one-hot."""
+
+    def overlaps(self) -> list[float]:
+        """1 - TV of the raw laws at each drafted node."""
+        return overlaps(self.draft, self.logits)
+
 
 class LawScores:
     """The processed law of every node: all at once where no processor looks at the history, else when asked.
@@ -141,15 +168,15 @@ class LawScores:
     prefix, exactly as in plain decoding; so one with a state of its own (a grammar) stays right.
     """
 
-    __slots__ = ("chain", "draft", "laws", "logits", "probs", "request")
+    __slots__ = ("_laws", "chain", "draft", "logits", "probs", "request")
 
     def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
         self.request, self.draft, self.logits, self.chain = request, draft, logits, chain
-        self.laws: dict[int, Tensor] = {}
+        self._laws: dict[int, Tensor] = {}
         self.probs: list[float] | None = None
         if not chain.historic:
             rows = warp(chain.warpers, logits)
-            self.laws = dict(enumerate(rows, start=-1))
+            self._laws = dict(enumerate(rows, start=-1))
             if draft.dist is not None:
                 tokens = torch.tensor(draft.tokens, device=rows.device)
                 self.probs = rows[:-1].gather(1, tokens[:, None])[:, 0].tolist()
@@ -182,6 +209,21 @@ class LawScores:
         """Log-probability of `token` under the raw softmax at temperature 1."""
         return float(self.logits[node + 1].float().log_softmax(-1)[token])
 
+    def chance(self, node: int, token: int) -> float:
+        """The target's probability of `token` after `node`."""
+        law = self._law(node)
+        return float(law.argmax() == token) if self.request.sampling.greedy else float(law[token])
+
+    def laws(self, nodes: Sequence[int]) -> Tensor | None:
+        """The laws after `nodes`, shape (nodes, vocabulary), float32; None where they are one-hot."""
+        if self.request.sampling.greedy:
+            return None
+        return torch.stack([self._law(node) for node in nodes])
+
+    def overlaps(self) -> list[float]:
+        """1 - TV of the raw laws at each drafted node."""
+        return overlaps(self.draft, self.logits)
+
     def _path(self, node: int) -> list[int]:
         path: list[int] = []
         while node >= 0:
@@ -190,9 +232,9 @@ class LawScores:
         return path[::-1]
 
     def _law(self, node: int) -> Tensor:
-        if node not in self.laws:
+        if node not in self._laws:
             history = [*self.request.tokens, *self._path(node)]
             ids: Any = torch.tensor([history], device=self.logits.device)
             row = self.chain.historic(ids, self.logits[node + 1][None].float())
-            self.laws[node] = warp(self.chain.warpers, row)[0]
-        return self.laws[node]
+            self._laws[node] = warp(self.chain.warpers, row)[0]
+        return self._laws[node]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 
-from .roles import Drafter
-from .types import Draft, Job, Request
+from .roles import Drafter, GradeJob, Grader
+from .types import Arm, Draft, Grade, Job, Request
 
 EMPTY = Draft()
 
@@ -25,6 +26,9 @@ class Team:
         self.vocab_size, self.strikes = vocab_size, strikes
         self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
         self.broken: set[str] = set()
+        self.patience = float("inf")
+        self._read: dict[int, dict[str, int]] = {}
+        self._said: dict[int, str] = {}
 
     def hints(self, request: Request) -> dict[str, float]:
         """One cheap score per drafter."""
@@ -38,15 +42,14 @@ class Team:
         return hints
 
     def draft(
-        self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int, *, patience: float
-    ) -> tuple[list[Draft], list[float], dict[int, str]]:
+        self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int
+    ) -> tuple[list[Draft], list[float]]:
         """One call per drafter for all its jobs, each with its place in a batch of `n`.
 
-        Returns drafts, seconds and what went wrong, by place. A faulty draft counts as an empty one, and
-        one that took more than `patience` seconds as faulty. A call is charged to its jobs by the tokens
-        that each got from it.
+        Returns drafts and seconds, by place. A faulty draft counts as an empty one, and one that took more
+        than `patience` seconds as faulty. A call is charged to its jobs by the tokens that each got from it.
         """
-        drafts, spent, faults = [EMPTY] * n, [0.0] * n, dict[int, str]()
+        drafts, spent = [EMPTY] * n, [0.0] * n
         for name, mine in jobs.items():
             start = perf_counter()
             try:
@@ -55,27 +58,84 @@ class Team:
             except Exception as error:
                 made, said = [], _said(error)
             seconds = perf_counter() - start
-            if seconds > patience:
+            if seconds > self.patience:
                 said = said or f"took {seconds:.1f} s for one draft"
             share = seconds / (len(mine) + sum(len(d.tokens) for d in made))
             for k, (i, job) in enumerate(mine):
                 if fault := said or self._wrong(made[k], job):
-                    faults[i], spent[i] = self.fault(name, job.request, fault), share
+                    self.fault(name, job.request, fault)
+                    spent[i] = share
                 else:
                     drafts[i], spent[i] = made[k], share * (1 + len(made[k].tokens))
-        return drafts, spent, faults
+        return drafts, spent
 
-    def observe(self, request: Request, new: Sequence[int]) -> str:
-        """Tell every drafter what was committed; returns the first thing that went wrong, or nothing."""
-        said = ""
-        for name, drafter in self.drafters.items():
+    def observe(self, request: Request) -> None:
+        """Tell every drafter what was committed since it was last told."""
+        for name in self.drafters:
             if name not in request.out:
-                try:
-                    drafter.observe(request, new)
-                except Exception as error:
-                    fault = self.fault(name, request, _said(error))
-                    said = said or fault
-        return said
+                self._tell(name, request, len(request.tokens))
+
+    # -- grading: what a recorder may ask ------------------------------------------------------------
+
+    def grades_itself(self, name: str) -> bool:
+        """Whether a drafter grades text position by position; any other by the drafts it would have made."""
+        return isinstance(self.drafters.get(name), Grader)
+
+    def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
+        """The drafter's grades, one per token and job; None if it failed, which takes it out of them all."""
+        drafter = self.drafters[name]
+        start = perf_counter()
+        try:
+            made = drafter.grade(jobs) if isinstance(drafter, Grader) else []
+            said = _wrong_grades(made, jobs)
+        except Exception as error:
+            made, said = [], _said(error)
+        seconds = perf_counter() - start
+        if seconds > self.patience:
+            said = said or f"took {seconds:.1f} s for one pass of grading"
+        if said:
+            for job in jobs:
+                self.fault(name, job.request, said)
+            return None
+        return made
+
+    def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
+        """The draft that `name` makes for `arm` where the text is `request.tokens[:at]`.
+
+        None if the drafter failed, or draws its tokens: what it draws is no guide to what it would have
+        drawn, so such a drafter must have `grade`.
+        """
+        if not self._tell(name, request, at):
+            return None
+        view = request if at == len(request.tokens) else replace(request, tokens=request.tokens[:at])
+        stops = arm.stop if isinstance(arm.stop, tuple) else (arm.stop,)
+        job = Job(view, arm.length, stops, arm.width)
+        try:
+            (made,) = self.drafters[name].draft([job])
+            fault = self._wrong(made, job)
+        except Exception as error:
+            fault = _said(error)
+        if not fault and made.dist is not None:
+            fault = "draws its tokens and has no `grade`, so it cannot be graded"
+        if fault:
+            self.fault(name, request, fault)
+            return None
+        return made.tokens
+
+    def _tell(self, name: str, request: Request, upto: int) -> bool:
+        """Bring a drafter up to `upto` tokens of the text; false if it failed."""
+        read = self._read.setdefault(request.id, {})
+        start = read.get(name, 0)
+        if start < upto:
+            read[name] = upto
+            try:
+                self.drafters[name].observe(request, request.tokens[start:upto])
+            except Exception as error:
+                self.fault(name, request, _said(error))
+                return False
+        return True
+
+    # -- faults and ends -----------------------------------------------------------------------------
 
     def close(self, request: Request) -> None:
         """Let every drafter forget a request."""
@@ -84,16 +144,22 @@ class Team:
                 drafter.close(request)
             except Exception as error:
                 self.fault(name, request, _said(error))
+        self._read.pop(request.id, None)
+        self._said.pop(request.id, None)
 
-    def fault(self, name: str, request: Request, said: str) -> str:
+    def trouble(self, request: Request) -> str:
+        """What went wrong first since this was last asked, or nothing."""
+        return self._said.pop(request.id, "") if self._said else ""
+
+    def fault(self, name: str, request: Request, said: str) -> None:
         """Take a drafter out of a request, and after repeated faults out of use."""
         request.out.add(name)
+        self._said.setdefault(request.id, f"{name}: {said}")
         self.faults[name] += 1
         if self.faults[name] >= self.strikes:
             self.broken.add(name)
             for other in self.open.values():
                 other.out.add(name)
-        return f"{name}: {said}"
 
     def _wrong(self, draft: Draft, job: Job) -> str:
         """How a draft breaks its contract, or nothing."""
@@ -110,6 +176,16 @@ class Team:
         if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN too
             return "a probability outside [0, 1]"
         return ""
+
+
+def _wrong_grades(made: Sequence[Sequence[Grade]], jobs: Sequence[GradeJob]) -> str:
+    """How grades break their contract, or nothing."""
+    wanted = [len(job.request.tokens) - job.start for job in jobs]
+    if [len(grades) for grades in made] != wanted:
+        return f"grades for {[len(grades) for grades in made]} tokens where {wanted} were asked for"
+    if not all(0.0 <= g.accept <= 1.000001 for grades in made for g in grades):  # false for NaN too
+        return "a grade outside [0, 1]"
+    return ""
 
 
 def _said(error: Exception) -> str:

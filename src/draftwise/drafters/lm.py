@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..roles import GradeJob
 from ..rows import Rows
 from ..sampling import draw, likeliest, warp, warpers
 from ..stops import needs, stop
-from ..types import Draft, Job, Request, Signals
+from ..types import Draft, Grade, Job, Request, Sampling, Signals
 
 LONG = 16  # pending tokens from which a row catches up in a pass of its own
 
@@ -26,6 +28,7 @@ class Chain:
     tokens: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     dist: list[Tensor] = field(default_factory=list)
+    rows: list[Tensor] = field(default_factory=list)
     signals: list[Signals] = field(default_factory=list)
     joint: float = 1.0
     done: bool = False
@@ -88,21 +91,75 @@ class LMDrafter:
                 return [self._made(chain) for chain in chains]
             logits = self._step(chains, rows)
 
+    @torch.inference_mode()
+    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        """One grade per committed token: from the rows it was drafted with, and one pass over the others."""
+        known = [_rows_of_draft(job) for job in jobs]
+        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, known, strict=True)]
+        wanted = [(job, n) for job, n in zip(jobs, missing, strict=True) if n > 0]
+        read = iter(self._read(wanted) if wanted else ())
+        grades = []
+        for job, rows, n in zip(jobs, known, missing, strict=True):
+            parts = ([torch.stack(rows)] if rows else []) + ([next(read)] if n > 0 else [])
+            grades.append(self._grades(job, torch.cat(parts)))
+        return grades
+
+    def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[Tensor]:
+        """The logits that each job's last `n` tokens were to be guessed from, shape (n, vocabulary) each."""
+        rows, held = self._rows_of([job.request for job, _ in wanted]), self.rows.held
+        texts: list[list[int]] = [[]] * len(wanted)
+        for row, (job, n) in zip(rows, wanted, strict=True):
+            tokens = job.request.tokens
+            first = len(tokens) - n - 1  # the token after which the first of them is guessed
+            held[row] = min(held[row], first)
+            slots = len(tokens) + job.request.room
+            while first - held[row] > LONG:
+                self.rows.feed(row, [tokens[held[row] : first][: self.chunk]], 1, slots=slots)
+            texts[row] = tokens[held[row] : -1]
+        widest = max(map(len, texts))
+        slots = max(len(job.request.tokens) + job.request.room for job, _ in wanted)
+        logits = self.rows.feed(0, texts, widest, slots=slots)[..., : self.vocab_size]
+        for job, _ in wanted:
+            self.places[job.request.id] = Place(len(job.request.tokens) - 1)
+        return [
+            logits[row, len(texts[row]) - n : len(texts[row])]
+            for row, (_, n) in zip(rows, wanted, strict=True)
+        ]
+
+    def _grades(self, job: GradeJob, logits: Tensor) -> list[Grade]:
+        """Grades of the job's tokens from the drafter's logits there, shape (tokens, vocabulary)."""
+        tokens = job.request.tokens[job.start :]
+        sampling = job.request.sampling
+        if self.sample and not sampling.greedy:
+            q = self._laws(sampling, logits)
+            chances = q.gather(1, torch.tensor(tokens, device=q.device)[:, None])[:, 0].tolist()
+            accept = [min(1.0, c / p) if p > 0.0 else 1.0 for c, p in zip(chances, job.probs, strict=True)]
+            picks = tokens
+            overlap = [nan] * len(tokens)
+            if job.laws is not None:
+                overlap = torch.minimum(q, job.laws.to(q.device)).sum(-1).tolist()
+        else:
+            picks = likeliest(logits)
+            accept = [float(pick == token) for pick, token in zip(picks, tokens, strict=True)]
+            overlap = accept if sampling.greedy else [nan] * len(tokens)
+            if job.laws is not None:
+                ids = torch.tensor(picks, device=job.laws.device)
+                overlap = job.laws.gather(1, ids[:, None])[:, 0].tolist()
+        signals: list[Signals | None] = [None] * len(tokens)
+        if job.signals:
+            signals = [_signals(row, pick, job.signals) for row, pick in zip(logits, picks, strict=True)]
+        return [Grade(*grade) for grade in zip(accept, overlap, signals, strict=True)]
+
     def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, list[int]]:
         """Read every request up to its last token.
 
         Returns the logits after it, shape (rows, vocabulary), and each request's row.
         """
-        for request in requests:
-            if request.id not in self.places:
-                self.rows.open(request.id)
-                self.places[request.id] = Place()
-        rows, held = self.rows.front([r.id for r in requests]), self.rows.held
+        rows, held = self._rows_of(requests), self.rows.held
         slots = max(len(r.tokens) + r.room for r in requests)
         texts: list[list[int]] = [[]] * len(requests)
         for row, request in zip(rows, requests, strict=True):
             tokens = request.tokens
-            held[row] = min(self.places[request.id].matched(tokens), len(tokens) - 1)
             while len(tokens) - held[row] > (LONG if len(requests) > 1 else self.chunk):
                 self.rows.feed(row, [tokens[held[row] : -1][: self.chunk]], 1, slots=slots)
             texts[row] = tokens[held[row] :]
@@ -115,14 +172,28 @@ class LMDrafter:
         last = torch.tensor([keep - 1 - max(widths) + w for w in widths], device=logits.device)
         return logits[torch.arange(len(texts), device=logits.device), last], rows
 
+    def _rows_of(self, requests: Sequence[Request]) -> list[int]:
+        """Each request's row, brought to the front and rewound to what is still its text."""
+        for request in requests:
+            if request.id not in self.places:
+                self.rows.open(request.id)
+                self.places[request.id] = Place()
+        rows = self.rows.front([r.id for r in requests])
+        for row, request in zip(rows, requests, strict=True):
+            matched = self.places[request.id].matched(request.tokens)
+            self.rows.held[row] = min(matched, len(request.tokens) - 1)
+        return rows
+
     def _extend(self, chain: Chain, row: Tensor, pick: int) -> None:
         """Choose one more token, keep it, and see whether to stop after it."""
         job = chain.job
         if self._sampled(chain):
-            q = self._law(job, row)
+            q = self._laws(job.request.sampling, row[None])[0]
             pick = draw(q, job.request.rng.random())
             chain.dist.append(q)
             chain.probs.append(float(q[pick]))
+        if job.rows:
+            chain.rows.append(row[: self.vocab_size])
         chain.tokens.append(pick)
         position = len(chain.tokens) - 1
         chain.done = len(chain.tokens) >= job.length
@@ -137,10 +208,10 @@ class LMDrafter:
     def _sampled(self, chain: Chain) -> bool:
         return self.sample and not chain.job.picked and not chain.job.request.sampling.greedy
 
-    def _law(self, job: Job, row: Tensor) -> Tensor:
-        """The distribution that the token is drawn from, over the target's vocabulary, float32."""
-        q = warp(warpers(job.request.sampling), row[None, : self.vocab_size])[0]
-        missing = self.vocab_size - len(q)
+    def _laws(self, sampling: Sampling, rows: Tensor) -> Tensor:
+        """The distributions that tokens are drawn from, over the target's vocabulary, float32."""
+        q = warp(warpers(sampling), rows[:, : self.vocab_size])
+        missing = self.vocab_size - q.shape[1]
         return torch.nn.functional.pad(q, (0, missing)) if missing > 0 else q
 
     def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
@@ -157,7 +228,23 @@ class LMDrafter:
         return logits
 
     def _made(self, chain: Chain) -> Draft:
-        return Draft.chain(chain.tokens, probs=chain.probs, dist=chain.dist or None, signals=chain.signals)
+        return Draft.chain(
+            chain.tokens,
+            probs=chain.probs,
+            dist=chain.dist or None,
+            signals=chain.signals,
+            rows=chain.rows or None,
+        )
+
+
+def _rows_of_draft(job: GradeJob) -> list[Tensor]:
+    """The rows of this round's own draft that the committed text went through, from `start` on."""
+    if job.draft is None or not job.draft.rows:
+        return []
+    tokens, drafted = job.request.tokens[job.start :], job.draft.tokens
+    same = next((k for k, pair in enumerate(zip(tokens, drafted, strict=False)) if pair[0] != pair[1]), None)
+    through = min(len(tokens), len(drafted)) if same is None else same + 1
+    return list(job.draft.rows[:through])
 
 
 def _signals(row: Tensor, pick: int, wanted: frozenset[str]) -> Signals:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 
 import numpy as np
 
-from ..laws import Law, draw, softmax
+from ..laws import Law, Vector, draw, softmax
+from ..roles import GradeJob
 from ..stops import stop
-from ..types import Draft, Job, Request, Signals
+from ..types import Draft, Grade, Job, Request, Signals
 
 
 class SimDrafter:
@@ -25,6 +27,24 @@ class SimDrafter:
         """One chain per job."""
         return [self._chain(job) for job in jobs]
 
+    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        """One grade per committed token, from the law after the text before it."""
+        return [
+            [self._grade(job, k) for k in range(len(job.request.tokens) - job.start)] for job in jobs
+        ]
+
+    def _grade(self, job: GradeJob, k: int) -> Grade:
+        tokens, at = job.request.tokens, job.start + k
+        law = softmax(self.law(tokens[:at]))
+        x, pick = tokens[at], int(law.argmax())
+        sampled = self._samples(job.request)
+        q = law if sampled else np.eye(len(law))[pick]
+        accept = min(1.0, float(q[x]) / job.probs[k])
+        if job.request.sampling.greedy:  # the target's law is one-hot
+            return Grade(accept, accept, _signals(law, x if sampled else pick))
+        overlap = nan if job.laws is None else float(np.minimum(job.laws[k], q).sum())
+        return Grade(accept, overlap, _signals(law, x if sampled else pick))
+
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """The request itself is all the state there is."""
 
@@ -32,23 +52,36 @@ class SimDrafter:
         """Nothing to free."""
 
     def _chain(self, job: Job) -> Draft:
-        sampled = not job.request.sampling.greedy if self.sampled is None else self.sampled
-        sampled = sampled and not job.picked
+        sampled = self._samples(job.request) and not job.picked
         history = list(job.request.tokens)
-        tokens, probs, rows, signals = [], [], [], []
+        tokens, probs, rows, logits, signals = [], [], [], [], []
         joint, previous = 1.0, None
         for i in range(job.length):
-            q = softmax(self.law(history))
+            logits.append(self.law(history))
+            q = softmax(logits[-1])
             token = draw(q, job.request.rng.random()) if sampled else int(q.argmax())
             tokens.append(token)
             history.append(token)
             probs.append(float(q[token]))
             rows.append(q)
-            second, first = np.sort(q)[-2:]
-            entropy = float(-(q * np.log(np.maximum(q, 1e-300))).sum())
-            signals.append(Signals(float(first), float(second), entropy, probs[-1]))
+            signals.append(_signals(q, token))
             joint *= probs[-1]
             if stop(job.stop_at(i), signals[-1], position=i, previous=previous, joint=joint):
                 break
             previous = signals[-1]
-        return Draft.chain(tokens, probs=probs, dist=rows if sampled else None, signals=signals)
+        return Draft.chain(
+            tokens,
+            probs=probs,
+            dist=rows if sampled else None,
+            signals=signals,
+            rows=logits if job.rows else None,
+        )
+
+    def _samples(self, request: Request) -> bool:
+        return not request.sampling.greedy if self.sampled is None else self.sampled
+
+
+def _signals(q: Vector, token: int) -> Signals:
+    second, first = np.sort(q)[-2:]
+    entropy = float(-(q * np.log(np.maximum(q, 1e-300))).sum())
+    return Signals(float(first), float(second), entropy, float(q[token]))

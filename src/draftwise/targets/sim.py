@@ -52,6 +52,27 @@ class SimScores:
         history = self._history(node)
         return float(np.log(softmax(self.law(history))[token]))
 
+    def chance(self, node: int, token: int) -> float:
+        """The target's probability of `token` after `node`."""
+        return float(self.row(node)[token])
+
+    def laws(self, nodes: Sequence[int]) -> Vector | None:
+        """The laws after `nodes`, shape (nodes, vocabulary); None where they are one-hot."""
+        if self.request.sampling.greedy:
+            return None
+        return np.stack([self.row(node) for node in nodes])
+
+    def overlaps(self) -> list[float]:
+        """1 - TV of the raw laws at each drafted node; without rows, the raw probability of its token."""
+        shared = []
+        for node, token in enumerate(self.draft.tokens):
+            p = softmax(self.law(self._history(self.draft.parents[node])))
+            if self.draft.rows is None:
+                shared.append(float(p[token]))
+            else:
+                shared.append(float(np.minimum(p, softmax(self.draft.rows[node])).sum()))
+        return shared
+
 
 class SimTarget:
     """A target whose next-token logits are a plain function of the history."""
