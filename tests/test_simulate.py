@@ -18,6 +18,7 @@ from draftwise.learners.exp3spec import EXP3Spec
 from draftwise.learners.fixed import Fixed
 from draftwise.learners.hedge import Hedge
 from draftwise.learners.leader import FollowTheLeader
+from draftwise.learners.learner import FullInformation, Learner, fresh
 from draftwise.learners.normalhedge import NormalHedge
 from draftwise.learners.ucb import UCB1
 from draftwise.simulate import (
@@ -173,3 +174,92 @@ def test_full_information_is_the_rounds_of_every_arm_on_the_tokens_just_written(
     run = play(learner, Text.draw(law, [SimArm(0, 2), SimArm(1, 2)], 7, rng=Random(0)), rng=Random(0))
     assert run.accepted.tolist() == [2, 2, 0]
     assert np.array(learner.seen) * 3 == pytest.approx(np.array([[1, 2], [1, 1], [1, 0]]))
+
+
+def test_rewards_by_a_rule_and_by_the_clock() -> None:
+    arms = [SimArm(0, 2, draft=0.25, target=1.0), SimArm(0, 4, draft=0.25, target=1.0)]
+    assert by_reward(arms, rewards.accepted) == [[0, 0.25, 0.5], [0, 0.25, 0.5, 0.75, 1]]
+    # in tokens a second 2/3, 4/3, 2 and 1/2, 1, 3/2, 2, 5/2
+    assert by_rate(arms)[0] == pytest.approx([4 / 15, 8 / 15, 0.8])
+    assert by_rate(arms)[1] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+
+
+def test_seconds_count_what_each_arm_drafts_and_the_passes() -> None:
+    arms = [SimArm(0, 5, draft=0.5, target=2.0), SimArm(0, 0, draft=0.5, target=2.0)]
+    run = simulate(Fixed(2, 0), ALWAYS, arms, [60], rng=Random(0))
+    assert (run.rounds, run.regret, run.fixed) == (10, 0, (10, 60))
+    assert (run.seconds, run.seconds_regret) == (45.0, 0.0)
+    run = simulate(Fixed(2, 1), ALWAYS, arms, [60], rng=Random(0))
+    assert (run.regret, run.seconds_regret, run.pulls, run.switches) == (50, 75.0, [0, 60], 0)
+
+
+# -- learners on texts ------------------------------------------------------------------------------------
+
+
+THREE = (SimArm(0), SimArm(1), SimArm(2))
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [UCB1(3), ExploreThenCommit(3), EXP3(3, gamma=0.1), EXP3Spec(3), ByLastReward(3), BetaThompson(3)],
+)
+@pytest.mark.parametrize("delay", [0, 7])
+def test_bandits_find_the_best_arm_in_spite_of_delay(learner: Learner, delay: int) -> None:
+    law = Stationary([0.2, 0.9, 0.4])
+    run = simulate(fresh(learner), law, THREE, [8000], rng=Random(1), delay=delay)
+    assert run.pulls[1] > 0.8 * run.rounds
+    assert run.fixed[1] == min(run.fixed)
+    assert 0 <= run.regret < 0.25 * (run.fixed[2] - run.fixed[1])
+
+
+@pytest.mark.parametrize("learner", [NormalHedge(3), Hedge(3), FollowTheLeader(3)])
+@pytest.mark.parametrize("delay", [0, 7])
+def test_full_information_finds_it_sooner(learner: FullInformation, delay: int) -> None:
+    law = Stationary([0.2, 0.9, 0.4])
+    run = simulate(fresh(learner), law, THREE, [8000], rng=Random(1), delay=delay)
+    bandit = simulate(UCB1(3), law, THREE, [8000], rng=Random(1), delay=delay)
+    assert run.regret < bandit.regret / 2
+
+
+def test_full_information_weighs_rounds_by_their_time() -> None:
+    # longer drafts save rounds, but each costs more than it saves
+    arms = [SimArm(0, 8, draft=1.0), SimArm(0, 1, draft=1.0)]
+    run = simulate(FollowTheLeader(2), Stationary([0.6]), arms, [2000], rng=Random(0))
+    assert run.fixed[0] < run.fixed[1]
+    assert run.pulls[1] > 0.95 * run.rounds
+    assert run.seconds_regret < 0.01 * run.seconds
+
+
+def test_a_learner_is_kept_or_new_for_each_text() -> None:
+    law, texts = Stationary([0.9, 0.1]), [40] * 50
+    kept = simulate(UCB1(2, strength=0.1), law, THREE[:2], texts, rng=Random(0))
+    reset = simulate(UCB1(2, strength=0.1), law, THREE[:2], texts, rng=Random(0), keep=False)
+    assert kept.pulls[1] < 15
+    assert reset.pulls[1] >= 50
+
+
+def test_the_adversary_catches_those_that_draw_no_lots() -> None:
+    tokens = 3000
+    for victim, again in ((UCB1(3), UCB1(3)), (FollowTheLeader(3), FollowTheLeader(3))):
+        law = punish(victim, tokens + 5, rng=Random(0))
+        run = simulate(again, law, THREE, [tokens], rng=Random(0))
+        assert run.rounds == tokens
+        assert run.regret > tokens / 4
+    law = punish(Hedge(3), tokens + 5, rng=Random(0))
+    assert simulate(Hedge(3), law, THREE, [tokens], rng=Random(1)).regret < tokens / 40
+
+
+def test_the_context_tells_easy_text_from_hard() -> None:
+    law: Law = Runs([1.0, 0.5], [0.0, 0.5], easy_run=80, hard_run=80)
+    with_it, without = (
+        simulate(learner, law, THREE[:2], [20_000], rng=Random(3)) for learner in (ByLastReward(2), UCB1(2))
+    )
+    assert with_it.rounds < 0.9 * min(without.rounds, *with_it.fixed)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    def regret(seed: int) -> int:
+        return simulate(EXP3Spec(2), Stationary([0.5, 0.6]), THREE[:2], [900], rng=Random(seed)).rounds
+
+    assert regret(1) == regret(1)
+    assert len({regret(seed) for seed in range(5)}) > 1

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..learners.learner import Learner
+from ..learners.learner import FullInformation, Learner
 
 Hits = NDArray[np.bool_]
 
@@ -125,18 +125,22 @@ class Written:
         return np.pad(self.table[:, :tokens], ((0, 0), (0, short)))
 
 
-def punish(victim: Learner, tokens: int, rng: Random) -> Written:
+def punish(victim: Learner | FullInformation, tokens: int, *, length: int = 5, rng: Random) -> Written:
     """The text on which `victim`, if it is deterministic, never gets a token accepted.
 
-    The adversary plays the victim in its head: where it would draft, the chosen drafter is wrong and all
-    others are right. So every deterministic learner has a regret that grows like the length of the text
-    (Cesa-Bianchi and Lugosi 2006, section 4.1), since some fixed drafter was wrong at no more than one in
-    `arms` tokens. A learner that draws lots does not know this text; it is `victim` that is punished.
+    The adversary plays the victim, whose arms draft `length` tokens at equal cost, in its head: the drafter
+    it would choose is wrong and all others are right. So every deterministic learner has a regret that grows
+    like the length of the text (Cesa-Bianchi and Lugosi 2006, section 4.1), since some fixed drafter is wrong
+    at no more than one in `arms` tokens. A learner that draws lots is not caught: the text shows other draws.
     """
     table = np.ones((victim.arms, tokens), dtype=np.bool_)
-    everyone = range(victim.arms)
+    everyone, hits = range(victim.arms), [0] * victim.arms
     for at in range(tokens):
         arm, chance = victim.choose(everyone, rng)
         table[arm, at] = False
-        victim.update(arm, 0.0, chance)
+        if hasattr(victim, "learn_all"):
+            hits = [0 if i == arm else n + 1 for i, n in enumerate(hits)]
+            victim.learn_all([(n % (length + 1) == 0) / (length + 1) for n in hits])
+        else:
+            victim.update(arm, 0.0, chance)
     return Written(table)
