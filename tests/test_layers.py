@@ -20,6 +20,7 @@ LAYERS = [
         "accept",
         "feedback",
         "rewards",
+        "scorers",
         "stops",
         "adaptive",
         "learners",

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from draftwise.errors import UserError
-from draftwise.stops import DEFAULTS, RULES, needs, stop
-from draftwise.types import Signals, Stop
+from draftwise.scorers import Disco, SpecDecPlus
+from draftwise.stops import DEFAULTS, RULES, factor, needs, stop
+from draftwise.types import Arm, Signals, Stop
 
 
 def signals(top1: float = 0.5, top2: float = 0.25, entropy: float = 1.0, chosen: float = 0.5) -> Signals:
@@ -111,9 +112,10 @@ def test_the_same_rules_take_arrays() -> None:
     ]
     before, joints = signals(entropy=0.36), [0.9, 0.4, 0.2, 0.001]
     for make in (np.array, torch.tensor):
-        columns: list[Any] = [make([getattr(s, name) for s in rows]) for name in Signals.__slots__]
+        numbers = ("top1", "top2", "entropy", "chosen")
+        columns: list[Any] = [make([getattr(s, name) for s in rows]) for name in numbers]
         now = Signals(*columns)
-        for rule in set(RULES) - {"never"}:
+        for rule in set(DEFAULTS) - {"never"}:
             how = Stop(rule, DEFAULTS[rule])
             many = stop(how, now, position=1, previous=before, joint=make(joints))
             one = [
@@ -130,15 +132,96 @@ class OnlyReads:
     def __init__(self, names: frozenset[str]) -> None:
         self.names = names
 
-    def __getattr__(self, name: str) -> float:
+    def __getattr__(self, name: str) -> Any:
         assert name in self.names, f"reads {name} without saying so"
-        return 0.5
+        return {"top": (), "place": 3, "hidden": np.ones(2)}.get(name, 0.5)
+
+
+SCORERS: dict[str, Any] = {
+    "disco": Disco(np.ones((1, 12)), np.zeros(1), np.ones((1, 1)), np.zeros(1)),
+    "specdecpp": SpecDecPlus((), np.ones((2, 2)), np.zeros(2)),
+}
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_read_what_they_declare(rule: str) -> None:
-    reads: Any = OnlyReads(needs((Stop(rule),)))
-    stop(Stop(rule, DEFAULTS[rule]), reads, position=1, previous=reads, joint=0.5)
+    how = Stop(rule, RULES[rule].default, SCORERS.get(rule))
+    reads: Any = OnlyReads(needs((how,)))
+    stop(how, reads, position=1, previous=reads, joint=0.5)
+    if rule == "specdecpp":
+        factor(how, reads, position=1)
+
+
+class Says:
+    """A classifier that gives the chances it was told, in turn."""
+
+    def __init__(self, *chances: float) -> None:
+        self.chances = iter(chances)
+
+    def score(self, now: Signals) -> float:
+        return next(self.chances)
+
+
+def test_disco_asks_for_the_chance_of_the_token() -> None:
+    assert RULES["disco"].default == 0.5
+    how = Stop("disco", 0.5, Says(0.49, 0.51))
+    assert stop(how, signals(), position=0, previous=None, joint=1.0)
+    assert not stop(how, signals(), position=0, previous=None, joint=0.0)
+
+
+def drafted(how: Stop, length: int) -> int:
+    """The tokens of a draft under a rule."""
+    joint = 1.0
+    for position in range(length):
+        joint *= factor(how, signals(), position=position)
+        if stop(how, signals(), position=position, previous=None, joint=joint):
+            return position + 1
+    return length
+
+
+def test_specdecpp_asks_for_the_product_and_lags_a_token() -> None:
+    # 1 - 0.8 * 0.6 * 0.6 = 0.712 > 0.7 after three predictions, the first of them at the second token
+    assert RULES["specdecpp"].default == 0.7
+    assert drafted(Stop("specdecpp", 0.7, Says(0.8, 0.6, 0.6, 0.0)), 20) == 4
+    assert drafted(Stop("specdecpp", 0.72, Says(0.8, 0.6, 0.6, 0.9, 0.0)), 20) == 5
+    assert drafted(Stop("specdecpp", 0.7, Says(0.0)), 20) == 2, "the first token is not judged"
+    assert drafted(Stop("specdecpp", 0.7, Says(*[1.0] * 20)), 20) == 20
+
+
+def test_what_was_predicted_early_still_counts_when_the_draft_is_long_enough_to_stop() -> None:
+    how = Stop("specdecpp", 0.7, Says(0.2, 1.0, 1.0, 1.0, 1.0), shortest=4)
+    assert drafted(how, 20) == 4
+
+
+@pytest.mark.parametrize("shortest", [1, 3])
+def test_no_rule_fires_before_the_shortest_draft(shortest: int) -> None:
+    assert drafted(Stop("max-confidence", 0.8, shortest=shortest), 9) == shortest
+
+
+def test_the_factor_of_other_rules_is_the_probability_of_the_token() -> None:
+    for rule in DEFAULTS:
+        assert factor(Stop(rule), signals(chosen=0.3), position=2) == 0.3
+    assert factor(Stop("disco", 0.5, Says()), signals(chosen=0.3), position=0) == 0.3
+
+
+@pytest.mark.parametrize("rule", ["disco", "specdecpp"])
+def test_a_learned_rule_without_its_classifier_says_what_to_give(rule: str) -> None:
+    for ask in (
+        lambda: needs((Stop(rule, 0.5),)),
+        lambda: stop(Stop(rule, 0.5), signals(), position=1, previous=None, joint=1.0),
+    ):
+        with pytest.raises(UserError, match=rf"{rule} asks a classifier: {rule}\?model=FILE"):
+            ask()
+    with pytest.raises(UserError, match="asks a classifier"):
+        factor(Stop("specdecpp", 0.5), signals(), position=1)
+
+
+def test_rules_of_two_classifiers_are_two_rules() -> None:
+    one, other = Stop("disco", 0.5, SCORERS["disco"]), Stop("disco", 0.5, Says(0.5))
+    assert one == Stop("disco", 0.5, SCORERS["disco"]) and one != other
+    assert len({one, other, Stop("disco", 0.5, SCORERS["disco"])}) == 2
+    assert needs((one,)) == needs((other,)) == {"top1", "top2", "top", "place"}
+    assert Arm("d", 4, stop=one).name == "d:4~disco(0.5)"
 
 
 def test_needs_is_the_union() -> None:

@@ -1,15 +1,15 @@
 """Stop rules: after a drafted token, go on or let the target look?
 
-Rules are data (a name and a number), evaluated next to the drafter's logits. Each is one comparison
-written with plain operators, so the same function takes floats, NumPy arrays and torch tensors. The
-token that triggers a rule stays in the draft, which is what keeps stopping early lossless.
+Rules are data (a name and a number, two with a classifier as well), evaluated next to the drafter's logits.
+Each is one comparison written with plain operators, so the same function takes floats, NumPy arrays and
+torch tensors. The token that triggers a rule stays in the draft, which is what keeps stopping early lossless.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from .errors import UserError
@@ -18,50 +18,60 @@ from .types import Signals, Stop
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One comparison, the signals it reads, and the threshold its source uses."""
+    """One comparison, the signals it reads, and the threshold its source uses.
 
-    test: Callable[[Signals, Signals | None, int, Any, float], Any]
+    A `scored` rule asks the classifier that comes with it.
+    """
+
+    test: Callable[[Signals, Signals | None, int, Any, Stop], Any]
     reads: frozenset[str]
     default: float
+    scored: bool = False
 
 
-def _never(now: Signals, before: Signals | None, position: int, joint: Any, threshold: float) -> Any:
+def _never(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
     return False
 
 
-def _max_confidence(now: Signals, before: Signals | None, position: int, joint: Any, threshold: float) -> Any:
-    return now.top1 < threshold
+def _max_confidence(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return now.top1 < rule.threshold
 
 
-def _svip(now: Signals, before: Signals | None, position: int, joint: Any, threshold: float) -> Any:
-    return now.entropy**0.5 > threshold
+def _svip(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return now.entropy**0.5 > rule.threshold
 
 
-def _svip_difference(
-    now: Signals, before: Signals | None, position: int, joint: Any, threshold: float
-) -> Any:
-    return before is not None and now.entropy**0.5 - before.entropy**0.5 > threshold
+def _svip_difference(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return before is not None and now.entropy**0.5 - before.entropy**0.5 > rule.threshold
 
 
-def _adaedl(now: Signals, before: Signals | None, position: int, joint: Any, threshold: float) -> Any:
-    return 1.0 - (0.2 * now.entropy) ** 0.5 < threshold
+def _adaedl(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return 1.0 - (0.2 * now.entropy) ** 0.5 < rule.threshold
 
 
-def _logit_margin(now: Signals, before: Signals | None, position: int, joint: Any, threshold: float) -> Any:
-    return now.top1 - now.top2 < threshold
+def _logit_margin(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return now.top1 - now.top2 < rule.threshold
 
 
-def _cumulative(now: Signals, before: Signals | None, position: int, joint: Any, threshold: float) -> Any:
-    return joint < threshold
+def _cumulative(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return joint < rule.threshold
 
 
-def _perplexity(now: Signals, before: Signals | None, position: int, joint: Any, threshold: float) -> Any:
+def _perplexity(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
     # perplexity > threshold, multiplied out: a probability of 0 needs no logarithm
-    return joint * threshold ** (position + 1) < 1.0
+    return joint * rule.threshold ** (position + 1) < 1.0
 
 
-def _confidence(now: Signals, before: Signals | None, position: int, joint: Any, threshold: float) -> Any:
-    return now.chosen < threshold
+def _confidence(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return now.chosen < rule.threshold
+
+
+def _disco(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return rule.scorer.score(now) < rule.threshold
+
+
+def _specdecpp(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return 1.0 - joint > rule.threshold
 
 
 RULES: Mapping[str, Rule] = {
@@ -74,6 +84,8 @@ RULES: Mapping[str, Rule] = {
     "cumulative": Rule(_cumulative, frozenset({"chosen"}), 0.3),
     "perplexity": Rule(_perplexity, frozenset({"chosen"}), 2.0),
     "confidence": Rule(_confidence, frozenset({"chosen"}), 0.4),
+    "disco": Rule(_disco, frozenset({"top1", "top2", "top", "place"}), 0.5, scored=True),
+    "specdecpp": Rule(_specdecpp, frozenset({"hidden"}), 0.7, scored=True),
 }
 """Every rule by name.
 
@@ -91,35 +103,60 @@ RULES: Mapping[str, Rule] = {
   product of *predicted acceptances*, at 1 - 0.7.
 - `perplexity`: exp of the mean -ln(chosen) over the draft > 2, a geometric mean under one half (ours).
 - `confidence`: probability of the chosen token < 0.4 (Transformers, `assistant_confidence_threshold`).
+- `disco`: the classifier's chance that the token is accepted < 0.5. DISCO (arXiv 2405.04304) tunes its
+  threshold for speed on each data set and prints none; 0.5 is where the classifier turns from yes to no.
+- `specdecpp`: 1 less the product of the classifier's chances > 0.7 (SpecDec++, arXiv 2405.19715; its code's
+  example, while its evaluation uses 0.3).
 """
 
-DEFAULTS: Mapping[str, float] = {name: rule.default for name, rule in RULES.items()}
+DEFAULTS: Mapping[str, float] = {name: rule.default for name, rule in RULES.items() if not rule.scored}
+"""The thresholds of the rules that need nothing else."""
 
 
 def stop(rule: Stop, signals: Signals, *, position: int, previous: Signals | None, joint: Any) -> Any:
     """True when the draft should end after the token at `position` (from 0).
 
-    `joint` is the product of the chosen probabilities so far, this token's included. Signals may be
-    floats, or arrays of one shape; then the answer is an array of booleans.
+    `joint` is the product of `factor` over the draft so far, this token's included. Signals may be floats, or
+    arrays of one shape; then the answer is an array of booleans. A rule that asks a classifier takes floats.
 
     Raises:
-        UserError: there is no rule of this name.
+        UserError: there is no rule of this name, or it has no classifier to ask.
     """
-    return _rule(rule.rule).test(signals, previous, position, joint, rule.threshold)
+    test = _rule(rule).test
+    return position + 1 >= rule.shortest and test(signals, previous, position, joint, rule)
 
 
-@cache
+def factor(rule: Stop, signals: Signals, *, position: int) -> Any:
+    """What the token at `position` adds to the product `joint` that `stop` is told: its probability.
+
+    For `specdecpp`, the classifier's chance. It reads the state that a token leaves behind, so at each
+    position it judges the token before; at the first that is a committed one, which counts as 1, as in the
+    paper's code.
+
+    Raises:
+        UserError: the rule has no classifier to ask, or the drafter nothing for it to read.
+    """
+    if rule.rule != "specdecpp":
+        return signals.chosen
+    _rule(rule)
+    return rule.scorer.score(signals) if position else 1.0
+
+
+@lru_cache(maxsize=256)  # a threshold that moves makes a new rule each round
 def needs(rules: tuple[Stop, ...]) -> frozenset[str]:
-    """The signals that `rules` read, out of top1, top2, entropy and chosen.
+    """The signals that `rules` read, by the names of their fields.
 
     Raises:
-        UserError: there is no rule of this name.
+        UserError: there is no rule of this name, or it has no classifier to ask.
     """
-    return frozenset().union(*(_rule(r.rule).reads for r in rules))
+    return frozenset().union(*(_rule(rule).reads for rule in rules))
 
 
-def _rule(name: str) -> Rule:
+def _rule(asked: Stop) -> Rule:
     try:
-        return RULES[name]
+        rule = RULES[asked.rule]
     except KeyError:
-        raise UserError(f"no stop rule named {name!r}; there are {', '.join(RULES)}") from None
+        raise UserError(f"no stop rule named {asked.rule!r}; there are {', '.join(RULES)}") from None
+    if rule.scored and asked.scorer is None:
+        raise UserError(f"the stop rule {asked.rule} asks a classifier: {asked.rule}?model=FILE gives it one")
+    return rule
