@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import islice
 from math import log
 
-from ..stops import stop
+from ..stops import factor, needs, stop
 from ..types import Draft, Job, Signals
 
 
@@ -16,17 +17,20 @@ def chain(job: Job, steps: Iterable[tuple[int, Signals]]) -> Draft:
     The token that triggers a rule is kept. The probabilities are the `chosen` of each step: the drafter's
     own estimates.
     """
+    placed = "place" in needs(job.stops)
     tokens: list[int] = []
     probs: list[float] = []
     signals: list[Signals] = []
     previous: Signals | None = None
     joint = 1.0
     for position, (token, now) in enumerate(islice(steps, job.length)):
+        if placed:
+            now = replace(now, place=job.request.position + position)
         tokens.append(token)
         probs.append(now.chosen)
         signals.append(now)
-        joint *= now.chosen
         rule = job.stop_at(position)
+        joint *= factor(rule, now, position=position)
         if rule.rule != "never" and stop(rule, now, position=position, previous=previous, joint=joint):
             break
         previous = now

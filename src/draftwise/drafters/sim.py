@@ -9,12 +9,15 @@ import numpy as np
 
 from ..laws import Law, Vector, draw, softmax
 from ..roles import GradeJob
-from ..stops import stop
+from ..stops import factor, stop
 from ..types import Draft, Grade, Job, Request, Signals
 
 
 class SimDrafter:
-    """Drafts from a law of its own: sampled when the request samples, else the likeliest token."""
+    """Drafts from a law of its own: sampled when the request samples, else the likeliest token.
+
+    The law after a text is also what it has for a hidden state there.
+    """
 
     def __init__(self, law: Law, *, sampled: bool | None = None) -> None:
         self.law, self.sampled = law, sampled
@@ -29,9 +32,7 @@ class SimDrafter:
 
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         """One grade per committed token, from the law after the text before it."""
-        return [
-            [self._grade(job, k) for k in range(len(job.request.tokens) - job.start)] for job in jobs
-        ]
+        return [[self._grade(job, k) for k in range(len(job.request.tokens) - job.start)] for job in jobs]
 
     def _grade(self, job: GradeJob, k: int) -> Grade:
         tokens, at = job.request.tokens, job.start + k
@@ -40,10 +41,11 @@ class SimDrafter:
         sampled = self._samples(job.request)
         q = law if sampled else np.eye(len(law))[pick]
         accept = min(1.0, float(q[x]) / job.probs[k])
+        signals = _signals(law, x if sampled else pick, at - job.request.prompt_length)
         if job.request.sampling.greedy:  # the target's law is one-hot
-            return Grade(accept, accept, _signals(law, x if sampled else pick))
+            return Grade(accept, accept, signals)
         overlap = nan if job.laws is None else float(np.minimum(job.laws[k], q).sum())
-        return Grade(accept, overlap, _signals(law, x if sampled else pick))
+        return Grade(accept, overlap, signals)
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """The request itself is all the state there is."""
@@ -64,9 +66,10 @@ class SimDrafter:
             history.append(token)
             probs.append(float(q[token]))
             rows.append(q)
-            signals.append(_signals(q, token))
-            joint *= probs[-1]
-            if stop(job.stop_at(i), signals[-1], position=i, previous=previous, joint=joint):
+            signals.append(_signals(q, token, job.request.position + i))
+            rule = job.stop_at(i)
+            joint *= factor(rule, signals[-1], position=i)
+            if stop(rule, signals[-1], position=i, previous=previous, joint=joint):
                 break
             previous = signals[-1]
         return Draft.chain(
@@ -81,7 +84,10 @@ class SimDrafter:
         return not request.sampling.greedy if self.sampled is None else self.sampled
 
 
-def _signals(q: Vector, token: int) -> Signals:
-    second, first = np.sort(q)[-2:]
+def _signals(q: Vector, token: int, place: int) -> Signals:
+    top = tuple(np.sort(q)[: -TOP - 1 : -1].tolist())
     entropy = float(-(q * np.log(np.maximum(q, 1e-300))).sum())
-    return Signals(float(first), float(second), entropy, float(q[token]))
+    return Signals(top[0], top[1], entropy, float(q[token]), place, top, q)
+
+
+TOP = 10
