@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from scripts.theory.estimators import (
+from scripts.theory.enumeration import (
     Chain,
     Drafter,
     History,
@@ -22,12 +22,10 @@ from scripts.theory.estimators import (
     near,
     random_law,
     rounds,
-    seen,
     signals,
-    steps,
     texts,
-    windows,
 )
+from scripts.theory.estimators import seen, steps, windows
 
 from draftwise.cursors import FORMS, Cursor, weighted, window
 from draftwise.drafters.sim import SimDrafter

@@ -2,202 +2,35 @@
 
     python -m scripts.theory.estimators [--pictures docs/pictures]
 
-The truth comes from speculative sampling itself: every draft, every acceptance, every residual token, with
-its probability. Laws are callables from the whole history to probabilities, so nothing is i.i.d.
+The forms are those of `draftwise.cursors`; the truth is speculative sampling itself, enumerated.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from scripts.theory.enumeration import (
+    Chain,
+    Drafter,
+    History,
+    Law,
+    Picked,
+    Vector,
+    chunk,
+    count,
+    greedy,
+    near,
+    one_hot,
+    random_law,
+    rounds,
+    texts,
+)
 
 from draftwise.cursors import FORMS, Cursor, weighted, window
-from draftwise.stops import stop
-from draftwise.types import NEVER, Grade, Signals, Stop
-
-History = tuple[int, ...]
-Vector = NDArray[np.float64]
-Law = Callable[[History], Vector]
-
-
-def random_law(vocab: int, seed: int, *, sharp: float = 1.0) -> Law:
-    """A law that depends on the whole history; `sharp` above 1 makes its rows less even."""
-    rows: dict[History, Vector] = {}
-
-    def law(history: History) -> Vector:
-        if history not in rows:
-            weights = np.random.default_rng([seed, *history]).exponential(size=vocab) ** sharp
-            rows[history] = weights / weights.sum()
-        return rows[history]
-
-    return law
-
-
-def near(law: Law, other: Law, share: float) -> Law:
-    """A law between two: `share` of the second."""
-    return lambda history: (1.0 - share) * law(history) + share * other(history)
-
-
-def greedy(law: Law) -> Law:
-    """All weight on the likeliest token, the lowest id among equals."""
-    return lambda history: one_hot(int(law(history).argmax()), len(law(history)))
-
-
-def one_hot(token: int, vocab: int) -> Vector:
-    """The law of a token that is certain."""
-    row = np.zeros(vocab)
-    row[token] = 1.0
-    return row
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """A model that drafts token by token from a law of its own, and stops by `stops`."""
-
-    law: Law
-    length: int
-    stops: tuple[Stop, ...] = (NEVER,)
-
-    def drafts(self, history: History) -> Iterator[tuple[History, list[Vector], float]]:
-        """Every draft with the rows it was drawn from and its probability."""
-        yield from self._drafts(history, (), [], 1.0, ())
-
-    def _drafts(
-        self, history: History, draft: History, rows: list[Vector], prob: float, seen: tuple[Signals, ...]
-    ) -> Iterator[tuple[History, list[Vector], float]]:
-        if len(draft) == self.length or (draft and self._ends(seen)):
-            yield draft, rows, prob
-            return
-        q = self.law(history + draft)
-        for token in np.flatnonzero(q).tolist():
-            now = (*seen, signals(q, token))
-            yield from self._drafts(history, (*draft, token), [*rows, q], prob * float(q[token]), now)
-
-    def _ends(self, seen: tuple[Signals, ...]) -> bool:
-        at = len(seen) - 1
-        joint = float(np.prod([s.chosen for s in seen]))
-        rule = self.stops[min(at, len(self.stops) - 1)]
-        return bool(stop(rule, seen[at], position=at, previous=seen[at - 1] if at else None, joint=joint))
-
-    def grades(self, p: Law, history: History, text: History) -> list[Grade]:
-        """Its grade for every token of `text` after `history`."""
-        grades = []
-        for i, token in enumerate(text):
-            before = history + text[:i]
-            grades.append(grade(p(before), self.law(before), token))
-        return grades
-
-
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """A lookup: where a round starts it picks all its tokens at once."""
-
-    pick: Callable[[History], History]
-    length: int
-
-    def drafts(self, history: History) -> Iterator[tuple[History, list[Vector], float]]:
-        """The one draft that it makes; a picked token is one of which its drafter is certain."""
-        draft = self.pick(history)[: self.length]
-        vocab = max(draft, default=0) + 1
-        yield draft, [one_hot(token, vocab) for token in draft], 1.0
-
-    def grades(self, p: Law, history: History, text: History) -> list[Grade]:
-        """Its grade for every token of `text`, had its round started right after `history`."""
-        draft = self.pick(history)[: self.length]
-        rows = [p(history + text[:i]) for i in range(len(text))]
-        return [grade(rows[i], one_hot(d, len(rows[i])), text[i]) for i, d in enumerate(draft[: len(text)])]
-
-
-Drafter = Chain | Picked
-
-
-def signals(q: Vector, token: int) -> Signals:
-    """What a stop rule sees of one row."""
-    top = np.sort(q)[::-1]
-    entropy = float(-sum(x * np.log(x) for x in q if x > 0.0))
-    return Signals(float(top[0]), float(top[1]), entropy, float(q[token]))
-
-
-def grade(p: Vector, q: Vector, token: int) -> Grade:
-    """accept = min(1, q(x) / p(x)) and overlap = sum_v min(p, q)."""
-    return Grade(min(1.0, float(q[token] / p[token])), float(np.minimum(p, q).sum()), signals(q, token))
-
-
-def rounds(p: Law, drafter: Drafter, history: History) -> dict[History, float]:
-    """The law of what one round writes: its accepted tokens and the target's own (Leviathan et al. 2023)."""
-    out: dict[History, float] = defaultdict(float)
-    for draft, rows, prob in drafter.drafts(history):
-        left = prob
-        for j, token in enumerate(draft):
-            row = p(history + draft[:j])
-            q = np.zeros(len(row))
-            q[: len(rows[j])] = rows[j]
-            kept = min(1.0, float(row[token] / q[token]))
-            residual = np.maximum(row - q, 0.0)
-            for other in np.flatnonzero(residual).tolist() if kept < 1.0 else ():
-                share = float(residual[other] / residual.sum())
-                out[(*draft[:j], other)] += left * (1.0 - kept) * share
-            left *= kept
-            if left == 0.0:
-                break
-        else:
-            row = p(history + draft)
-            for other in np.flatnonzero(row).tolist():
-                out[(*draft, other)] += left * float(row[other])
-    return dict(out)
-
-
-def chunk(p: Law, drafter: Drafter, history: History = ()) -> float:
-    """The true E[L]: the tokens of one round, the target's own included."""
-    return sum(prob * len(tokens) for tokens, prob in rounds(p, drafter, history).items())
-
-
-def ends(p: Law, drafter: Drafter, budget: int, history: History = ()) -> dict[tuple[History, int], float]:
-    """The chance that the text starts so *and* that one of the arm's own rounds ends right there.
-
-    Keys are (the first `budget` tokens, position from 1); a text ends where its budget does.
-    """
-    out: dict[tuple[History, int], float] = defaultdict(float)
-    law = cache(lambda text: rounds(p, drafter, history + text))
-
-    def go(text: History, marks: tuple[int, ...], prob: float) -> None:
-        if len(text) >= budget:
-            for mark in marks:
-                out[text[:budget], mark] += prob
-            return
-        for tokens, chance in law(text).items():
-            go(text + tokens, (*marks, len(text) + len(tokens)), prob * chance)
-
-    go((), (), 1.0)
-    return dict(out)
-
-
-def count(p: Law, drafter: Drafter, budget: int, history: History = ()) -> float:
-    """The true mean number of rounds for a text of `budget` tokens."""
-    if budget <= 0:
-        return 0.0
-    laws = rounds(p, drafter, history).items()
-    return 1.0 + sum(
-        prob * count(p, drafter, budget - len(tokens), history + tokens) for tokens, prob in laws
-    )
-
-
-def texts(p: Law, length: int, history: History = ()) -> Iterator[tuple[History, float]]:
-    """Every text of `length` tokens that the target may write, with its probability."""
-    if not length:
-        yield (), 1.0
-        return
-    row = p(history)
-    for token in np.flatnonzero(row).tolist():
-        for rest, prob in texts(p, length - 1, (*history, token)):
-            yield (token, *rest), float(row[token]) * prob
+from draftwise.types import NEVER, Grade
 
 
 def moments(values: Iterator[tuple[float, float]]) -> tuple[float, float]:
@@ -260,3 +93,127 @@ def _picked_steps(p: Law, drafter: Picked, text: History, form: str, history: Hi
             if now.accept == 0.0:
                 break
     return out
+
+
+def clustered(length: int) -> tuple[Law, Chain]:
+    """Half the texts are all `a`, half all `b`, and the drafter knows `a` only.
+
+    The counterexample to the product form: one token tells how all the others will go.
+    """
+
+    def p(history: History) -> Vector:
+        return one_hot(history[0], 2) if history else np.array([0.5, 0.5])
+
+    return p, Chain(lambda history: one_hot(0, 2), length)
+
+
+def locked(length: int = 4) -> tuple[Law, Chain, Chain]:
+    """`steady` is right half the time; `starter` is right 3 times in 10 at first, and then always.
+
+    Token 2 never comes: a drafter that puts 1 - c of its weight there accepts any text with chance c.
+    """
+    p = np.array([0.5, 0.5, 0.0])
+
+    def right(chance: float) -> Vector:
+        return chance * p + (1.0 - chance) * one_hot(2, 3)
+
+    steady = Chain(lambda history: right(0.5), length)
+    starter = Chain(lambda history: right(1.0 if history else 0.3), length)
+    return lambda history: p, steady, starter
+
+
+def example() -> tuple[Law, dict[str, Drafter], Drafter]:
+    """A target over three tokens, drafters of each kind, and the one that wrote the text."""
+    p = random_law(3, 1, sharp=1.5)
+    q = near(p, random_law(3, 2, sharp=2.0), 0.7)
+
+    def lookup(history: History) -> History:
+        first = int(p(history).argmax())
+        return (first, int(p((*history, first)).argmax()), first, 0)
+
+    kinds: dict[str, Drafter] = {
+        "model": Chain(q, 4),
+        "greedy model": Chain(greedy(q), 4),
+        "lookup": Picked(lookup, 4),
+    }
+    return p, kinds, Chain(near(p, random_law(3, 3, sharp=2.0), 0.8), 4)
+
+
+def forms(p: Law, drafter: Drafter, played: Drafter) -> dict[str, tuple[float, float]]:
+    """Mean and variance of every way to know a drafter's chunk."""
+    return {
+        "rb": windows(p, drafter, "rb"),
+        "ratio": windows(p, drafter, "ratio"),
+        "product": windows(p, drafter, "product"),
+        "weighted": seen(p, drafter, played, "rb"),
+        "cut off": seen(p, drafter, played, "rb", weigh=False),
+        "own rounds": own(p, drafter),
+    }
+
+
+def sums(p: Law, drafter: Drafter, budget: int) -> dict[str, float]:
+    """Mean rounds of a text of `budget` tokens: the truth, and the mean of each form's steps."""
+    out = {"truth": count(p, drafter, budget)}
+    for form in FORMS:
+        law = texts(p, budget)
+        out[form] = sum(prob * (sum(steps(p, drafter, text, form)[:-1]) + 1.0) for text, prob in law)
+    return out
+
+
+def draw(path: Path) -> None:
+    """The counterexample by draft length, and the variance of each form."""
+    from scripts.theory.plot import panels, save
+
+    figure, (left, right) = panels(2)
+    lengths = range(1, 11)
+    laws = [clustered(length) for length in lengths]
+    left.plot(lengths, [chunk(*law) for law in laws], label="truth")
+    left.plot(lengths, [windows(*law, "rb")[0] for law in laws], "o", ms=4, label="rb, ratio: mean")
+    left.plot(lengths, [windows(*law, "product")[0] for law in laws], "s-", ms=4, label="product: mean")
+    left.set(title="Clustered agreement", xlabel="draft length", ylabel="tokens per round")
+    left.legend()
+    p, kinds, played = example()
+    for at, (name, drafter) in enumerate(kinds.items()):
+        values = {form: v for form, (_, v) in forms(p, drafter, played).items() if form != "cut off"}
+        places = [i + 0.25 * (at - 1) for i in range(len(values))]
+        right.bar(places, list(values.values()), 0.22, label=name)
+    right.set(yscale="log", title="Variance of one estimate", ylabel="tokens squared")
+    right.set_xticks(
+        range(len(values)),
+        [f"{form}\n(biased)" if form == "product" else form.replace(" ", "\n") for form in values],
+    )
+    right.set_ylim(top=20.0)
+    right.legend(ncols=3, loc="upper left", columnspacing=1.0)
+    save(figure, path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
+    folder = parser.parse_args().pictures
+    p, kinds, played = example()
+    for name, drafter in kinds.items():
+        print(f"\n{name}: truth {chunk(p, drafter):.4f}")
+        for form, (mean, variance) in forms(p, drafter, played).items():
+            print(f"  {form:<11}{mean:.4f}  variance {variance:.4f}  bias {mean - chunk(p, drafter):+.1e}")
+        whole = sums(p, drafter, 6).items()
+        print("  rounds of six tokens:", ", ".join(f"{form} {mean:.4f}" for form, mean in whole))
+    print("\nclustered agreement: length, truth, rb, product")
+    for length in (2, 5, 10):
+        law, drafter = clustered(length)
+        values = chunk(law, drafter), windows(law, drafter, "rb")[0], windows(law, drafter, "product")[0]
+        print(length, *(f"{v:.4f}" for v in values))
+    law, steady, starter = locked()
+    print("\ntruth: steady", chunk(law, steady), "starter", chunk(law, starter))
+    for name, writer in (("steady", steady), ("starter", starter)):
+        for weigh in (False, True):
+            pair = [seen(law, drafter, writer, "rb", weigh=weigh)[0] for drafter in (steady, starter)]
+            print(f"{name} plays, {'weighted' if weigh else 'cut off'}: {pair[0]:.4f} {pair[1]:.4f}")
+    draw(folder / "estimators.svg")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
