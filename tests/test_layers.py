@@ -38,7 +38,8 @@ LAYERS = [
     {"simulate"},
     {"drafters", "targets", "loop"},
     {"policies"},
-    {"build"},
+    {"build", "state", "fingerprints"},
+    {"statefile"},
     {"decoder", "chat"},
     {"hosts", "cli"},
 ]
@@ -57,6 +58,7 @@ TORCH = {
     "sampling",
     "models",
     "drafters.lm",
+    "drafters.states",
     "targets.hf",
     "targets.checks",
     "hosts.transformers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any
@@ -13,8 +13,10 @@ from torch import Tensor
 from ..roles import GradeJob
 from ..rows import Rows
 from ..sampling import draw, likeliest, warp, warpers
-from ..stops import needs, stop
+from ..scorers import TOP
+from ..stops import factor, needs, stop
 from ..types import Draft, Grade, Job, Request, Sampling, Signals
+from .states import States
 
 LONG = 16  # pending tokens from which a row catches up in a pass of its own
 
@@ -64,6 +66,8 @@ class LMDrafter:
         self.vocab_size, self.sample = vocab_size, sample
         self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
+        self.states: States | None = None  # from the first rule on that reads them
+        self.hidden: Tensor | None = None  # those that the latest logits came from, shape (rows, width)
 
     def hint(self, request: Request) -> float:
         """Always ready."""
@@ -81,12 +85,14 @@ class LMDrafter:
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain per job; every row takes part in each pass until the last one has its draft."""
         chains = [Chain(job, needs(job.stops)) for job in jobs]
+        self._watch(chain.needs for chain in chains)
         logits, rows = self._catch_up([job.request for job in jobs])
         while True:
             picks = likeliest(logits if logits.shape[-1] <= self.vocab_size else logits[:, : self.vocab_size])
             for chain, row in zip(chains, rows, strict=True):
                 if not chain.done:
-                    self._extend(chain, logits[row], picks[row])
+                    hidden = self.hidden[row] if self.hidden is not None else None
+                    self._extend(chain, logits[row], picks[row], hidden)
             if all(chain.done for chain in chains):
                 return [self._made(chain) for chain in chains]
             logits = self._step(chains, rows)
@@ -94,18 +100,22 @@ class LMDrafter:
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         """One grade per committed token: from the rows it was drafted with, and one pass over the others."""
-        known = [_rows_of_draft(job) for job in jobs]
+        self._watch(job.signals for job in jobs)
+        known = [_rows_of_draft(job) if "hidden" not in job.signals else [] for job in jobs]
         missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, known, strict=True)]
         wanted = [(job, n) for job, n in zip(jobs, missing, strict=True) if n > 0]
         read = iter(self._read(wanted) if wanted else ())
         grades = []
         for job, rows, n in zip(jobs, known, missing, strict=True):
-            parts = ([torch.stack(rows)] if rows else []) + ([next(read)] if n > 0 else [])
-            grades.append(self._grades(job, torch.cat(parts)))
+            logits, states = next(read) if n > 0 else (torch.stack(rows), None)
+            if rows and n > 0:
+                logits = torch.cat((torch.stack(rows), logits))
+            grades.append(self._grades(job, logits, states))
         return grades
 
-    def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[Tensor]:
-        """The logits that each job's last `n` tokens were to be guessed from, shape (n, vocabulary) each."""
+    def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
+        """The logits that each job's last `n` tokens were to be guessed from, shape (n, vocabulary) each, and
+        the hidden states that these came from, shape (n, width), where any rule reads them."""
         rows, held = self._rows_of([job.request for job, _ in wanted]), self.rows.held
         texts: list[list[int]] = [[]] * len(wanted)
         for row, (job, n) in zip(rows, wanted, strict=True):
@@ -121,12 +131,14 @@ class LMDrafter:
         logits = self.rows.feed(0, texts, widest, slots=slots)[..., : self.vocab_size]
         for job, _ in wanted:
             self.places[job.request.id] = Place(len(job.request.tokens) - 1)
-        return [
-            logits[row, len(texts[row]) - n : len(texts[row])]
+        states = None if self.states is None else self.states.latest
+        ends = [
+            (row, slice(len(texts[row]) - n, len(texts[row])))
             for row, (_, n) in zip(rows, wanted, strict=True)
         ]
+        return [(logits[end], None if states is None else states[end]) for end in ends]
 
-    def _grades(self, job: GradeJob, logits: Tensor) -> list[Grade]:
+    def _grades(self, job: GradeJob, logits: Tensor, states: Tensor | None) -> list[Grade]:
         """Grades of the job's tokens from the drafter's logits there, shape (tokens, vocabulary)."""
         tokens = job.request.tokens[job.start :]
         sampling = job.request.sampling
@@ -147,7 +159,12 @@ class LMDrafter:
                 overlap = job.laws.gather(1, ids[:, None])[:, 0].tolist()
         signals: list[Signals | None] = [None] * len(tokens)
         if job.signals:
-            signals = [_signals(row, pick, job.signals) for row, pick in zip(logits, picks, strict=True)]
+            first = job.start - job.request.prompt_length
+            hidden = states if states is not None else [None] * len(tokens)
+            signals = [
+                _signals(row, pick, job.signals, first + i, state)
+                for i, (row, pick, state) in enumerate(zip(logits, picks, hidden, strict=True))
+            ]
         return [Grade(*grade) for grade in zip(accept, overlap, signals, strict=True)]
 
     def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, list[int]]:
@@ -167,10 +184,22 @@ class LMDrafter:
         widths = [len(t) for t in texts]
         keep = 1 if len(texts) == 1 else max(widths) - min(widths) + 1
         logits = self.rows.feed(0, texts, keep, slots=slots)
-        if keep == 1:
-            return logits[:, 0], rows
-        last = torch.tensor([keep - 1 - max(widths) + w for w in widths], device=logits.device)
-        return logits[torch.arange(len(texts), device=logits.device), last], rows
+        return self._ends(logits, [keep - 1 - max(widths) + w for w in widths]), rows
+
+    def _ends(self, logits: Tensor, ends: Sequence[int]) -> Tensor:
+        """Of logits of shape (rows, positions, vocabulary), those at each row's end; so with the states."""
+        device, keep = logits.device, logits.shape[1]
+        which: Any = (slice(None), 0)
+        if keep > 1:
+            which = (torch.arange(len(ends), device=device), torch.tensor(ends, device=device))
+        states = None if self.states is None else self.states.latest
+        self.hidden = None if states is None else states[:, -keep:][which]
+        return logits[which]
+
+    def _watch(self, read: Iterable[frozenset[str]]) -> None:
+        """Keep hidden states from now on, if any of these rules read them."""
+        if self.states is None and any("hidden" in names for names in read):
+            self.states = States(self.rows.model)
 
     def _rows_of(self, requests: Sequence[Request]) -> list[int]:
         """Each request's row, brought to the front and rewound to what is still its text."""
@@ -184,7 +213,7 @@ class LMDrafter:
             self.rows.held[row] = min(matched, len(request.tokens) - 1)
         return rows
 
-    def _extend(self, chain: Chain, row: Tensor, pick: int) -> None:
+    def _extend(self, chain: Chain, row: Tensor, pick: int, hidden: Tensor | None) -> None:
         """Choose one more token, keep it, and see whether to stop after it."""
         job = chain.job
         if self._sampled(chain):
@@ -198,11 +227,12 @@ class LMDrafter:
         position = len(chain.tokens) - 1
         chain.done = len(chain.tokens) >= job.length
         if chain.needs:
-            signals = _signals(row[: self.vocab_size], pick, chain.needs)
+            place = job.request.position + position
+            signals = _signals(row[: self.vocab_size], pick, chain.needs, place, hidden)
             previous = chain.signals[-1] if chain.signals else None
             chain.signals.append(signals)
-            chain.joint *= signals.chosen
             rule = job.stop_at(position)
+            chain.joint *= factor(rule, signals, position=position)
             chain.done |= stop(rule, signals, position=position, previous=previous, joint=chain.joint)
 
     def _sampled(self, chain: Chain) -> bool:
@@ -219,7 +249,7 @@ class LMDrafter:
         texts = [[0]] * len(chains)
         for chain, row in zip(chains, rows, strict=True):
             texts[row] = chain.tokens[-1:]
-        logits = self.rows.feed(0, texts, 1)[:, 0]
+        logits = self._ends(self.rows.feed(0, texts, 1), [0] * len(texts))
         for chain, row in zip(chains, rows, strict=True):
             if chain.done:
                 self.rows.held[row] -= 1
@@ -247,9 +277,14 @@ def _rows_of_draft(job: GradeJob) -> list[Tensor]:
     return list(job.draft.rows[:through])
 
 
-def _signals(row: Tensor, pick: int, wanted: frozenset[str]) -> Signals:
-    """The stop signals of the raw softmax at temperature 1; what no rule reads is left at 0."""
+def _signals(row: Tensor, pick: int, wanted: frozenset[str], place: int, hidden: Tensor | None) -> Signals:
+    """The stop signals of the raw softmax at temperature 1; what no rule reads is left out."""
     logp = row.float().log_softmax(-1)
-    top = logp.topk(2).values.exp().tolist() if wanted & {"top1", "top2"} else (0.0, 0.0)
+    top: list[float] = []
+    if wanted & {"top1", "top2", "top"}:
+        top = logp.topk(min(TOP if "top" in wanted else 2, len(logp))).values.exp().tolist()
     entropy = float(-(logp.exp() * logp).nansum()) if "entropy" in wanted else 0.0
-    return Signals(top[0], top[1], entropy, float(logp[pick].exp()))
+    first, second = (*top, 0.0, 0.0)[:2]
+    state = hidden.float().numpy(force=True) if hidden is not None and "hidden" in wanted else None
+    known = tuple(top) if "top" in wanted else ()
+    return Signals(first, second, entropy, float(logp[pick].exp()), place, known, state)

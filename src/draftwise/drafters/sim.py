@@ -9,6 +9,7 @@ import numpy as np
 
 from ..laws import Law, Vector, draw, softmax
 from ..roles import GradeJob
+from ..scorers import TOP
 from ..stops import factor, stop
 from ..types import Draft, Grade, Job, Request, Signals
 
@@ -88,6 +89,3 @@ def _signals(q: Vector, token: int, place: int) -> Signals:
     top = tuple(np.sort(q)[: -TOP - 1 : -1].tolist())
     entropy = float(-(q * np.log(np.maximum(q, 1e-300))).sum())
     return Signals(top[0], top[1], entropy, float(q[token]), place, top, q)
-
-
-TOP = 10
