@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from .events import Stats
 from .loop import Loop
 from .policies import Method, method
 from .roles import Drafter, Target
+from .statefile import StateFile, usable
 from .text import TARGET, Detokenizer, Piece, StopStrings
 from .types import Request, Round, Sampling
 
@@ -38,7 +40,9 @@ class Output:
 class Decoder:
     """Writes a target model's own text, faster: drafted by several drafters, chosen by a policy.
 
-    Greedy text is the target's own token for token; sampled text has the target's exact law.
+    Greedy text is the target's own token for token; sampled text has the target's exact law. With a `state`
+    file the policy starts from what it learnt before, and saves after every finished text; `state.save()`
+    saves at any time.
     """
 
     def __init__(
@@ -50,11 +54,15 @@ class Decoder:
         *,
         eos: Iterable[int] = (),
         seed: int = 0,
+        state: StateFile | None = None,
     ) -> None:
         self.tokenizer, self.eos = tokenizer, frozenset(eos)
         self.loop = Loop(target, drafters, method.policy, method.recorder, seed=seed)
         self.writers: dict[int, Writer] = {}
         self.last = Output()
+        self.state = state
+        if state is not None:
+            state.load()
 
     @classmethod
     def from_pretrained(
@@ -70,26 +78,31 @@ class Decoder:
         trust_remote_code: bool = False,
         pack: bool = True,
         seed: int = 0,
+        state: str | Path | None = None,
     ) -> Decoder:
         """Load a target, its tokenizer and its drafters; models may be names or loaded already.
 
         A model is a Hugging Face id, a local folder or `zoo:NAME`; a drafter is a model, or `none`,
         `ngram`, `suffix`, `retrieval:PATH`, with options as `ngram?min=2&max=4`. The policy's default is
         `ucb1` over the drafters, or `none` without any. `pack` lays out the linear weights of models loaded
-        here for fast CPU passes (see `draftwise.packed`); models given as objects are never changed.
+        here for fast CPU passes (see `draftwise.packed`); models given as objects are never changed. `state`
+        is a file for what the policy learns; one of other models or arms is left alone, with a warning.
 
         Raises:
-            UserError: an unknown name or option, or models that do not fit together.
+            UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
         """
         from .build import build_drafters, build_target, eos_ids
 
+        path = None if state is None else usable(state)
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         built, model, tokenizer = build_target(target, tokenizer, pack=pack, device_map=device_map, **load)
         team = build_drafters(drafters, built, tokenizer, target, pack=pack, **load)
         policy = policy or ("ucb1" if any(name != "none" for name in team) else "none")
-        return cls(
-            built, team, method(policy, list(team)), tokenizer, eos=eos_ids(model, tokenizer), seed=seed
-        )
+        chosen, asked = method(policy, list(team)), dict(zip(team, drafters, strict=True))
+        file = None
+        if path is not None:
+            file = StateFile.of(path, chosen.policy, name=policy, target=target, drafters=asked)
+        return cls(built, team, chosen, tokenizer, eos=eos_ids(model, tokenizer), seed=seed, state=file)
 
     # -- text in, text out --------------------------------------------------------------------------
 
@@ -187,6 +200,7 @@ class Decoder:
             del self.writers[request.id]
             self.last = writer.output()
             self.last.samples = [self.last]
+            self._keep()
         yield from writer.fresh()
 
     def _run(
@@ -200,9 +214,10 @@ class Decoder:
                     mine.append(self.loop.add(*job))
                     self._writer(mine[-1], stop)
                 self._step()
-                for request in mine:
-                    if request.done and request.id in self.writers:
-                        outputs[request.id] = self.writers.pop(request.id).output()
+                finished = [r.id for r in mine if r.done and r.id in self.writers]
+                outputs |= {number: self.writers.pop(number).output() for number in finished}
+                if finished:
+                    self._keep()
                 if len(outputs) == len(mine) and not self.loop.open:
                     return [outputs[request.id] for request in mine]
         finally:
@@ -215,6 +230,10 @@ class Decoder:
         for round in self.loop.step():
             if round.request in self.writers:
                 self.writers[round.request].add(round)
+
+    def _keep(self) -> None:
+        if self.state is not None:
+            self.state.keep()
 
     def _writer(self, request: Request, stop: Sequence[str]) -> Writer:
         self.writers[request.id] = Writer(self.tokenizer, tuple(stop))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_type_hints
 
 from typer import Option
 
@@ -43,6 +44,10 @@ class ModelOptions:
             **MODELS,
         ),
     ] = None
+    state: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Keep what the policy learns in this file, and start from it.", **MODELS),
+    ] = None
     dtype: Annotated[str, Option(help="auto, float32, bfloat16 or float16.", **MODELS)] = "auto"
     device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.", **MODELS)] = "auto"
     trust_remote_code: Annotated[
@@ -74,6 +79,7 @@ class ModelOptions:
         with waiting(f"Loading {self.target}"):
             from draftwise import Decoder
 
+            warnings.showwarning = _show_warning
             return Decoder.from_pretrained(
                 self.target,
                 drafters=names,
@@ -82,7 +88,25 @@ class ModelOptions:
                 device=self.device,
                 trust_remote_code=self.trust_remote_code,
                 seed=0 if seed is None else seed,
+                state=self.state,
             )
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """The library's own warnings are one line each; others look as always."""
+    from draftwise.statefile import StateWarning
+
+    if issubclass(category, StateWarning):
+        print("warning:", message, file=sys.stderr)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

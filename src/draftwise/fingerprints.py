@@ -1,0 +1,71 @@
+"""What tells one model from another, without reading all of it: is a saved number about these models?"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from . import registry
+from .models import resolve
+from .roles import Drafter
+
+SAMPLES, BYTES = 64, 64  # places in a file of weights, and bytes read at each
+HEADER = 1 << 20  # of a Safetensors header, which names every tensor with its shape
+VALUES = 8  # of each parameter of a model in memory
+
+
+def drafter_fingerprint(asked: Any) -> str:
+    """A drafter's fingerprint: a lookup is known by its name and options, a model by its weights.
+
+    `asked` is what `Decoder.from_pretrained` takes.
+    """
+    if isinstance(asked, str):
+        spec = registry.parse(asked)
+        if spec.name == "lm":
+            return model_fingerprint(spec.path)
+        known = spec.name in registry.names("drafters")
+        return asked.strip() if known else model_fingerprint(asked.strip().partition("?")[0])
+    if isinstance(asked, Drafter):
+        return f"{type(asked).__module__}.{type(asked).__qualname__}"
+    return model_fingerprint(asked)
+
+
+def model_fingerprint(model: Any) -> str:
+    """SHA-256 over a model's configuration, its tensors' names and shapes, and a sample of their values.
+
+    `model` is a name or a loaded model. The same model by name and in memory has two fingerprints.
+    """
+    return _of_folder(_folder(model)) if isinstance(model, str) else _of_parameters(model)
+
+
+def _folder(name: str) -> Path:
+    """Where the files of a model lie that has been loaded."""
+    found = Path(resolve(name))
+    if not found.is_dir():
+        from transformers.utils.hub import cached_file
+
+        found = Path(str(cached_file(name, "config.json", local_files_only=True))).parent
+    return found
+
+
+def _of_folder(folder: Path) -> str:
+    digest = sha256((folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(HEADER))
+            for i in range(SAMPLES):
+                file.seek(i * max(0, size - BYTES) // (SAMPLES - 1))
+                digest.update(file.read(BYTES))
+    return digest.hexdigest()
+
+
+def _of_parameters(model: Any) -> str:
+    digest = sha256(str(type(model).__qualname__).encode())
+    for name, tensor in model.named_parameters():
+        flat = tensor.detach().flatten()
+        some = [] if tensor.is_meta else flat[:: max(1, len(flat) // VALUES)][:VALUES].float().tolist()
+        digest.update(f"{name} {tuple(tensor.shape)} {some}\n".encode())
+    return digest.hexdigest()
