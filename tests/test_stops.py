@@ -137,9 +137,13 @@ class OnlyReads:
         return {"top": (), "place": 3, "hidden": np.ones(2)}.get(name, 0.5)
 
 
+def ones(*shape: int) -> Any:
+    return np.ones(shape, np.float32)
+
+
 SCORERS: dict[str, Any] = {
-    "disco": Disco(np.ones((1, 12)), np.zeros(1), np.ones((1, 1)), np.zeros(1)),
-    "specdecpp": SpecDecPlus((), np.ones((2, 2)), np.zeros(2)),
+    "disco": Disco(ones(1, 12), ones(1), ones(1, 1), ones(1)),
+    "specdecpp": SpecDecPlus((), ones(2, 2), ones(2)),
 }
 
 
