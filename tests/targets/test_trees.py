@@ -184,6 +184,9 @@ def test_a_node_has_the_logits_of_its_path(name: str, attention: str) -> None:
         requests.append(Request(i, text, length, Sampling(), Random(i), Random(i)))
         target.open(requests[-1])
         batch.append((requests[-1], Forester(random=rng).grow(Job(requests[-1], 12, width=2))))
+    # Two branches side by side, deeper than the window: a node's slot is up to 14 beyond its position.
+    deep = Draft(tuple(rng.randrange(VOCAB) for _ in range(28)), (-1, *range(-1, 26)))
+    batch[1] = (requests[1], deep)
     batch[2] = (requests[2], Draft.chain([5, 6, 7]))
     batch[3] = (requests[3], Draft())
     for part in (batch[:1], batch, batch[1:2], batch[::-1]):
