@@ -61,6 +61,8 @@ class LMDrafter:
     same text whatever the policy does.
     """
 
+    hidden_states = True  # for stop rules that read them
+
     def __init__(self, model: Any, vocab_size: int, *, sample: bool = True) -> None:
         self.rows = Rows(model)
         self.vocab_size, self.sample = vocab_size, sample

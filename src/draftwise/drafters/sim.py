@@ -20,6 +20,8 @@ class SimDrafter:
     The law after a text is also what it has for a hidden state there.
     """
 
+    hidden_states = True  # for stop rules that read them
+
     def __init__(self, law: Law, *, sampled: bool | None = None) -> None:
         self.law, self.sampled = law, sampled
 

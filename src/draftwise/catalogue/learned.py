@@ -1,0 +1,71 @@
+"""One drafter and a classifier, trained beforehand, that says when to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import registry
+from ..arms import one, positive
+from ..errors import UserError
+from ..scorers import Scorer, load
+from ..types import Arm, Stop
+from .compose import Method, fixed
+
+
+def disco(
+    drafters: Sequence[str], *, model: str = "", drafter: str = "", length: int = 40, threshold: float = 0.5
+) -> Method:
+    """Draft until a classifier's chance that the token is accepted falls below 0.5 (DISCO, arXiv 2405.04304).
+
+    `model` is the classifier's file (see `draftwise.scorers`). It reads the ten largest probabilities, their
+    entropy and the place in the output. The paper tunes threshold and greatest length for speed on each data
+    set and reports neither: 0.5 is where the classifier turns from yes to no, and 40 is SVIP's length. A
+    drafter that looks tokens up gives the two probabilities that it knows.
+
+    Raises:
+        UserError: no file, one that cannot be used, or an option out of its range.
+    """
+    scorer = _load("disco", model, threshold)
+    who = one(drafters, drafter)
+    return fixed(Arm(who, positive(length), stop=Stop("disco", threshold, scorer)))
+
+
+def specdecpp(
+    drafters: Sequence[str],
+    *,
+    model: str = "",
+    drafter: str = "",
+    length: int = 20,
+    shortest: int = 2,
+    threshold: float = 0.7,
+) -> Method:
+    """Draft until a rejection so far is likelier than 0.7, says a head on the drafter (SpecDec++).
+
+    arXiv 2405.19715. `model` is the head's file (see `draftwise.scorers`). Drafting ends when 1 less the
+    product of the predicted acceptances exceeds the threshold. The paper shows that such a threshold is the
+    best rule and leaves its value open: 0.7 is its code's example (0.3 its evaluation's), and so are the
+    bounds of 2 and 20 tokens. A token's prediction reads the state that the token leaves behind, which is
+    there once the next one is drafted: it lags by one.
+
+    Raises:
+        UserError: no file, one that cannot be used, a drafter without hidden states, or an option out of its
+            range.
+    """
+    scorer = _load("specdecpp", model, threshold)
+    who = one(drafters, drafter)
+    name = registry.parse(who).name
+    if name in registry.names("drafters") and not hasattr(registry.load("drafters", name), "hidden_states"):
+        raise UserError(
+            f"specdecpp reads a drafter's hidden states and {who} has none: name a model (drafter=)"
+        )
+    if not 1 <= shortest <= positive(length):
+        raise UserError(f"specdecpp?shortest={shortest}&length={length}: give 1 <= shortest <= length")
+    return fixed(Arm(who, length, stop=Stop("specdecpp", threshold, scorer, shortest)))
+
+
+def _load(name: str, model: str, threshold: float) -> Scorer:
+    if not model:
+        raise UserError(f"{name} asks a trained classifier: give its file as {name}?model=FILE")
+    if not 0.0 <= threshold <= 1.0:
+        raise UserError(f"{name}?threshold={threshold:g}: give a chance from 0 to 1")
+    return load(model, name)
