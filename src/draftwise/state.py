@@ -128,12 +128,10 @@ def _decode(saved: Any, blank: Any, hint: Any, where: str) -> Any:
         return _decode(saved, blank, next(k for k in inner if k is not type(None)), where)
     if kind in (bool, int, float):
         return _number(saved, kind, where)
-    if kind is dict:
+    if kind in (dict, Mapping):
         return _mapping(saved, blank, inner, where)
-    if kind not in (list, tuple):
-        raise TypeError(f"{where}: a learned field of kind {hint} cannot be restored")
-    if not isinstance(saved, list):
-        _wrong(where, "is no list")
+    if kind not in (list, tuple) or not isinstance(saved, list):
+        _wrong(where, f"has {saved!r:.40}, which is no {getattr(kind, '__name__', kind)}")
     starts = blank if blank and len(blank) == len(saved) else [None] * len(saved)
     items = [_decode(x, start, inner[0], where) for x, start in zip(saved, starts, strict=True)]
     if blank and len(blank) != len(items) and not _chosen(items, blank):

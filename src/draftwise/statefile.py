@@ -100,7 +100,12 @@ class StateFile:
         Raises:
             UserError: it cannot be written, or there is a file that `load` would refuse.
         """
-        body = self.header | {"numbers": dump(self.policy)}
+        numbers = dump(self.policy)
+        try:
+            fit(self.policy, self.blank, numbers)
+        except UserError as error:  # what is written can be read
+            raise UserError(f"state file {self.path} is not written: {error}") from error
+        body = self.header | {"numbers": numbers}
         text = json.dumps(body | {"sha256": _seal(body)}, allow_nan=False)
         with self._explained("written"):
             if self.path.exists():
