@@ -12,11 +12,11 @@ import pytest
 import torch
 from transformers import LogitsProcessor
 
+from draftwise.catalogue import method
 from draftwise.drafters.lm import LMDrafter
 from draftwise.drafters.ngram import NgramDrafter
 from draftwise.drafters.suffix import SuffixDrafter
 from draftwise.loop import Loop
-from draftwise.policies import method
 from draftwise.targets.hf import HFTarget
 from draftwise.types import Sampling
 from tests.laws import exact, p_value, sample

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.catalogue import method
 from draftwise.datastore import build
 from draftwise.drafters.ngram import NgramDrafter
 from draftwise.drafters.none import NoneDrafter
@@ -22,7 +23,7 @@ from draftwise.laws import markov
 from draftwise.learners.fixed import Fixed
 from draftwise.learners.uniform import Uniform
 from draftwise.loop import Loop
-from draftwise.policies import BanditPolicy, method
+from draftwise.policies.bandit import BanditPolicy
 from draftwise.rewards import reward
 from draftwise.roles import Drafter
 from draftwise.targets.sim import SimTarget

@@ -18,7 +18,6 @@ LAYERS = [
     {"roles"},
     {
         "accept",
-        "feedback",
         "rewards",
         "scorers",
         "stops",
@@ -34,10 +33,12 @@ LAYERS = [
         "corpus",
         "team",
     },
-    {"rows", "sampling", "datastore", "models", "cursors"},
+    {"rows", "sampling", "datastore", "models", "cursors", "feedback"},
     {"simulate"},
     {"drafters", "targets", "loop"},
-    {"policies"},
+    {"policies", "arms", "tracks"},
+    {"grading"},
+    {"catalogue"},
     {"build", "state", "fingerprints"},
     {"statefile"},
     {"decoder", "chat"},
@@ -133,8 +134,7 @@ def test_policies_are_numbers_only() -> None:
             "stops",
             "adaptive",
             "rewards",
-            "feedback",
-            "policies",
+                "policies",
             "types",
             "roles",
             "accept",
@@ -147,7 +147,7 @@ def test_policies_are_numbers_only() -> None:
 
 
 def test_importing_the_package_loads_no_torch() -> None:
-    code = "import sys, draftwise, draftwise.loop, draftwise.policies; sys.exit('torch' in sys.modules)"
+    code = "import sys, draftwise, draftwise.loop, draftwise.catalogue; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.catalogue import method
 from draftwise.drafters.sim import SimDrafter
 from draftwise.errors import UserError
 from draftwise.feedback import Bandit
@@ -18,7 +19,7 @@ from draftwise.laws import markov
 from draftwise.learners.fixed import Fixed
 from draftwise.learners.uniform import Uniform
 from draftwise.loop import Loop
-from draftwise.policies import BanditPolicy, method
+from draftwise.policies.bandit import BanditPolicy
 from draftwise.rewards import reward
 from draftwise.roles import Graders, Seen
 from draftwise.targets.sim import SimTarget

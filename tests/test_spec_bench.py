@@ -12,12 +12,12 @@ from torch import Tensor
 
 from draftwise.build import build_drafters, eos_ids
 from draftwise.cache import RowCache, RowLayer
+from draftwise.catalogue import method
 from draftwise.data import spec_bench
 from draftwise.datastore import build, tokenizer_fingerprint
 from draftwise.loop import Loop
 from draftwise.models import load_model
 from draftwise.packed import pack
-from draftwise.policies import method
 from draftwise.roles import Drafter
 from draftwise.targets.hf import HFTarget
 from draftwise.types import Draft, Request, Sampling, Verdict

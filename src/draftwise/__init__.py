@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from .accept import accept  # at once, or importing the module of that name would hide the function
 
 if TYPE_CHECKING:
+    from .catalogue import Method, method
     from .chat import Chat
     from .decoder import Decoder, Output
     from .errors import UserError
     from .events import Stats
     from .hosts.transformers import transformers_generate
     from .loop import Loop
-    from .policies import Method, method
     from .roles import Drafter, Policy, Target
     from .text import Piece
     from .types import (
@@ -40,8 +40,8 @@ _HOME = {
     "Stats": "events",
     "transformers_generate": "hosts.transformers",
     "Loop": "loop",
-    "Method": "policies",
-    "method": "policies",
+    "Method": "catalogue",
+    "method": "catalogue",
     "Drafter": "roles",
     "Policy": "roles",
     "Target": "roles",

@@ -9,9 +9,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from .learners.learner import LEARNED
+from .types import Outcome, Stop
+
+
+class Adaptive(Protocol):
+    """A stop rule whose threshold its own rounds move."""
+
+    @property
+    def stop(self) -> Stop:
+        """The rule as it stands."""
+        ...
+
+    def learn(self, outcome: Outcome, longest: int) -> None:
+        """What came of a round that it stopped, and the most that might have been drafted."""
+        ...
 
 
 @dataclass(slots=True)
@@ -39,6 +53,15 @@ class AdaEDL:
     def __post_init__(self) -> None:
         if self.rate < 0.0:  # new: a rate is never negative
             self.threshold, self.rate = self.start, self.target
+
+    @property
+    def stop(self) -> Stop:
+        """The rule as it stands."""
+        return Stop("adaedl", self.threshold)
+
+    def learn(self, outcome: Outcome, longest: int) -> None:
+        """Update from a round's outcome."""
+        self.update(drafted=outcome.drafted, accepted=outcome.accepted, longest=longest)
 
     def update(self, *, drafted: int, accepted: int, longest: int) -> None:
         """What one round drafted and had accepted, and the most it might have drafted.
@@ -104,6 +127,15 @@ class ConfidenceRefit:
     def __post_init__(self) -> None:
         if self.threshold < 0.0:  # new: a probability is never negative
             self.threshold = self.start
+
+    @property
+    def stop(self) -> Stop:
+        """The rule as it stands."""
+        return Stop("confidence", self.threshold)
+
+    def learn(self, outcome: Outcome, longest: int) -> None:
+        """Update from a round's outcome."""
+        self.update([now.chosen for now in outcome.signals], outcome.accepted)
 
     def update(self, chosen: Sequence[float], accepted: int) -> None:
         """The probabilities the drafter gave its own tokens, and how many of them were accepted."""

@@ -43,6 +43,11 @@ class Cursor:
         self._done = 0.0  # the chance that the draft has ended and the target's own token comes next
         self._begin(1.0)
 
+    @property
+    def fresh(self) -> bool:
+        """Whether a round begins here for certain."""
+        return not self._done and len(self._open) == 1 and self._open[0].accepted == 0
+
     def step(self, grade: Grade) -> float:
         """The chance that a round of the arm ends with this token; its sum over a text is the arm's rounds.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from .types import Round
+from .types import Round, Seconds
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class Stats:
     accepted: int = 0
     seconds: float = 0.0
     seconds_by_phase: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("choose", "draft", "verify", "accept", "learn"), 0.0)
+        default_factory=lambda: dict.fromkeys((phase.name for phase in fields(Seconds)), 0.0)
     )
     pulls: dict[str, int] = field(default_factory=dict)
     by_drafter: dict[str, int] = field(default_factory=dict)

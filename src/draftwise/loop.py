@@ -224,7 +224,7 @@ class Loop:
         # The time of a pass that also read a prompt says nothing about anyone's arm.
         seconds = nan if any(r.rounds == 0 for r in self.open.values()) else draft_seconds + verify_seconds
         outcome = Outcome(
-            decision.arm, len(verdict.path), drafted, seconds, censored, overlap=overlap, signals=draft.signals
+            decision.arm, len(verdict.path), drafted, seconds, censored, 0.0, overlap, draft.signals
         )
         return Seen(request, decision, outcome, draft, new, (-1, *verdict.path)[: len(new)], scores)
 

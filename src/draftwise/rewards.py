@@ -43,8 +43,8 @@ def block_divergence(outcome: Outcome, longest: int) -> float:
     """MetaSD's block divergence (arXiv 2604.05417): the sum of 1 - TV over the drafted block, over N_max.
 
     The laws are the raw softmax at temperature 1, under greedy decoding too: the paper's rewards are never
-    zero, which one-hot rows would give. Rows after a rejection are on the draft's own path, as in the paper. A
-    draft shorter than N_max has no overlap beyond its end.
+    zero, which one-hot rows would give. Rows after a rejection are on the draft's own path, as in the paper.
+    A draft shorter than N_max has no overlap beyond its end.
     """
     return outcome.overlap * outcome.drafted / longest if outcome.drafted else 0.0
 

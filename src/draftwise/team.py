@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Protocol, runtime_checkable
 
 from .roles import Drafter, GradeJob, Grader
 from .types import Arm, Draft, Grade, Job, Request
 
 EMPTY = Draft()
+
+
+@runtime_checkable
+class Member(Protocol):
+    """A drafter that asks the others, and so is told who they are when the team is put together."""
+
+    def join(self, team: Team) -> None: ...
 
 
 class Team:
@@ -29,6 +37,9 @@ class Team:
         self.patience = float("inf")
         self._read: dict[int, dict[str, int]] = {}
         self._said: dict[int, str] = {}
+        for drafter in self.drafters.values():
+            if isinstance(drafter, Member):
+                drafter.join(self)
 
     def hints(self, request: Request) -> dict[str, float]:
         """One cheap score per drafter."""
@@ -41,33 +52,40 @@ class Team:
                     self.fault(name, request, _said(error))
         return hints
 
-    def draft(
-        self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int
-    ) -> tuple[list[Draft], list[float]]:
+    def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
         """One call per drafter for all its jobs, each with its place in a batch of `n`.
 
-        Returns drafts and seconds, by place. A faulty draft counts as an empty one, and one that took more
-        than `patience` seconds as faulty. A call is charged to its jobs by the tokens that each got from it.
+        Returns drafts and seconds, by place. A call is charged to its jobs by the tokens they got from it.
         """
         drafts, spent = [EMPTY] * n, [0.0] * n
         for name, mine in jobs.items():
             start = perf_counter()
-            try:
-                made = self.drafters[name].draft([job for _, job in mine])
-                said = "" if len(made) == len(mine) else f"{len(made)} drafts for {len(mine)} requests"
-            except Exception as error:
-                made, said = [], _said(error)
-            seconds = perf_counter() - start
-            if seconds > self.patience:
-                said = said or f"took {seconds:.1f} s for one draft"
-            share = seconds / (len(mine) + sum(len(d.tokens) for d in made))
-            for k, (i, job) in enumerate(mine):
-                if fault := said or self._wrong(made[k], job):
-                    self.fault(name, job.request, fault)
-                    spent[i] = share
-                else:
-                    drafts[i], spent[i] = made[k], share * (1 + len(made[k].tokens))
+            made = self.ask(name, [job for _, job in mine])
+            share = (perf_counter() - start) / (len(mine) + sum(len(d.tokens) for d in made))
+            for (i, _), draft in zip(mine, made, strict=True):
+                drafts[i], spent[i] = draft, share * (1 + len(draft.tokens))
         return drafts, spent
+
+    def ask(self, name: str, jobs: Sequence[Job]) -> list[Draft]:
+        """One call of a drafter: a draft for each job.
+
+        A faulty draft counts as an empty one, and one that took more than `patience` seconds as faulty.
+        """
+        start = perf_counter()
+        try:
+            made = self.drafters[name].draft(jobs)
+            said = "" if len(made) == len(jobs) else f"{len(made)} drafts for {len(jobs)} requests"
+        except Exception as error:
+            made, said = [], _said(error)
+        seconds = perf_counter() - start
+        if seconds > self.patience:
+            said = said or f"took {seconds:.1f} s for one draft"
+        drafts = []
+        for k, job in enumerate(jobs):
+            if fault := said or self._wrong(made[k], job):
+                self.fault(name, job.request, fault)
+            drafts.append(EMPTY if fault else made[k])
+        return drafts
 
     def observe(self, request: Request) -> None:
         """Tell every drafter what was committed since it was last told."""

@@ -106,7 +106,7 @@ class Draft:
     `dist` is an opaque handle to the distributions that the tokens were *sampled* from, one per node,
     and `probs` each token's probability there; a node then has at most one child. `dist` None means that
     the tokens were *picked* (looked up, greedy, top-k): any choice among them is lossless. `rows`, where the
-    job asked for them, are the drafter's raw logits that each token came from, one row of the vocabulary each.
+    job asked for them, are the drafter's raw logits that each token came from, one row each.
     """
 
     tokens: tuple[int, ...] = ()

@@ -10,12 +10,12 @@ import pytest
 import torch
 from tests.tiny import CONFIGS, VOCAB, model, own_text
 
+from draftwise.catalogue import method
 from draftwise.drafters.lm import LMDrafter
 from draftwise.drafters.ngram import NgramDrafter
 from draftwise.drafters.suffix import SuffixDrafter
 from draftwise.errors import UserError
 from draftwise.loop import Loop
-from draftwise.policies import method
 from draftwise.targets.hf import HFTarget
 from draftwise.types import Draft, Job, Request, Sampling
 

@@ -24,10 +24,10 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..build import build_drafters
+from ..catalogue import method
 from ..errors import UserError
 from ..loop import Loop
 from ..models import load_tokenizer
-from ..policies import method
 from ..targets.hf import HFTarget
 from ..types import Request, Sampling
 

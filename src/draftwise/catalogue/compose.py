@@ -1,0 +1,71 @@
+"""What a name of the catalogue stands for, and how the rows are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .. import registry
+from ..adaptive import Adaptive
+from ..errors import UserError
+from ..feedback import Bandit
+from ..learners.fixed import Fixed
+from ..learners.learner import Learner
+from ..policies.bandit import BanditPolicy
+from ..rewards import READS, REWARDS
+from ..roles import Policy, Recorder
+from ..types import Arm
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A policy and the recorder that feeds it."""
+
+    policy: Policy
+    recorder: Recorder
+
+
+def method(text: str, drafters: Sequence[str]) -> Method:
+    """The policy called `name?key=value`, over the drafters at hand; `static-5` is `static?length=5`.
+
+    Raises:
+        UserError: an unknown name or option.
+    """
+    spec = registry.parse(text)
+    name, _, number = spec.name.rpartition("-")
+    if name == "static" and number.isdigit():
+        spec = registry.Spec(name, options={"length": number} | dict(spec.options))
+    if spec.path:
+        raise UserError(f"policy {text!r}: write options as {spec.name}?key=value")
+    built: Method = registry.build("policies", spec, drafters)
+    return built
+
+
+def fixed(arm: Arm, moving: Adaptive | None = None) -> Method:
+    """Always the same arm, whose threshold may move."""
+    policy = BanditPolicy((arm,), Fixed, moving=(moving,) if moving else ())
+    return Method(policy, recorder((arm,), "block-efficiency"))
+
+
+def bandit(
+    arms: tuple[Arm, ...],
+    new_learner: Callable[[int], Learner],
+    *,
+    reward: str,
+    per_query: bool,
+    moving: tuple[Adaptive | None, ...] = (),
+) -> Method:
+    """A learner over arms, told of the arm that ran."""
+    return Method(BanditPolicy(arms, new_learner, per_query, moving=moving), recorder(arms, reward))
+
+
+def recorder(arms: Sequence[Arm], reward: str) -> Bandit:
+    """Bandit feedback by the reward of this name.
+
+    Raises:
+        UserError: there is no such reward.
+    """
+    if reward not in REWARDS:
+        raise UserError(f"reward={reward}: choose from {', '.join(sorted(REWARDS))}")
+    longest = max(max(arm.length for arm in arms), 1)
+    return Bandit(REWARDS[reward](), longest, READS.get(reward, frozenset()))

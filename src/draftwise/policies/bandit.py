@@ -1,0 +1,59 @@
+"""One learner over arms, told only of the arm that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from ..adaptive import Adaptive
+from ..learners.learner import LEARNED, Learner
+from ..types import Arm, Context, Decision, Feedback
+from .choices import in_use, stops_of
+
+
+@dataclass(slots=True)
+class BanditPolicy:
+    """One learner over the arms; with `per_query`, a fresh one for every request.
+
+    `moving` are thresholds that an arm's own rounds move (AdaEDL's lambda, Transformers' refit), one place
+    per arm.
+    """
+
+    arms: tuple[Arm, ...]
+    new_learner: Callable[[int], Learner]
+    per_query: bool = False
+    reads_hints: bool = False
+    moving: tuple[Adaptive | None, ...] = ()
+    shared: Learner | None = field(default=None, metadata=LEARNED)
+    learners: dict[int, Learner] = field(default_factory=dict)
+
+    def choose(self, context: Context, rng: Random) -> Decision:
+        """Let the learner of this request choose among the arms whose drafters are in use."""
+        arm, propensity = self._learner(context.request).choose(in_use(self.arms, context), rng)
+        if self.moving and (moved := self.moving[arm]):
+            return Decision(arm, propensity, (moved.stop,))
+        return Decision(arm, propensity, stops_of(self.arms[arm]))
+
+    def learn(self, feedback: Feedback) -> None:
+        """Hand the outcome to the learner that made the decision."""
+        learner = self._learner(feedback.request)
+        if not feedback.outcomes:
+            learner.abort(feedback.decision.arm)
+        for outcome in feedback.outcomes:
+            learner.update(outcome.arm, outcome.reward, feedback.decision.propensity)
+            if self.moving and (moved := self.moving[outcome.arm]):
+                moved.learn(outcome, self.arms[outcome.arm].length)
+
+    def close(self, request: int) -> None:
+        """Forget what was learnt for one request only."""
+        self.learners.pop(request, None)
+
+    def _learner(self, request: int) -> Learner:
+        if not self.per_query:
+            if self.shared is None:
+                self.shared = self.new_learner(len(self.arms))
+            return self.shared
+        if request not in self.learners:
+            self.learners[request] = self.new_learner(len(self.arms))
+        return self.learners[request]

@@ -1,0 +1,166 @@
+"""Where an arm's rounds begin on a committed text, and what each costs it: numbers only."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .cursors import Cursor, weighted, window
+from .types import Arm, Grade, Stop
+
+Chance = Callable[[int], float]
+"""The target's probability of a token at the present position, before it is known which one came."""
+
+MISS = Grade(0.0, 0.0)
+
+
+class Track(Protocol):
+    """One arm on one text, token by token. A lookup's rounds hold the draft it made where they begin."""
+
+    def begins(self, *, played: bool) -> bool:
+        """Whether a round to be scored begins here; `played` where one was really played from here."""
+        ...
+
+    def begin(self, draft: tuple[int, ...] | None) -> None: ...
+
+    def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
+        """One more committed token, with its grade for a model; returns the losses that are now known."""
+        ...
+
+    def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
+        """A round of the played drafter has ended: what can be scored of it without waiting."""
+        ...
+
+    def finish(self) -> Sequence[float]:
+        """The text has ended of itself: what waited for more of it is known now."""
+        ...
+
+    def restart(self) -> None:
+        """What comes next does not follow what came before."""
+        ...
+
+
+def stops_of(arm: Arm) -> tuple[Stop, ...]:
+    """An arm's stop rules, one per draft position, the last for all later ones."""
+    return arm.stop if isinstance(arm.stop, tuple) else (arm.stop,)
+
+
+class Rounds:
+    """The arm's own rounds, one after the other; a token's loss is the chance that a round ends there."""
+
+    __slots__ = ("_arm", "_at", "_cursor", "_draft", "_form", "_lookup")
+
+    def __init__(self, arm: Arm, *, form: str, lookup: bool) -> None:
+        self._arm, self._form, self._lookup = arm, form, lookup
+        self._draft: tuple[int, ...] = ()
+        self._at = 0
+        self.restart()
+
+    def begins(self, *, played: bool) -> bool:
+        """A lookup drafts where its own last round has ended."""
+        return self._lookup and self._cursor.fresh
+
+    def begin(self, draft: tuple[int, ...] | None) -> None:
+        """Hold the draft made here."""
+        self._draft, self._at = draft or (), 0
+
+    def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
+        """One loss for every token."""
+        if grade is None:
+            grade = _hit(self._draft, self._at, token, chance)
+            self._at += 1
+        return (self._cursor.step(grade),)
+
+    def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
+        """Nothing waits."""
+        return ()
+
+    def finish(self) -> Sequence[float]:
+        """Nothing waits."""
+        return ()
+
+    def restart(self) -> None:
+        """Begin a round here."""
+        stops = () if self._lookup else stops_of(self._arm)  # a lookup's drafts have been stopped already
+        self._cursor = Cursor(self._arm.length, stops=stops or (Stop(),), form=self._form)
+        self._draft, self._at = (), 0
+
+
+@dataclass(slots=True)
+class _Window:
+    draft: tuple[int, ...] | None
+    grades: list[Grade] = field(default_factory=list)
+    alive: bool = True
+
+    def add(self, token: int, grade: Grade | None, chance: Chance) -> None:
+        if grade is None and self.alive:
+            grade = _hit(self.draft or (), len(self.grades), token, chance)
+            self.alive = grade.accept > 0.0
+        self.grades.append(grade or MISS)
+
+
+class Windows:
+    """HedgeSpec's windows of `span` tokens: at every token or where played rounds began, every `thin`-th."""
+
+    __slots__ = ("_arm", "_count", "_form", "_lookup", "_open", "_rounds", "_span", "_thin", "_weigh")
+
+    def __init__(
+        self, arm: Arm, span: int, *, form: str, lookup: bool, rounds: bool, thin: int, weigh: bool
+    ) -> None:
+        self._arm, self._span, self._form, self._lookup = arm, span, form, lookup
+        self._rounds, self._thin, self._weigh = rounds, thin, weigh
+        self._count = 0
+        self._open: deque[_Window] = deque()
+
+    def begins(self, *, played: bool) -> bool:
+        """At every token, or at every played round, one in `thin`."""
+        if self._rounds and not played:
+            return False
+        self._count += 1
+        return (self._count - 1) % self._thin == 0
+
+    def begin(self, draft: tuple[int, ...] | None) -> None:
+        """Open a window, with the draft that a lookup made here."""
+        self._open.append(_Window(draft if self._lookup else None))
+
+    def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
+        """The loss of the oldest window when its span is full."""
+        for one in self._open:
+            one.add(token, grade, chance)
+        if self._weigh or not self._open or len(self._open[0].grades) < self._span:
+            return ()
+        return (self._loss(self._open.popleft()),)
+
+    def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
+        """With weights, the loss of the round's window, from the round's own tokens."""
+        if not self._weigh or not self._open:
+            return ()
+        grades = self._open.popleft().grades
+        length = min(self._arm.length, self._span)
+        return (self._scale(weighted(grades, played, accepted, length, form=self._form)),)
+
+    def finish(self) -> Sequence[float]:
+        """All open windows: the terms after the end of the text are 0."""
+        losses = [self._loss(one) for one in self._open]
+        self._open.clear()
+        return losses
+
+    def restart(self) -> None:
+        """Windows may overlap a gap in nothing: the text has none."""
+
+    def _loss(self, one: _Window) -> float:
+        stops = (Stop(),) if self._lookup else stops_of(self._arm)
+        length = min(self._arm.length, self._span)
+        return self._scale(window(one.grades, length, form=self._form, stops=stops))
+
+    def _scale(self, chunk: float) -> float:
+        # A window of one token asks only whether it is accepted: HedgeSpec's acceptance loss, 1 - gamma.
+        return 2.0 - chunk if self._span == 1 else 1.0 - chunk / (self._span + 1)
+
+
+def _hit(draft: tuple[int, ...], at: int, token: int, chance: Chance) -> Grade:
+    if at >= len(draft):
+        return MISS
+    return Grade(float(draft[at] == token), chance(draft[at]))
