@@ -36,17 +36,17 @@ def model_fingerprint(model: Any) -> str:
 
     `model` is a name or a loaded model. The same model by name and in memory has two fingerprints.
     """
-    return _of_folder(_folder(model)) if isinstance(model, str) else _of_parameters(model)
+    if not isinstance(model, str):
+        return _of_parameters(model)
+    folder = Path(resolve(model))
+    if not folder.is_dir():  # a hub id: where the hub's own library has put its files
+        from huggingface_hub import try_to_load_from_cache
 
-
-def _folder(name: str) -> Path:
-    """Where the files of a model lie that has been loaded."""
-    found = Path(resolve(name))
-    if not found.is_dir():
-        from transformers.utils.hub import cached_file
-
-        found = Path(str(cached_file(name, "config.json", local_files_only=True))).parent
-    return found
+        found = try_to_load_from_cache(model, "config.json")
+        if not isinstance(found, str):
+            return f"no files of {model}"
+        folder = Path(found).parent
+    return _of_folder(folder)
 
 
 def _of_folder(folder: Path) -> str:
