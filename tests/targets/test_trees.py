@@ -15,34 +15,15 @@ from tests.laws import exact, p_value
 from tests.targets.test_hf import KINDS, Oracle, prompts
 from tests.test_exact_hf import PROMPT, SETTINGS, Grammar, law_of
 from tests.tiny import VOCAB, model, own_text
+from tests.turns import Anyone
 
 from draftwise.cache import RowCache
 from draftwise.loop import Loop
 from draftwise.rows import Rows
 from draftwise.targets.hf import HFTarget
-from draftwise.types import Arm, Context, Decision, Draft, Job, Request, Sampling, Verdict
+from draftwise.types import Arm, Draft, Job, Request, Sampling, Verdict
 
 Texts = dict[tuple[int, ...], list[int]]
-
-
-@dataclass(slots=True)
-class Anyone:
-    """Plays an arm at random, and learns nothing."""
-
-    arms: tuple[Arm, ...]
-    reads_hints: bool = False
-    reads: frozenset[str] = frozenset()
-
-    def choose(self, context: Context, rng: Random) -> Decision:
-        return Decision(rng.randrange(len(self.arms)))
-
-    def add(self, *seen: object) -> tuple[()]:
-        return ()
-
-    def learn(self, feedback: object) -> None: ...
-
-    def close(self, request: Any) -> Any:
-        return ()
 
 
 @dataclass(slots=True)

@@ -1,0 +1,237 @@
+"""Every drafter at once: what is merged, who falls out, and that the text stays the target's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from draftwise.drafters.lm import LMDrafter
+from draftwise.drafters.ngram import NgramDrafter
+from draftwise.drafters.none import NoneDrafter
+from draftwise.drafters.sim import SimDrafter
+from draftwise.drafters.suffix import SuffixDrafter
+from draftwise.drafters.together import TogetherDrafter, merged
+from draftwise.laws import markov
+from draftwise.loop import Loop
+from draftwise.roles import Drafter
+from draftwise.targets.hf import HFTarget
+from draftwise.targets.sim import SimTarget
+from draftwise.types import Arm, Draft, Job, Request, Round, Sampling
+from tests.laws import exact, p_value, sample
+from tests.test_exact_law import BAD, GOOD, LENGTH, PROMPT, SETTINGS, P, V
+from tests.tiny import CONFIGS, VOCAB, model, own_text
+from tests.turns import Anyone
+
+
+class Says(NoneDrafter):
+    """Drafts the same tokens whatever the text."""
+
+    def __init__(self, *tokens: int) -> None:
+        self.tokens = tokens
+        self.observed = 0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        return [Draft.chain(self.tokens[: job.length]) for job in jobs]
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        self.observed += len(new)
+
+
+class Fails(NoneDrafter):
+    """Raises at its second call."""
+
+    calls = 0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        self.calls += 1
+        if self.calls == 2:
+            raise RuntimeError("out of luck")
+        return [Draft.chain([1])] * len(jobs)
+
+
+def loop(parts: dict[str, Drafter], target: Any = None, *, length: int = 3, seed: int = 0) -> Loop:
+    policy = Anyone((Arm("all", length, width=len(parts)),))
+    return Loop(
+        target or SimTarget(markov(P), V), parts | {"all": TogetherDrafter()}, policy, policy, seed=seed
+    )
+
+
+def test_equal_beginnings_share_their_nodes() -> None:
+    tree = merged([Draft.chain(c) for c in ([5, 6, 7], [5, 6, 8, 9], [], [6, 6], [5, 6, 7, 1])], 99)
+    assert tree == Draft((5, 6, 7, 8, 9, 6, 6, 1), (-1, 0, 1, 1, 3, -1, 5, 2))
+    assert merged([Draft.chain([5, 6]), Draft.chain([5, 6])], 99) == Draft.chain([5, 6])
+    assert merged([Draft((5, 7, 6), (-1, -1, 0)), Draft((7, 8), (-1, 0))], 99) == Draft(
+        (5, 7, 6, 8), (-1, -1, 0, 1)
+    )
+    assert merged([], 99) == Draft()
+
+
+def test_what_has_no_room_is_left_out_from_the_end() -> None:
+    drafts = [Draft.chain(c) for c in ([5, 6, 7], [5, 8, 9], [4])]
+    assert [merged(drafts, most).tokens for most in (6, 5, 4, 1)] == [
+        (5, 6, 7, 8, 9, 4),
+        (5, 6, 7, 8, 9),
+        (5, 6, 7, 8),
+        (5,),
+    ]
+    assert all(merged(drafts, most).parents[:4] == (-1, 0, 1, 0)[:most] for most in range(7))
+
+
+def first(made: Loop, **settings: Any) -> Round:
+    """The first round of a text."""
+    made.add(PROMPT, Sampling(**{"max_new_tokens": 20} | settings))
+    return made.step()[0]
+
+
+def test_everyone_is_asked_and_told_once() -> None:
+    parts: dict[str, Drafter] = {"a": Says(1, 2, 3, 0), "b": Says(1, 0, 0), "none": NoneDrafter()}
+    made = loop(parts)
+    round = first(made)
+    assert round.drafted == 5  # 1 2 3 and 1 0 0
+    for part in parts.values():
+        if isinstance(part, Says):
+            assert part.observed == len(PROMPT) + len(round.tokens)
+
+
+def test_one_without_a_team_says_so() -> None:
+    with pytest.raises(ValueError, match="nobody to ask"):
+        TogetherDrafter().draft([])
+
+
+def test_those_that_would_sample_draft_their_likeliest_tokens() -> None:
+    made = loop({"good": SimDrafter(markov(GOOD)), "lm": LMDrafter(model("llama"), V)})
+    seen: list[Draft] = []
+    verify = made.target.verify
+
+    def noted(batch: Any) -> Any:
+        seen.extend(draft for _, draft in batch)
+        return verify(batch)
+
+    made.target.verify = noted  # type: ignore[method-assign]
+    request = made.add(PROMPT, Sampling(max_new_tokens=20, temperature=1.0))
+    made.step()
+    (draft,) = seen
+    likeliest, at = [], PROMPT[-1]
+    for _ in range(3):
+        at = int(GOOD[at].argmax())
+        likeliest.append(at)
+    assert draft.dist is None and draft.tokens[:3] == tuple(likeliest) and len(draft.tokens) >= 4
+    greedy = LMDrafter(model("llama"), V).draft([Job(_at(request), 3)])[0].tokens
+    assert merged([Draft.chain(likeliest), Draft.chain(greedy)], 6) == draft
+
+
+def _at(request: Request) -> Request:
+    return Request(0, request.tokens[: len(PROMPT)], len(PROMPT), Sampling(), Random(0), Random(0))
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [Fails(), Says(V + 3, 0), Says(-1)], ids=["raises", "outside", "negative"])
+def test_only_the_part_that_fails_falls_out(bad: Drafter) -> None:
+    made = loop({"a": Says(1, 2, 3), "bad": bad, "b": Says(2, 2, 2)})
+    request = made.add(PROMPT, Sampling(max_new_tokens=12))
+    rounds = []
+    while made.open:
+        rounds += made.step()
+    plain = loop({})
+    own = [t for r in plain.run([PROMPT], Sampling(max_new_tokens=12)) for t in r.tokens]
+    assert request.tokens[len(PROMPT) :] == own
+    assert request.out == {"bad"} and made.faults == {"a": 0, "bad": 1, "b": 0, "all": 0}
+    at = next(i for i, r in enumerate(rounds) if r.fault)
+    assert rounds[at].fault.startswith("bad: ") and rounds[at].drafted == 6
+    assert not any(r.fault for r in rounds[at + 1 :])
+
+
+def test_a_part_that_keeps_failing_is_out_of_use() -> None:
+    made = loop({"a": Says(1, 2, 3), "bad": Says(V)})
+    for _ in range(4):
+        first(made)
+    assert made.team.broken == {"bad"} and made.faults["bad"] == 3
+    assert first(made).drafted == 3
+
+
+def test_a_part_is_out_only_where_it_failed() -> None:
+    made = loop({"a": Says(1, 2, 3), "late": Fails()})
+    one = made.add(PROMPT, Sampling(max_new_tokens=30))
+    made.step()
+    made.step()
+    assert one.out == {"late"}
+    other = made.add(PROMPT, Sampling(max_new_tokens=30))
+    made.step()
+    assert one.out == {"late"} and not other.out
+
+
+# -- the text is the target's own --------------------------------------------------------------------
+
+
+def parts_of_the_law() -> dict[str, Drafter]:
+    return {
+        "good": SimDrafter(markov(GOOD)),
+        "bad": SimDrafter(markov(BAD)),
+        "ngram": NgramDrafter(),
+        "suffix": SuffixDrafter(),
+    }
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_law_is_kept(settings: str) -> None:
+    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
+    counts = sample(lambda: loop(parts_of_the_law()), PROMPT, SETTINGS[settings], 1200, batch=5)
+    assert p_value(counts, law) > 1e-3
+
+
+class Copies(SimDrafter):
+    """Samples although it was asked for its likeliest tokens: lossless all the same."""
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        return [self._chain(Job(j.request, j.length)) for j in jobs]
+
+
+def test_sampled_tokens_may_count_as_picked() -> None:
+    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    counts = sample(
+        lambda: loop({"a": Copies(markov(GOOD)), "b": Copies(markov(BAD))}), PROMPT, SETTINGS["plain"], 2000
+    )
+    assert p_value(counts, law) > 1e-3
+
+
+def test_more_is_accepted_than_of_any_part_alone() -> None:
+    sampling = Sampling(max_new_tokens=400, temperature=1.0, seed=3)
+    accepted = {}
+    for name in ("good", "bad", "ngram", "all"):
+        policy = Anyone((Arm(name, 3, width=4),))
+        parts: dict[str, Drafter] = {
+            "good": SimDrafter(markov(GOOD), sampled=False),
+            "bad": SimDrafter(markov(BAD), sampled=False),
+            "ngram": NgramDrafter(),
+            "all": TogetherDrafter(),
+        }
+        rounds = list(Loop(SimTarget(markov(P), V), parts, policy, policy).run([PROMPT], sampling))
+        accepted[name] = float(np.mean([r.accepted for r in rounds]))
+    assert accepted["all"] > max(accepted[name] for name in ("good", "bad", "ngram")) > 0.2
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", [n for n in CONFIGS if "gemma2" not in n])
+def test_greedy_text_is_the_models_own(name: str, batch: int) -> None:
+    made = model(name, dtype=torch.float32)
+    prompts = [[3, 5, 3, 5, 3], [7] * 12, [4, 9, 2, 4, 9]]
+    parts: dict[str, Drafter] = {
+        "bad": LMDrafter(model(name, seed=9), VOCAB),
+        "self": LMDrafter(made, VOCAB),
+        "ngram": NgramDrafter(),
+        "suffix": SuffixDrafter(),
+    }
+    team = loop(parts, HFTarget(made), length=4)
+    texts: dict[int, list[int]] = {}
+    rounds = list(team.run(prompts, Sampling(max_new_tokens=30), batch=batch))
+    for round in rounds:
+        texts.setdefault(round.request, []).extend(round.tokens)
+    assert [texts[i] for i in range(3)] == [own_text(made, p, 30) for p in prompts]
+    assert any(r.accepted >= 4 < r.drafted for r in rounds) and not any(team.faults.values())
