@@ -8,10 +8,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from .catalogue import Method, method
 from .errors import UserError
 from .events import Stats
 from .loop import Loop
-from .policies import Method, method
 from .roles import Drafter, Target
 from .statefile import StateFile, usable
 from .text import TARGET, Detokenizer, Piece, StopStrings
@@ -208,18 +208,19 @@ class Decoder:
     ) -> list[Output]:
         """Decode all jobs, at most `batch` at a time; outputs in the order of the jobs."""
         waiting, mine, outputs = iter(jobs), list[Request](), dict[int, Output]()
+        job = next(waiting, None)
         try:
-            while True:
-                while len(self.loop.open) < batch and (job := next(waiting, None)) is not None:
+            while job is not None or len(outputs) < len(mine):
+                while job is not None and len(self.loop.open) < batch:
                     mine.append(self.loop.add(*job))
                     self._writer(mine[-1], stop)
+                    job = next(waiting, None)
                 self._step()
                 finished = [r.id for r in mine if r.done and r.id in self.writers]
                 outputs |= {number: self.writers.pop(number).output() for number in finished}
                 if finished:
                     self._keep()
-                if len(outputs) == len(mine) and not self.loop.open:
-                    return [outputs[request.id] for request in mine]
+            return [outputs[request.id] for request in mine]
         finally:
             for request in mine:
                 if self.writers.pop(request.id, None) is not None and not request.done:
