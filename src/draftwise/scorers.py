@@ -38,6 +38,7 @@ from .types import Signals
 FORMAT, VERSION = "draftwise-scorer", "1"
 TOP = 10  # probabilities that DISCO looks at
 INPUTS = TOP + 2
+_ZEROS = (0.0,) * TOP
 DEEPEST = 64  # residual blocks: more would be a damaged number
 FLOATS = ("F16", "F32", "F64")
 Floats: TypeAlias = NDArray[np.float32]
@@ -295,6 +296,3 @@ def _keep(scorer: Scorer, name: str, shape: tuple[int, ...]) -> None:
 def _sigmoid(z: float) -> float:
     """Of a number that may be infinite; what is no number at all scores 0, as a reason to stop."""
     return 0.5 + 0.5 * tanh(0.5 * z) if z == z else 0.0
-
-
-_ZEROS = (0.0,) * TOP
