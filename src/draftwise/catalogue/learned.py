@@ -39,9 +39,9 @@ def specdecpp(
     shortest: int = 2,
     threshold: float = 0.7,
 ) -> Method:
-    """Draft until a rejection so far is likelier than 0.7, says a head on the drafter (SpecDec++).
+    """Draft until a head on the drafter finds a rejection likelier than 0.7 (SpecDec++, arXiv 2405.19715).
 
-    arXiv 2405.19715. `model` is the head's file (see `draftwise.scorers`). Drafting ends when 1 less the
+    `model` is the head's file (see `draftwise.scorers`). Drafting ends when 1 less the
     product of the predicted acceptances exceeds the threshold. The paper shows that such a threshold is the
     best rule and leaves its value open: 0.7 is its code's example (0.3 its evaluation's), and so are the
     bounds of 2 and 20 tokens. A token's prediction reads the state that the token leaves behind, which is
