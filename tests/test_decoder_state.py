@@ -126,10 +126,10 @@ def test_the_second_run_starts_from_what_the_first_learnt(
     first = rounds(path)
     assert main(ask) == 0
     assert rounds(path) > first > 0
-    assert main((*ask, "--policy", "static-3")) == 0
+    assert main((*ask, "--policy", "ucb1?length=3")) == 0
     shown = capsys.readouterr()
     assert len(set(shown.out.splitlines())) == 1, "the text does not depend on what was learnt"
-    assert shown.err.startswith(f"warning: state file {path} is not used: it was made with the policy 'ucb1'")
+    assert f"warning: state file {path} is not used: it was made with the policy 'ucb1'" in shown.err
     assert shown.err.count("\n") == 1
 
 
@@ -146,3 +146,10 @@ def test_a_path_out_of_reach_is_bad_input_before_any_model_is_loaded(
     assert shown.err.count("\n") == 1
     with pytest.raises(AssertionError, match="a model is loaded"):
         main((*ASK, "--state", str(tmp_path / "s.json")))
+
+
+def test_a_policy_that_keeps_nothing_says_so(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main((*ASK, "--drafters", "ngram", "--policy", "static-3", "--state", str(path))) == 0
+    said = f"warning: state file {path} is not used: the policy 'static-3' keeps nothing from text to text; "
+    assert capsys.readouterr().err == said + "name one that does, or leave the file out\n"
+    assert not path.exists()

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from draftwise import UserError, learners, statefile
+from draftwise import UserError, learners, method, registry, statefile
 from draftwise.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
 from draftwise.learners.beta import BetaThompson
 from draftwise.learners.fixed import Fixed
@@ -32,10 +32,13 @@ from draftwise.learners.swucb import SlidingWindowUCB
 from draftwise.learners.ucb import UCB1
 from draftwise.state import dump, load
 from draftwise.statefile import StateFile, StateWarning, usable
-from draftwise.types import Arm
+from draftwise.types import Arm, Context, Feedback, Outcome, Signals
 
 ARMS = tuple(Arm(name, 5) for name in ("a", "b", "c", "d"))
 CHANCES = (0.2, 0.7, 0.4, 0.5)
+
+
+KEEPING = {"ucb1", "tapout-seq-ts", "tapout-token-ucb1", "hedgespec", "linucb", "adaedl", "hf-threshold"}
 
 
 def every_learner() -> list[type]:
@@ -129,7 +132,8 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_happened(kind: type) -> No
     assert back == old
 
 
-def test_there_are_learners_to_test() -> None:
+def test_there_are_learners_and_policies_to_test() -> None:
+    assert set(NAMES) >= KEEPING
     assert {UCB1, LinUCB, SequentialHalving, BetaThompson} <= set(every_learner())
     assert len(every_learner()) >= 17
 
@@ -145,6 +149,48 @@ def test_moving_thresholds_and_lengths_go_on_too() -> None:
     load(back, through_json(dump(old)))
     assert back == old
     assert old != Holder(ConfidenceRefit(), lambdas=(None, AdaEDL()), by_arm={0: HeuristicLength()})
+
+
+NAMES = [name for name in registry.names("policies") if name not in ("disco", "specdecpp")]  # ask for a file
+
+
+def built(name: str) -> Any:
+    """A policy of the catalogue; one that can keep what it learns from text to text does."""
+    each = "per_query" in registry.options_of(registry.load("policies", name))
+    return method(f"{name}?per_query=false" if each else name, ["zoo:general", "ngram", "suffix"]).policy
+
+
+def decide(policy: Any, rng: Random, n: int) -> list[tuple[int, str, Any]]:
+    """A policy's decisions in n rounds of two texts."""
+    made = []
+    for i in range(n):
+        hints = {"zoo:general": 1.0, "ngram": 3.0 * rng.random(), "suffix": 0.0}
+        decision = policy.choose(Context(request=i % 2, position=i, hints=hints), rng)
+        longest = policy.arms[decision.arm].length
+        accepted, signals = rng.randint(0, longest), Signals(0.6, 0.2, rng.random(), rng.random())
+        reward, losses = rng.random(), tuple(rng.random() for _ in policy.arms)
+        outcome = Outcome(
+            decision.arm, accepted, longest, 0.01, reward=reward, overlap=reward, signals=(signals,) * longest
+        )
+        policy.learn(Feedback(i % 2, decision, (outcome,), losses))
+        made.append((decision.arm, repr(decision.propensity), decision.stops))
+    policy.close(0)
+    policy.close(1)
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_policy_of_the_catalogue_goes_on(name: str) -> None:
+    old, new_one = built(name), built(name)
+    blank = dump(new_one)
+    decide(old, Random(5), 40)
+    load(new_one, through_json(dump(old)))
+    assert dump(new_one) == dump(old)
+    assert decide(new_one, Random(6), 40) == decide(old, Random(6), 40)
+    assert dump(new_one) == dump(old)
+    learns = any(value is not None for value in blank.values())
+    assert (dump(old) != blank) == learns
+    assert learns or name not in KEEPING
 
 
 def test_numbers_of_every_kind() -> None:

@@ -54,8 +54,9 @@ class StateFile:
 
     A file that was made with something else, or is damaged, is refused and never written over. A new one is
     written beside the old one and takes its place at once, so that no reader and no crash meets half a file.
-    Where several processes share a file, the last to save wins. `policy` must be freshly built; `target`
-    and `drafters` are fingerprints.
+    Where several processes share a file, the last to save wins. A policy that keeps nothing from text to
+    text needs no file, and is told so. `policy` must be freshly built; `target` and `drafters` are
+    fingerprints.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class StateFile:
             "drafters": dict(drafters),
             "arms": [arm.name for arm in policy.arms],
         }
-        self.blank, self.complaint = dump(policy), ""
+        self.name, self.blank, self.complaint = name, dump(policy), ""
 
     @classmethod
     def of(
@@ -83,7 +84,7 @@ class StateFile:
     def load(self) -> bool:
         """Put the saved numbers into the policy; False, and nothing is changed, if there are none for it.
 
-        A file that is refused is a `StateWarning`.
+        A file that is refused or of no use is a `StateWarning`.
         """
         try:
             with self._explained("read"):
@@ -98,7 +99,7 @@ class StateFile:
         """Write what the policy has learnt.
 
         Raises:
-            UserError: it cannot be written, or there is a file that `load` would refuse.
+            UserError: it cannot be written, there is a file that `load` would refuse, or nothing to keep.
         """
         numbers = dump(self.policy)
         try:
@@ -126,6 +127,11 @@ class StateFile:
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
+        if all(value is None for value in self.blank.values()):
+            raise UserError(
+                f"state file {self.path} is not used: the policy {self.name!r} keeps nothing from text to "
+                "text; name one that does, or leave the file out"
+            )
         try:
             with _locked(self.path):
                 yield
