@@ -18,6 +18,7 @@ from tests.tiny import VOCAB, model, own_text
 from tests.turns import Anyone
 
 from draftwise.cache import RowCache
+from draftwise.errors import UserError
 from draftwise.loop import Loop
 from draftwise.rows import Rows
 from draftwise.targets.hf import HFTarget
@@ -247,6 +248,27 @@ def test_chains_take_no_step_for_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     for batch in (1, 3):
         loop = grown(HFTarget(made), {"chains": Oracle(truth, 0.3)}, [Arm("chains", 6), Arm("none", 0)])
         assert texts_of(loop, 20, batch) == own
+
+
+def test_what_cannot_read_a_tree_is_refused_by_name() -> None:
+    """ALiBi goes by the slot, which in a tree is not the position; flash attention takes no mask."""
+    from transformers import AutoModelForCausalLM, MptConfig
+
+    auto: Any = AutoModelForCausalLM
+    mpt = auto.from_config(MptConfig(vocab_size=VOCAB, d_model=16, n_layers=1, n_heads=2, max_seq_len=64))
+    target = HFTarget(mpt.eval())
+    request = Request(0, [3, 4, 5], 3, Sampling(), Random(0), Random(0))
+    target.open(request)
+    target.verify([(request, Draft.chain([6, 7]))])
+    target.commit([(request, Draft(), Verdict((), 0))])
+    with pytest.raises(UserError, match=r"MptForCausalLM.*chains"):
+        target.verify([(request, Draft((6, 7), (-1, -1)))])
+    llama = model("llama")
+    target = HFTarget(llama)
+    target.open(request)
+    llama.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(UserError, match=r"Llama.*flash_attention_2.*'sdpa' or 'eager'"):
+        target.verify([(request, Draft((6, 7), (-1, -1)))])
 
 
 # -- sampling ----------------------------------------------------------------------------------------

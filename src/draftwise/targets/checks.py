@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from ..errors import UserError
@@ -12,9 +13,7 @@ RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", 
 
 def check(model: Any) -> None:
     """Raise a UserError unless the model is a causal LM whose cache can rewind."""
-    name = getattr(model, "name_or_path", "") or type(model).__name__
-    kind = type(model).__name__
-    config = model.config
+    name, kind, config = _name(model), type(model).__name__, model.config
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{name} ({kind}) is an encoder-decoder model: give a decoder-only causal LM")
     if (
@@ -38,9 +37,28 @@ def check(model: Any) -> None:
             f"{name} ({kind}) keeps a state that cannot rewind ({what}): use it as it is, "
             "or choose a model with full or sliding-window attention only"
         )
+    _check_attention(model)
+
+
+def check_trees(model: Any) -> None:
+    """Raise a UserError unless the model can be told where each token of a tree stands, and what it sees."""
+    _check_attention(model)
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise UserError(
+            f"{_name(model)} ({type(model).__name__}) counts positions for itself, so it cannot read a tree "
+            "of drafted tokens: use a policy that drafts chains"
+        )
+
+
+def _check_attention(model: Any) -> None:
+    text = model.config.get_text_config(decoder=True)
     attention = getattr(text, "_attn_implementation", None) or "eager"
     if attention not in MASKED:
         raise UserError(
-            f"{name} ({kind}) runs {attention} attention, which takes no mask per row: "
-            "load it with attn_implementation='sdpa' or 'eager'"
+            f"{_name(model)} ({type(model).__name__}) runs {attention} attention, which takes no mask per "
+            "row: load it with attn_implementation='sdpa' or 'eager'"
         )
+
+
+def _name(model: Any) -> str:
+    return str(getattr(model, "name_or_path", "") or type(model).__name__)

@@ -12,7 +12,7 @@ from ..roles import Scores
 from ..rows import Rows
 from ..sampling import Chain, GreedyScores, LawScores, likeliest, on_host
 from ..types import Draft, Request, Verdict
-from .checks import check
+from .checks import check, check_trees
 
 LONG = 16  # pending tokens from which a row reads in a pass of its own, so that others need no padding
 
@@ -32,6 +32,7 @@ class HFTarget:
         # Reading a prompt in pieces bounds the memory of its activations; a GPU wants larger ones.
         self.chunk = chunk or (96 if self.rows.device.type == "cpu" else 2048)
         self.chains: dict[int, Chain] = {}
+        self.reads_trees = False  # not known before there is one
 
     def open(self, request: Request) -> None:
         """Give the request a row; its prompt is read in the pass of its first round."""
@@ -39,7 +40,11 @@ class HFTarget:
 
     @torch.inference_mode()
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
-        """One pass over each request's last token and its draft, after reading what is new in its text."""
+        """One pass over each request's last token and its draft, after reading what is new in its text.
+
+        Raises:
+            UserError: a draft is a tree, and the model is one that cannot read it.
+        """
         rows = self.rows.front([request.id for request, _ in batch])
         held, n = self.rows.held, len(batch)
         slots = max(len(r.tokens) + r.room for r, _ in batch)
@@ -50,6 +55,9 @@ class HFTarget:
         for row, (request, draft) in zip(rows, batch, strict=True):
             texts[row] = [*request.tokens[held[row] :], *draft.tokens]
         trees = {row: d.parents for row, (_, d) in zip(rows, batch, strict=True) if not d.is_chain}
+        if trees and not self.reads_trees:
+            check_trees(self.rows.model)
+            self.reads_trees = True
         keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
         logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees)
         return self._scores(batch, rows, [len(t) for t in texts], logits)
