@@ -8,6 +8,7 @@ from . import stops
 from .errors import UserError
 from .types import NEVER, Arm, Stop
 
+TOGETHER = "all"  # the drafter that asks all others
 TAPOUT_RULES = ("max-confidence", "svip", "adaedl", "svip-difference", "logit-margin")
 
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import registry
+from .arms import TOGETHER
+from .catalogue import Method
+from .drafters.together import TogetherDrafter
 from .errors import UserError
 from .models import load_model, load_tokenizer
 from .packed import pack as pack_linears
@@ -58,6 +61,13 @@ def build_drafters(
             team[name] = _load_lm(
                 name, spec, target, tokenizer, str(target_name), pack=pack, known=known, **load
             )
+    return team
+
+
+def complete(team: dict[str, Drafter], method: Method) -> dict[str, Drafter]:
+    """The team with the drafter that asks all others, where the policy has an arm for it."""
+    if any(arm.drafter == TOGETHER for arm in method.policy.arms):
+        return team | {TOGETHER: TogetherDrafter()}
     return team
 
 

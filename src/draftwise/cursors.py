@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from .errors import UserError
-from .stops import stop
+from .stops import factor, stop
 from .types import NEVER, Grade, Signals, Stop
 
 FORMS = ("rb", "ratio", "product")
@@ -77,10 +77,9 @@ class Cursor:
             self._done += mass
 
     def _advance(self, state: _State, mass: float, now: Signals | None) -> None:
-        joint = state.joint * now.chosen if now else state.joint
-        if state.accepted + 1 >= self.length or _stops(
-            self.stops, now, state.accepted, state.previous, joint
-        ):
+        joint = state.joint * _factor(self.stops, now, state.accepted)
+        stopped = _stops(self.stops, now, state.accepted, state.previous, joint)
+        if stopped or state.accepted + 1 >= self.length:
             self._done += mass
         else:
             self._open.append(_State(state.accepted + 1, mass, joint, now))
@@ -108,7 +107,7 @@ def window(
         total += survival * beta
         survival *= beta if form == "product" else grade.accept
         now = grade.signals
-        joint *= now.chosen if now else 1.0
+        joint *= _factor(stops, now, position)
         if survival <= 0.0 or _stops(stops, now, position, previous, joint):
             break
         previous = now
@@ -134,6 +133,10 @@ def weighted(
         if survival <= 0.0 or seen <= 0.0:
             break
     return total
+
+
+def _factor(stops: tuple[Stop, ...], now: Signals | None, position: int) -> float:
+    return factor(stops[min(position, len(stops) - 1)], now, position=position) if now else 1.0
 
 
 def _stops(

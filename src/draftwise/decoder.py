@@ -91,7 +91,7 @@ class Decoder:
         Raises:
             UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
         """
-        from .build import build_drafters, build_target, eos_ids
+        from .build import build_drafters, build_target, complete, eos_ids
 
         path = None if state is None else usable(state)
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
@@ -102,7 +102,8 @@ class Decoder:
         file = None
         if path is not None:
             file = StateFile.of(path, chosen.policy, name=policy, target=target, drafters=asked)
-        return cls(built, team, chosen, tokenizer, eos=eos_ids(model, tokenizer), seed=seed, state=file)
+        everyone, ends = complete(team, chosen), eos_ids(model, tokenizer)
+        return cls(built, everyone, chosen, tokenizer, eos=ends, seed=seed, state=file)
 
     # -- text in, text out --------------------------------------------------------------------------
 

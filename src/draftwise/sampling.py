@@ -168,10 +168,11 @@ class LawScores:
     prefix, exactly as in plain decoding; so one with a state of its own (a grammar) stays right.
     """
 
-    __slots__ = ("_laws", "chain", "draft", "logits", "probs", "request")
+    __slots__ = ("_laws", "chain", "draft", "logits", "probs", "request", "start")
 
     def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
         self.request, self.draft, self.logits, self.chain = request, draft, logits, chain
+        self.start = len(request.tokens)  # scores outlive the commit of their round
         self._laws: dict[int, Tensor] = {}
         self.probs: list[float] | None = None
         if not chain.historic:
@@ -233,7 +234,7 @@ class LawScores:
 
     def _law(self, node: int) -> Tensor:
         if node not in self._laws:
-            history = [*self.request.tokens, *self._path(node)]
+            history = [*self.request.tokens[: self.start], *self._path(node)]
             ids: Any = torch.tensor([history], device=self.logits.device)
             row = self.chain.historic(ids, self.logits[node + 1][None].float())
             self._laws[node] = warp(self.chain.warpers, row)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..adaptive import AdaEDL, Adaptive
-from ..arms import make_arms, one, positive, tapout_rules
+from ..arms import TOGETHER, make_arms, one, positive, tapout_rules
 from ..learners.beta import BetaThompson
 from ..learners.commit import ExploreThenCommit
 from ..learners.ducb import DiscountedUCB
@@ -256,5 +256,5 @@ def linucb(
 def draft_all(drafters: Sequence[str], *, length: int = 5) -> Method:
     """MetaSD's DraftAll: every drafter drafts, all drafts are verified as one tree (arXiv 2604.05417)."""
     real = [d for d in drafters if d != "none"] or [one(drafters, "")]
-    arm = Arm("all", positive(length), width=len(real))
+    arm = Arm(TOGETHER, positive(length), width=len(real))
     return bandit((arm,), Uniform, reward="block-efficiency", per_query=False)

@@ -42,7 +42,8 @@ def hedgespec(
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
     graded = _graded(chosen, form, windows, loss, censored, every, thin)
-    return _experts(graded, lambda n: NormalHedge(n, memory=_memory(memory)), play, per_query)
+    memory = _memory(memory)
+    return _experts(graded, lambda n: NormalHedge(n, memory=memory), play, per_query)
 
 
 def hedgespec_hedge(
@@ -72,7 +73,8 @@ def hedgespec_hedge(
         raise UserError(f"hedgespec-hedge?rate={rate}: give 0 (by the round) or a positive number")
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
     graded = _graded(chosen, form, windows, loss, censored, every, thin)
-    return _experts(graded, lambda n: Hedge(n, rate=rate or None, memory=_memory(memory)), play, per_query)
+    memory = _memory(memory)
+    return _experts(graded, lambda n: Hedge(n, rate=rate or None, memory=memory), play, per_query)
 
 
 def _experts(

@@ -23,7 +23,7 @@ from transformers import (
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from ..build import build_drafters
+from ..build import build_drafters, complete
 from ..catalogue import method
 from ..errors import UserError
 from ..loop import Loop
@@ -90,7 +90,7 @@ def _loop(model: Any, drafters: Sequence[Any], policy: str, tokenizer: Any, seed
     load = {"dtype": "auto", "device": target.rows.device, "trust_remote_code": False}
     team = build_drafters(drafters, target, tokenizer, name, pack=True, **load)
     chosen = method(policy or ("ucb1" if team else "none"), list(team))
-    return Loop(target, team, chosen.policy, chosen.recorder, seed=seed)
+    return Loop(target, complete(team, chosen), chosen.policy, chosen.recorder, seed=seed)
 
 
 def _refuse(config: GenerationConfig, model_kwargs: dict[str, Any], synced_gpus: bool) -> None:

@@ -16,6 +16,7 @@ class SimScores:
 
     def __init__(self, law: Law, request: Request, draft: Draft) -> None:
         self.law, self.request, self.draft = law, request, draft
+        self.start = len(request.tokens)  # scores outlive the commit of their round
         self.rows: dict[int, Vector] = {}
 
     def _history(self, node: int) -> list[int]:
@@ -23,7 +24,7 @@ class SimScores:
         while node >= 0:
             path.append(self.draft.tokens[node])
             node = self.draft.parents[node]
-        return [*self.request.tokens, *reversed(path)]
+        return [*self.request.tokens[: self.start], *reversed(path)]
 
     def row(self, node: int) -> Vector:
         """The processed law after `node`, shape (vocabulary,)."""

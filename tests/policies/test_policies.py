@@ -1,0 +1,215 @@
+"""What each kind of policy decides and learns: numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from draftwise.adaptive import AdaEDL, ConfidenceRefit
+from draftwise.arms import tapout_rules
+from draftwise.catalogue import method
+from draftwise.learners.fixed import Fixed
+from draftwise.learners.leader import FollowTheLeader
+from draftwise.learners.linucb import LinUCB
+from draftwise.learners.normalhedge import NormalHedge
+from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.contextual import ContextPolicy
+from draftwise.policies.experts import ExpertPolicy
+from draftwise.policies.lengths import LengthPolicy
+from draftwise.policies.tokens import TokenPolicy
+from draftwise.types import Arm, Context, Decision, Feedback, Outcome, Signals, Stop
+
+RNG = Random(0)
+
+
+@dataclass
+class Script:
+    """Chooses what it is told to, in turn, and keeps what it hears."""
+
+    arms: int
+    turn: int = 0
+    heard: list[tuple[int, float, float]] = field(default_factory=list)
+    aborted: list[int] = field(default_factory=list)
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        self.turn += 1
+        return allowed[(self.turn - 1) % len(allowed)], 0.5
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        self.heard.append((arm, reward, propensity))
+
+    def abort(self, arm: int) -> None:
+        self.aborted.append(arm)
+
+    def estimates(self) -> list[float]:
+        return [0.0] * self.arms
+
+
+# -- bandits -------------------------------------------------------------------------------------------
+
+
+def test_an_arm_out_of_use_is_not_chosen() -> None:
+    policy = BanditPolicy((Arm("a", 1), Arm("b", 1)), Script)
+    assert policy.choose(Context(unavailable=frozenset({"a"})), RNG).arm == 1
+    assert policy.choose(Context(unavailable=frozenset({"a", "b"})), RNG).arm in (0, 1)
+
+
+def test_per_query_learners_are_their_own() -> None:
+    policy = BanditPolicy((Arm("a", 1), Arm("b", 1)), Script, per_query=True)
+    assert [policy.choose(Context(request=r), RNG).arm for r in (1, 1, 2)] == [0, 1, 0]
+    policy.close(1)
+    assert policy.choose(Context(request=1), RNG).arm == 0
+
+
+def test_adaedls_threshold_follows_its_own_rounds_into_the_decision() -> None:
+    arms = (Arm("a", 4, stop=Stop("adaedl", 0.6)), Arm("a", 4, stop=Stop("svip", 0.6)))
+    rule = AdaEDL()
+    policy = BanditPolicy(arms, Script, moving=(rule, None))
+    assert policy.choose(Context(), RNG).stops == (Stop("adaedl", 0.6),)
+    policy.learn(Feedback(0, Decision(0), (Outcome(0, accepted=0, drafted=4),)))
+    # AR = 0.45 < 0.9, so lambda' = 0.61 and lambda = 0.9 * 0.6 + 0.1 * 0.61
+    assert rule.threshold == pytest.approx(0.601)
+    policy.choose(Context(), RNG)
+    policy.learn(Feedback(0, Decision(1), (Outcome(1, accepted=0, drafted=4),)))
+    assert rule.threshold == pytest.approx(0.601)  # another rule's round
+    assert policy.choose(Context(), RNG).stops[0].threshold == pytest.approx(0.601)
+
+
+def test_transformers_threshold_is_refitted_on_the_probabilities_of_drafted_tokens() -> None:
+    rule = ConfidenceRefit(0.4)
+    policy = BanditPolicy((Arm("a", 4, stop=rule.stop),), Fixed, moving=(rule,))
+    signals = tuple(Signals(p, 0.0, 0.0, p) for p in (0.9, 0.8, 0.7, 0.3))
+    for _ in range(2):
+        policy.choose(Context(), RNG)
+        policy.learn(Feedback(0, Decision(0), (Outcome(0, 3, 4, signals=signals),)))
+    assert policy.choose(Context(), RNG).stops == (Stop("confidence", 0.7),)
+
+
+# -- TapOut, token level -----------------------------------------------------------------------------------
+
+
+def scripts(policy: TokenPolicy) -> list[Script]:
+    return [learner for learner in policy.learners if isinstance(learner, Script)]
+
+
+def test_every_position_has_its_own_learner_and_hears_whether_its_token_was_accepted() -> None:
+    policy = TokenPolicy((Arm("a", 3),), tapout_rules(), Script)
+    decision = policy.choose(Context(), RNG)
+    assert decision.stops == (tapout_rules()[0],) * 3
+    policy.learn(Feedback(0, decision, (Outcome(0, accepted=1, drafted=3),)))
+    assert [s.heard for s in scripts(policy)] == [[(0, 1.0, 0.5)], [(0, 0.0, 0.5)], [(0, 0.0, 0.5)]]
+
+
+def test_a_choice_that_no_draft_reached_stands() -> None:
+    policy = TokenPolicy((Arm("a", 3),), tapout_rules(), Script)
+    decision = policy.choose(Context(), RNG)
+    policy.learn(Feedback(0, decision, (Outcome(0, accepted=1, drafted=1),)))
+    rules = tapout_rules()
+    assert policy.choose(Context(), RNG).stops == (rules[1], rules[0], rules[0])
+    assert [s.turn for s in scripts(policy)] == [2, 1, 1]
+    policy.close(0)
+    # the second choice for position 0 and the first ones of the others were never tried
+    assert [s.aborted for s in scripts(policy)] == [[1], [0], [0]]
+
+
+def test_requests_choose_apart_and_learn_together() -> None:
+    policy = TokenPolicy((Arm("a", 2),), tapout_rules(), Script)
+    rules = tapout_rules()
+    assert policy.choose(Context(request=1), RNG).stops[0] == rules[0]
+    second = policy.choose(Context(request=2), RNG)
+    assert second.stops[0] == rules[1]
+    policy.learn(Feedback(2, second, (Outcome(0, accepted=2, drafted=2),)))
+    assert scripts(policy)[0].heard == [(1, 1.0, 0.5)]
+
+
+def test_a_round_that_says_nothing_leaves_every_choice_standing() -> None:
+    policy = TokenPolicy((Arm("a", 2),), tapout_rules(), Script)
+    before = policy.choose(Context(), RNG)
+    policy.learn(Feedback(0, before))
+    assert policy.choose(Context(), RNG).stops == before.stops
+
+
+def test_adaedl_at_a_token_takes_lambda_as_it_stands() -> None:
+    rules = (Stop("adaedl", 0.6),)
+    policy = TokenPolicy((Arm("a", 2),), rules, Script, moving=(AdaEDL(form="tapout"),))
+    decision = policy.choose(Context(), RNG)
+    policy.learn(Feedback(0, decision, (Outcome(0, accepted=0, drafted=1),)))
+    assert [s.threshold for s in policy.choose(Context(), RNG).stops] == pytest.approx([0.601, 0.601])
+
+
+# -- experts -----------------------------------------------------------------------------------------------
+
+
+def test_experts_take_vectors_of_losses_with_sleepers() -> None:
+    policy = ExpertPolicy((Arm("a", 2), Arm("b", 2)), NormalHedge, per_query=False)
+    for _ in range(5):
+        policy.learn(Feedback(0, Decision(0), losses=(1.0, 0.0)))
+    policy.learn(Feedback(0, Decision(0), losses=(None, 0.5)))
+    policy.learn(Feedback(0, Decision(0)))  # nothing was known yet
+    assert policy.choose(Context(), RNG).arm == 1
+    assert policy.choose(Context(unavailable=frozenset({"b"})), RNG).arm == 0
+
+
+def test_the_best_is_kept_until_another_is_better_by_the_margin() -> None:
+    policy = ExpertPolicy((Arm("a", 2), Arm("b", 2)), FollowTheLeader, play="best", margin=0.2)
+    assert policy.choose(Context(), RNG).arm == 0
+    policy.learn(Feedback(0, Decision(0), losses=(0.6, 0.5)))
+    assert policy.choose(Context(), RNG).arm == 0  # better by 0.1 only
+    policy.learn(Feedback(0, Decision(0), losses=(1.0, 0.0)))
+    assert policy.choose(Context(), RNG) == Decision(1, 1.0)
+
+
+# -- context and lengths -----------------------------------------------------------------------------------
+
+
+def test_linucb_learns_which_match_length_makes_which_drafter_right() -> None:
+    arms = (Arm("lm", 4), Arm("ngram", 4))
+    policy = ContextPolicy(arms, ("lm", "ngram"), LinUCB(2, ContextPolicy.dimensions(2), strength=0.3))
+    rng = Random(1)
+    right = 0
+    for step in range(600):
+        match = rng.choice((0.0, 12.0))
+        decision = policy.choose(Context(hints={"lm": 1.0, "ngram": match}, position=step), rng)
+        best = int(match > 0)
+        right += step >= 300 and decision.arm == best
+        worth = 0.9 if decision.arm == best else 0.1
+        signals = (Signals(0.5, 0.2, 1.0, 0.5),)
+        policy.learn(Feedback(0, decision, (Outcome(decision.arm, 1, 2, reward=worth, signals=signals),)))
+    assert right > 0.95 * 300
+    policy.close(0)
+    assert not policy.features and not policy.entropies
+
+
+def test_linucb_counts_a_round_that_says_nothing_out_again() -> None:
+    policy = ContextPolicy((Arm("a", 2),), ("a",), LinUCB(1, ContextPolicy.dimensions(1)))
+    decision = policy.choose(Context(), RNG)
+    assert policy.learner.flight == [1]
+    policy.learn(Feedback(0, decision))
+    assert policy.learner.flight == [0]
+
+
+@pytest.mark.parametrize("transient", [False, True])
+def test_transformers_heuristic_length(transient: bool) -> None:
+    policy = LengthPolicy(tuple(Arm("a", n) for n in range(1, 9)), start=4, transient=transient)
+
+    def play(request: int, accepted: int) -> int:
+        decision = policy.choose(Context(request=request), RNG)
+        length = policy.arms[decision.arm].length
+        outcome = Outcome(decision.arm, min(accepted, length), length)
+        policy.learn(Feedback(request, decision, (outcome,)))
+        return length
+
+    assert [play(0, 99), play(0, 99), play(0, 99), play(0, 0), play(0, 0)] == [4, 6, 8, 8, 7]
+    policy.close(0)
+    assert play(1, 0) == (4 if transient else 6)
+
+
+def test_tapouts_sequence_level_is_ucb1_over_five_rules_with_one_moving() -> None:
+    made = method("tapout-seq-ucb1", ["lm"])
+    rules = [arm.stop for arm in made.policy.arms]
+    assert rules == list(tapout_rules()) and {arm.length for arm in made.policy.arms} == {128}
+    assert isinstance(made.policy, BanditPolicy)
+    assert [bool(m) for m in made.policy.moving] == [False, False, True, False, False]
