@@ -85,6 +85,7 @@ class Numbers:
     many: list[float] = field(default_factory=list, metadata=LEARNED)
     pair: tuple[int, ...] = field(default=(0, 0), metadata=LEARNED)
     by_length: dict[int, list[float]] = field(default_factory=dict, metadata=LEARNED)
+    each: list[dict[int, float]] = field(default_factory=list, metadata=LEARNED)
     rules: list[float] = field(default_factory=lambda: [0.6, 0.3], metadata=LEARNED)
     flight: int = field(default=0, metadata=LEARNED)
     option: int = 7
@@ -195,13 +196,15 @@ def test_every_policy_of_the_catalogue_goes_on(name: str) -> None:
 
 def test_numbers_of_every_kind() -> None:
     odd = [nan, inf, -inf, -0.0, 1e-320, 0.1, 5.0]
-    old = Numbers(3, -inf, True, 0.5, odd, (4, 5), {-2: [1.5], 10: []}, [0.1, 0.2], flight=4, option=9)
+    old = Numbers(
+        3, -inf, True, 0.5, odd, (4, 5), {-2: [1.5], 10: []}, [{3: 0.5}], [0.1, 0.2], flight=4, option=9
+    )
     back = Numbers()
     load(back, through_json(dump(old)))
     assert isnan(back.many[0])
     assert repr(back.many) == repr(odd)
     back.many = old.many
-    assert back == Numbers(3, -inf, True, 0.5, odd, (4, 5), {-2: [1.5], 10: []}, [0.1, 0.2])
+    assert back == Numbers(3, -inf, True, 0.5, odd, (4, 5), {-2: [1.5], 10: []}, [{3: 0.5}], [0.1, 0.2])
 
 
 def test_requests_and_what_is_in_flight_are_not_state() -> None:
@@ -276,6 +279,9 @@ SPOILT: list[tuple[str, Any]] = [
     ("by_length", []),
     ("by_length", {"x": []}),
     ("by_length", {"1": 1.0}),
+    ("by_length", {"9" * 5000: []}),
+    ("each", [{"1": "x"}]),
+    ("each", [{"x": 1.0}]),
 ]
 
 

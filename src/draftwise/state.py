@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from math import isfinite
@@ -154,9 +155,9 @@ def _mapping(saved: Any, blank: Any, inner: tuple[Any, ...], where: str) -> dict
     if not isinstance(saved, dict) or (blank and saved.keys() != blank.keys()):
         _wrong(where, f"has not the keys {', '.join(blank)}" if blank else "is no mapping")
     key, value = inner
-    if key is int and not all(name.removeprefix("-").isdecimal() for name in saved):
-        _wrong(where, "has a key that is no whole number")
-    return {key(k): _decode(v, blank.get(k), value, f"{where}.{k}") for k, v in saved.items()}
+    if key is int and not all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in saved):
+        _wrong(where, "has a key that is no whole number within bounds")
+    return {key(k): _decode(v, (blank or {}).get(k), value, f"{where}.{k}") for k, v in saved.items()}
 
 
 def _chosen(items: list[Any], blank: list[Any]) -> bool:
