@@ -1,8 +1,11 @@
 """Greedy text of every drafter against Transformers' own `generate`, on all Spec-Bench prompts that fit.
 
     python scripts/exact.py [--every N --offset K] [--dtype float32] [--new-tokens 64] [--json FILE]
+    python scripts/exact.py --policies all --every 10 --new-tokens 32      # the whole catalogue
+    python scripts/exact.py --policies hedgespec,draft-all --batches 8
 
-Prints, per way of decoding, how many texts differ. A first difference counts as a tie only where the margin
+Policies decide over `zoo:general`, `ngram` and `suffix`; `disco` and `specdecpp` ask classifiers of random
+weights. Prints, per way of decoding, how many texts differ. A first difference counts as a tie only where the margin
 between the two likeliest tokens, recomputed in float64 on the same prefix, is below four times the float32
 error measured on that row and below 1e-4; each is listed. Exit status 1 if any other difference is found.
 """
@@ -18,13 +21,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.progress import track
 
-from draftwise import Decoder, Sampling
+from draftwise import Decoder, Sampling, registry
 from draftwise.data import spec_bench
 from draftwise.datastore import build, tokenizer_fingerprint
 from draftwise.models import load_model, load_tokenizer
+from draftwise.scorers import Disco, SpecDecPlus, save
 
 WAYS = {
     "none": ("none", []),
@@ -37,6 +42,9 @@ WAYS = {
         ["zoo:general", "ngram", "suffix", "retrieval"],
     ),
 }
+
+
+CHOICE = ["zoo:general", "ngram", "suffix"]  # whom the policies of `--policies` choose among
 
 
 @dataclass(frozen=True)
@@ -58,16 +66,13 @@ def main() -> int:
     tokenizer = load_tokenizer("zoo:target")
     plain = load_model("zoo:target", dtype=options.dtype)
     prompts = fitting(tokenizer, 2048 - options.new_tokens)[options.offset :: options.every][: options.limit]
-    own = [
-        reference(plain, p, options.new_tokens)
-        for p in track(prompts, "Transformers", disable=not sys.stderr.isatty())
-    ]
+    own = references(plain, prompts, options.new_tokens, options.reference)
     with tempfile.TemporaryDirectory() as folder:
         store = datastore(Path(folder) / "store", tokenizer, own[::2])
         found: list[Difference] = []
         rows = []
-        for way, (policy, drafters) in WAYS.items():
-            for batch in (8, 1):
+        for way, (policy, drafters) in ways(options.policies, Path(folder)).items():
+            for batch in [int(b) for b in options.batches.split(",")]:
                 decoder = Decoder.from_pretrained(
                     "zoo:target",
                     drafters=[f"retrieval:{store}" if d == "retrieval" else d for d in drafters],
@@ -115,7 +120,38 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--json", default="")
+    parser.add_argument("--batches", default="8,1", help="batch sizes, with commas between")
+    parser.add_argument("--policies", default="", help="named policies, with commas between, or all")
+    parser.add_argument("--reference", default="", help="keep Transformers' texts in this file, or take them")
     return parser.parse_args()
+
+
+def ways(policies: str, folder: Path) -> dict[str, tuple[str, list[str]]]:
+    """What is compared: the ways above, or the policies asked for."""
+    if not policies:
+        return WAYS
+    names = registry.names("policies") if policies == "all" else policies.split(",")
+    rng = np.random.default_rng(0)
+    n = rng.normal
+    save(Disco(n(size=(16, 12)), n(size=16), n(size=(1, 16)), n(size=1)), folder / "disco.safetensors")
+    block = (n(size=(192, 192)) / 14, n(size=192))
+    save(SpecDecPlus((block,), n(size=(2, 192)) / 14, n(size=2)), folder / "specdecpp.safetensors")
+    learned = {n: f"{n}?model={folder / n}.safetensors" for n in ("disco", "specdecpp")}
+    return {name: (learned.get(name, name), CHOICE) for name in names}
+
+
+def references(model: Any, prompts: Sequence[list[int]], n: int, file: str) -> list[list[int]]:
+    """Transformers' own texts, kept in `file` if there is one."""
+    known: dict[str, list[int]] = {}
+    if file and Path(file).exists():
+        known = json.loads(Path(file).read_text())
+    for prompt in track(prompts, "Transformers", disable=not sys.stderr.isatty()):
+        key = f"{n} {prompt}"
+        if key not in known:
+            known[key] = reference(model, prompt, n)
+    if file:
+        Path(file).write_text(json.dumps(known))
+    return [known[f"{n} {prompt}"] for prompt in prompts]
 
 
 def fitting(tokenizer: Any, longest: int) -> list[list[int]]:
