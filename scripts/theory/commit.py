@@ -48,7 +48,7 @@ LEARNERS: Mapping[str, Callable[[int], Any]] = {
 
 
 def switches(tokens: int, texts: int, names: Sequence[str] = tuple(LEARNERS)) -> dict[str, Vector]:
-    """Mean switches, tokens read again because of them, and regret in rounds, for texts of `tokens` tokens."""
+    """Mean switches, tokens read again because of them, and regret in rounds, on texts of `tokens` tokens."""
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for seed in range(texts):
         chances = list(CHANCES)
@@ -73,7 +73,8 @@ def draw(marks: Sequence[int], points: Sequence[Mapping[str, Vector]], shown: in
         left.plot(marks, [point[name][0] for point in points], label=name, **style)
         _, read, regret = points[shown][name]
         right.plot(rates, regret + rates * read, **style)
-    left.set(xscale="log", yscale="log", xlabel="tokens B", title="Switches")
+    left.set_xscale("log", base=2)
+    left.set(yscale="log", xlabel="tokens B", title="Switches")
     right.set(xscale="log", yscale="log", xlabel="passes per token that is read again")
     right.set(title=f"Passes lost at {marks[shown]} tokens")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)

@@ -30,10 +30,11 @@ CLEAR = Stationary([0.8, 0.6, 0.5, 0.4])
 CONFIDENT: Makers = {"UCB1": UCB1, "UCBSpec": UCBSpec, "UCB-Tuned": UCBTuned}
 PUBLISHED: Makers = {"MetaSD-UCB, 0.01": lambda arms: UCB1(arms, strength=0.01)}
 LOSSES: Makers = {"EXP3Spec": EXP3Spec}
+CAUGHT: Makers = {"UCB1": UCB1} | LOSSES
 
 
 def on_clear_arms(makers: Makers, marks: Sequence[int], seeds: int) -> dict[str, Vector]:
-    """Regret at each mark, shape (seeds, marks), where the best drafter is right with chance 0.8, the next 0.6."""
+    """Regret at each mark, shape (seeds, marks), where the best drafter is right with 0.8, the next with 0.6."""
     return regrets(makers, CLEAR, ARMS, marks, seeds=range(seeds))
 
 
@@ -80,14 +81,16 @@ def draw(marks: Sequence[int], clear: dict[str, Vector], short: Sequence[int], h
     figure, (left, right) = panels(2)
     for name, values in clear.items():
         left.plot(marks, values.mean(axis=0), label=name, linestyle="--" if name in PUBLISHED else "-")
-    left.set(xscale="log", ylim=(0, 420), xlabel="tokens B", ylabel="rounds more than the best arm")
+    left.set_xscale("log", base=2)
+    left.set(ylim=(0, 420), xlabel="tokens B", ylabel="rounds more than the best arm")
     left.set_title("A clear best arm")
     left.legend()
     for name, mean in hard.items():
         right.plot(short, mean, label=name)
     right.plot(short, [2.0 * mark**0.5 for mark in short], color="black", linewidth=0.8, linestyle=":")
-    right.annotate("slope 1/2", (short[-3], 2.6 * short[-3] ** 0.5), ha="right")
-    right.set(xscale="log", yscale="log", xlabel="tokens B")
+    right.annotate("slope 1/2", (short[-1], 2.3 * short[-1] ** 0.5), ha="right")
+    right.set_xscale("log", base=2)
+    right.set(yscale="log", xlabel="tokens B")
     right.set_title("A lead of 3 / sqrt(B)")
     right.legend()
     return figure
@@ -110,10 +113,10 @@ def main() -> None:
     for name, mean in hard.items():
         print(f"{name:18} {mean.round(1)}   exponent {exponent(short, mean):.2f}")
     print("the text against UCB1")
-    for name, values in against({"UCB1": UCB1} | LOSSES, short).items():
+    for name, values in against(CAUGHT, short).items():
         print(f"{name:18} {values[0].round(0)}")
-    everyone = clear | {name: np.pad(v, ((0, 0), (0, 3)), constant_values=np.nan) for name, v in greedy.items()}
-    save(draw(marks, everyone, short, hard), folder / "regret-length.svg")
+    shorter = {name: np.pad(v, ((0, 0), (0, 3)), constant_values=np.nan) for name, v in greedy.items()}
+    save(draw(marks, clear | shorter, short, hard), folder / "regret-length.svg")
 
 
 if __name__ == "__main__":

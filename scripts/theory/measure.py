@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from draftwise.simulate import Law, SimArm, Text, play
 
 Vector = NDArray[np.float64]
-Makers = Mapping[str, Callable[[int], Any]]
+Makers = dict[str, Callable[[int], Any]]
 
 SHAPES: Mapping[str, Callable[[Vector], Vector]] = {
     "log": lambda x: np.log(x),

@@ -2,8 +2,9 @@
 
     python -m scripts.theory.switching [--pictures docs/pictures]
 
-In the first world a generalist is steady while one of two specialists is better for a stretch; in the second
-the drafters take turns. Discount and window are those of Garivier and Moulines 2008 for the number of changes.
+In the first world a generalist is steady while one of two specialists is better for a stretch; in the
+second the drafters take turns. Discount and window are those of Garivier and Moulines 2008 for the number of
+changes.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def draw(curves: Mapping[str, Sequence[Mapping[str, Vector]]]) -> Any:
         ax.set(xscale="log", yscale="log", xlabel="changes in the text", title=title)
         ax.set_xticks(CHANGES, [str(change) for change in CHANGES], minor=False)
         ax.minorticks_off()
-    axes[0].set_ylabel("rounds more than the best of each stretch")
+    axes[0].set_ylabel("rounds behind the best")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
@@ -102,8 +103,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
     folder = parser.parse_args().pictures
+    worlds = {"Specialists beside a generalist": SPECIALISTS, "Drafters take turns": TURNS}
     curves = {}
-    for title, phases in {"Specialists beside a generalist": SPECIALISTS, "Drafters take turns": TURNS}.items():
+    for title, phases in worlds.items():
         curves[title] = [behind_the_best(phases, TOKENS, changes, texts=4) for changes in CHANGES]
         print(f"{title}: changes {CHANGES}")
         for name in curves[title][0]:
