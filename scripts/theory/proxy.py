@@ -125,7 +125,7 @@ def draw(marks: Sequence[int], found: dict[str, tuple[Values, Values]], path: Pa
     for (reward, (divergence, lost)), colour in zip(found.items(), ("C0", "C1"), strict=True):
         right.plot(marks, lost, "-", color=colour, label=f"learns from {reward}: rounds")
         right.plot(marks, divergence, "--", color=colour, label=f"learns from {reward}: divergence")
-    right.set(xscale="log", yscale="symlog", title="UCB1, simulated", xlabel="tokens", ylabel="regret")
+    right.set(xscale="log", yscale="log", title="UCB1, simulated", xlabel="tokens", ylabel="regret")
     right.legend(fontsize=7)
     save(figure, path)
 
