@@ -5,9 +5,9 @@
     python scripts/exact.py --policies hedgespec,draft-all --batches 8
 
 Policies decide over `zoo:general`, `ngram` and `suffix`; `disco` and `specdecpp` ask classifiers of random
-weights. Prints, per way of decoding, how many texts differ. A first difference counts as a tie only where the margin
-between the two likeliest tokens, recomputed in float64 on the same prefix, is below four times the float32
-error measured on that row and below 1e-4; each is listed. Exit status 1 if any other difference is found.
+weights. Prints, per way of decoding, how many texts differ. A first difference counts as a tie only where the
+margin between the two likeliest tokens, recomputed in float64 on the same prefix, is below four times the
+float32 error measured on that row and below 1e-4; each is listed. Exit status 1 at any other difference.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from .errors import UserError
@@ -110,6 +110,7 @@ RULES: Mapping[str, Rule] = {
 """
 
 DEFAULTS: Mapping[str, float] = {name: rule.default for name, rule in RULES.items() if not rule.scored}
+SCORED = frozenset(RULES.keys() - DEFAULTS.keys())  # rules that ask a classifier
 """The thresholds of the rules that need nothing else."""
 
 
@@ -142,21 +143,34 @@ def factor(rule: Stop, signals: Signals, *, position: int) -> Any:
     return rule.scorer.score(signals) if position else 1.0
 
 
-@lru_cache(maxsize=256)  # a threshold that moves makes a new rule each round
 def needs(rules: tuple[Stop, ...]) -> frozenset[str]:
     """The signals that `rules` read, by the names of their fields.
 
     Raises:
         UserError: there is no rule of this name, or it has no classifier to ask.
     """
-    return frozenset().union(*(_rule(rule).reads for rule in rules))
+    # by name: a rule whose threshold moves is a new object each round, and a draft may have 128 of them
+    names = frozenset([rule.rule for rule in rules])
+    if not names.isdisjoint(SCORED):
+        for rule in rules:
+            _rule(rule)
+    return _reads(names)
+
+
+@cache
+def _reads(names: frozenset[str]) -> frozenset[str]:
+    return frozenset().union(*(_named(name).reads for name in names))
+
+
+def _named(name: str) -> Rule:
+    try:
+        return RULES[name]
+    except KeyError:
+        raise UserError(f"no stop rule named {name!r}; there are {', '.join(RULES)}") from None
 
 
 def _rule(asked: Stop) -> Rule:
-    try:
-        rule = RULES[asked.rule]
-    except KeyError:
-        raise UserError(f"no stop rule named {asked.rule!r}; there are {', '.join(RULES)}") from None
+    rule = _named(asked.rule)
     if rule.scored and asked.scorer is None:
         raise UserError(f"the stop rule {asked.rule} asks a classifier: {asked.rule}?model=FILE gives it one")
     return rule

@@ -11,11 +11,13 @@ import pytest
 from draftwise.adaptive import AdaEDL, ConfidenceRefit
 from draftwise.arms import tapout_rules
 from draftwise.catalogue import method
+from draftwise.learners.beta import BetaThompson
 from draftwise.learners.fixed import Fixed
 from draftwise.learners.leader import FollowTheLeader
 from draftwise.learners.linucb import LinUCB
 from draftwise.learners.normalhedge import NormalHedge
 from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.bank import BetaBank, Separate
 from draftwise.policies.contextual import ContextPolicy
 from draftwise.policies.experts import ExpertPolicy
 from draftwise.policies.lengths import LengthPolicy
@@ -91,20 +93,25 @@ def test_transformers_threshold_is_refitted_on_the_probabilities_of_drafted_toke
 # -- TapOut, token level -----------------------------------------------------------------------------------
 
 
+def token_policy(length: int, rules: tuple[Stop, ...], moving: tuple[AdaEDL, ...] = ()) -> TokenPolicy:
+    return TokenPolicy((Arm("a", length),), rules, Separate(len(rules), length, Script), moving)
+
+
 def scripts(policy: TokenPolicy) -> list[Script]:
-    return [learner for learner in policy.learners if isinstance(learner, Script)]
+    assert isinstance(policy.bank, Separate)
+    return [learner for learner in policy.bank.learners if isinstance(learner, Script)]
 
 
 def test_every_position_has_its_own_learner_and_hears_whether_its_token_was_accepted() -> None:
-    policy = TokenPolicy((Arm("a", 3),), tapout_rules(), Script)
+    policy = token_policy(3, tapout_rules())
     decision = policy.choose(Context(), RNG)
     assert decision.stops == (tapout_rules()[0],) * 3
     policy.learn(Feedback(0, decision, (Outcome(0, accepted=1, drafted=3),)))
-    assert [s.heard for s in scripts(policy)] == [[(0, 1.0, 0.5)], [(0, 0.0, 0.5)], [(0, 0.0, 0.5)]]
+    assert [s.heard for s in scripts(policy)] == [[(0, 1.0, 1.0)], [(0, 0.0, 1.0)], [(0, 0.0, 1.0)]]
 
 
 def test_a_choice_that_no_draft_reached_stands() -> None:
-    policy = TokenPolicy((Arm("a", 3),), tapout_rules(), Script)
+    policy = token_policy(3, tapout_rules())
     decision = policy.choose(Context(), RNG)
     policy.learn(Feedback(0, decision, (Outcome(0, accepted=1, drafted=1),)))
     rules = tapout_rules()
@@ -116,17 +123,17 @@ def test_a_choice_that_no_draft_reached_stands() -> None:
 
 
 def test_requests_choose_apart_and_learn_together() -> None:
-    policy = TokenPolicy((Arm("a", 2),), tapout_rules(), Script)
+    policy = token_policy(2, tapout_rules())
     rules = tapout_rules()
     assert policy.choose(Context(request=1), RNG).stops[0] == rules[0]
     second = policy.choose(Context(request=2), RNG)
     assert second.stops[0] == rules[1]
     policy.learn(Feedback(2, second, (Outcome(0, accepted=2, drafted=2),)))
-    assert scripts(policy)[0].heard == [(1, 1.0, 0.5)]
+    assert scripts(policy)[0].heard == [(1, 1.0, 1.0)]
 
 
 def test_a_round_that_says_nothing_leaves_every_choice_standing() -> None:
-    policy = TokenPolicy((Arm("a", 2),), tapout_rules(), Script)
+    policy = token_policy(2, tapout_rules())
     before = policy.choose(Context(), RNG)
     policy.learn(Feedback(0, before))
     assert policy.choose(Context(), RNG).stops == before.stops
@@ -134,7 +141,7 @@ def test_a_round_that_says_nothing_leaves_every_choice_standing() -> None:
 
 def test_adaedl_at_a_token_takes_lambda_as_it_stands() -> None:
     rules = (Stop("adaedl", 0.6),)
-    policy = TokenPolicy((Arm("a", 2),), rules, Script, moving=(AdaEDL(form="tapout"),))
+    policy = token_policy(2, rules, (AdaEDL(form="tapout"),))
     decision = policy.choose(Context(), RNG)
     policy.learn(Feedback(0, decision, (Outcome(0, accepted=0, drafted=1),)))
     assert [s.threshold for s in policy.choose(Context(), RNG).stops] == pytest.approx([0.601, 0.601])
@@ -213,3 +220,22 @@ def test_tapouts_sequence_level_is_ucb1_over_five_rules_with_one_moving() -> Non
     assert rules == list(tapout_rules()) and {arm.length for arm in made.policy.arms} == {128}
     assert isinstance(made.policy, BanditPolicy)
     assert [bool(m) for m in made.policy.moving] == [False, False, True, False, False]
+
+
+def test_the_bank_of_beta_learners_draws_as_single_ones_do() -> None:
+    """The share of each arm at each place, against exact Thompson sampling one place at a time."""
+    bank, ones = BetaBank(3, 2), [BetaThompson(3), BetaThompson(3)]
+    for chosen, accepted in (([0, 1], 1), ([2, 2], 2), ([0, 0], 1), ([1, 2], 0), ([0, 1], 2)):
+        bank.update(chosen, accepted)
+        for place, arm in enumerate(chosen):
+            ones[place].update(arm, float(place < accepted), 1.0)
+    assert bank.successes == ones[0].successes + ones[1].successes
+    assert bank.failures == ones[0].failures + ones[1].failures
+    rng, n = Random(5), 4000
+    ours = [bank.choose(range(2), rng) for _ in range(n)]
+    theirs = [[one.choose(range(3), rng)[0] for one in ones] for _ in range(n)]
+    for place in range(2):
+        for arm in range(3):
+            a, b = (sum(row[place] == arm for row in rows) / n for rows in (ours, theirs))
+            assert abs(a - b) < 4 * (2 * 0.25 / n) ** 0.5
+    assert bank.choose([1], rng)[0] in range(3) and bank.choose([], rng) == []

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from ..adaptive import AdaEDL, Adaptive
 from ..arms import TOGETHER, make_arms, one, positive, tapout_rules
-from ..learners.beta import BetaThompson
 from ..learners.commit import ExploreThenCommit
 from ..learners.ducb import DiscountedUCB
 from ..learners.exp3 import EXP3
@@ -20,6 +19,7 @@ from ..learners.ucb import UCB1
 from ..learners.ucbspec import UCBSpec
 from ..learners.ucbtuned import UCBTuned
 from ..learners.uniform import Uniform
+from ..policies.bank import Bank, BetaBank, Separate
 from ..policies.contextual import ContextPolicy
 from ..policies.tokens import TokenPolicy
 from ..types import Arm
@@ -81,12 +81,12 @@ def tapout_seq_ts(
 
 def tapout_token_ucb1(drafters: Sequence[str], *, length: int = 128, drafter: str = "") -> Method:
     """TapOut, token level: UCB1 chooses a stop rule for every draft position (arXiv 2511.02017)."""
-    return _tapout_token(drafters, UCB1, length, drafter)
+    return _tapout_token(drafters, lambda arms, places: Separate(arms, places, UCB1), length, drafter)
 
 
 def tapout_token_ts(drafters: Sequence[str], *, length: int = 128, drafter: str = "") -> Method:
     """TapOut, token level: Beta-Bernoulli Thompson sampling for every draft position (arXiv 2511.02017)."""
-    return _tapout_token(drafters, BetaThompson, length, drafter)
+    return _tapout_token(drafters, BetaBank, length, drafter)
 
 
 def _tapout_seq(
@@ -98,12 +98,11 @@ def _tapout_seq(
 
 
 def _tapout_token(
-    drafters: Sequence[str], learner: Callable[[int], Learner], length: int, drafter: str
+    drafters: Sequence[str], new_bank: Callable[[int, int], Bank], length: int, drafter: str
 ) -> Method:
-    arms = (Arm(one(drafters, drafter), positive(length)),)
-    return Method(
-        TokenPolicy(arms, tapout_rules(), learner, moving=_moving()), recorder(arms, "block-efficiency")
-    )
+    arms, rules = (Arm(one(drafters, drafter), positive(length)),), tapout_rules()
+    policy = TokenPolicy(arms, rules, new_bank(len(rules), length), _moving())
+    return Method(policy, recorder(arms, "block-efficiency"))
 
 
 def _moving() -> tuple[Adaptive | None, ...]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
 from ..adaptive import Adaptive
-from ..learners.learner import LEARNED, Learner
 from ..types import Arm, Context, Decision, Feedback, Stop
+from .bank import Bank
+
+
+@dataclass(slots=True)
+class Choices:
+    """A request's rules by position; the first `reached` are used up."""
+
+    rules: list[int]
+    reached: int = 0
 
 
 @dataclass(slots=True)
@@ -24,32 +31,22 @@ class TokenPolicy:
 
     arms: tuple[Arm, ...]
     rules: tuple[Stop, ...]
-    new_learner: Callable[[int], Learner]
-    reads_hints: bool = False
+    bank: Bank
     moving: tuple[Adaptive | None, ...] = ()
-    learners: list[Learner] = field(init=False, metadata=LEARNED)
-    choices: dict[int, _Choices] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.learners = [self.new_learner(len(self.rules)) for _ in range(self.arms[0].length)]
+    reads_hints: bool = False
+    choices: dict[int, Choices] = field(default_factory=dict)
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """A rule for every position."""
         mine = self.choices.get(context.request)
         if mine is None:
-            mine = self.choices[context.request] = _Choices()
-        length, everyone = self.arms[0].length, range(len(self.rules))
-        for position in (*range(mine.reached), *range(len(mine.rules), length)):
-            choice = self.learners[position].choose(everyone, rng)
-            if position < len(mine.rules):
-                mine.rules[position], mine.chances[position] = choice
-            else:
-                mine.rules.append(choice[0])
-                mine.chances.append(choice[1])
-        mine.reached = 0
+            mine = self.choices[context.request] = Choices(self.bank.choose(range(self.bank.places), rng))
+        elif mine.reached:
+            mine.rules[: mine.reached] = self.bank.choose(range(mine.reached), rng)
+            mine.reached = 0
         now = self.rules
         if self.moving:
-            now = tuple(m.stop if m else rule for m, rule in zip(self.moving, now, strict=True))
+            now = tuple([m.stop if m else rule for m, rule in zip(self.moving, now, strict=True)])
         return Decision(0, 1.0, tuple([now[i] for i in mine.rules]))
 
     def learn(self, feedback: Feedback) -> None:
@@ -58,10 +55,8 @@ class TokenPolicy:
         if mine is None:
             return
         for outcome in feedback.outcomes:
-            for position in range(outcome.drafted):
-                reward = float(position < outcome.accepted)
-                self.learners[position].update(mine.rules[position], reward, mine.chances[position])
             mine.reached = outcome.drafted
+            self.bank.update(mine.rules[: outcome.drafted], outcome.accepted)
             if self.moving and outcome.drafted:
                 last = self.moving[mine.rules[outcome.drafted - 1]]
                 if last:
@@ -71,14 +66,5 @@ class TokenPolicy:
         """The choices of a request that were never tried come to nothing."""
         mine = self.choices.pop(request, None)
         if mine:
-            for position in range(mine.reached, len(mine.rules)):
-                self.learners[position].abort(mine.rules[position])
-
-
-@dataclass(slots=True)
-class _Choices:
-    """A request's rules and their propensities by position; the first `reached` are used up."""
-
-    rules: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
-    reached: int = 0
+            for place in range(mine.reached, len(mine.rules)):
+                self.bank.abort(place, mine.rules[place])
