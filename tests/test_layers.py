@@ -131,6 +131,7 @@ def test_policies_are_numbers_only() -> None:
     for module, path in modules().items():
         if module.split(".")[0] in {
             "learners",
+            "simulate",
             "stops",
             "adaptive",
             "rewards",

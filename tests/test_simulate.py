@@ -120,6 +120,8 @@ def test_wrong_settings_are_named() -> None:
         Text.draw(ALWAYS, [SimArm(0)], 0, rng=Random(0))
     with pytest.raises(UserError, match="2 arms"):
         simulate(UCB1(2), ALWAYS, [SimArm(0)], [5], rng=Random(0))
+    with pytest.raises(UserError, match="257 arms"):
+        simulate(UCB1(257), ALWAYS, [SimArm(0)] * 257, [5], rng=Random(0))
 
 
 # -- feedback ---------------------------------------------------------------------------------------------

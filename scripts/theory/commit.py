@@ -48,7 +48,7 @@ LEARNERS: Mapping[str, Callable[[int], Any]] = {
 
 
 def switches(tokens: int, texts: int, names: Sequence[str] = tuple(LEARNERS)) -> dict[str, Vector]:
-    """Mean switches, tokens read again because of them, and regret in rounds, on texts of `tokens` tokens."""
+    """Mean switches, tokens read again because of them, and regret in rounds, shape (3,) each."""
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for seed in range(texts):
         chances = list(CHANCES)

@@ -34,15 +34,16 @@ CAUGHT: Makers = {"UCB1": UCB1} | LOSSES
 
 
 def on_clear_arms(makers: Makers, marks: Sequence[int], seeds: int) -> dict[str, Vector]:
-    """Regret at each mark, shape (seeds, marks), where the best drafter is right with 0.8, the next with 0.6."""
+    """Regret at each mark, shape (seeds, marks), where the best drafter has a chance of 0.8, the next 0.6."""
     return regrets(makers, CLEAR, ARMS, marks, seeds=range(seeds))
 
 
 def on_hard_arms(makers: Makers, marks: Sequence[int], texts: int) -> dict[str, Vector]:
-    """Mean regret at each mark where the best arm's lead is 3 / sqrt(tokens); about `texts` marks long in all.
+    """Mean regret at each mark, where the best arm's lead is 3 / sqrt(tokens), over at least six texts each.
 
     The lead shrinks with the length so that no learner can tell the arms apart much before the end: the
-    minimax case (Bubeck and Cesa-Bianchi 2012, Theorem 3.5), in which regret is at least of order sqrt(B).
+    minimax case (Bubeck and Cesa-Bianchi 2012, chapter 3), in which regret is at least of order sqrt(B).
+    Shorter texts are more in number, 200 at most; `texts` / 4 is the number of the longest.
     """
     found: dict[str, list[float]] = {name: [] for name in makers}
     for mark in marks:
@@ -73,10 +74,13 @@ def report(marks: Sequence[int], regret: dict[str, Vector]) -> None:
         r2 = "  ".join(f"{shape} {fit(x, y, shape)[0]:.4f}" for shape in ("log", "sqrt", "linear"))
         error = spread(values)[-1]
         print(f"{name:18} {mean[late[0]]:9.1f} {mean[-1]:10.1f} +-{error:6.1f}   R2 {r2}", end="")
+        print(f"   {fit(x, y, 'log')[1]:.1f} per ln B", end="")
         print(f"   exponent {exponent(x, y):.2f}   on a wrong arm {locked(values, marks[-1]):.0%}")
 
 
-def draw(marks: Sequence[int], clear: dict[str, Vector], short: Sequence[int], hard: dict[str, Vector]) -> Any:
+def draw(
+    marks: Sequence[int], clear: dict[str, Vector], short: Sequence[int], hard: dict[str, Vector]
+) -> Any:
     """Two panels: clear arms on a logarithmic length, the hardest arms on two logarithmic axes."""
     figure, (left, right) = panels(2)
     for name, values in clear.items():

@@ -3,8 +3,8 @@
     python -m scripts.theory.switching [--pictures docs/pictures]
 
 In the first world a generalist is steady while one of two specialists is better for a stretch; in the
-second the drafters take turns. Discount and window are those of Garivier and Moulines 2008 for the number of
-changes.
+second the drafters take turns. Discount and window are those of Garivier and Moulines 2008
+(arXiv 0805.3415) for the number of changes.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ TURNS: Phases = [[0.8 if i == phase else 0.5 for i in range(4)] for phase in ran
 
 
 def discount(changes: int, rounds: float) -> float:
-    """gamma = 1 - sqrt(changes / rounds) / 4: Garivier and Moulines 2008, after their Theorem 1, rewards in
-    [0, 1]."""
+    """gamma = 1 - sqrt(changes / rounds) / 4 for rewards in [0, 1]: Garivier and Moulines 2008."""
     return 1.0 - 0.25 * sqrt(changes / rounds)
 
 
 def window(changes: int, rounds: float) -> int:
-    """tau = 2 sqrt(rounds ln(rounds) / changes): Garivier and Moulines 2008, after their Theorem 2."""
+    """tau = 2 sqrt(rounds ln(rounds) / changes) for rewards in [0, 1]: Garivier and Moulines 2008."""
     return round(2.0 * sqrt(rounds * log(rounds) / changes))
 
 

@@ -112,6 +112,8 @@ def play(
     """
     if learner.arms != len(text.arms):
         raise UserError(f"a learner of {learner.arms} arms on a text of {len(text.arms)}: give it as many")
+    if learner.arms > 256:
+        raise UserError(f"{learner.arms} arms: a run keeps one byte a round, give 256 at most")
     if hasattr(learner, "learn_all"):
         played, accepted = _with_all_arms(cast(FullInformation, learner), text, rng, delay)
     else:
