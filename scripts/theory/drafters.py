@@ -3,6 +3,7 @@
     python -m scripts.theory.drafters [--pictures docs/pictures]
 
 One drafter, at a random place, is right with chance 0.8, all others with 0.5; every text is 65536 tokens.
+Then the same for UCB1 where the drafters are more alike and the texts shorter.
 """
 
 from __future__ import annotations
@@ -37,14 +38,22 @@ EXPERTS: Makers = {
 }
 
 
-def by_count(makers: Makers, counts: Sequence[int], *, tokens: int, texts: int) -> dict[str, Vector]:
+def by_count(
+    makers: Makers,
+    counts: Sequence[int],
+    *,
+    tokens: int,
+    texts: int,
+    best: float = 0.8,
+    others: float = 0.5,
+) -> dict[str, Vector]:
     """Regret, shape (texts, counts), where each text has the good drafter at another place."""
     columns: dict[str, list[Vector]] = {name: [] for name in makers}
     for count in counts:
         rows: dict[str, list[Vector]] = {name: [] for name in makers}
         for seed in range(texts):
-            chances = [0.5] * count
-            chances[Random(seed).randrange(count)] = 0.8
+            chances = [others] * count
+            chances[Random(seed).randrange(count)] = best
             arms = [SimArm(i) for i in range(count)]
             for name, regret in regrets(makers, Stationary(chances), arms, [tokens], seeds=[seed]).items():
                 rows[name].append(regret[0])
@@ -62,9 +71,9 @@ def draw(counts: Sequence[int], bandits: dict[str, Vector], experts: dict[str, V
             axes.errorbar(counts, values.mean(axis=0), error, label=name, marker="o", markersize=3)
         axes.set(xlabel="drafters N", ylim=(0, None))
         axes.legend()
-    left.set(ylabel="rounds more than the best arm", title="Bandits: like N")
+    left.set(ylabel="rounds more than the best arm", title="Bandits")
     right.set_xscale("log", base=2)
-    right.set(title="Full information: about like log N", xticks=counts, xticklabels=counts)
+    right.set(title="Full information", xticks=counts, xticklabels=counts)
     return figure
 
 
@@ -74,11 +83,13 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
     folder = parser.parse_args().pictures
     bandits = by_count(BANDITS, COUNTS, tokens=65_536, texts=4)
-    experts = by_count(EXPERTS, COUNTS, tokens=65_536, texts=8)
+    experts = by_count(EXPERTS, COUNTS, tokens=65_536, texts=16)
     for name, values in (bandits | experts).items():
         mean = values.mean(axis=0)
         r2 = "  ".join(f"{shape} {fit(COUNTS, mean, shape)[0]:.3f}" for shape in ("log", "sqrt", "linear"))
         print(f"{name:18} {mean.round(1)}   R2 {r2}   exponent {exponent(COUNTS, mean):.2f}")
+    alike = by_count({"UCB1": UCB1}, COUNTS, tokens=32_768, texts=4, best=0.7, others=0.6)["UCB1"]
+    print(f"UCB1, 0.7 among 0.6, 32768 tokens: {alike.mean(axis=0).round(1)}")
     save(draw(COUNTS, bandits, experts), folder / "regret-drafters.svg")
 
 
