@@ -82,21 +82,20 @@ def draw(
     marks: Sequence[int], clear: dict[str, Vector], short: Sequence[int], hard: dict[str, Vector]
 ) -> Any:
     """Two panels: clear arms on a logarithmic length, the hardest arms on two logarithmic axes."""
-    figure, (left, right) = panels(2)
+    figure, (left, right) = panels(2, height=3.4)
     for name, values in clear.items():
         left.plot(marks, values.mean(axis=0), label=name, linestyle="--" if name in PUBLISHED else "-")
     left.set_xscale("log", base=2)
     left.set(ylim=(0, 420), xlabel="tokens B", ylabel="rounds more than the best arm")
     left.set_title("A clear best arm")
-    left.legend()
     for name, mean in hard.items():
-        right.plot(short, mean, label=name)
-    right.plot(short, [2.0 * mark**0.5 for mark in short], color="black", linewidth=0.8, linestyle=":")
-    right.annotate("slope 1/2", (short[-1], 2.3 * short[-1] ** 0.5), ha="right")
+        right.plot(short, mean)
+    root = [2.0 * mark**0.5 for mark in short]
+    right.plot(short, root, color="black", linewidth=0.8, linestyle=":", label="2 sqrt(B)")
     right.set_xscale("log", base=2)
     right.set(yscale="log", xlabel="tokens B")
     right.set_title("A lead of 3 / sqrt(B)")
-    right.legend()
+    figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
