@@ -51,6 +51,7 @@ def copies(history: History) -> History:
     return (*history[-2:], len(history) % 3, sum(history) % 3)[:3]
 
 
+RULES = (Stop("svip", 0.9), Stop("svip-difference", 0.1), Stop("never"))
 CASES: dict[str, tuple[Law, Drafter]] = {
     "chain": (P, Chain(Q, 3)),
     "chain of one": (P, Chain(Q, 1)),
@@ -63,10 +64,7 @@ CASES: dict[str, tuple[Law, Drafter]] = {
     "picked, greedy target": (greedy(P), Picked(copies, 3)),
     "stops on confidence": (P, Chain(Q, 3, (Stop("confidence", 0.4),))),
     "stops on the joint": (P, Chain(Q, 3, (Stop("cumulative", 0.3),))),
-    "a rule for each position": (
-        P,
-        Chain(Q, 3, (Stop("svip", 0.9), Stop("svip-difference", 0.1), Stop("never"))),
-    ),
+    "a rule for each position": (P, Chain(Q, 3, RULES)),
 }
 cases = pytest.mark.parametrize(("p", "drafter"), CASES.values(), ids=CASES)
 
@@ -81,7 +79,9 @@ def test_a_window_by_hand() -> None:
 
 
 def test_a_window_is_as_long_as_its_arm() -> None:
-    assert window(GRADES, 0) == 1.0
+    """Length 0 is plain decoding: one token, and every token ends a round."""
+    plain = Cursor(0)
+    assert window(GRADES, 0) == 1.0 and [plain.step(g) for g in GRADES] == [1.0, 1.0, 1.0]
     assert isclose(window(GRADES, 1), 1.6)
     assert isclose(window(GRADES, 2), 2.05)
 
@@ -111,11 +111,6 @@ def test_nine_matches_and_a_miss_are_ten_a_round() -> None:
     assert [i for i, g in enumerate(text, 1) if cursor.step(g) == 1.0] == [10, 20, 30]
     everywhere = [window(text[i:], 20) for i in range(10)]
     assert sum(everywhere) / 10 == 5.5
-
-
-def test_length_0_is_plain_decoding() -> None:
-    cursor = Cursor(0)
-    assert [cursor.step(g) for g in GRADES] == [1.0, 1.0, 1.0]
 
 
 def test_without_a_row_the_realised_token_is_all_there_is() -> None:
@@ -191,8 +186,7 @@ def test_the_product_form_is_biased_under_sampling(name: str) -> None:
 
 
 def test_the_bias_of_the_product_form_at_two_tokens_is_a_covariance() -> None:
-    p, drafter = CASES["chain"][0], Chain(Q, 2)
-    a, b = {}, {}
+    p, drafter, a, b = P, Chain(Q, 2), {}, {}
     for token in range(3):
         a[token] = grade(p(()), Q(()), token).accept
         b[token] = grade(p((token,)), Q((token,)), 0).overlap
@@ -217,8 +211,7 @@ def test_weights_make_the_tokens_of_anothers_round_enough(name: str) -> None:
 
 def test_weights_reach_one_token_past_the_played_draft() -> None:
     """A drafter that may draft three, seen in rounds of one, is known for two."""
-    p = P
-    assert seen(p, Chain(Q, 3), Chain(OTHER, 1), "rb")[0] == pytest.approx(chunk(p, Chain(Q, 2)), abs=1e-12)
+    assert seen(P, Chain(Q, 3), Chain(OTHER, 1), "rb")[0] == pytest.approx(chunk(P, Chain(Q, 2)), abs=1e-12)
 
 
 def test_where_the_played_drafter_never_goes_weights_cannot_help() -> None:
@@ -232,10 +225,8 @@ def test_where_the_played_drafter_never_goes_weights_cannot_help() -> None:
 def test_a_text_that_ends_cuts_every_chunk() -> None:
     """Token 0 ends the text: no draft goes past it, and the terms after it are 0."""
     drafter, length = Chain(Q, 3), 3
-    truth = sum(
-        prob * (1 + min(len(tokens) - 1, (*tokens, 0).index(0) + 1))
-        for tokens, prob in rounds(P, drafter, ()).items()
-    )
+    law = rounds(P, drafter, ()).items()
+    truth = sum(prob * (1 + min(len(tokens) - 1, (*tokens, 0).index(0) + 1)) for tokens, prob in law)
     for form in UNBIASED:
         mean = sum(
             prob * window(drafter.grades(P, (), text[: (*text, 0).index(0) + 1]), length, form=form)
