@@ -88,7 +88,7 @@ def draw(
     left.set_xscale("log", base=2)
     left.set(ylim=(0, 420), xlabel="tokens B", ylabel="rounds more than the best arm")
     left.set_title("A clear best arm")
-    for name, mean in hard.items():
+    for mean in hard.values():
         right.plot(short, mean)
     root = [2.0 * mark**0.5 for mark in short]
     right.plot(short, root, color="black", linewidth=0.8, linestyle=":", label="2 sqrt(B)")
