@@ -132,8 +132,8 @@ def test_greedy_every_arms_own_rounds_come_out_exactly(form: str, tokens: int) -
 
 
 def begun(losses: Sequence[float | None]) -> float:
-    """The rounds begun on a text: its first, and one after each that ended before the last token."""
-    return 1.0 + sum(x or 0.0 for x in losses[:-1])
+    """The rounds begun on a text."""
+    return sum(x or 0.0 for x in losses)
 
 
 def test_greedy_the_arms_differ_so_that_the_test_can_fail() -> None:

@@ -49,7 +49,7 @@ class Cursor:
         return not self._done and len(self._open) == 1 and self._open[0].accepted == 0
 
     def step(self, grade: Grade) -> float:
-        """The chance that a round of the arm ends with this token; its sum over a text is the arm's rounds.
+        """The chance that a round of the arm ends with this token, so that the next one begins after it.
 
         Form `product` takes beta for a all through.
         """
@@ -115,23 +115,34 @@ def window(
 
 
 def weighted(
-    grades: Sequence[Grade], played: Sequence[float], accepted: int, length: int, *, form: str = "rb"
+    grades: Sequence[Grade],
+    played: Sequence[float],
+    accepted: int,
+    length: int,
+    *,
+    form: str = "rb",
+    stops: tuple[Stop, ...] = (NEVER,),
 ) -> float:
     """The same from the tokens of one round alone, where another drafter played and had `accepted` accepted.
 
     Term k was seen if the first k - 1 tokens were accepted, which had the chance `played[0]` ...
     `played[k - 2]`, that drafter's own `accept` of each: divided by it, the term needs no later tokens and is
-    unbiased, with more variance, where the played drafter gives every token some chance that the other
-    does. Under greedy it does not, and the estimate is cut off at the round's end.
+    unbiased, with more variance, for an arm no longer than the played draft, where the played drafter gives
+    every token some chance that the other does. Under greedy it does not, and the estimate is cut off at the
+    round's end; a longer arm is cut off one token after the played draft.
     """
-    total, survival, seen = 1.0, 1.0, 1.0
+    total, survival, seen, joint = 1.0, 1.0, 1.0, 1.0
+    previous: Signals | None = None
     for k, grade in enumerate(grades[: min(length, accepted + 1)]):
         beta = grade.accept if form == "ratio" or isnan(grade.overlap) else grade.overlap
         total += survival * beta / seen
         survival *= beta if form == "product" else grade.accept
         seen *= played[k]
-        if survival <= 0.0 or seen <= 0.0:
+        now = grade.signals
+        joint *= _factor(stops, now, k)
+        if survival <= 0.0 or seen <= 0.0 or _stops(stops, now, k, previous, joint):
             break
+        previous = now
     return total
 
 

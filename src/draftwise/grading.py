@@ -42,10 +42,10 @@ class Grading:
     """Losses in [0, 1] of all arms on the committed text, as soon as all of them are known.
 
     `windows` says where an arm's rounds begin. With `cursor` each arm has its own rounds on the text (see
-    `draftwise.cursors`) and one loss per token: the chance that a round of the arm ends there, so that an
-    arm's losses add up to the rounds it needs for the text. `all` (at every token) and `rounds` (where played
-    rounds began) are HedgeSpec's (arXiv 2510.20064): the loss is 1 - expected chunk / (longest + 1), or with
-    `loss` "acceptance" 1 - the chance that the next token is accepted. Such a window waits for `longest`
+    `draftwise.cursors`) and one loss per token: the chance that a round of the arm begins with it, so that
+    an arm's losses add up to the rounds it needs for the text. `all` (at every token) and `rounds` (where
+    played ones began) are HedgeSpec's (arXiv 2510.20064): the loss is 1 - expected chunk / (longest + 1), or
+    with `loss` "acceptance" 1 - the chance that the next token is accepted. Such a window waits for `longest`
     tokens; with `censored` "weight" it is scored at its round's end by importance (`cursors.weighted`).
 
     `form` is the estimate: see `draftwise.cursors`. Models are graded once `every` tokens wait: at 1 while
@@ -77,9 +77,7 @@ class Grading:
         if self.every > 1 and self.form != "ratio":
             raise UserError(f"form={self.form}&every={self.every}: rows are gone by then, use form=ratio")
         if self.loss == "acceptance" and self.windows != "all":
-            raise UserError(
-                f"loss=acceptance&windows={self.windows}: a loss per token, use windows=all"
-            )
+            raise UserError(f"loss=acceptance&windows={self.windows}: a loss per token, use windows=all")
         if self.censored == "weight" and (self.windows != "rounds" or self.every > 1):
             raise UserError("censored=weight: a round is scored at its end, use windows=rounds and every=1")
 

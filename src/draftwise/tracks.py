@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .cursors import Cursor, weighted, window
-from .types import Arm, Grade, Stop
+from .types import NEVER, Arm, Grade, Stop
 
 Chance = Callable[[int], float]
 """The target's probability of a token at the present position, before it is known which one came."""
@@ -48,14 +48,14 @@ def stops_of(arm: Arm) -> tuple[Stop, ...]:
 
 
 class Rounds:
-    """The arm's own rounds, one after the other; a token's loss is the chance that a round ends there."""
+    """The arm's own rounds, one after the other; a token's loss is the chance that a round begins with it."""
 
-    __slots__ = ("_arm", "_at", "_cursor", "_draft", "_form", "_lookup")
+    __slots__ = ("_arm", "_at", "_begins", "_cursor", "_draft", "_form", "_lookup")
 
     def __init__(self, arm: Arm, *, form: str, lookup: bool) -> None:
         self._arm, self._form, self._lookup = arm, form, lookup
         self._draft: tuple[int, ...] = ()
-        self._at = 0
+        self._at, self._begins = 0, 1.0
         self.restart()
 
     def begins(self, *, played: bool) -> bool:
@@ -71,7 +71,8 @@ class Rounds:
         if grade is None:
             grade = _hit(self._draft, self._at, token, chance)
             self._at += 1
-        return (self._cursor.step(grade),)
+        begins, self._begins = self._begins, self._cursor.step(grade)
+        return (begins,)
 
     def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
         """Nothing waits."""
@@ -83,9 +84,11 @@ class Rounds:
 
     def restart(self) -> None:
         """Begin a round here."""
-        stops = () if self._lookup else stops_of(self._arm)  # a lookup's drafts have been stopped already
-        self._cursor = Cursor(self._arm.length, stops=stops or (Stop(),), form=self._form)
-        self._draft, self._at = (), 0
+        stops = (
+            (NEVER,) if self._lookup else stops_of(self._arm)
+        )  # a lookup's drafts have been stopped already
+        self._cursor = Cursor(self._arm.length, stops=stops, form=self._form)
+        self._draft, self._at, self._begins = (), 0, 1.0
 
 
 @dataclass(slots=True)
@@ -104,13 +107,25 @@ class _Window:
 class Windows:
     """HedgeSpec's windows of `span` tokens: at every token or where played rounds began, every `thin`-th."""
 
-    __slots__ = ("_arm", "_count", "_form", "_lookup", "_open", "_rounds", "_span", "_thin", "_weigh")
+    __slots__ = (
+        "_arm",
+        "_count",
+        "_form",
+        "_lookup",
+        "_open",
+        "_rounds",
+        "_span",
+        "_stops",
+        "_thin",
+        "_weigh",
+    )
 
     def __init__(
         self, arm: Arm, span: int, *, form: str, lookup: bool, rounds: bool, thin: int, weigh: bool
     ) -> None:
         self._arm, self._span, self._form, self._lookup = arm, span, form, lookup
         self._rounds, self._thin, self._weigh = rounds, thin, weigh
+        self._stops = (NEVER,) if lookup else stops_of(arm)  # a lookup's drafts have been stopped already
         self._count = 0
         self._open: deque[_Window] = deque()
 
@@ -138,8 +153,8 @@ class Windows:
         if not self._weigh or not self._open:
             return ()
         grades = self._open.popleft().grades
-        length = min(self._arm.length, self._span)
-        return (self._scale(weighted(grades, played, accepted, length, form=self._form)),)
+        length, stops = min(self._arm.length, self._span), self._stops
+        return (self._scale(weighted(grades, played, accepted, length, form=self._form, stops=stops)),)
 
     def finish(self) -> Sequence[float]:
         """All open windows: the terms after the end of the text are 0."""
@@ -151,9 +166,8 @@ class Windows:
         """Windows may overlap a gap in nothing: the text has none."""
 
     def _loss(self, one: _Window) -> float:
-        stops = (Stop(),) if self._lookup else stops_of(self._arm)
         length = min(self._arm.length, self._span)
-        return self._scale(window(one.grades, length, form=self._form, stops=stops))
+        return self._scale(window(one.grades, length, form=self._form, stops=self._stops))
 
     def _scale(self, chunk: float) -> float:
         # A window of one token asks only whether it is accepted: HedgeSpec's acceptance loss, 1 - gamma.
