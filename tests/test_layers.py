@@ -14,6 +14,7 @@ ROOT = Path(draftwise.__file__).parent
 # Each module may import from its own layer's list and from nothing above it.
 LAYERS = [
     {"errors"},
+    {"settings"},
     {"types"},
     {"roles"},
     {

@@ -32,6 +32,7 @@ from .types import (
     Round,
     Sampling,
     Seconds,
+    Spent,
     Verdict,
 )
 
@@ -133,10 +134,8 @@ class Loop:
         self.target.commit(list(zip(requests, drafts, verdicts, strict=True)))
         accepted = perf_counter()
 
-        verify_seconds = self._charge(requests, drafts, verified - drafted)
-        parts = zip(
-            requests, decisions, drafts, scores, verdicts, written, draft_seconds, verify_seconds, strict=True
-        )
+        spent = self._charge(requests, drafts, draft_seconds, verified - drafted)
+        parts = zip(requests, decisions, drafts, scores, verdicts, written, spent, strict=True)
         seen = [self._seen(*part) for part in parts]
         feedback = self.recorder.add(seen, self.team)
         graded = perf_counter()
@@ -145,19 +144,23 @@ class Loop:
         shared = (chosen - start, accepted - verified, graded - accepted, learnt - graded)
         choose, judge, grade, learn = (x / n for x in shared)
         rounds = [
-            self._record(one, Seconds(choose, draft, verify, judge, grade, learn))
-            for one, draft, verify in zip(seen, draft_seconds, verify_seconds, strict=True)
+            self._record(
+                one, Seconds(choose, cost.draft, cost.share(1 + one.outcome.drafted), judge, grade, learn)
+            )
+            for one, cost in zip(seen, spent, strict=True)
         ]
         for request in requests:
             if request.done:
                 self._end(request)
         return rounds
 
-    def _charge(self, requests: Sequence[Request], drafts: Sequence[Draft], seconds: float) -> list[float]:
-        """Share out a target pass by the tokens that each request put into it."""
+    def _charge(
+        self, requests: Sequence[Request], drafts: Sequence[Draft], drafting: list[float], seconds: float
+    ) -> list[Spent]:
+        """What each request's round cost, of which the target pass is everyone's."""
         self._pass_seconds += 0.1 * (seconds - self._pass_seconds)
-        per_token = seconds / (len(requests) + sum(len(d.tokens) for d in drafts))
-        return [per_token * (1 + len(d.tokens)) for d in drafts]
+        tokens = len(requests) + sum(len(d.tokens) for d in drafts)
+        return [Spent(mine, seconds, tokens) for mine in drafting]
 
     def _context(self, request: Request, batch_size: int) -> Context:
         hints = self.team.hints(request) if self.policy.reads_hints else {}
@@ -208,8 +211,7 @@ class Loop:
         scores: Scores,
         verdict: Verdict,
         new: tuple[int, ...],
-        draft_seconds: float,
-        verify_seconds: float,
+        spent: Spent,
     ) -> Seen:
         """What the round showed, before the end of the text took its share of it.
 
@@ -222,9 +224,10 @@ class Loop:
         if "overlap" in self.recorder.reads and drafted:
             overlap = sum(scores.overlaps()) / drafted
         # The time of a pass that also read a prompt says nothing about anyone's arm.
-        seconds = nan if any(r.rounds == 0 for r in self.open.values()) else draft_seconds + verify_seconds
+        known = None if any(r.rounds == 0 for r in self.open.values()) else spent
+        seconds = known.draft + known.share(1 + drafted) if known else nan
         outcome = Outcome(
-            decision.arm, len(verdict.path), drafted, seconds, censored, 0.0, overlap, draft.signals
+            decision.arm, len(verdict.path), drafted, seconds, censored, 0.0, overlap, draft.signals, known
         )
         return Seen(request, decision, outcome, draft, new, (-1, *verdict.path)[: len(new)], scores)
 

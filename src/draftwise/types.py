@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite, nan
+from math import nan
 from random import Random
 from typing import Any
 
-from .errors import UserError
+from .settings import Sampling as Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +144,25 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """The seconds of a round: of drafting for this request, and of the whole target pass, which read
+    `pass_tokens` tokens of all requests together."""
+
+    draft: float
+    target: float
+    pass_tokens: int
+
+    def share(self, tokens: int) -> float:
+        """The seconds of the pass for `tokens` of its tokens: it is charged by what each request put in."""
+        return self.target * tokens / self.pass_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What one arm did in one round, and in how many `seconds` of drafting and its share of the target pass.
 
-    NaN where the round also read the prompt, so that its time says nothing about the arm. `overlap` is the
+    NaN where the round also read the prompt, so that its time says nothing about the arm; `spent`, which has
+    them apart, is then missing. `overlap` is the
     mean of 1 - TV between the raw laws (temperature 1) of target and drafter over the drafted positions, NaN
     unless the recorder reads it. `censored` rounds say nothing about their arm.
     """
@@ -160,6 +175,17 @@ class Outcome:
     reward: float = 0.0
     overlap: float = nan
     signals: tuple[Signals, ...] = ()
+    spent: Spent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a text says of one draft that began where a round began: its drafter, the context it was in, and
+    the chance that each of its tokens was accepted, up to the last that is known."""
+
+    drafter: int
+    context: int
+    accepts: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,64 +205,14 @@ class Grade:
 @dataclass(frozen=True, slots=True)
 class Feedback:
     """What came of a decision: the outcome of the arm that ran, or `losses` in [0, 1] of all arms on the
-    committed text (full information; None for an arm that was asleep). With neither, the round said nothing
-    and only leaves the count of decisions in flight."""
+    committed text (full information; None for an arm that was asleep), or `windows` of drafts that were held
+    against it. With none of them, the round said nothing and only leaves the count of decisions in flight."""
 
     request: int
     decision: Decision
     outcomes: tuple[Outcome, ...] = ()
     losses: tuple[float | None, ...] = ()
-
-
-_LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    ("max_new_tokens", lambda x: isfinite(x) and x == int(x) and x >= 1, "give a whole number of at least 1"),
-    ("temperature", lambda x: 0.0 <= x < inf, "give 0 (greedy) or a positive number"),
-    ("top_k", lambda x: isfinite(x) and x == int(x) and x >= 0, "give 0 (off) or a whole number"),
-    ("top_p", lambda x: 0.0 < x <= 1.0, "give a number above 0 and up to 1 (off)"),
-    ("min_p", lambda x: 0.0 <= x <= 1.0, "give a number from 0 (off) to 1"),
-    ("repetition_penalty", lambda x: 0.0 < x < inf, "give a positive number; 1 is off"),
-    ("presence_penalty", isfinite, "give a finite number; 0 is off"),
-    ("frequency_penalty", isfinite, "give a finite number; 0 is off"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the target's distribution is shaped, and when the text ends.
-
-    `temperature` 0 is greedy. Penalties follow Transformers (`repetition_penalty` counts the prompt) and
-    OpenAI (`presence_penalty`, `frequency_penalty` count the output). `processors` are Transformers logits
-    processors, called before the warpers with each position's own history. `ends` is asked after a round:
-    of all tokens, how many from the given index on to keep if the text ends there, else None.
-
-    Raises:
-        UserError: a setting that is negative, not finite, or out of its range.
-    """
-
-    max_new_tokens: int = 256
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    eos: frozenset[int] = frozenset()
-    logprobs: bool = False
-    processors: tuple[Any, ...] = ()
-    ends: Callable[[Sequence[int], int], int | None] | None = None
-
-    def __post_init__(self) -> None:
-        for name, good, remedy in _LIMITS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not good(value):
-                raise UserError(f"{name}={value!r}: {remedy}")
-
-    @property
-    def greedy(self) -> bool:
-        """True when the target's law is one-hot."""
-        return self.temperature == 0.0
+    windows: tuple[Window, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
