@@ -38,11 +38,12 @@ LAYERS = [
     {"simulate"},
     {"drafters", "targets", "loop"},
     {"policies", "arms", "tracks"},
-    {"grading"},
+    {"grading", "auto"},
     {"catalogue"},
     {"build", "state", "fingerprints"},
     {"statefile"},
     {"decoder", "chat"},
+    {"bench"},
     {"hosts", "cli"},
 ]
 SAME_LAYER = {
@@ -64,6 +65,7 @@ TORCH = {
     "targets.hf",
     "targets.checks",
     "hosts.transformers",
+    "bench.transformers",
 }
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 

@@ -160,12 +160,18 @@ class Loop:
         """What each request's round cost, of which the target pass is everyone's."""
         self._pass_seconds += 0.1 * (seconds - self._pass_seconds)
         tokens = len(requests) + sum(len(d.tokens) for d in drafts)
-        return [Spent(mine, seconds, tokens) for mine in drafting]
+        return [Spent(mine, seconds, tokens, len(requests)) for mine in drafting]
 
     def _context(self, request: Request, batch_size: int) -> Context:
         hints = self.team.hints(request) if self.policy.reads_hints else {}
         return Context(
-            request.id, batch_size, request.position, request.last_accepted, hints, frozenset(request.out)
+            request.id,
+            batch_size,
+            request.position,
+            request.last_accepted,
+            hints,
+            frozenset(request.out),
+            len(request.tokens),
         )
 
     def _draft(

@@ -141,7 +141,13 @@ class Grader(Protocol):
 
 
 class Graders(Protocol):
-    """What a recorder may ask of the drafters; a drafter that fails is out of the request (None)."""
+    """What a recorder may ask of the drafters; a drafter that fails is out of the request (None).
+
+    `graded_seconds` is the time that `grade` and `guess` have taken so far.
+    """
+
+    @property
+    def graded_seconds(self) -> float: ...
 
     def grades_itself(self, name: str) -> bool: ...
 

@@ -66,6 +66,10 @@ def _confidence(now: Signals, before: Signals | None, position: int, joint: Any,
     return now.chosen < rule.threshold
 
 
+def _gain(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
+    return joint < rule.threshold
+
+
 def _disco(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
     return rule.scorer.score(now) < rule.threshold
 
@@ -84,6 +88,7 @@ RULES: Mapping[str, Rule] = {
     "cumulative": Rule(_cumulative, frozenset({"chosen"}), 0.3),
     "perplexity": Rule(_perplexity, frozenset({"chosen"}), 2.0),
     "confidence": Rule(_confidence, frozenset({"chosen"}), 0.4),
+    "gain": Rule(_gain, frozenset({"chosen"}), 0.3, scored=True),
     "disco": Rule(_disco, frozenset({"top1", "top2", "top", "place"}), 0.5, scored=True),
     "specdecpp": Rule(_specdecpp, frozenset({"hidden"}), 0.7, scored=True),
 }
@@ -103,6 +108,7 @@ RULES: Mapping[str, Rule] = {
   product of *predicted acceptances*, at 1 - 0.7.
 - `perplexity`: exp of the mean -ln(chosen) over the draft > 2, a geometric mean under one half (ours).
 - `confidence`: probability of the chosen token < 0.4 (Transformers, `assistant_confidence_threshold`).
+- `gain`: the product of calibrated chances < the price of one more token (`draftwise.auto`).
 - `disco`: the classifier's chance that the token is accepted < 0.5. DISCO (arXiv 2405.04304) tunes its
   threshold for speed on each data set and prints none; 0.5 is where the classifier turns from yes to no.
 - `specdecpp`: 1 less the product of the classifier's chances > 0.7 (SpecDec++, arXiv 2405.19715; its code's
@@ -137,10 +143,10 @@ def factor(rule: Stop, signals: Signals, *, position: int) -> Any:
     Raises:
         UserError: the rule has no classifier to ask, or the drafter nothing for it to read.
     """
-    if rule.rule != "specdecpp":
+    if rule.rule not in ("specdecpp", "gain"):
         return signals.chosen
     _rule(rule)
-    return rule.scorer.score(signals) if position else 1.0
+    return rule.scorer.score(signals) if position or rule.rule == "gain" else 1.0
 
 
 def needs(rules: tuple[Stop, ...]) -> frozenset[str]:

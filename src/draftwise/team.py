@@ -35,6 +35,7 @@ class Team:
         self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
         self.broken: set[str] = set()
         self.patience = float("inf")
+        self.graded_seconds = 0.0
         self._read: dict[int, dict[str, int]] = {}
         self._said: dict[int, str] = {}
         for drafter in self.drafters.values():
@@ -109,6 +110,7 @@ class Team:
         except Exception as error:
             made, said = [], _said(error)
         seconds = perf_counter() - start
+        self.graded_seconds += seconds
         if seconds > self.patience:
             said = said or f"took {seconds:.1f} s for one pass of grading"
         if said:
@@ -123,6 +125,13 @@ class Team:
         None if the drafter failed, or draws its tokens: what it draws is no guide to what it would have
         drawn, so such a drafter must have `grade`.
         """
+        start = perf_counter()
+        try:
+            return self._guess(name, request, at, arm)
+        finally:
+            self.graded_seconds += perf_counter() - start
+
+    def _guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         if not self._tell(name, request, at):
             return None
         view = request if at == len(request.tokens) else replace(request, tokens=request.tokens[:at])

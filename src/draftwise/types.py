@@ -57,8 +57,9 @@ class Arm:
 class Context:
     """All a policy may look at before a round: numbers only.
 
-    `position` counts the tokens written, `last_accepted` is -1 before the first round, `hints` holds one
-    cheap score per drafter (0 = nothing to offer), `unavailable` names those that are out of use here.
+    `position` counts the tokens written, `length` those of the prompt as well; `last_accepted` is -1 before
+    the first round, `hints` holds one cheap score per drafter (0 = nothing to offer), `unavailable` names
+    those that are out of use here.
     """
 
     request: int = 0
@@ -67,6 +68,7 @@ class Context:
     last_accepted: int = -1
     hints: Mapping[str, float] = field(default_factory=dict)
     unavailable: frozenset[str] = frozenset()
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +148,12 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class Spent:
     """The seconds of a round: of drafting for this request, and of the whole target pass, which read
-    `pass_tokens` tokens of all requests together."""
+    `pass_tokens` tokens of `requests` requests together."""
 
     draft: float
     target: float
     pass_tokens: int
+    requests: int = 1
 
     def share(self, tokens: int) -> float:
         """The seconds of the pass for `tokens` of its tokens: it is charged by what each request put in."""

@@ -1,0 +1,211 @@
+"""`auto`: who drafts, how far and when to stop, by what it is worth in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from math import isfinite
+from random import Random
+
+from ..learners.learner import LEARNED
+from ..types import NEVER, Arm, Context, Decision, Feedback, Outcome, Stop
+from .costs import CLASSES, DraftCost, PassCost, nearest, size_class
+from .skill import Calibration, Skill
+
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+MATCHES = (
+    0.0,
+    1.0,
+    2.0,
+    3.0,
+    4.0,
+    8.0,
+    16.0,
+)  # a lookup's context is the first of these that holds its match
+CONTEXTS = len(MATCHES) + 1
+TRUSTED = 40.0  # tested tokens from which a drafter's own confidence may stop it
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one request stands: each drafter's context at the last choice, how far it has read the text, and
+    how many tokens were written."""
+
+    contexts: list[int]
+    read: list[int]
+    written: int = 0
+    best: int = 0
+
+
+@dataclass(slots=True)
+class Worth:
+    """What one drafter is worth now: `gain` tokens more than none, net of what its seconds would write."""
+
+    drafter: int
+    length: int
+    tokens: float
+    seconds: float
+    gain: float
+
+
+@dataclass(slots=True)
+class AutoPolicy:
+    """Plays, in every round, the drafter and length of the most tokens net of their price; or no draft.
+
+    A draft of n tokens is worth the sum of the chances that its first 1, 2, ... n tokens are accepted, less
+    `rate` times the seconds that it adds: drafting, reading up, and a longer target pass. `rate` is tokens
+    per second as they come, which makes this the rule that maximises total tokens over total seconds
+    (Dinkelbach 1967; the ratio objective of renewal rewards). Chances are known per drafter and context (`Skill`): for a
+    lookup, the length of its match; for a model, the best match that any lookup has. Every committed text
+    teaches them for all drafters (`Watch`). A model whose confidence has been calibrated stops as soon as the
+    chance that all is accepted so far falls below the price of one more token.
+    """
+
+    arms: tuple[Arm, ...]
+    drafters: tuple[str, ...]
+    looks_up: tuple[bool, ...]
+    _: KW_ONLY
+    reads_hints: bool = True
+    skills: list[Skill] = field(init=False, metadata=LEARNED)
+    calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
+    drafting: list[DraftCost] = field(init=False, metadata=LEARNED)
+    passes: list[PassCost] = field(init=False, metadata=LEARNED)
+    tokens: float = field(default=0.0, metadata=LEARNED)
+    seconds: float = field(default=0.0, metadata=LEARNED)
+    answer: float = field(default=0.0, metadata=LEARNED)
+    places: dict[int, Place] = field(default_factory=dict)
+    index: Mapping[tuple[int, int], int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.drafters)
+        self.skills = [Skill(CONTEXTS, LENGTHS[-1]) for _ in range(n)]
+        self.calibrations = [Calibration() for _ in range(n)]
+        self.drafting = [DraftCost() for _ in range(n)]
+        self.passes = [PassCost() for _ in CLASSES]
+        number = {name: i for i, name in enumerate(self.drafters)}
+        self.index = {(number.get(arm.drafter, -1), arm.length): i for i, arm in enumerate(self.arms)}
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of late, all requests together; 0 before any round was timed."""
+        return self.tokens / self.seconds if self.seconds > 0.0 else 0.0
+
+    # -- choosing ------------------------------------------------------------------------------------
+
+    def choose(self, context: Context, rng: Random) -> Decision:
+        """The arm of the highest worth at this round's hints."""
+        place = self._place(context)
+        best = max(self.worths(context, place), key=lambda worth: worth.gain, default=None)
+        if best is None or best.gain <= 0.0:
+            return Decision(self.index[-1, 0])
+        return Decision(
+            self.index[best.drafter, best.length], 1.0, (self._stop(best.drafter, context.batch_size),)
+        )
+
+    def worths(self, context: Context, place: Place) -> list[Worth]:
+        """What every drafter in use is worth in this round, at its best length."""
+        rate, batch = self.rate, context.batch_size
+        extra = nearest(self.passes, size_class(batch)).table(self._typical(batch), LENGTHS[-1])
+        rounds = self._rounds_left(context)
+        found = []
+        for i, name in enumerate(self.drafters):
+            where = place.contexts[i]
+            unknown = not where if self.looks_up[i] else not self.skills[i].seen
+            if unknown or name in context.unavailable:
+                continue  # no match, or a model of which nothing is known yet: `Watch` will see to it
+            cost = self.drafting[i]
+            pending = context.length - place.read[i]
+            reading = 0.0 if self.looks_up[i] else cost.reading * max(0, pending) / rounds
+            curve = self.skills[i].survival(context.request, where)
+            found.append(self._best(i, curve, extra, reading, rate))
+        return found
+
+    def _best(
+        self, i: int, survival: Sequence[float], extra: Sequence[float], reading: float, rate: float
+    ) -> Worth:
+        each = self.drafting[i].token
+        best, most = (0, 0.0, 0.0, -1.0), len(survival)
+        tokens, at = 0.0, 0
+        for length in LENGTHS:
+            tokens += sum(survival[at:length])
+            at = length
+            seconds = reading + each * length + extra[length]
+            gain = tokens - rate * seconds
+            if gain > best[3]:
+                best = (length, tokens, seconds, gain)
+            if length >= most:
+                break
+        return Worth(i, *best)
+
+    def may_pay(self, i: int) -> bool:
+        """Whether one token of this drafter may be worth its price, for all that is known."""
+        return self.skills[i].hope >= self.rate * self.drafting[i].token
+
+    def _stop(self, i: int, batch: int) -> Stop:
+        """Draft on while the chance that all is accepted so far is above the price of one more token."""
+        if self.looks_up[i] or self.calibrations[i].seen < TRUSTED:
+            return NEVER
+        extra = nearest(self.passes, size_class(batch)).table(self._typical(batch), LENGTHS[-1])
+        price = self.rate * (self.drafting[i].token + extra[-1] / LENGTHS[-1])
+        return Stop("gain", min(price, 0.9), self.calibrations[i])
+
+    def _place(self, context: Context) -> Place:
+        place = self.places.get(context.request)
+        if place is None:
+            place = self.places[context.request] = Place([0] * len(self.drafters), [0] * len(self.drafters))
+        hints = context.hints
+        match = [
+            _match(hints.get(name, 0.0)) if up else 0
+            for name, up in zip(self.drafters, self.looks_up, strict=True)
+        ]
+        best = max(match, default=0)
+        place.best = best
+        place.contexts = [m if up else best for m, up in zip(match, self.looks_up, strict=True)]
+        return place
+
+    def _rounds_left(self, context: Context) -> float:
+        """How many rounds reading up is paid off over: what is left of an answer, by those before."""
+        left = max(self.answer - context.position, 0.5 * context.position, 8.0)
+        return max(1.0, left / 2.0)
+
+    def _typical(self, batch: int) -> int:
+        """Tokens of a pass before this request's draft: one for each request of the batch."""
+        return max(1, batch)
+
+    # -- learning ------------------------------------------------------------------------------------
+
+    def learn(self, feedback: Feedback) -> None:
+        """What the played arm cost, and what the text says of every draft that was held against it."""
+        for window in feedback.windows:
+            self.skills[window.drafter].learn(feedback.request, window.context, window.accepts)
+        for outcome in feedback.outcomes:
+            self._time(outcome)
+            self._calibrate(outcome)
+
+    def _time(self, outcome: Outcome) -> None:
+        spent = outcome.spent
+        if spent is None or not isfinite(outcome.seconds):
+            return
+        self.tokens = 0.98 * self.tokens + outcome.accepted + 1
+        self.seconds = 0.98 * self.seconds + outcome.seconds
+        self.passes[size_class(spent.requests)].add(spent.pass_tokens, spent.target)
+
+    def _calibrate(self, outcome: Outcome) -> None:
+        arm = self.arms[outcome.arm]
+        if outcome.signals and arm.length:
+            calibration = self.calibrations[self.drafters.index(arm.drafter)]
+            for k, signals in enumerate(outcome.signals[: outcome.accepted + 1]):
+                calibration.learn(signals.chosen, float(k < outcome.accepted))
+
+    def close(self, request: int) -> None:
+        """A text has ended: its length is an example of how long answers are."""
+        place = self.places.pop(request, None)
+        for skill in self.skills:
+            skill.close(request)
+        if place is not None and place.written:
+            self.answer += (0.1 if self.answer else 1.0) * (place.written - self.answer)
+
+
+def _match(hint: float) -> int:
+    """The context of a match: 0 for none."""
+    return next((i for i, most in enumerate(MATCHES) if hint <= most), len(MATCHES))

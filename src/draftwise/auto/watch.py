@@ -1,0 +1,214 @@
+"""What every committed text says of all drafters, for as little time as it may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..roles import GradeJob, Graders, Seen
+from ..types import Arm, Feedback, Grade, Request, Window
+from .policy import LENGTHS, AutoPolicy
+
+LONGEST = LENGTHS[-1]
+SHARE = 0.02  # of all time, that may go into drafters that do not play
+ENOUGH = 24  # tokens that wait before a model is graded on them
+RARELY = 8  # a model that cannot pay at its present price is graded in one turn of so many
+
+
+@dataclass(slots=True)
+class Held:
+    """A lookup's draft that is held against the text: at most `asked` tokens, of which `right` came true."""
+
+    drafter: int
+    context: int
+    tokens: tuple[int, ...]
+    asked: int
+    right: int = 0
+
+    def follow(self, text: Sequence[int]) -> Window | None:
+        """Go on along the text; what the draft was worth once it is settled."""
+        for token in text:
+            if self.right == len(self.tokens):
+                break
+            if self.tokens[self.right] != token:
+                return self.window(missed=True)
+            self.right += 1
+        if self.right == len(self.tokens):
+            return self.window(missed=self.right < self.asked)  # it had no more to offer
+        return None
+
+    def window(self, *, missed: bool) -> Window:
+        """As far as it is known."""
+        return Window(self.drafter, self.context, (1.0,) * self.right + ((0.0,) if missed else ()))
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is under way in one text: drafts that are held, where rounds began and in which context, and the
+    target's probabilities of the tokens from `start` on (sampling only)."""
+
+    start: int
+    held: list[Held] = field(default_factory=list)
+    rounds: list[tuple[int, int]] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Holds the drafts of lookups against the text in every round, and grades models now and then.
+
+    A lookup's draft costs microseconds: each that has a match drafts where the round began, and is followed
+    until it is wrong. A model that plays is known from its own drafts. One that does not is graded in one
+    pass over what it has not read, the one that has waited longest first. All this takes at most `share` of
+    the time that was measured, so useless drafters cost no more than that, however many there are.
+    """
+
+    policy: AutoPolicy
+    share: float = SHARE
+    reads: frozenset[str] = frozenset()
+    texts: dict[int, Notes] = field(default_factory=dict)
+    total: float = 0.0
+    waits: list[int] = field(default_factory=list)
+    turns: int = 0
+    before: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.waits = [0] * len(self.policy.drafters)
+
+    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        """The played arms' outcomes, and windows of every draft that is settled."""
+        self.total += sum(seen.outcome.seconds for seen in batch if seen.outcome.spent)
+        found = [self._follow(seen, graders) for seen in batch]
+        for i in self._due(batch, graders):
+            self._grade(i, batch, graders, found)
+        return [
+            Feedback(s.request.id, s.decision, () if s.outcome.censored else (s.outcome,), windows=tuple(w))
+            for s, w in zip(batch, found, strict=True)
+        ]
+
+    def close(self, request: Request) -> Sequence[Feedback]:
+        """Forget a text."""
+        self.texts.pop(request.id, None)
+        return ()
+
+    def _broke(self, graders: Graders) -> bool:
+        """Whether the time for drafters that do not play is used up for now."""
+        return graders.graded_seconds > self.share * self.total
+
+    # -- lookups, and the model that played -------------------------------------------------------------
+
+    def _follow(self, seen: Seen, graders: Graders) -> list[Window]:
+        policy, request = self.policy, seen.request
+        start = len(request.tokens) - len(seen.tokens)
+        place, notes = policy.places[request.id], self.texts.setdefault(request.id, Notes(start))
+        place.written = request.position
+        settled: list[Window] = []
+        arm, player = policy.arms[seen.decision.arm], -1
+        if arm.length:
+            player = policy.drafters.index(arm.drafter)
+            self._played(player, start, seen, notes, settled)
+        for i, up in enumerate(policy.looks_up):
+            if up and i != player and place.contexts[i] and not self._broke(graders):
+                self._guess(i, place.contexts[i], seen, start, graders, notes)
+        notes.rounds.append((start, place.best))
+        if not request.sampling.greedy and not all(policy.looks_up):
+            notes.probs += [seen.scores.chance(n, t) for n, t in zip(seen.nodes, seen.tokens, strict=True)]
+        still = []
+        for held in notes.held:
+            window = held.follow(seen.tokens)
+            if window is None and request.done:
+                window = held.window(missed=False)
+            if window is None:
+                still.append(held)
+            else:
+                settled.append(window)
+        notes.held = still
+        return settled
+
+    def _played(self, i: int, start: int, seen: Seen, notes: Notes, settled: list[Window]) -> None:
+        policy, outcome = self.policy, seen.outcome
+        place = policy.places[seen.request.id]
+        if outcome.spent:
+            pending = 0 if policy.looks_up[i] else start - place.read[i]
+            policy.drafting[i].drafted(outcome.drafted, pending, outcome.spent.draft)
+        if outcome.censored:
+            return
+        if policy.looks_up[i]:
+            asked = policy.arms[seen.decision.arm].length
+            notes.held.append(Held(i, place.contexts[i], seen.draft.tokens, asked))
+        else:
+            place.read[i] = start
+            missed = outcome.accepted < outcome.drafted
+            accepts = (1.0,) * outcome.accepted + ((0.0,) if missed else ())
+            settled.append(Window(i, place.contexts[i], accepts))
+
+    def _guess(self, i: int, context: int, seen: Seen, start: int, graders: Graders, notes: Notes) -> None:
+        """What this lookup would have drafted where the round began."""
+        name = self.policy.drafters[i]
+        if name not in seen.request.out:
+            draft = graders.guess(name, seen.request, start, Arm(name, LONGEST))
+            if draft is not None:
+                notes.held.append(Held(i, context, draft, LONGEST))
+
+    # -- models that did not play -----------------------------------------------------------------------
+
+    def _due(self, batch: Sequence[Seen], graders: Graders) -> list[int]:
+        """The model to grade now, if any: the one that has waited longest, while there is time for it."""
+        policy = self.policy
+        models = [i for i, up in enumerate(policy.looks_up) if not up]
+        if not models or self._broke(graders):
+            return []
+        self.turns += 1
+        ready = [i for i in models if any(self._ready(i, seen) for seen in batch)]
+        if self.turns % RARELY:
+            ready = [i for i in ready if policy.may_pay(i)]
+        if not ready:
+            return []
+        first = max(ready, key=lambda i: self.waits[i])
+        for i in models:
+            self.waits[i] += 1
+        self.waits[first] = 0
+        return [first]
+
+    def _ready(self, i: int, seen: Seen) -> bool:
+        place, notes = self.policy.places[seen.request.id], self.texts[seen.request.id]
+        unread = len(seen.request.tokens) - max(place.read[i], notes.start)
+        return (unread >= ENOUGH or (seen.request.done and unread > 0)) and (
+            self.policy.drafters[i] not in seen.request.out
+        )
+
+    def _grade(self, i: int, batch: Sequence[Seen], graders: Graders, found: Sequence[list[Window]]) -> None:
+        policy, name = self.policy, self.policy.drafters[i]
+        mine = [(seen, windows) for seen, windows in zip(batch, found, strict=True) if self._ready(i, seen)]
+        jobs, tokens = [], 0
+        for seen, _ in mine:
+            place, notes = policy.places[seen.request.id], self.texts[seen.request.id]
+            start = max(place.read[i], notes.start)
+            length = len(seen.request.tokens)
+            probs = notes.probs[start - notes.start :] or [1.0] * (length - start)
+            jobs.append(GradeJob(seen.request, start, probs, signals=frozenset({"chosen"})))
+            tokens += length - place.read[i]
+        before = graders.graded_seconds
+        grades = graders.grade(name, jobs)
+        if grades is None:
+            return
+        policy.drafting[i].read(tokens, graders.graded_seconds - before)
+        for (seen, windows), job, known in zip(mine, jobs, grades, strict=True):
+            policy.places[seen.request.id].read[i] = len(seen.request.tokens) - 1
+            for grade in known:
+                if grade.signals:
+                    policy.calibrations[i].learn(grade.signals.chosen, grade.accept)
+            windows += self._windows(i, job.start, known, self.texts[seen.request.id])
+
+    def _windows(self, i: int, start: int, known: Sequence[Grade], notes: Notes) -> list[Window]:
+        """One window for each round that began on the graded tokens."""
+        made = []
+        for at, context in notes.rounds:
+            if at >= start:
+                accepts = []
+                for grade in known[at - start : at - start + LONGEST]:
+                    accepts.append(grade.accept)
+                    if grade.accept <= 0.0:
+                        break
+                made.append(Window(i, context, tuple(accepts)))
+        return made
