@@ -44,6 +44,7 @@ LAYERS = [
     {"statefile"},
     {"decoder", "chat"},
     {"bench"},
+    {"bench"},
     {"hosts", "cli"},
 ]
 SAME_LAYER = {

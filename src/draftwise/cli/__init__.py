@@ -12,6 +12,7 @@ import typer
 from draftwise.errors import UserError
 
 from . import datastore
+from .bench import bench
 from .chat import chat
 from .demo import demo
 from .drafters import drafters
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, generate, chat, models, drafters, policies):
+for verb in (demo, generate, chat, models, drafters, policies, bench):
     app.command()(verb)
 app.add_typer(datastore.app, name="datastore")
 

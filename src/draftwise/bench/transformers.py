@@ -1,0 +1,192 @@
+"""Transformers' own ways of decoding as contenders, in this process.
+
+Every mode has generation settings of its own, put on the assistant for the length of a call: Transformers
+reads them there, and its heuristic writes to them. Passes are counted by a hook on the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from logging import ERROR
+from time import perf_counter
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from .contender import Item, Law, Text
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One way to call `generate`: settings for the assistant (None = no assistant) and for the call."""
+
+    assistant: Mapping[str, Any] | None = None
+    call: Mapping[str, Any] = field(default_factory=dict)
+
+
+def plain() -> Mode:
+    """No drafts."""
+    return Mode()
+
+
+def assisted() -> Mode:
+    """An assistant with the defaults of the installed version."""
+    return Mode({})
+
+
+def constant(*, length: int = 5) -> Mode:
+    """An assistant that always drafts `length` tokens."""
+    return Mode(_settings(length, "constant", 0.0))
+
+
+def heuristic(*, length: int = 20) -> Mode:
+    """Two more tokens after a draft that was right throughout, else one fewer; kept from call to call."""
+    return Mode(_settings(length, "heuristic", 0.0))
+
+
+def threshold(*, threshold: float = 0.4, length: int = 20) -> Mode:
+    """Draft until a token is less likely than a threshold, which is refitted where scikit-learn is there."""
+    return Mode(_settings(length, "constant", threshold))
+
+
+def lookup(*, length: int = 10, ngram: int = 2) -> Mode:
+    """What followed the text's end, up to `ngram` tokens long, where it stood before."""
+    return Mode(None, {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": ngram})
+
+
+MODES = {
+    "plain": plain,
+    "assisted": assisted,
+    "constant": constant,
+    "heuristic": heuristic,
+    "threshold": threshold,
+    "lookup": lookup,
+}
+
+
+def _settings(length: int, schedule: str, threshold: float) -> dict[str, Any]:
+    return {
+        "num_assistant_tokens": length,
+        "num_assistant_tokens_schedule": schedule,
+        "assistant_confidence_threshold": threshold,
+    }
+
+
+class Transformers:
+    """One mode of `generate` on a model and, where it needs one, an assistant."""
+
+    engine = "transformers"
+
+    def __init__(
+        self, name: str, mode: Mode, model: Any, assistant: Any = None, *, eos: frozenset[int]
+    ) -> None:
+        self.name, self.mode, self.model, self.eos = name, mode, model, eos
+        self.assistant = assistant if mode.assistant is not None else None
+        self.config = self._fresh()
+
+    def most(self) -> int:
+        """Any batch plainly; assisted generation takes one prompt at a time."""
+        return 0 if self.mode == Mode() else 1
+
+    def warm(self, items: Sequence[Item], law: Law) -> None:
+        """One call, and the settings that it may have changed anew."""
+        self.decode(items, law)
+        self.config = self._fresh()
+
+    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+        """One call of `generate`; the prompts are padded on the left."""
+        longest = max(len(item.ids) for item in items)
+        pads = [longest - len(item.ids) for item in items]
+        device = self.model.device
+        ids = torch.tensor([[0] * p + list(i.ids) for p, i in zip(pads, items, strict=True)], device=device)
+        mask = torch.tensor([[0] * p + [1] * (longest - p) for p in pads], device=device)
+        torch.manual_seed(law.seed_of(items[0]))
+        with quiet(), self._own_settings(), passes(self.model) as lengths:
+            start = perf_counter()
+            out = self.model.generate(ids, attention_mask=mask, **self._call(law)).tolist()
+            seconds = perf_counter() - start
+        texts = [self._cut(row[longest:]) for row in out]
+        rounds = len(lengths)
+        total = sum(map(len, texts))
+        if len(texts) > 1:
+            return [Text(t, seconds * len(t) / total, len(t)) for t in texts]
+        drafted = sum(lengths) - longest - (rounds - 1)
+        return [Text(texts[0], seconds, rounds, drafted, max(0, total - rounds))]
+
+    def memory(self) -> Any:
+        """How far the heuristic has got."""
+        return None if self.config is None else {"num_assistant_tokens": self.config.num_assistant_tokens}
+
+    def remember(self, memory: Any) -> None:
+        """Go on from there."""
+        self.config.num_assistant_tokens = memory["num_assistant_tokens"]
+
+    def _fresh(self) -> Any:
+        """The assistant's generation settings for this mode."""
+        if self.assistant is None:
+            return None
+        config = deepcopy(self.assistant.generation_config)
+        for key, value in (self.mode.assistant or {}).items():
+            setattr(config, key, value)
+        return config
+
+    @contextmanager
+    def _own_settings(self) -> Iterator[None]:
+        if self.assistant is None:
+            yield
+            return
+        before = self.assistant.generation_config
+        self.assistant.generation_config = self.config
+        try:
+            yield
+        finally:
+            self.assistant.generation_config = before
+
+    def _call(self, law: Law) -> dict[str, Any]:
+        drawn = {"do_sample": True, "temperature": law.temperature, "top_k": 0, "top_p": 1.0}
+        return {
+            "max_new_tokens": law.max_new_tokens,
+            "eos_token_id": sorted(self.eos) or None,
+            "pad_token_id": min(self.eos, default=0),
+            **(drawn if law.temperature else {"do_sample": False}),
+            **({"assistant_model": self.assistant} if self.assistant is not None else {}),
+            **self.mode.call,
+        }
+
+    def _cut(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """A text up to its first end; what follows is padding."""
+        for i, token in enumerate(tokens):
+            if token in self.eos:
+                return tuple(tokens[: i + 1])
+        return tuple(tokens)
+
+
+@contextmanager
+def passes(model: Any) -> Iterator[list[int]]:
+    """The number of tokens in each pass of a model, counted as they happen."""
+    lengths: list[int] = []
+
+    def count(module: Any, args: Any, kwargs: Any) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        lengths.append(int(ids.shape[1]))
+
+    handle = model.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        yield lengths
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Transformers' warnings, which its own assisted generation sets off."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
