@@ -1,0 +1,190 @@
+"""Who drafted, how far, and how far it would have been best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..data import Results
+from ..rounds import Floats, Rounds
+from ..style import INK, below, colour, hatch, panels, stack
+from .learning import short
+from .missing import ORACLE, ROUNDS, Missing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def drafters(results: Results) -> Figure:
+    """Which drafter was asked in which category, as shares of the rounds."""
+    several = [m for m in results.adaptive(99) if len(results.rounds[m].names["drafter"]) > 1]
+    return _shares(results, several[:4], "drafter", "no rounds of a policy with several drafters")
+
+
+def arms(results: Results) -> Figure:
+    """Which length or stop rule was chosen in which category, as shares of the rounds."""
+    rounds = results.rounds
+    several = [
+        m for m in results.adaptive(99) if len(rounds[m].names["arm"]) > len(rounds[m].names["drafter"])
+    ]
+    return _shares(results, several[:4], "arm", "no rounds of a policy over lengths or stop rules")
+
+
+def _shares(results: Results, methods: list[str], key: str, what: str) -> Figure:
+    if not methods:
+        raise Missing(what, ROUNDS)
+    found = list(dict.fromkeys(name for m in methods for name in results.rounds[m].names[key]))[:16]
+    order = results.drafters if key == "drafter" else found
+    numbers = {name: order.index(name) if name in order and name != "none" else -1 for name in found}
+    in_order = sorted(found, key=lambda name: numbers[name] % 99)  # no draft comes last
+    labels = dict(zip(found, short(found), strict=True))
+    categories = results.categories or [""]
+    across = 2 if len(methods) > 1 else 1
+    figure, axes = panels(len(methods), columns=across, height=0.2 * len(categories) + 0.9)
+    for ax, method in zip(axes, methods, strict=True):
+        rounds = results.rounds[method]
+        parts = {labels[n]: (shares(rounds, key, n, categories), numbers[n]) for n in in_order}
+        stack(ax, categories, parts)
+        ax.set(xlim=(0, 1), xlabel="share of the rounds")
+        ax.set_title(method, loc="left")
+    below(figure, axes[0])
+    return figure
+
+
+def shares(rounds: Rounds, key: str, name: str, categories: Sequence[str]) -> Floats:
+    """The share of each category's rounds whose drafter or arm is called so; 0 where there are no rounds."""
+    mine = rounds.where(key, name)
+    totals = [rounds.where("category", category) for category in categories]
+    return np.array([(mine & total).sum() / max(total.sum(), 1) for total in totals])
+
+
+def lengths(results: Results) -> Figure:
+    """Tokens drafted along one text against the oracle's: DISCO (arXiv 2405.04304), Figure 2."""
+    if not results.oracle:
+        raise Missing("the oracle's draft lengths", ORACLE)
+    methods = [
+        row.method for row in results.kinds("adaptive", "fixed") if _varies(results.rounds.get(row.method))
+    ][:3]
+    shared = [p for p in results.oracle if all(p in results.rounds[m].names["prompt"] for m in methods)]
+    if not methods or not shared:
+        raise Missing("rounds, of a policy whose drafts vary in length, on a prompt of the oracle's", ROUNDS)
+    prompt = shared[0]
+    figure, axes = panels(len(methods), columns=1, height=1.7)
+    best = results.oracle[prompt]
+    for i, (ax, method) in enumerate(zip(axes, methods, strict=True)):
+        rounds = results.rounds[method]
+        mine = rounds.where("prompt", prompt)
+        starts = np.concatenate([[0], np.cumsum(rounds.tokens[mine])[:-1]])
+        ax.step(
+            [t for t, _, _ in best],
+            [n for _, _, n in best],
+            where="post",
+            color=INK,
+            label="oracle",
+            linewidth=1.0,
+        )
+        ax.step(starts, rounds.drafted[mine], where="post", color=colour(i), label=method, linestyle="--")
+        ax.set(ylabel="tokens drafted", ylim=(0, None))
+        ax.legend(loc="lower left", bbox_to_anchor=(0.0, 0.98), ncols=2)
+    axes[-1].set_xlabel(f"token of the text (prompt {prompt})")
+    return figure
+
+
+def _varies(rounds: Rounds | None) -> bool:
+    return rounds is not None and len(np.unique(rounds.drafted)) > 1
+
+
+def oracle_lengths(results: Results) -> Figure:
+    """How often each draft length is the oracle's: DISCO (arXiv 2405.04304), Figure 4."""
+    found = Counter(n for path in results.oracle.values() for _, _, n in path)
+    if not found:
+        raise Missing("the oracle's draft lengths", ORACLE)
+    figure, (ax,) = panels(height=2.6)
+    total, longest = sum(found.values()), max(found)
+    ax.bar(range(longest + 1), [found[n] / total for n in range(longest + 1)], color=colour(0))
+    mean = sum(n * count for n, count in found.items()) / total
+    ax.axvline(mean, color=INK, linestyle="--", linewidth=1.0, label=f"mean {mean:.2f}")
+    ax.set(xlabel="tokens drafted by the oracle", ylabel="share of its rounds")
+    ax.legend()
+    return figure
+
+
+def rewards(results: Results) -> Figure:
+    """Tokens drafted a round by one policy with different rewards: TapOut (arXiv 2511.02017), Figure 3."""
+    groups: dict[str, dict[str, str]] = {}
+    for method in results.rounds:
+        base, reward = without_reward(method)
+        groups.setdefault(base, {})[reward] = method
+    groups = {base: found for base, found in groups.items() if len(found) > 1}
+    if not groups:
+        raise Missing(
+            "one policy with several rewards",
+            "a run with, say, `tapout-seq-ucb1` and `tapout-seq-ucb1?reward=simple`",
+        )
+    chosen = list(groups.items())[:4]
+    figure, axes = panels(len(chosen), columns=2 if len(chosen) > 1 else 1, height=2.5)
+    for ax, (base, found) in zip(axes, chosen, strict=True):
+        for i, (reward, method) in enumerate(found.items()):
+            drafted = results.rounds[method].drafted
+            share = np.bincount(drafted) / len(drafted)
+            ax.step(
+                range(len(share)),
+                share,
+                where="mid",
+                color=colour(i),
+                linestyle=("-", "--", "-.", ":")[i % 4],
+                label=f"{reward}, mean {drafted.mean():.2f}",
+            )
+        ax.set(title=base, xlabel="tokens drafted", ylabel="share of the rounds")
+        ax.legend()
+    return figure
+
+
+def without_reward(method: str) -> tuple[str, str]:
+    """A method's name without its reward, and the reward: `default` where none is named."""
+    name, _, query = method.partition("?")
+    options = [option for option in query.split("&") if option]
+    named = [option.partition("=")[2] for option in options if option.startswith("reward=")]
+    others = [option for option in options if not option.startswith("reward=")]
+    return name + ("?" + "&".join(others) if others else ""), named[0] if named else "default reward"
+
+
+def entropy(results: Results) -> Figure:
+    """The drafter's entropy where it was right and where it was not: TapOut (arXiv 2511.02017), Figure 2."""
+    found: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
+    for rounds in results.rounds.values():
+        for category, (kept, refused) in rounds.entropy.items():
+            mine = found.setdefault(category, ([], []))
+            mine[0].append(kept)
+            mine[1].append(refused)
+    if not found:
+        raise Missing(
+            "entropies of drafted tokens",
+            "a run with a policy whose stop rules read them, such as `tapout-seq-ucb1`",
+        )
+    figure, (ax,) = panels(height=0.36 * len(found) + 1.2)
+    for i, (label, side) in enumerate((("accepted", 0), ("refused", 1))):
+        roots = [np.sqrt(np.maximum(np.concatenate(parts[side]), 0.0)) for parts in found.values()]
+        at = np.arange(len(found)) + (i - 0.5) * 0.36
+        boxes = ax.boxplot(
+            roots,
+            orientation="horizontal",
+            positions=at,
+            widths=0.3,
+            showfliers=False,
+            patch_artist=True,
+            manage_ticks=False,
+            medianprops={"color": INK},
+            boxprops={"facecolor": colour(i), "alpha": 0.8, "hatch": hatch(i)},
+            whiskerprops={"color": colour(i)},
+            capprops={"color": colour(i)},
+        )
+        boxes["boxes"][0].set_label(label)
+    ax.set_yticks(range(len(found)), list(found))
+    ax.set(xlabel="square root of the entropy of the drafter's law (nats)")
+    ax.invert_yaxis()
+    below(figure, ax)
+    return figure

@@ -1,0 +1,223 @@
+"""How fast, with what certainty, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..data import Results, Row
+from ..style import COLOURS, EDGE, INK, MARKERS, OWN, below, colour, hatch, look, panels, stack
+from .missing import Missing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = {
+    "adaptive": ("o", COLOURS[0]),
+    "fixed": ("s", COLOURS[1]),
+    "peer": ("^", COLOURS[2]),
+    "plain": ("|", INK),
+}
+SAID = {
+    "adaptive": "chooses among arms",
+    "fixed": "one arm",
+    "peer": "another engine",
+    "plain": "plain decoding",
+}
+MOST = 8
+
+
+def _measured(results: Results, category: str = "all") -> list[Row]:
+    rows = [row for row in results.of(category) if row.speedup == row.speedup]
+    if not rows:
+        raise Missing(
+            "no speed-up was measured", "a run with `none` among its policies: all else is compared with it"
+        )
+    return rows
+
+
+def _errors(rows: Sequence[Row]) -> Any:
+    """Distances of the interval's ends from the speed-up, shape (2, rows); 0 where there is none."""
+    low, high = np.array([row.interval for row in rows]).T
+    middle = np.array([row.speedup for row in rows])
+    return np.maximum(np.nan_to_num(np.array([middle - low, high - middle])), 0.0)
+
+
+def speedup(results: Results) -> Figure:
+    """Every method over all prompts, the fastest on top."""
+    rows = _measured(results)[::-1]
+    figure, (ax,) = panels(height=0.21 * len(rows) + 1.1)
+    errors = _errors(rows)
+    for kind, (marker, hue) in KINDS.items():
+        at = [i for i, row in enumerate(rows) if row.kind == kind]
+        if at:
+            values = [rows[i].speedup for i in at]
+            ax.errorbar(values, at, xerr=errors[:, at], fmt=marker, color=hue, capsize=2, label=SAID[kind])
+    for i, row in enumerate(rows):
+        ax.annotate(
+            f"{row.speedup:.2f}",
+            (row.speedup + errors[1, i], i),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7.5,
+        )
+    ax.axvline(1.0, color=INK, linewidth=0.8)
+    ax.set_yticks(range(len(rows)), [row.name for row in rows])
+    ax.set(
+        xlabel="speed-up over plain decoding, with 95 % interval",
+        ylim=(-0.7, len(rows) - 0.3),
+    )
+    ax.margins(x=0.09)
+    below(figure, ax, columns=4)
+    return figure
+
+
+def featured(results: Results) -> list[Row]:
+    """The three fastest that choose, the two fastest fixed arms and peers, and whoever is slowest of all."""
+    rows = _measured(results)
+    picked = [
+        row
+        for kind, most in (("adaptive", 3), ("fixed", 2), ("peer", 2))
+        for row in [r for r in rows if r.kind == kind][:most]
+    ]
+    return picked if rows[-1] in picked or rows[-1].kind == "plain" else [*picked, rows[-1]]
+
+
+def intervals(results: Results) -> Figure:
+    """The featured methods in every category."""
+    methods = [row.name for row in featured(results)]
+    categories = results.categories
+    if not categories or not methods:
+        raise Missing("the run has no categories", "a workload with categories, such as `spec-bench`")
+    figure, (ax,) = panels(height=(0.11 * len(methods) + 0.12) * len(categories) + 1.2)
+    apart = 0.8 / len(methods)
+    for i, name in enumerate(methods):
+        found = {
+            c: row
+            for c in categories
+            for row in results.of(c)
+            if row.name == name and row.speedup == row.speedup
+        }
+        at = [categories.index(c) + (i - (len(methods) - 1) / 2) * apart for c in found]
+        rows = list(found.values())
+        ax.errorbar(
+            [r.speedup for r in rows],
+            at,
+            xerr=_errors(rows) if rows else None,
+            fmt=MARKERS[i % 8],
+            markersize=4,
+            color=colour(i),
+            capsize=1.5,
+            linewidth=1.0,
+            label=name,
+        )
+    for border in range(1, len(categories)):
+        ax.axhline(border - 0.5, color=OWN, linewidth=0.5)
+    ax.axvline(1.0, color=INK, linewidth=0.8)
+    ax.set_yticks(range(len(categories)), categories)
+    ax.set(xlabel="speed-up, 95 % interval over prompts", ylim=(len(categories) - 0.5, -0.5))
+    ax.grid(axis="y", visible=False)
+    below(figure, ax, columns=2)
+    return figure
+
+
+def categories(results: Results) -> Figure:
+    """A map of every method by category: blue is faster than plain decoding, orange slower."""
+    from matplotlib.colors import TwoSlopeNorm
+
+    names, columns = [row.name for row in _measured(results)], ["all", *results.categories]
+    if len(columns) < 3:
+        raise Missing(
+            "the run has fewer than two categories", "a workload with categories, such as `spec-bench`"
+        )
+    by_place = {(row.name, c): row.speedup for c in columns for row in results.of(c)}
+    grid = np.array([[by_place.get((name, c), np.nan) for c in columns] for name in names])
+    figure, (ax,) = panels(width=2.2 + 0.52 * len(columns), height=0.23 * len(names) + 1.3)
+    norm = TwoSlopeNorm(1.0, min(0.5, float(np.nanmin(grid))), max(1.5, float(np.nanmax(grid))))
+    ax.imshow(grid, cmap="PuOr", norm=norm, aspect="auto")
+    for (i, j), value in np.ndenumerate(grid):
+        text = f"{value:.2f}" if value == value else ""
+        dark = value == value and abs(norm(value) - 0.5) > 0.3
+        ax.text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "black")
+    ax.set_xticks(range(len(columns)), columns, rotation=40, ha="right")
+    ax.set_yticks(range(len(names)), names)
+    ax.grid(visible=False)
+    return figure
+
+
+def phases(results: Results) -> Figure:
+    """Milliseconds a token by what they were spent on, the fastest on top."""
+    rows = [row for row in results.of() if row.seconds_by_phase and row.new_tokens]
+    if not rows:
+        raise Missing("time by phase", "a run of Draftwise's own methods with `draftwise bench`")
+    tokens = np.array([row.new_tokens for row in rows])
+    names = list(dict.fromkeys(phase for row in rows for phase in row.seconds_by_phase))
+    spent = {name: np.array([row.seconds_by_phase.get(name, 0.0) for row in rows]) for name in names}
+    spent["rest"] = np.nan_to_num(np.array([row.seconds for row in rows]) - sum(spent.values()))
+    numbers = [*range(len(names)), -1]
+    shown = zip(spent.items(), numbers, strict=True)
+    parts = {name: (np.maximum(s, 0.0) / tokens * 1e3, n) for (name, s), n in shown if s.sum() > 0}
+    figure, (ax,) = panels(height=0.21 * len(rows) + 1.3)
+    stack(ax, [row.name for row in rows], parts)
+    ax.set(xlabel="milliseconds a token")
+    below(figure, ax, columns=7)
+    return figure
+
+
+def batches(results: Results) -> Figure:
+    """Tokens per second over batch sizes, a line a method: BanditSpec (arXiv 2505.15141), Figure 1."""
+    by_name: dict[str, dict[int, float]] = {}
+    for row in results.rows:
+        if row.category == "all" and row.tokens_per_s == row.tokens_per_s:
+            by_name.setdefault(row.name, {})[row.batch] = row.tokens_per_s
+    lines = [(name, found) for name, found in by_name.items() if len(found) > 1][:MOST]
+    if not lines:
+        raise Missing(
+            "only one batch size was run",
+            "`draftwise bench` with `none,static-1,static-2,static-3,static-4` and several batch sizes",
+        )
+    figure, (ax,) = panels(height=3.4)
+    for i, (name, found) in enumerate(lines):
+        ax.plot(
+            sorted(found),
+            [found[size] for size in sorted(found)],
+            marker=MARKERS[i % 8],
+            label=name,
+            **look(i),
+        )
+    sizes = sorted({size for _, found in lines for size in found})
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(sizes, [str(size) for size in sizes])
+    ax.set(xlabel="requests in a batch", ylabel="tokens per second", ylim=(0, None))
+    below(figure, ax)
+    return figure
+
+
+def beside(results: Results) -> Figure:
+    """The same methods in several runs; of batches of one and of several categories, MetaSD
+    (arXiv 2604.05417), Table 17."""
+    if not results.beside:
+        raise Missing("other runs to compare with", "`draftwise report DIR --beside OTHER`")
+    totals = [[row for row in rows if row.category == "all"] for rows in results.beside.values()]
+    batch = max(set.intersection(*({row.batch for row in rows} for rows in totals)), default=0)
+    runs = [{row.name: row.speedup for row in rows if row.batch == batch} for rows in totals]
+    names = [name for name in runs[0] if name != "none" and all(name in run for run in runs)]
+    if not names:
+        raise Missing("methods that all these runs have at the same batch size", "runs of the same policies")
+    figure, (ax,) = panels(height=(0.17 * len(runs) + 0.1) * len(names) + 1.2)
+    thick = 0.8 / len(runs)
+    for i, (label, run) in enumerate(zip(results.beside, runs, strict=True)):
+        at = np.arange(len(names)) + (i - (len(runs) - 1) / 2) * thick
+        speedups = [run[name] for name in names]
+        bars = ax.barh(at, speedups, 0.92 * thick, label=label, color=colour(i), hatch=hatch(i), **EDGE)
+        ax.bar_label(bars, fmt=" %.2f", fontsize=7.5)
+    ax.axvline(1.0, color=INK, linewidth=0.8)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlabel=f"speed-up over plain decoding, batch size {batch}")
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    below(figure, ax, columns=2)
+    return figure

@@ -1,0 +1,137 @@
+"""What a report says: title, verdict, the few numbers that matter, and the pictures that could be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import tables
+from .data import Results
+from .pictures import PICTURES, SIMULATED, Missing, Picture
+from .style import save, styled
+
+EXTRA = 'pip install "draftwise[report]"'
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A picture as SVG, or what is missing for it and what gives that."""
+
+    picture: Picture
+    svg: str = ""
+    missing: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What stands above the tables, and the pictures. Notes are (good, text), facts (what, value, whose)."""
+
+    title: str
+    subtitle: str
+    notes: Sequence[tuple[bool, str]]
+    facts: Sequence[tuple[str, str, str]]
+    drawn: Sequence[Drawn]
+    load: Mapping[str, Any]
+
+
+def tell(results: Results, pictures: Path) -> Story:
+    """The story of the results; draws the PNGs into the folder `pictures`."""
+    drawn = draw(results, pictures)
+    load = (
+        results.load if isinstance(results.load, Mapping) else {"load": results.load} if results.load else {}
+    )
+    return Story(_title(results), _subtitle(results), _notes(results, drawn), _facts(results), drawn, load)
+
+
+def draw(results: Results, folder: Path) -> list[Drawn]:
+    """Every picture whose data is there; without matplotlib none, and the report says so."""
+    wanted = [*(PICTURES if results.rows else ()), *(SIMULATED if results.simulation else ())]
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return [
+            Drawn(picture, missing="matplotlib is not installed", remedy=f"`{EXTRA}`") for picture in wanted
+        ]
+    with styled():
+        return [_drawn(picture, results, folder) for picture in wanted]
+
+
+def _drawn(picture: Picture, results: Results, folder: Path) -> Drawn:
+    try:
+        return Drawn(picture, save(picture.draw(results), folder, picture.name))
+    except Missing as missing:
+        (folder / f"{picture.name}.png").unlink(missing_ok=True)  # of an earlier report
+        return Drawn(picture, missing=missing.what, remedy=missing.remedy)
+
+
+def _title(results: Results) -> str:
+    if not results.rows:
+        return "Simulated learning"
+    workload = results.settings.get("workload")
+    return (
+        f"Speculative decoding on {Path(str(workload)).name}"
+        if workload
+        else "Speculative decoding, measured"
+    )
+
+
+def _subtitle(results: Results) -> str:
+    settings = results.settings
+    if not results.rows:
+        tokens, seeds = settings.get("tokens", "?"), settings.get("seeds", "?")
+        return f"{tokens} tokens a text, {seeds} seeds. No model was run."
+    parts = [f"Target `{settings['target']}`"] if "target" in settings else []
+    if drafters := settings.get("drafters"):
+        parts.append(
+            "drafters " + ", ".join(f"`{d}`" for d in ([drafters] if isinstance(drafters, str) else drafters))
+        )
+    prompts = max((row.prompts for row in results.of()), default=0)
+    parts.append(f"{prompts} prompts, {len(results.of())} methods")
+    if results.batch > 1:
+        parts.append(f"batch size {results.batch}")
+    if any(row.engine == "replay" for row in results.rows):
+        parts.append("replayed from a trace: times are computed from its costs")
+    return "; ".join(parts) + "."
+
+
+def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
+    notes = []
+    if results.clean is True:
+        notes.append((True, "Clean run: the machine was quiet at the start and throughout."))
+    if results.clean is False:
+        notes.append((False, "Not a clean run: the machine was busy. Do not quote these times."))
+    same, compared = tables.share_identical(results)
+    if compared and same < compared:
+        notes.append((False, f"{compared - same} of {compared} texts differ from plain decoding's."))
+    if results.absent:
+        names = ", ".join(f"`{method}`" for method, _ in results.absent)
+        notes.append((False, f"Absent from this run: {names}. The reasons stand below."))
+    if drawn and not any(d.svg for d in drawn) and "matplotlib" in drawn[0].missing:
+        notes.append((False, f"No pictures: matplotlib is not installed. `{EXTRA}` gives them."))
+    return notes
+
+
+def _facts(results: Results) -> list[tuple[str, str, str]]:
+    facts = []
+    kinds = {"best that chooses": "adaptive", "best of one arm": "fixed", "best of other engines": "peer"}
+    for what, kind in kinds.items():
+        if row := tables.best(results, kind):
+            facts.append((what, f"{row.speedup:.2f} \N{MULTIPLICATION SIGN}", row.name))
+    slow = [row for row in results.kinds("adaptive", "fixed", "peer") if row.speedup < 1.0]
+    if results.rows:
+        compared = len([r for r in results.kinds("adaptive", "fixed", "peer") if r.speedup == r.speedup])
+        facts.append(
+            ("slower than plain decoding", f"{len(slow)} of {compared}", "methods, over all prompts")
+        )
+    same, compared = tables.share_identical(results)
+    if compared:
+        facts.append(
+            ("same text as plain decoding", f"{same} of {compared}", "texts of Draftwise's own methods")
+        )
+    if results.simulation:
+        table = tables.policies(results.simulation)
+        facts.append(("least regret in seconds", table.rows[0][3].text, table.rows[0][0].text))
+    return facts

@@ -1,0 +1,143 @@
+"""The tables of a report, for the page and for Markdown alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .data import Results, Row
+
+NOTHING = "\N{EN DASH}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in a cell, what it is sorted by, and whether it says that something is slower."""
+
+    text: str
+    key: float | None = None
+    slower: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A heading for each column, and rows of as many cells."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+def number(value: float, digits: int = 2, unit: str = "") -> Cell:
+    """A number, or a dash where it is not known."""
+    return Cell(f"{value:,.{digits}f}{unit}", value) if value == value else Cell(NOTHING)
+
+
+def methods(rows: Sequence[Row]) -> Table:
+    """One row a method; columns that nobody has are left out."""
+    columns: dict[str, Callable[[Row], Cell]] = {
+        "method": lambda row: Cell(row.name),
+        "speed-up": _speedup,
+        "95 % interval": lambda row: _interval(row.interval),
+        "mean of ratios": lambda row: number(row.mean_of_ratios),
+        "of the optimum": lambda row: number(100 * row.fraction_of_optimum, 1, " %"),
+        "tokens/s": lambda row: number(row.tokens_per_s, 1),
+        "accepted a round": lambda row: number(row.mean_accepted),
+        "tokens a round": lambda row: number(row.tokens_per_round),
+        "accepted": lambda row: number(100 * row.acceptance_rate, 0, " %"),
+        "same text": lambda row: _identical(row),
+        "prompts": lambda row: number(row.prompts, 0),
+        "tokens": lambda row: number(row.new_tokens, 0),
+        "seconds": lambda row: number(row.seconds, 1),
+    }
+    cells = {head: [make(row) for row in rows] for head, make in columns.items()}
+    kept = {head: column for head, column in cells.items() if any(cell.text != NOTHING for cell in column)}
+    return Table(list(kept), list(zip(*kept.values(), strict=True)))
+
+
+def policies(simulation: Mapping[str, Any]) -> Table:
+    """One row a policy of a simulation, the one with the least regret first, then the arms alone."""
+    heads = ("policy", "rounds", "regret in rounds", "regret in seconds", "best arm", "switches")
+    found = sorted(simulation["policies"], key=lambda policy: float(policy["seconds_regret"][-1]))
+    rows = [
+        (
+            Cell(policy["policy"]),
+            number(policy["rounds"], 1),
+            _spread(policy["rounds_regret"][-1], policy["rounds_regret_error"][-1]),
+            _spread(policy["seconds_regret"][-1], policy["seconds_regret_error"][-1]),
+            number(100 * policy["best_choices"], 1, " %"),
+            number(policy["switches"], 1),
+        )
+        for policy in found
+    ]
+    return Table(heads, rows)
+
+
+def simulated_arms(simulation: Mapping[str, Any]) -> Table:
+    """What each arm alone would have taken."""
+    heads = ("arm", "drafter", "draft length", "seconds a round", "rounds alone", "seconds alone")
+    rows = [
+        (
+            Cell(arm["name"]),
+            number(arm["drafter"] + 1, 0),
+            number(arm["length"], 0),
+            number(arm["seconds"]),
+            number(arm["rounds"], 1),
+            number(arm["total_seconds"], 1),
+        )
+        for arm in simulation["arms"]
+    ]
+    return Table(heads, rows)
+
+
+def pairs(found: Mapping[str, Any], heads: tuple[str, str] = ("what", "value")) -> Table:
+    """Names and values, nested ones as `outer inner`."""
+    return Table(heads, [(Cell(name), Cell(text)) for name, text in flat(found)])
+
+
+def flat(found: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+    """The leaves of nested settings as words."""
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{name} ")
+        elif isinstance(value, (list, tuple)):
+            yield before + name, ", ".join(map(said, value)) or NOTHING
+        else:
+            yield before + name, said(value)
+
+
+def said(value: Any) -> str:
+    """A value as people write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else NOTHING if value is None else str(value)
+
+
+def _speedup(row: Row) -> Cell:
+    slower = row.speedup < 1.0 and row.kind != "plain"
+    return Cell(number(row.speedup).text + (" slower" if slower else ""), row.speedup, slower)
+
+
+def _interval(interval: tuple[float, float]) -> Cell:
+    low, high = interval
+    return Cell(f"{low:.2f} to {high:.2f}", low) if low == low and high == high else Cell(NOTHING)
+
+
+def _identical(row: Row) -> Cell:
+    return Cell(NOTHING) if row.identical < 0 else Cell(f"{row.identical} of {row.prompts}", row.identical)
+
+
+def _spread(mean: float, error: float) -> Cell:
+    return Cell(f"{mean:,.1f} ± {error:,.1f}" if error == error else f"{mean:,.1f}", mean)
+
+
+def best(results: Results, *kinds: str) -> Row | None:
+    """The fastest of these kinds over all prompts."""
+    found = [row for row in results.kinds(*kinds) if row.speedup == row.speedup]
+    return found[0] if found else None
+
+
+def share_identical(results: Results) -> tuple[int, int]:
+    """Texts equal to plain decoding's, and how many were compared, over Draftwise's own methods."""
+    rows = [row for row in results.kinds("adaptive", "fixed") if row.identical >= 0]
+    return sum(row.identical for row in rows), sum(row.prompts for row in rows)

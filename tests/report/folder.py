@@ -1,0 +1,222 @@
+"""A folder of made-up results: every file that a run may leave, with numbers that are easy to check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+CATEGORIES = ("coding", "translation", "qa")
+PROMPTS = 4  # of each category
+DRAFTERS = ("zoo:general", "zoo:code", "ngram")
+RIGHT = {"zoo:general": (0.6, 0.6, 0.6), "zoo:code": (0.9, 0.3, 0.4), "ngram": (0.4, 0.2, 0.8)}
+LENGTH = 5
+METHODS = (
+    "none",
+    "static-5?drafter=zoo:general",
+    "static-5?drafter=zoo:code",
+    "static-5?drafter=ngram",
+    "metasd-ucb",
+    "tapout-seq-ucb1",
+    "tapout-seq-ucb1?reward=simple",
+)
+RULES = ("svip(0.6)", "adaedl(0.2)", "logit-margin(0.2)")
+TOKENS = 48
+
+
+def write(folder: Path) -> Path:
+    """All files of a run, in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rounds = [r for at in range(PROMPTS * len(CATEGORIES)) for m in METHODS for r in text(m, at)]
+    finished = [f for at in range(PROMPTS * len(CATEGORIES)) for f in prompt_lines(rounds, at)]
+    records(folder / "rounds.jsonl", rounds)
+    records(folder / "prompts.jsonl", finished)
+    records(folder / "pieces.jsonl", [pieces()])
+    path = [[t, "zoo:code", n] for t, n in ((0, 4), (5, 0), (6, 6), (13, 2), (16, 8), (25, 5))]
+    save(folder / "oracle.json", {"lengths": {"0": path, "1": path[:4]}})
+    save(folder / "results.json", results(finished, rounds))
+    return folder
+
+
+def results(finished: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    rows = [row(finished, rounds, m, c) for c in ("all", *CATEGORIES) for m in METHODS]
+    peers = [
+        peer("assisted", 0.87, "all"),
+        peer("prompt-lookup", 1.21, "all"),
+        *(peer("assisted", 0.8 + 0.1 * i, c) for i, c in enumerate(CATEGORIES)),
+    ]
+    return {
+        "machine": {"cpu": "a laptop", "cores": 8, "torch": "2.13.0"},
+        "settings": {"workload": "spec-bench", "target": "zoo:target", "drafters": list(DRAFTERS), "seed": 0},
+        "clean": False,
+        "load": [0.3, 2.7],
+        "absent": [{"method": "vllm ngram", "reason": "vllm is not installed"}],
+        "results": [*rows, *peers, *batches()],
+    }
+
+
+def batches() -> list[dict[str, Any]]:
+    """Throughput at larger batches, and of batches that are alike or mixed."""
+    sizes: list[dict[str, Any]] = [
+        {
+            "method": m,
+            "engine": "draftwise",
+            "category": "all",
+            "batch": b,
+            "tokens_per_s": 80 * b**0.6 + 9 * n,
+        }
+        for b in (2, 4, 8)
+        for n, m in enumerate(("none", "static-1", "static-2"))
+    ]
+    mixed: list[dict[str, Any]] = [
+        {"method": m, "category": "all", "batch": 8, "mix": mix, "speedup": 1.2 + 0.1 * len(mix) / 13}
+        for mix in ("homogeneous", "heterogeneous")
+        for m in ("metasd-ucb", "hedgespec")
+    ]
+    return sizes + mixed
+
+
+def text(method: str, at: int) -> list[dict[str, Any]]:
+    """The rounds of one prompt."""
+    rng, category, written = Random(f"{method} {at}"), at % len(CATEGORIES), 0
+    found: list[dict[str, Any]] = []
+    while written < TOKENS:
+        drafter, arm, length = chosen(method, category, len(found), rng)
+        drafted = length if "tapout" not in method else rng.randint(1, 12 if "simple" in method else 7)
+        chance = RIGHT[drafter][category] if length else 0.0
+        accepted = next((n for n in range(drafted) if rng.random() > chance), drafted)
+        tokens = list(range(min(accepted + 1, TOKENS - written)))
+        found.append(
+            {
+                "method": method,
+                "category": CATEGORIES[category],
+                "prompt": at,
+                "round": len(found),
+                "arm": arm,
+                "drafter": drafter,
+                "length": length,
+                "drafted": drafted,
+                "accepted": accepted,
+                "tokens": tokens,
+                "seconds": {"draft": 0.001 * drafted, "verify": 0.010, "accept": 0.0002},
+                **extras(method, chance, drafted, rng),
+            }
+        )
+        written += len(tokens)
+    return found
+
+
+def chosen(method: str, category: int, number: int, rng: Random) -> tuple[str, str, int]:
+    """Drafter, arm and length of a round; `metasd-ucb` finds the best drafter with time."""
+    if method == "none":
+        return "none", "none", 0
+    if method.startswith("static"):
+        drafter = method.partition("=")[2]
+        return drafter, f"{drafter}:{LENGTH}", LENGTH
+    if method == "metasd-ucb":
+        best = max(DRAFTERS, key=lambda d: RIGHT[d][category])
+        drafter = best if rng.random() < 1 - 1 / (number + 1) else rng.choice(DRAFTERS)
+        return drafter, f"{drafter}:{LENGTH}", LENGTH
+    return "zoo:general", f"zoo:general:16~{rng.choice(RULES)}", 16
+
+
+def extras(method: str, chance: float, drafted: int, rng: Random) -> dict[str, Any]:
+    """Fields that only some policies record."""
+    if method == "metasd-ucb":
+        return {"overlap": min(1.0, chance + rng.uniform(-0.1, 0.1))}
+    if method == "tapout-seq-ucb1":
+        entropy = [rng.expovariate(0.5 + 2 * chance) for _ in range(drafted)]
+        return {"entropy": entropy, "values": {f"zoo:general:16~{r}": rng.random() for r in RULES}}
+    return {}
+
+
+def prompt_lines(rounds: Sequence[Mapping[str, Any]], at: int) -> list[dict[str, Any]]:
+    lines = []
+    for method in METHODS:
+        mine = [r for r in rounds if r["prompt"] == at and r["method"] == method]
+        lines.append(
+            {
+                "method": method,
+                "engine": "draftwise",
+                "category": CATEGORIES[at % len(CATEGORIES)],
+                "prompt": at,
+                "new_tokens": TOKENS,
+                "rounds": len(mine),
+                "accepted": sum(r["accepted"] for r in mine),
+                "drafted": sum(r["drafted"] for r in mine),
+                "identical": True,
+                "seconds": sum(sum(r["seconds"].values()) for r in mine),
+            }
+        )
+    return lines
+
+
+def row(
+    finished: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]], method: str, category: str
+) -> dict[str, Any]:
+    mine = [f for f in finished if f["method"] == method and category in ("all", f["category"])]
+    plain = [f for f in finished if f["method"] == "none" and category in ("all", f["category"])]
+    played = [r for r in rounds if r["method"] == method and category in ("all", r["category"])]
+    seconds = sum(f["seconds"] for f in mine)
+    speedup = sum(f["seconds"] for f in plain) / seconds
+    accepted, drafted = sum(f["accepted"] for f in mine), sum(f["drafted"] for f in mine)
+    phases = {p: sum(r["seconds"][p] for r in played) for p in ("draft", "verify", "accept")}
+    pulls: dict[str, int] = {}
+    for r in played:
+        pulls[r["arm"]] = pulls.get(r["arm"], 0) + 1
+    return {
+        "method": method,
+        "engine": "draftwise",
+        "category": category,
+        "prompts": len(mine),
+        "new_tokens": TOKENS * len(mine),
+        "seconds": seconds * 1.05,
+        "tokens_per_s": TOKENS * len(mine) / seconds,
+        "speedup": speedup,
+        "interval": [0.93 * speedup, 1.06 * speedup],
+        "mean_of_ratios": 1.01 * speedup,
+        "mean_accepted": accepted / len(played),
+        "tokens_per_round": TOKENS * len(mine) / len(played),
+        "acceptance_rate": accepted / drafted if drafted else None,
+        "rounds": len(played),
+        "seconds_by_phase": phases,
+        "identical": len(mine),
+        "pulls": pulls,
+        "fraction_of_optimum": min(0.95, speedup / 3),
+    }
+
+
+def peer(method: str, speedup: float, category: str) -> dict[str, Any]:
+    prompts = PROMPTS * (len(CATEGORIES) if category == "all" else 1)
+    return {
+        "method": method,
+        "engine": "transformers",
+        "category": category,
+        "prompts": prompts,
+        "new_tokens": TOKENS * prompts,
+        "seconds": 0.01 * TOKENS * prompts / speedup,
+        "tokens_per_s": 100 * speedup,
+        "speedup": speedup,
+        "interval": [speedup - 0.1, speedup + 0.08],
+        "identical": None,
+    }
+
+
+def pieces() -> dict[str, Any]:
+    parts = [
+        ["def ", "target"],
+        ["add(a, b):\n", "zoo:code"],
+        ["    return ", "ngram"],
+        ["a < b & c", "target"],
+    ]
+    return {"method": "metasd-ucb", "category": "coding", "prompt": 0, "pieces": parts}
+
+
+def records(path: Path, found: Iterable[Any]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in found))
+
+
+def save(path: Path, found: Any) -> None:
+    path.write_text(json.dumps(found))
