@@ -43,7 +43,7 @@ LAYERS = [
     {"build", "state", "fingerprints"},
     {"statefile"},
     {"decoder", "chat"},
-    {"bench"},
+    {"report"},
     {"bench"},
     {"hosts", "cli"},
 ]
