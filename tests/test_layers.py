@@ -44,7 +44,7 @@ LAYERS = [
     {"statefile"},
     {"decoder", "chat"},
     {"report"},
-    {"bench"},
+    {"bench", "trace"},
     {"hosts", "cli"},
 ]
 SAME_LAYER = {
