@@ -20,6 +20,7 @@ from .generate import generate
 from .models import models
 from .policies import policies
 from .report import report
+from .tune import tune
 
 # Late versions of Typer carry their own copy of Click; this is ClickException in all of them.
 CommandError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, generate, chat, models, drafters, policies, bench, report):
+for verb in (demo, generate, chat, models, drafters, policies, bench, tune, report):
     app.command()(verb)
 app.add_typer(datastore.app, name="datastore")
 

@@ -151,14 +151,19 @@ def summary(found: dict[str, Any], out: Path) -> None:
     columns = ["method", *(["batch"] if several else []), "prompts", "tokens/s", "speedup", "95 %"]
     columns += ["mean of ratios", "accepted", "identical"]
     show.table(columns, [_cells(row, several) for row in rows])
+    trust(found)
+    reports = [path for path in (out / "report.html", out / "report.md") if path.exists()]
+    print("written:", ", ".join(map(str, [*reports, out / "results.json"])))
+
+
+def trust(found: dict[str, Any]) -> None:
+    """What was not measured, and whether the machine was quiet."""
     for absent in found["absent"]:
         print(f"absent: {absent['method']}: {absent['reason']}")
     if found["left_out"]:
         print(f"left out: {len(found['left_out'])} prompts, such as {found['left_out'][0]}")
     if not found["clean"]:
         print(f"NOT CLEAN, the machine was busy: {'; '.join(found['busy'])}")
-    reports = [path for path in (out / "report.html", out / "report.md") if path.exists()]
-    print("written:", ", ".join(map(str, [*reports, out / "results.json"])))
 
 
 def _cells(row: dict[str, Any], several: bool) -> list[str]:

@@ -1,0 +1,71 @@
+"""`draftwise tune`: the best options of a policy, on prompts kept for tuning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+from typer import Option
+
+from . import show
+from .bench import RunOptions, progress, trust
+from .options import AsJson, with_options
+
+
+@with_options
+def tune(
+    policy: Annotated[
+        str, Option(help="What to tune, with commas between: static, svip, disco?model=FILE, ...")
+    ],
+    run: RunOptions,
+    grid: Annotated[
+        list[str] | None,
+        Option(help="option=A,B: the values to try; repeat it for their product. Default: the policy's own."),
+    ] = None,
+    out: Annotated[
+        Path | None, Option(help="Keep the measurements here; interrupted, the same command goes on.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search a policy's options for speed on the validation split, which `bench --split test` never uses."""
+    from draftwise.bench.run import bench, policy_names
+    from draftwise.bench.tune import best, candidates, parse_grid
+
+    asked = policy_names(policy)
+    given = parse_grid(grid or [])
+    tried = {name: candidates(name, given) for name in asked}
+    everyone = tuple(dict.fromkeys(text for texts in tried.values() for text in texts))
+    settings = run.settings(policies=everyone, split="validation")
+    with TemporaryDirectory() as scratch, progress() as tell:
+        found = bench(settings, out or Path(scratch), tell=tell)
+    winners = {name: best(texts, found["results"]) for name, texts in tried.items()}
+    if as_json:
+        show.dump(_as_dict(winners, found))
+    else:
+        _print(winners, found)
+
+
+def _as_dict(winners: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    tried = [row for row in found["results"] if row["category"] == "all"]
+    same = {key: found[key] for key in ("clean", "busy", "machine", "settings")}
+    return {"best": {name: row["method"] for name, row in winners.items()}, "tried": tried, **same}
+
+
+def _print(winners: dict[str, Any], found: dict[str, Any]) -> None:
+    chosen = {row["method"] for row in winners.values()}
+    rows = []
+    for row in (row for row in found["results"] if row["category"] == "all"):
+        low, high = row["interval"]
+        mark = "best" if row["method"] in chosen else ""
+        numbers = (f"{row['tokens_per_s']:.1f}", f"{row['speedup']:.2f}", f"{low:.2f} to {high:.2f}")
+        rows.append([row["method"], *numbers, f"{row['mean_accepted']:.2f}", mark])
+    show.table(("method", "tokens/s", "speedup", "95 %", "accepted", ""), rows)
+    trust(found)
+    for name, row in winners.items():
+        print(f"best {name}: {row['method']}")
+    print("measure them with: draftwise bench --split test --policies", repr(_joined(winners)))
+
+
+def _joined(winners: dict[str, Any]) -> str:
+    return ",".join(row["method"] for row in winners.values())
