@@ -94,7 +94,9 @@ class Results:
     rows: tuple[Row, ...] = ()
     absent: tuple[tuple[str, str], ...] = ()
     clean: bool | None = None
-    load: Any = None
+    busy: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    load: tuple[Mapping[str, Any], ...] = ()
     finished: tuple[Finished, ...] = ()
     rounds: Mapping[str, Rounds] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
@@ -152,7 +154,9 @@ def read(folder: Path, beside: Sequence[Path] = ()) -> Results:
         rows=rows,
         absent=tuple((a.get("method", "?"), a.get("reason", "")) for a in results.get("absent", ())),
         clean=results.get("clean"),
-        load=results.get("load"),
+        busy=tuple(map(str, results.get("busy", ()))),
+        left_out=tuple(map(str, results.get("left_out", ()))),
+        load=tuple(sample for sample in results.get("load", ()) if isinstance(sample, Mapping)),
         finished=tuple(_known(Finished, line) for line in lines(folder / "prompts.jsonl")),
         rounds=read_rounds(r for r in lines(folder / "rounds.jsonl") if r.get("batch", batch) == batch),
         samples=tuple(_known(Sample, line) for line in lines(folder / "pieces.jsonl")),

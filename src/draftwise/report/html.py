@@ -16,7 +16,7 @@ from .tables import Cell, Table
 
 SKELETON = Path(__file__).with_name("page.html")
 BORDERS = ("solid", "dashed", "dotted", "double")
-SORTED_FROM = 3  # rows
+SORTED_FROM = 3  # rows; fewer need no sorting
 
 
 def page(results: Results, story: Story) -> str:

@@ -65,12 +65,19 @@ def values(results: Results) -> Figure:
         rounds = results.rounds[method]
         found = list((rounds.values or so_far(rounds)).items())[:16]
         names = short([arm for arm, _ in found])
-        for i, (name, (_, (at, value))) in enumerate(zip(names, found, strict=True)):
-            ax.plot(*thin(at, value), label=name, **look(i))
+        for i, (name, (arm, (at, value))) in enumerate(zip(names, found, strict=True)):
+            ax.plot(*thin(at, value), label=name, **look(_place(arm, i, rounds, results)))
         ax.set(ylabel="value" if rounds.values else "mean accepted so far", xlabel="round")
         ax.set_title(method, loc="left")
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5)
     return figure
+
+
+def _place(arm: str, number: int, rounds: Rounds, results: Results) -> int:
+    """The number of an arm's colour: its drafter's, if every arm has a drafter of its own."""
+    who = drafter_of(arm)
+    alone = len(rounds.names["drafter"]) == len(rounds.names["arm"])
+    return results.drafters.index(who) if alone and who in results.drafters else number
 
 
 def so_far(rounds: Rounds) -> Mapping[str, tuple[Floats, Floats]]:

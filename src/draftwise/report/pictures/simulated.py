@@ -34,7 +34,7 @@ def best_arm(results: Results) -> Figure:
     found, marks = results.simulation["policies"], results.simulation["marks"]
     figure, (ax,) = panels(height=2.9)
     for i, policy in enumerate(found):
-        ax.plot(marks, policy["best_share"], label=policy["policy"], **look(i))
+        ax.plot(marks, np.array(policy["best_share"], float), label=policy["policy"], **look(i))
     ax.set(xlabel="tokens", ylabel="share of the best arm", ylim=(0, 1.02))
     below(figure, ax)
     return figure
