@@ -20,6 +20,7 @@ from .generate import generate
 from .models import models
 from .policies import policies
 from .report import report
+from .simulate import simulate
 from .tune import tune
 
 # Late versions of Typer carry their own copy of Click; this is ClickException in all of them.
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, generate, chat, models, drafters, policies, bench, tune, report):
+for verb in (demo, generate, chat, models, drafters, policies, bench, tune, report, simulate):
     app.command()(verb)
 app.add_typer(datastore.app, name="datastore")
 
