@@ -53,7 +53,8 @@ def results(
         "machine": {"cpu": "a laptop", "cores": 8, "torch": "2.13.0"},
         "settings": {"workload": workload, "target": "zoo:target", "drafters": list(DRAFTERS), "seed": 0},
         "clean": False,
-        "load": [0.3, 2.7],
+        "busy": ["load 2.70 on 8 cores at the start"],
+        "load": [{"start": 2.7}, {"load": 2.1, "others": 0.4, "over": 3.0}],
         "absent": [{"method": "vllm ngram", "reason": "vllm is not installed"}],
         "results": [*rows, *peers, *batches()],
     }

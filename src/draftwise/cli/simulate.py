@@ -36,7 +36,7 @@ class WorldOptions:
     drafters: Annotated[int, Option(help="How many drafters, right at chances from 0.8 down to 0.4.")] = 3
     chances: Annotated[
         str,
-        Option(help="Instead: the chance of each drafter to be right, as 0.8,0.6; phases of them after a /."),
+        Option(help="Instead: each drafter's chance to be right, as 0.8,0.6; further phases after a /."),
     ] = ""
     lengths: Annotated[str, Option(help="Draft lengths, 0 = none; an arm is a drafter and a length.")] = "5"
     costs: Annotated[
@@ -45,8 +45,8 @@ class WorldOptions:
     drift: Annotated[
         str,
         Option(
-            help="none; phases: the chances change every --every tokens; texts: from text to text; runs: easy "
-            "and hard stretches of random length, --every on average."
+            help="none; phases: the chances change every --every tokens; texts: from text to text; runs: "
+            "easy and hard stretches of random length, --every on average."
         ),
     ] = "none"
     every: Annotated[int, Option(help="Tokens between two changes.")] = 500
@@ -99,7 +99,9 @@ class WorldOptions:
         count, costs = len(self.phases()[0]), numbers("--costs", self.costs)
         if len(costs) not in (1, count):
             raise UserError(f"--costs {self.costs}: give one number, or one for each of {count} drafters")
-        lengths = [int(n) if n == int(n) else -1 for n in numbers("--lengths", self.lengths)]
+        lengths = [int(n) for n in numbers("--lengths", self.lengths)]
+        if lengths != numbers("--lengths", self.lengths) or min(lengths) < 0:
+            raise UserError(f"--lengths {self.lengths}: write whole numbers of at least 0")
         costs = costs * count if len(costs) == 1 else costs
         drafting = [SimArm(d, n, costs[d]) for d in range(count) for n in lengths if n]
         return tuple([SimArm(0, 0)] if 0 in lengths else []) + tuple(drafting)
@@ -191,7 +193,9 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
         strength = policy.learner.strength
         return Player(name, lambda n: ByLastReward(n, strength=strength), keep=True)
     if not hasattr(policy, "new_learner") or len(policy.arms) < 2:
-        raise UserError(f"--policies {name}: it does not learn which arm to play; leave it out")
+        raise UserError(
+            f"--policies {name}: it has no learner over arms that could be simulated; leave it out"
+        )
     if getattr(policy, "play", "sample") != "sample":
         raise UserError(f"--policies {name}: simulated learners draw their arm; leave play=best out")
     return Player(name, policy.new_learner, keep=not policy.per_query)

@@ -40,10 +40,19 @@ class Story:
 def tell(results: Results, pictures: Path) -> Story:
     """The story of the results; draws the PNGs into the folder `pictures`."""
     drawn = draw(results, pictures)
-    load = (
-        results.load if isinstance(results.load, Mapping) else {"load": results.load} if results.load else {}
-    )
-    return Story(_title(results), _subtitle(results), _notes(results, drawn), _facts(results), drawn, load)
+    notes, facts = _notes(results, drawn), _facts(results)
+    return Story(_title(results), _subtitle(results), notes, facts, drawn, _load(results))
+
+
+def _load(results: Results) -> dict[str, Any]:
+    """The samples of the machine's load in two lines: a run has as many as units of work."""
+    starts = [sample["start"] for sample in results.load if sample.get("start") is not None]
+    others = [float(sample["others"]) for sample in results.load if sample.get("others") is not None]
+    found: dict[str, Any] = {"load at the start": starts} if starts else {}
+    if others:
+        mean = sum(others) / len(others)
+        found["cores used by others"] = f"{mean:.2f} on average, {max(others):.2f} at most"
+    return found
 
 
 def draw(results: Results, folder: Path) -> list[Drawn]:
@@ -102,13 +111,16 @@ def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
     if results.clean is True:
         notes.append((True, "Clean run: the machine was quiet at the start and throughout."))
     if results.clean is False:
-        notes.append((False, "Not a clean run: the machine was busy. Do not quote these times."))
+        why = "; ".join(results.busy) or "the machine was busy"
+        notes.append((False, f"Not a clean run: {why}. Do not quote these times."))
     same, compared = tables.share_identical(results)
     if compared and same < compared:
         notes.append((False, f"{compared - same} of {compared} texts differ from plain decoding's."))
     if results.absent:
         names = ", ".join(f"`{method}`" for method, _ in results.absent)
         notes.append((False, f"Absent from this run: {names}. The reasons stand below."))
+    if results.left_out:
+        notes.append((False, f"Left out: {len(results.left_out)} prompts, such as {results.left_out[0]}."))
     if drawn and not any(d.svg for d in drawn) and "matplotlib" in drawn[0].missing:
         notes.append((False, f"No pictures: matplotlib is not installed. `{EXTRA}` gives them."))
     return notes
