@@ -49,11 +49,11 @@ class Journal:
             (folder / "state").mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / ".lock")
             self._lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(f"another run writes to {folder}: wait for it, or name another folder") from None
         except OSError as error:
             said = error.strerror or error
             raise UserError(f"cannot write to {folder}: {said}; name another folder") from error
-        except Timeout:
-            raise UserError(f"another run writes to {folder}: wait for it, or name another folder") from None
         try:
             self.starts = [*self._begun(), load]
             self.done: dict[str, Row] = {row["key"]: row for row in self._read("prompts.jsonl")}

@@ -47,7 +47,7 @@ SETS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "mbpp": _mbpp,
     "gsm8k": _gsm8k,
 }
-FILES = ("{}.jsonl", "test.jsonl", "HumanEval.jsonl", "HumanEval.jsonl.gz", "mbpp.jsonl", "{}/test.jsonl")
+OFFICIAL = {"humaneval": ("HumanEval.jsonl", "HumanEval.jsonl.gz")}
 
 
 def load(name: str, *, seed: int = 0) -> list[Prompt]:
@@ -121,7 +121,8 @@ def _data_set(kind: str, path: Path) -> list[Prompt]:
 
 
 def _candidates(kind: str, folder: Path) -> list[Path]:
-    return list(dict.fromkeys(folder / name.format(kind) for name in FILES))
+    names = (*OFFICIAL.get(kind, ()), f"{kind}.jsonl", f"{kind}/test.jsonl", "test.jsonl")
+    return [folder / name for name in names]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
