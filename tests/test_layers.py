@@ -44,7 +44,8 @@ LAYERS = [
     {"statefile"},
     {"decoder", "chat"},
     {"report"},
-    {"bench", "trace"},
+    {"bench"},
+    {"trace"},
     {"hosts", "cli"},
 ]
 SAME_LAYER = {

@@ -18,9 +18,12 @@ from .demo import demo
 from .drafters import drafters
 from .generate import generate
 from .models import models
+from .oracle import oracle
 from .policies import policies
+from .replay import replay
 from .report import report
 from .simulate import simulate
+from .trace import trace
 from .tune import tune
 
 # Late versions of Typer carry their own copy of Click; this is ClickException in all of them.
@@ -33,7 +36,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, generate, chat, models, drafters, policies, bench, tune, report, simulate):
+for verb in (
+    demo,
+    generate,
+    chat,
+    models,
+    drafters,
+    policies,
+    bench,
+    tune,
+    report,
+    simulate,
+    trace,
+    replay,
+    oracle,
+):
     app.command()(verb)
 app.add_typer(datastore.app, name="datastore")
 

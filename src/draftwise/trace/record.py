@@ -11,12 +11,15 @@ import numpy as np
 from ..errors import UserError
 from ..roles import Drafter, Grader, Target
 from ..types import Sampling
-from . import drafts, models
+from . import costs, drafts, models
 from .drafts import Given
 from .files import Answers, Header, Recording, as_json, file_of, load, read_header, save, write_json
+from .measure import measure
 from .texts import Text, fresh_ids, write
 
-Progress = Callable[[int, Recording], None]
+Progress = Callable[[int, int], None]
+"""Told of prompts done, and of how many there are."""
+TEXTS = 16  # prompts that costs are measured on
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def record(
             recording = recorder.record(prompt)
             save(recording, path, header)
         if progress:
-            progress(i, recording)
+            progress(i + 1, len(prompts))
     return known
 
 
@@ -164,3 +167,18 @@ class Recorder:
             return make(drafter, text, self.header.length, self.ids, target=target)
         except UserError as error:
             raise UserError(f"drafter {name}: {error}; leave it out of --drafters") from None
+
+
+def measured(
+    target: Target,
+    drafters: Mapping[str, Drafter],
+    prompts: Sequence[Prompt],
+    folder: Path,
+    header: Header,
+    sampling: Sampling,
+) -> None:
+    """Measure the costs of a round on some of the prompts and write them, unless they are there."""
+    if not (folder / "costs.json").is_file():
+        texts = [prompt.tokens for prompt in prompts[:: max(1, len(prompts) // TEXTS)]]
+        found = measure(target, drafters, texts, sampling, length=header.length, seed=header.seed)
+        write_json(folder / "costs.json", costs.as_json(found))

@@ -57,6 +57,7 @@ class Cast(Team):
         self.stage: Stage
         self.read: dict[str, int] = {}
         self.drew: tuple[str, ...] = ()
+        self.draft_now = Draft()
         self.grading = 0.0
 
     def begin(self, stage: Stage) -> None:
@@ -70,11 +71,12 @@ class Cast(Team):
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
         """The recorded drafts, and the seconds that they cost."""
-        drafts, spent, self.drew = [Draft()] * n, [0.0] * n, ()
+        drafts, spent = [Draft()] * n, [0.0] * n
+        self.drew, self.draft_now = (), drafts[0]
         for name, mine in jobs.items():
             self.drew = tuple(self.header.drafters) if name == TOGETHER else (name,)
             for i, job in mine:
-                drafts[i] = draft = self.stage.draft(name, job.request.position, job)
+                drafts[i] = self.draft_now = draft = self.stage.draft(name, job.request.position, job)
                 parts = [draft] if name != TOGETHER else self._apart(job)
                 for who, part in zip(self.drew, parts, strict=True):
                     spent[i] += self.costs[who].draft(len(part.tokens)) + self._catch_up(who, job.request)

@@ -1,0 +1,60 @@
+"""`draftwise oracle`: the least time that any policy could have taken on a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import show
+from .options import AsJson
+from .replay import COSTS, costs_of
+from .trace import progress
+
+
+def oracle(
+    trace: Annotated[Path, typer.Argument(help="The folder that `draftwise trace` made.", metavar="TRACE")],
+    costs: Annotated[str, typer.Option(help=f"{COSTS} Default: as measured with the trace.")] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Also write oracle.json here, beside the results of a replay.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the least time over all choices of drafter and length, and what fixed arms would have taken."""
+    from draftwise.trace import Trace
+    from draftwise.trace.files import write_json
+    from draftwise.trace.results import folder, foreseen
+
+    recorded = Trace(trace)
+    with progress("Looking back") as tell:
+        found = foreseen(recorded, costs_of(recorded, costs), tell=tell)
+    if out is not None:
+        folder(out)
+        write_json(out / "oracle.json", found)
+    if as_json:
+        show.dump(found)
+        return
+    show.table(COLUMNS, [_cells(row) for row in found["results"]])
+    print("Seconds; in brackets the share of them that the optimum would have taken.")
+
+
+COLUMNS = ("category", "tokens", "optimum", "best fixed in hindsight", "DISCO's oracle", "none")
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    fixed, least = row["best_fixed"], row["optimum"]
+    arm = f"{fixed['drafter']}:{fixed['length']}" if fixed["length"] else "none"
+    who, just = min(row["exactly"].items(), key=lambda pair: pair[1]) if row["exactly"] else ("", None)
+
+    def share(seconds: float) -> str:
+        return f"{seconds:.2f} ({100 * least / seconds:.0f} %)"
+
+    return [
+        row["category"],
+        str(row["new_tokens"]),
+        f"{least:.2f}",
+        f"{arm} {share(fixed['seconds'])}",
+        "" if just is None else f"{who} {share(just)}",
+        share(row["none"]),
+    ]

@@ -1,0 +1,82 @@
+"""`draftwise replay`: any policies on a recorded trace, without the models."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftwise.errors import UserError
+
+from . import show
+from .options import AsJson
+from .trace import progress
+
+if TYPE_CHECKING:
+    from draftwise.trace import Costs, Trace
+
+COSTS = "A file of seconds, a published profile, or c=NUMBER (a drafted token in target passes)."
+
+
+def replay(
+    trace: Annotated[Path, typer.Argument(help="The folder that `draftwise trace` made.", metavar="TRACE")],
+    out: Annotated[Path, typer.Option(help="The folder for the results.")],
+    policies: Annotated[
+        str, typer.Option(help="Who decides, with commas between: names of `draftwise policies`.")
+    ] = "ucb1",
+    costs: Annotated[str, typer.Option(help=f"{COSTS} Default: as measured with the trace.")] = "",
+    seed: Annotated[int, typer.Option(help="For the policies' own lots.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run policies on a trace: under greedy decoding the rounds are exactly the live ones."""
+    from draftwise.bench.run import policy_names
+    from draftwise.trace import Trace
+    from draftwise.trace.results import replayed
+
+    names = policy_names(policies)
+    if not names:
+        raise UserError("--policies is empty: give names of `draftwise policies`")
+    recorded = Trace(trace)
+    with progress("Replaying") as tell:
+        found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, tell=tell)
+    report(out)
+    if as_json:
+        show.dump(found)
+        return
+    show.table(COLUMNS, [cells(row) for row in found["results"] if row["category"] == "all"])
+    print("written:", out / "results.json")
+
+
+COLUMNS = ("method", "prompts", "tokens/s", "speedup", "95 %", "accepted", "of the optimum")
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """One line of the table."""
+    low, high = row["interval"]
+    optimum = row.get("fraction_of_optimum")
+    return [
+        row["method"],
+        str(row["prompts"]),
+        f"{row['tokens_per_s']:.1f}",
+        f"{row['speedup']:.2f}",
+        f"{low:.2f} to {high:.2f}",
+        f"{row['mean_accepted']:.2f}",
+        "" if optimum is None else f"{100 * optimum:.1f} %",
+    ]
+
+
+def costs_of(trace: Trace, asked: str) -> Costs:
+    """The costs asked for, or those measured with the trace."""
+    from draftwise.trace import read_costs
+
+    return read_costs(asked or str(trace.folder / "costs.json"))
+
+
+def report(out: Path) -> None:
+    """Report and pictures beside the results."""
+    if find_spec("matplotlib") is not None:
+        from draftwise.report import write_report
+
+        write_report(out)

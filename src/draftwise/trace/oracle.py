@@ -1,0 +1,141 @@
+"""The least time in which a text could have been written, over all choices of drafter and length.
+
+A shortest path over the positions of the text. From each position one may draft nothing, or with any drafter
+as many tokens as the text will confirm (more would cost more and win nothing), in one target pass. Exact also
+where a drafter must first read what others wrote: a token costs its reading by every drafter that will
+still be asked, so the state is the position and the set of those, and the path is searched from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserError
+from .costs import Costs
+from .stage import Lines, Stage
+
+Whole: TypeAlias = NDArray[np.int64]
+Real: TypeAlias = NDArray[np.float64]
+MOST_BEHIND = 12  # drafters with catch-up costs: 2^12 sets of them at each position
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round of a path: at which position, who drafted ("none" for nobody), how many tokens."""
+
+    position: int
+    drafter: str
+    drafted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The least seconds for a text, and the rounds that take them."""
+
+    seconds: float
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A round that is possible somewhere: who, how many tokens, how far it leads, and what it costs."""
+
+    drafter: str
+    drafted: int
+    far: int
+    seconds: float
+
+
+def best(stage: Stage, costs: Costs) -> Best:
+    """The least time for one text, with a path that takes it.
+
+    Raises:
+        UserError: more than 12 drafters have costs for catching up.
+    """
+    behind = [name for name in stage.lines if costs.of(name).catch_up]
+    if len(behind) > MOST_BEHIND:
+        raise UserError(
+            f"{len(behind)} drafters with catch_up costs, of which the oracle can follow {MOST_BEHIND}: "
+            "record fewer drafters, or give costs without catch_up"
+        )
+    sets = _Sets(behind, costs)
+    end = stage.recording.committed
+    values = np.zeros((end + 1, sets.size))
+    choices: list[tuple[list[_Move], Whole]] = []
+    longest = {name: confirmed(stage, lines).max(0).tolist() for name, lines in stage.lines.items()}
+    for at in range(end - 1, -1, -1):
+        moves = list(_moves(at, end, longest, costs))
+        table = np.stack([sets.worth(move, values[at + move.far]) for move in moves])
+        chosen = table.argmin(0)
+        values[at] = np.take_along_axis(table, chosen[None], 0)[0]
+        choices.append((moves, chosen))
+    totals = values[0] + stage.recording.prompt.size * sets.catch_up
+    start = int(totals.argmin())
+    return Best(float(totals[start]), tuple(_path(choices[::-1], values, sets, start)))
+
+
+def confirmed(stage: Stage, lines: Lines) -> Whole:
+    """How many tokens of the draft the text confirms, by asked length and position, shape (length, n)."""
+    a, n = lines.answers, stage.recording.committed
+    lengths = a.start.shape[1]
+    text = np.array([*stage.text, *[-1] * (lengths + 1)])
+    if not a.tokens.size:
+        return np.zeros((lengths, n), np.int64)
+    found = np.zeros((lengths, n), np.int64)
+    for column in range(lengths):
+        steps = np.arange(column + 1)
+        where = np.minimum(a.start[:, column, None] + steps, a.tokens.size - 1)
+        right = a.tokens[where] == text[np.arange(n)[:, None] + steps]
+        right &= steps < a.count[:, column, None]
+        found[column] = np.logical_and.accumulate(right, 1).sum(1)
+    return found
+
+
+def _moves(at: int, end: int, longest: Mapping[str, Sequence[int]], costs: Costs) -> Iterator[_Move]:
+    yield _Move("none", 0, 1, costs.target(1))
+    for name, most in longest.items():
+        for drafted in range(1, min(most[at], end - at - 1) + 1):
+            seconds = costs.of(name).draft(drafted) + costs.target(1 + drafted)
+            yield _Move(name, drafted, drafted + 1, seconds)
+
+
+class _Sets:
+    """Sets of the drafters that will still be asked, as bits, and what a token costs them to read."""
+
+    def __init__(self, behind: Sequence[str], costs: Costs) -> None:
+        self.size = 1 << len(behind)
+        self.bit = {name: 1 << i for i, name in enumerate(behind)}
+        self.numbers = np.arange(self.size)
+        self.catch_up = np.zeros(self.size)
+        for name, bit in self.bit.items():
+            self.catch_up += np.where(self.numbers & bit, costs.of(name).catch_up, 0.0)
+
+    def worth(self, move: _Move, after: Real) -> Real:
+        """Seconds from here to the end with this move, for each set of those who are asked from here on."""
+        bit = self.bit.get(move.drafter, 0)
+        if not bit:
+            return move.seconds + move.far * self.catch_up + after
+        without = self.numbers & ~bit
+        rest = np.minimum(after, after[without])
+        worth: Real = move.seconds + move.far * self.catch_up[without] + rest
+        worth[(self.numbers & bit) == 0] = np.inf
+        return worth
+
+
+def _path(
+    choices: Sequence[tuple[list[_Move], Whole]], values: Real, sets: _Sets, at_set: int
+) -> Iterator[Step]:
+    at = 0
+    while at < len(choices):
+        moves, chosen = choices[at]
+        move = moves[chosen[at_set]]
+        yield Step(at, move.drafter, move.drafted)
+        at += move.far
+        without = at_set & ~sets.bit.get(move.drafter, 0)
+        if values[at][without] < values[at][at_set]:
+            at_set = without
