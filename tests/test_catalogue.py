@@ -75,7 +75,7 @@ def test_every_name_of_the_contract_is_there() -> None:
 
 
 def test_every_policy_has_one_line_of_help_that_names_its_source() -> None:
-    ours = {"none", "random", "linucb", "max-confidence", "svip-difference", "logit-margin"}
+    ours = {"none", "random", "linucb", "auto", "max-confidence", "svip-difference", "logit-margin"}
     for entry in registry.describe("policies"):
         assert entry.help.endswith(".") and len(entry.help) > 20, entry.name
         sources = ("arXiv", "Transformers", "Leviathan", "Auer", "TapOut", "Li et al", "AdaEDL", "SVIP")
@@ -144,7 +144,7 @@ def test_block_divergence_is_the_sum_of_overlaps_over_the_longest_draft() -> Non
 def test_the_overlap_of_a_round_is_that_of_the_raw_laws_whatever_the_settings(
     name: str, sampling: Sampling
 ) -> None:
-    drafters, chosen = team(), method(f"metasd-ucb?length=1&drafter={name}", [name])
+    drafters, chosen = team(), method("metasd-ucb?length=1", [name])
     heard: list[tuple[Seen, int]] = []
 
     class Ear:

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .catalogue import Method, method
+from .catalogue import Method, default, method
 from .errors import UserError
 from .events import Stats
 from .loop import Loop
@@ -84,7 +84,7 @@ class Decoder:
 
         A model is a Hugging Face id, a local folder or `zoo:NAME`; a drafter is a model, or `none`,
         `ngram`, `suffix`, `retrieval:PATH`, with options as `ngram?min=2&max=4`. The policy's default is
-        `ucb1` over the drafters, or `none` without any. `pack` lays out the linear weights of models loaded
+        `auto`, or `none` without drafters. `pack` lays out the linear weights of models loaded
         here for fast CPU passes (see `draftwise.packed`); models given as objects are never changed. `state`
         is a file for what the policy learns; one of other models or arms is left alone, with a warning.
 
@@ -97,7 +97,7 @@ class Decoder:
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         built, model, tokenizer = build_target(target, tokenizer, pack=pack, device_map=device_map, **load)
         team = build_drafters(drafters, built, tokenizer, target, pack=pack, **load)
-        policy = policy or ("ucb1" if any(name != "none" for name in team) else "none")
+        policy = policy or default(team)
         chosen, asked = method(policy, list(team)), dict(zip(team, drafters, strict=True))
         file = None
         if path is not None:

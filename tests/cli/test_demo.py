@@ -44,7 +44,7 @@ def test_json_adds_up(models: Models, run: Run) -> None:
     status, out, _ = run(*SMALL, "--json", "--drafters", "suffix")
     row = json.loads(out)
     assert status == 0
-    assert (row["target"], row["drafters"], row["policy"]) == ("zoo:target", ["suffix"], "ucb1")
+    assert (row["target"], row["drafters"], row["policy"]) == ("zoo:target", ["suffix"], "auto")
     assert row["identical"] is True
     assert [p["new_tokens"] for p in row["prompts"]] == [20, 20, 20]
     for side in ("plain", "adaptive"):

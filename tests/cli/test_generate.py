@@ -31,7 +31,7 @@ def test_defaults(models: Models, run: Run) -> None:
     run(*FIFTY, "--drafters", "none")
     run(*FIFTY, "--target", "my/model")
     drafted, plain, other = models.asked
-    assert (drafted["drafters"], drafted["policy"]) == (["zoo:general", "ngram", "suffix"], "ucb1")
+    assert (drafted["drafters"], drafted["policy"]) == (["zoo:general", "ngram", "suffix"], "auto")
     assert (plain["drafters"], plain["policy"]) == (["none"], "none")
     assert other["drafters"] == ["ngram", "suffix"]
 

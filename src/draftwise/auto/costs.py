@@ -107,7 +107,7 @@ class DraftCost:
 
         A draft's own first pass reads a few tokens for nothing; more of them teach the price of reading.
         """
-        if not (isfinite(seconds) and seconds > 0.0):
+        if not isfinite(seconds):
             return
         if pending > 16 + 4 * tokens:
             self.read(pending, max(0.0, seconds - self.token * tokens))

@@ -10,6 +10,7 @@ from random import Random
 from ..learners.learner import LEARNED
 from ..types import NEVER, Arm, Context, Decision, Feedback, Outcome, Stop
 from .costs import CLASSES, DraftCost, PassCost, nearest, size_class
+from .guard import Guard
 from .skill import Calibration, Skill
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -55,10 +56,11 @@ class AutoPolicy:
     A draft of n tokens is worth the sum of the chances that its first 1, 2, ... n tokens are accepted, less
     `rate` times the seconds that it adds: drafting, reading up, and a longer target pass. `rate` is tokens
     per second as they come, which makes this the rule that maximises total tokens over total seconds
-    (Dinkelbach 1967; the ratio objective of renewal rewards). Chances are known per drafter and context (`Skill`): for a
-    lookup, the length of its match; for a model, the best match that any lookup has. Every committed text
-    teaches them for all drafters (`Watch`). A model whose confidence has been calibrated stops as soon as the
-    chance that all is accepted so far falls below the price of one more token.
+    (Dinkelbach 1967; the ratio objective of renewal rewards). Chances are known per drafter and context
+    (`Skill`): for a lookup, the length of its match; for a model, the best match that any lookup has. Every
+    committed text teaches them for all drafters (`Watch`). A model whose confidence has been calibrated stops
+    as soon as the chance that all is accepted so far falls below the price of one more token. `looks_up` says
+    which drafters are known by their drafts; `Watch` corrects it once it meets them.
     """
 
     arms: tuple[Arm, ...]
@@ -66,6 +68,7 @@ class AutoPolicy:
     looks_up: tuple[bool, ...]
     _: KW_ONLY
     reads_hints: bool = True
+    memory: float = 0.98
     skills: list[Skill] = field(init=False, metadata=LEARNED)
     calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
     drafting: list[DraftCost] = field(init=False, metadata=LEARNED)
@@ -73,6 +76,7 @@ class AutoPolicy:
     tokens: float = field(default=0.0, metadata=LEARNED)
     seconds: float = field(default=0.0, metadata=LEARNED)
     answer: float = field(default=0.0, metadata=LEARNED)
+    guard: Guard = field(default_factory=Guard)
     places: dict[int, Place] = field(default_factory=dict)
     index: Mapping[tuple[int, int], int] = field(init=False)
 
@@ -96,7 +100,7 @@ class AutoPolicy:
         """The arm of the highest worth at this round's hints."""
         place = self._place(context)
         best = max(self.worths(context, place), key=lambda worth: worth.gain, default=None)
-        if best is None or best.gain <= 0.0:
+        if best is None or best.gain <= 0.0 or not self.guard.stands():
             return Decision(self.index[-1, 0])
         return Decision(
             self.index[best.drafter, best.length], 1.0, (self._stop(best.drafter, context.batch_size),)
@@ -123,10 +127,10 @@ class AutoPolicy:
     def _best(
         self, i: int, survival: Sequence[float], extra: Sequence[float], reading: float, rate: float
     ) -> Worth:
-        each = self.drafting[i].token
+        each, untried = self.drafting[i].token, not self.drafting[i].drafts
         best, most = (0, 0.0, 0.0, -1.0), len(survival)
         tokens, at = 0.0, 0
-        for length in LENGTHS:
+        for length in LENGTHS[:1] if untried else LENGTHS:  # whose price is not known yet drafts one token
             tokens += sum(survival[at:length])
             at = length
             seconds = reading + each * length + extra[length]
@@ -186,9 +190,13 @@ class AutoPolicy:
         spent = outcome.spent
         if spent is None or not isfinite(outcome.seconds):
             return
-        self.tokens = 0.98 * self.tokens + outcome.accepted + 1
-        self.seconds = 0.98 * self.seconds + outcome.seconds
-        self.passes[size_class(spent.requests)].add(spent.pass_tokens, spent.target)
+        self.tokens = self.memory * self.tokens + outcome.accepted + 1
+        self.seconds = self.memory * self.seconds + outcome.seconds
+        passes = self.passes[size_class(spent.requests)]
+        passes.add(spent.pass_tokens, spent.target)
+        if spent.pass_tokens > spent.requests:
+            alone = passes(spent.requests) / spent.requests
+            self.guard.add(outcome.seconds, (outcome.accepted + 1) * alone)
 
     def _calibrate(self, outcome: Outcome) -> None:
         arm = self.arms[outcome.arm]

@@ -10,7 +10,7 @@ from ..types import Arm, Feedback, Grade, Request, Window
 from .policy import LENGTHS, AutoPolicy
 
 LONGEST = LENGTHS[-1]
-SHARE = 0.02  # of all time, that may go into drafters that do not play
+SHARE = 0.01  # of all time, that may go into drafters that do not play
 ENOUGH = 24  # tokens that wait before a model is graded on them
 RARELY = 8  # a model that cannot pay at its present price is graded in one turn of so many
 
@@ -70,13 +70,16 @@ class Watch:
     total: float = 0.0
     waits: list[int] = field(default_factory=list)
     turns: int = 0
-    before: float = 0.0
+    met: bool = False
 
     def __post_init__(self) -> None:
         self.waits = [0] * len(self.policy.drafters)
 
     def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
         """The played arms' outcomes, and windows of every draft that is settled."""
+        if not self.met:
+            self.met = True
+            self.policy.looks_up = tuple(not graders.grades_itself(name) for name in self.policy.drafters)
         self.total += sum(seen.outcome.seconds for seen in batch if seen.outcome.spent)
         found = [self._follow(seen, graders) for seen in batch]
         for i in self._due(batch, graders):

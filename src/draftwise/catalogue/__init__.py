@@ -1,5 +1,5 @@
 """The catalogue: every named policy is one composition of arms, a learner, a reward and a scope."""
 
-from .compose import Method, method
+from .compose import Method, default, method
 
-__all__ = ["Method", "method"]
+__all__ = ["Method", "default", "method"]

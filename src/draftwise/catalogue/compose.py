@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .. import registry
@@ -15,6 +15,8 @@ from ..policies.bandit import BanditPolicy
 from ..rewards import READS, REWARDS
 from ..roles import Policy, Recorder
 from ..types import Arm
+
+DEFAULT = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ def method(text: str, drafters: Sequence[str]) -> Method:
         raise UserError(f"policy {text!r}: write options as {spec.name}?key=value")
     built: Method = registry.build("policies", spec, drafters)
     return built
+
+
+def default(drafters: Iterable[str]) -> str:
+    """The policy of whoever asks for none: `auto`, or plain decoding where nobody drafts."""
+    return DEFAULT if any(name != "none" for name in drafters) else "none"
 
 
 def fixed(arm: Arm, moving: Adaptive | None = None) -> Method:

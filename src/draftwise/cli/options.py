@@ -40,7 +40,7 @@ class ModelOptions:
     policy: Annotated[
         str | None,
         Option(
-            help="Who decides: a name of `draftwise policies`. Default: ucb1, or none without drafters.",
+            help="Who decides: a name of `draftwise policies`. Default: auto, or none without drafters.",
             **MODELS,
         ),
     ] = None
@@ -69,7 +69,9 @@ class ModelOptions:
     @property
     def policy_name(self) -> str:
         """The policy, with the default for these drafters."""
-        return self.policy or ("ucb1" if set(self.drafter_names) != {"none"} else "none")
+        from draftwise.catalogue import default
+
+        return self.policy or default(self.drafter_names)
 
     def load(self, *, seed: int | None = None) -> Decoder:
         """The decoder for these options; `seed` also fixes the policy's own choices."""

@@ -24,7 +24,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..build import build_drafters, complete
-from ..catalogue import method
+from ..catalogue import default, method
 from ..errors import UserError
 from ..loop import Loop
 from ..models import load_tokenizer
@@ -89,7 +89,7 @@ def _loop(model: Any, drafters: Sequence[Any], policy: str, tokenizer: Any, seed
             tokenizer = None
     load = {"dtype": "auto", "device": target.rows.device, "trust_remote_code": False}
     team = build_drafters(drafters, target, tokenizer, name, pack=True, **load)
-    chosen = method(policy or ("ucb1" if team else "none"), list(team))
+    chosen = method(policy or default(team), list(team))
     return Loop(target, complete(team, chosen), chosen.policy, chosen.recorder, seed=seed)
 
 

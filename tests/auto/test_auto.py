@@ -1,0 +1,288 @@
+"""`auto`: what it knows of costs and skills, and how it does in worlds whose seconds are counted."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from draftwise.auto.costs import DraftCost, PassCost, nearest, size_class
+from draftwise.auto.guard import FIRST, GROWTH, TRIAL, Guard
+from draftwise.auto.policy import CONTEXTS, LENGTHS, AutoPolicy
+from draftwise.auto.skill import Calibration, Skill
+from draftwise.auto.watch import Held
+from draftwise.catalogue import default, method
+from draftwise.errors import UserError
+from draftwise.state import dump, load
+from draftwise.types import Arm, Context, Feedback, Outcome, Signals, Spent, Window
+from tests.auto.world import EASY, HARD, Prices, World, mixed, phases, table
+
+# -- costs -------------------------------------------------------------------------------------------
+
+
+def test_the_price_of_a_pass_is_monotone_and_goes_on_beyond_what_was_seen() -> None:
+    cost = PassCost()
+    assert cost(5) == 0.0 and not cost.known
+    cost.add(1, 0.010)
+    assert cost(1) == cost(9) == 0.010  # nothing else is known: more tokens are free until tried
+    for _ in range(20):
+        for tokens, seconds in ((1, 0.010), (3, 0.009), (9, 0.014), (17, 0.022)):
+            cost.add(tokens, seconds)
+    assert cost(1) == cost(2) == cost(3) == pytest.approx(0.0095, rel=0.03)  # pooled
+    assert cost(13) == pytest.approx(0.018, rel=0.02)  # halfway between 9 and 17
+    assert cost(33) > cost(17)
+    extra = cost.table(1, 16)
+    assert extra[0] == 0.0 and extra[16] == pytest.approx(cost(17) - cost(1))
+    assert all(a <= b for a, b in pairwise(extra))
+
+
+def test_a_hiccup_moves_a_price_little_and_lasting_change_moves_it_soon() -> None:
+    cost = PassCost()
+    for _ in range(50):
+        cost.add(1, 0.010)
+    cost.add(1, 3.0)
+    assert cost(1) < 0.0105
+    for _ in range(200):
+        cost.add(1, 0.020)
+    assert cost(1) == pytest.approx(0.020, rel=0.05)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, 0.0])
+def test_readings_that_are_none_are_left_out(wrong: float) -> None:
+    cost, draft = PassCost(), DraftCost()
+    cost.add(1, wrong)
+    assert not cost.known
+    draft.drafted(3, 0, wrong)
+    assert draft.token == 0.0
+
+
+def test_a_draft_after_a_long_absence_teaches_the_price_of_reading() -> None:
+    cost = DraftCost()
+    for _ in range(5):
+        cost.drafted(4, 2, 0.004)
+    assert cost.token == pytest.approx(0.001)
+    cost.drafted(4, 500, 0.004 + 0.020)
+    assert cost.token == pytest.approx(0.001) and cost.reading == pytest.approx(0.020 / 500)
+
+
+def test_an_unknown_size_of_batch_takes_the_nearest_known() -> None:
+    costs = [PassCost() for _ in range(6)]
+    costs[3].add(8, 0.02)
+    assert nearest(costs, size_class(1)) is costs[3] and nearest(costs, size_class(100)) is costs[3]
+
+
+# -- skills ------------------------------------------------------------------------------------------
+
+
+def test_chances_are_counts_that_lean_on_their_mean() -> None:
+    skill = Skill(2, 4, memory=1.0)
+    assert skill.survival(0, 0) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+    for _ in range(3):
+        skill.learn(7, 0, (1.0, 1.0, 0.0))
+    skill.close(7)
+    # 9 tests, 6 accepted: the level is 7/11; chances (3 + 4 level)/7, the same, (0 + 4 level)/7, level
+    level = 7 / 11
+    first, third = (3 + 4 * level) / 7, 4 * level / 7
+    assert skill.survival(0, 0) == pytest.approx(
+        [first, first**2, first**2 * third, first**2 * third * level]
+    )
+    assert skill.survival(0, 1) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+
+
+def test_a_text_of_its_own_kind_shows_within_a_few_drafts_and_is_forgotten_with_it() -> None:
+    skill = Skill(1, 4)
+    for _ in range(200):
+        skill.learn(1, 0, (1.0, 1.0, 1.0, 1.0))
+    for _ in range(12):
+        skill.learn(2, 0, (0.0,))
+    assert skill.survival(2, 0)[0] < 0.5 < 0.9 < skill.survival(1, 0)[0]
+    skill.close(2)
+    assert skill.survival(2, 0)[0] > 0.85 and set(skill.own) == {1}
+
+
+def test_chances_below_one_weigh_what_comes_after_them() -> None:
+    skill = Skill(1, 3, memory=1.0)
+    skill.learn(0, 0, (0.5, 0.5, 0.0))
+    assert skill.tested[0] == [1.0, 0.5, 0.25] and skill.accepted[0] == [0.5, 0.25, 0.0]
+
+
+def test_calibration_finds_what_a_drafters_confidence_is_worth() -> None:
+    """An overconfident drafter: it says 0.9 and is right half of the time, 0.5 and a tenth."""
+    rng, calibration = Random(0), Calibration()
+    for _ in range(4000):
+        said, right = rng.choice(((0.9, 0.5), (0.5, 0.1)))
+        calibration.learn(said, float(rng.random() < right))
+    for said, right in ((0.9, 0.5), (0.5, 0.1)):
+        assert calibration.score(Signals(said, 0.0, 0.0, said)) == pytest.approx(right, abs=0.08)
+
+
+# -- what is held against the text -----------------------------------------------------------------------
+
+
+def test_a_held_draft_is_settled_where_it_is_wrong_or_has_no_more_to_offer() -> None:
+    held = Held(0, 2, (5, 6, 7), 8)
+    assert held.follow([5]) is None
+    assert held.follow([6, 9]) == Window(0, 2, (1.0, 1.0, 0.0))
+    assert Held(0, 2, (5, 6), 8).follow([5, 6, 7]) == Window(0, 2, (1.0, 1.0, 0.0))  # it offered two of eight
+    assert Held(0, 2, (5, 6), 2).follow([5, 6, 7]) == Window(0, 2, (1.0, 1.0))
+    assert Held(0, 2, (), 8).follow([5]) == Window(0, 2, (0.0,))
+
+
+# -- choosing ------------------------------------------------------------------------------------------
+
+
+def policy(*names: str, looks_up: bool = True) -> AutoPolicy:
+    arms = (Arm("none", 0), *(Arm(name, length) for name in names for length in LENGTHS))
+    return AutoPolicy(arms, names, (looks_up,) * len(names))
+
+
+def taught(rate: float, chance: float, *, token: float = 0.0, extra: float = 0.0) -> AutoPolicy:
+    """A policy that knows one lookup's chance, its price, and that of a longer pass."""
+    made = policy("a")
+    made.tokens, made.seconds = rate, 1.0
+    made.skills[0].tested = [[1000.0] * LENGTHS[-1] for _ in range(CONTEXTS)]
+    made.skills[0].accepted = [[1000.0 * chance] * LENGTHS[-1] for _ in range(CONTEXTS)]
+    for _ in range(100):
+        made.drafting[0].drafted(1, 0, token)
+        for tokens in (1, 17):
+            made.passes[0].add(tokens, 0.01 + extra * (tokens - 1))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("chance", "token", "extra", "length"),
+    [
+        (0.9, 0.0, 0.0, 16),  # nothing costs anything
+        (0.5, 0.0, 0.0005, 4),  # at 100 tokens/s a token costs 0.05: 0.5^4 pays for itself, 0.5^5 does not
+        (0.5, 0.0005, 0.0005, 3),
+        (0.3, 0.0, 0.004, 0),  # 0.3 tokens for 0.4
+    ],
+)
+def test_a_draft_goes_as_far_as_its_last_token_pays(
+    chance: float, token: float, extra: float, length: int
+) -> None:
+    made = taught(100.0, chance, token=token, extra=extra)
+    decision = made.choose(Context(hints={"a": 2.0}), Random(0))
+    assert made.arms[decision.arm].length == length
+
+
+def test_a_lookup_without_a_match_and_a_model_that_nothing_is_known_of_do_not_play() -> None:
+    made = taught(100.0, 0.9)
+    assert made.arms[made.choose(Context(hints={"a": 0.0}), Random(0)).arm].length == 0
+    assert made.arms[made.choose(Context(hints={"a": 3.0}), Random(0)).arm].length > 0
+    gone = Context(hints={"a": 3.0}, unavailable=frozenset({"a"}))
+    assert made.arms[made.choose(gone, Random(0)).arm].length == 0
+    unknown = policy("m", looks_up=False)
+    assert unknown.arms[unknown.choose(Context(hints={"m": 1.0}), Random(0)).arm].length == 0
+
+
+def test_what_was_learnt_is_kept_as_numbers() -> None:
+    made, fresh = taught(100.0, 0.7, token=0.0003, extra=0.0002), policy("a")
+    made.choose(Context(hints={"a": 2.0}), Random(0))
+    outcome = Outcome(3, 1, 2, 0.02, signals=(Signals(0.9, 0, 0, 0.9),) * 2, spent=Spent(0.001, 0.019, 3))
+    made.learn(Feedback(0, made.choose(Context(hints={"a": 2.0}), Random(0)), (outcome,)))
+    made.close(0)
+    load(fresh, dump(made))
+    for match in (1.0, 2.0, 5.0, 20.0):
+        here = Context(request=5, hints={"a": match})
+        assert fresh.choose(here, Random(0)) == made.choose(here, Random(0))
+
+
+def test_it_is_the_default_wherever_there_is_a_drafter() -> None:
+    assert default(["ngram"]) == "auto" and default(["none"]) == default([]) == "none"
+    with pytest.raises(UserError, match="share=1"):
+        method("auto?share=1", ["ngram"])
+
+
+# -- worlds --------------------------------------------------------------------------------------------
+
+NEAR = mixed(EASY, table(5, 3.0), 0.8)
+FAR = table(9, 3.0)
+
+
+def best_fixed(world: World, texts: int) -> float:
+    names = [*list(world.models)[:2], *world.lookups]
+    return min(
+        world.seconds(f"static?length={n}&drafter={name}", texts=texts)
+        for name in names
+        for n in (1, 2, 3, 4, 6, 8, 12, 16)
+    )
+
+
+@pytest.mark.parametrize(
+    ("law", "models"),
+    [
+        (EASY, {"near": NEAR, "far": FAR}),
+        (HARD, {"near": mixed(HARD, table(5, 3.0), 0.5), "far": FAR}),
+        (phases([EASY, HARD], 40), {"near": NEAR, "far": FAR}),
+    ],
+    ids=["easy", "hard", "phases"],
+)
+def test_nearly_as_fast_as_the_best_fixed_drafter_and_length(
+    monkeypatch: pytest.MonkeyPatch, law: object, models: dict[str, object]
+) -> None:
+    world = World(monkeypatch, law, Prices(), models, ["ngram"])  # type: ignore[arg-type]
+    ours = sum(world.seconds("auto", texts=20, seed=seed) for seed in (1, 2)) / 2
+    assert ours < best_fixed(world, 8) / 0.93
+    assert ours < 0.8 * world.seconds("none", texts=2)
+
+
+@pytest.mark.parametrize(
+    ("law", "prices", "models"),
+    [
+        (EASY, Prices(token=10e-3), {"dear": EASY}),
+        (table(3, 0.0), Prices(), {"far": FAR}),
+        (EASY, Prices(target=lambda tokens, requests: 5e-3 * tokens), {"near": NEAR}),
+    ],
+    ids=["as dear as the target", "hostile text", "passes by the token"],
+)
+@pytest.mark.parametrize("batch", [1, 8])
+def test_never_much_slower_than_plain_decoding(
+    monkeypatch: pytest.MonkeyPatch, law: object, prices: Prices, models: dict[str, object], batch: int
+) -> None:
+    world = World(monkeypatch, law, prices, models)  # type: ignore[arg-type]
+    plain = world.seconds("none", texts=48, batch=batch)
+    # in a batch the first trials of all requests fall together, which takes longer to pay off
+    assert world.seconds("auto", texts=48, batch=batch) < plain / (0.98 if batch == 1 else 0.97)
+
+
+def test_the_guard_calls_speculation_off_where_it_does_not_pay_and_tries_again() -> None:
+    guard = Guard()
+    for _ in range(int(TRIAL)):
+        assert guard.stands()
+        guard.add(1.1, 1.0)
+    pauses = [guard.stands() for _ in range(FIRST + 1)]
+    assert pauses == [False] * FIRST + [True]
+    for _ in range(int(TRIAL)):
+        guard.add(1.1, 1.0)
+    assert guard.pause == GROWTH * FIRST
+    guard.pause = 0
+    for _ in range(int(6 * TRIAL)):
+        guard.add(0.9, 1.0)
+        assert guard.stands()
+    assert guard.penalty == FIRST
+
+
+@pytest.mark.parametrize("useless", [2, 8, 32])
+def test_useless_drafters_cost_at_most_three_per_cent(monkeypatch: pytest.MonkeyPatch, useless: int) -> None:
+    flat = {f"useless{i}": table(50 + i, 6.0) for i in range(useless)}
+    alone = World(monkeypatch, EASY, Prices(), {"near": NEAR})
+    among = World(monkeypatch, EASY, Prices(), {"near": NEAR} | flat)
+    assert among.seconds("auto", texts=30, seed=1) < 1.03 * alone.seconds("auto", texts=30, seed=2) * 1.02
+
+
+def test_a_load_that_makes_passes_dear_switches_drafting_off_and_on_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prices = Prices()
+    world = World(monkeypatch, EASY, prices, {"near": NEAR})
+    played: list[float] = []
+    flat, steep = prices.target, lambda tokens, requests: 20e-3 * tokens
+    rounds = world.run("auto", texts=6)[2]
+    played.append(sum(r.arm.length > 0 for r in rounds) / len(rounds))
+    prices.target = steep
+    rounds = world.run("auto", texts=6)[2]
+    played.append(sum(r.arm.length > 0 for r in rounds) / len(rounds))
+    prices.target = flat
+    assert played[0] > 0.8 and played[1] < 0.1
