@@ -15,7 +15,7 @@ from draftwise.auto.watch import Held
 from draftwise.catalogue import default, method
 from draftwise.errors import UserError
 from draftwise.state import dump, load
-from draftwise.types import Arm, Context, Feedback, Outcome, Signals, Spent, Window
+from draftwise.types import Arm, Context, Decision, Feedback, Outcome, Signals, Spent, Window
 from tests.auto.world import EASY, HARD, Prices, World, mixed, phases, table
 
 # -- costs -------------------------------------------------------------------------------------------
@@ -64,6 +64,22 @@ def test_a_draft_after_a_long_absence_teaches_the_price_of_reading() -> None:
     assert cost.token == pytest.approx(0.001)
     cost.drafted(4, 500, 0.004 + 0.020)
     assert cost.token == pytest.approx(0.001) and cost.reading == pytest.approx(0.020 / 500)
+
+
+def test_a_busy_spell_does_not_make_what_it_met_look_dear() -> None:
+    """Passes of one token are timed while the machine is half as fast, those of nine before it."""
+    made = policy("a")
+
+    def passed(tokens: int, seconds: float) -> None:
+        spent = Spent(0.0, seconds, tokens)
+        made.learn(Feedback(0, Decision(0), (Outcome(0, 0, 0, seconds, spent=spent),)))
+
+    for _ in range(50):
+        passed(1, 0.010)
+        passed(9, 0.012)
+    for _ in range(300):
+        passed(1, 0.020)
+    assert made.passes[0](9) / made.passes[0](1) == pytest.approx(1.2, rel=0.1)
 
 
 def test_an_unknown_size_of_batch_takes_the_nearest_known() -> None:

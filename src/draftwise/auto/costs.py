@@ -56,6 +56,11 @@ class PassCost:
             self.fitted, self.since = self._fit(), 0
             self.tables.clear()
 
+    def usual(self, tokens: int) -> float:
+        """Seconds of a pass of about this size, or 0 where too few were seen."""
+        at = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)
+        return self.means[at] if self.counts[at] >= 4.0 else 0.0
+
     def __call__(self, tokens: float) -> float:
         """Seconds of a pass over so many tokens; 0 before any was seen."""
         points = self.fitted or self._fit()
@@ -91,6 +96,22 @@ class PassCost:
             pools.append((mean, weight, size))
         values = [mean for mean, _, size in pools for _ in range(size)]
         return [(KNOTS[i], value) for i, value in zip(seen, values, strict=True)]
+
+
+@dataclass(slots=True)
+class Load:
+    """How busy the machine is: what passes take now over what they take by and large.
+
+    Costs are learnt at different times: a busy spell that met only plain passes would make them look dear
+    beside drafts that were timed in a quiet one. So every reading is divided by this first.
+    """
+
+    factor: float = 1.0
+
+    def add(self, seconds: float, usual: float) -> None:
+        """One pass, of a size whose usual seconds are known."""
+        if usual > 0.0 and isfinite(seconds) and seconds > 0.0:
+            self.factor += 0.15 * (min(max(seconds / usual, 0.2), 5.0) - self.factor)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from random import Random
 
 from ..learners.learner import LEARNED
 from ..types import NEVER, Arm, Context, Decision, Feedback, Outcome, Stop
-from .costs import CLASSES, DraftCost, PassCost, nearest, size_class
+from .costs import CLASSES, DraftCost, Load, PassCost, nearest, size_class
 from .guard import Guard
 from .skill import Calibration, Skill
 
@@ -77,6 +77,7 @@ class AutoPolicy:
     seconds: float = field(default=0.0, metadata=LEARNED)
     answer: float = field(default=0.0, metadata=LEARNED)
     guard: Guard = field(default_factory=Guard)
+    load: Load = field(default_factory=Load)
     places: dict[int, Place] = field(default_factory=dict)
     index: Mapping[tuple[int, int], int] = field(init=False)
 
@@ -91,7 +92,7 @@ class AutoPolicy:
 
     @property
     def rate(self) -> float:
-        """Tokens per second of late, all requests together; 0 before any round was timed."""
+        """Tokens per second of late, all requests together, had the machine its usual load; 0 at first."""
         return self.tokens / self.seconds if self.seconds > 0.0 else 0.0
 
     # -- choosing ------------------------------------------------------------------------------------
@@ -190,13 +191,15 @@ class AutoPolicy:
         spent = outcome.spent
         if spent is None or not isfinite(outcome.seconds):
             return
-        self.tokens = self.memory * self.tokens + outcome.accepted + 1
-        self.seconds = self.memory * self.seconds + outcome.seconds
         passes = self.passes[size_class(spent.requests)]
-        passes.add(spent.pass_tokens, spent.target)
+        self.load.add(spent.target, passes.usual(spent.pass_tokens))
+        seconds = outcome.seconds / self.load.factor
+        passes.add(spent.pass_tokens, spent.target / self.load.factor)
+        self.tokens = self.memory * self.tokens + outcome.accepted + 1
+        self.seconds = self.memory * self.seconds + seconds
         if spent.pass_tokens > spent.requests:
             alone = passes(spent.requests) / spent.requests
-            self.guard.add(outcome.seconds, (outcome.accepted + 1) * alone)
+            self.guard.add(seconds, (outcome.accepted + 1) * alone)
 
     def _calibrate(self, outcome: Outcome) -> None:
         arm = self.arms[outcome.arm]

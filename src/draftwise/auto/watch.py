@@ -133,7 +133,7 @@ class Watch:
         place = policy.places[seen.request.id]
         if outcome.spent:
             pending = 0 if policy.looks_up[i] else start - place.read[i]
-            policy.drafting[i].drafted(outcome.drafted, pending, outcome.spent.draft)
+            policy.drafting[i].drafted(outcome.drafted, pending, outcome.spent.draft / policy.load.factor)
         if outcome.censored:
             return
         if policy.looks_up[i]:
@@ -195,7 +195,7 @@ class Watch:
         grades = graders.grade(name, jobs)
         if grades is None:
             return
-        policy.drafting[i].read(tokens, graders.graded_seconds - before)
+        policy.drafting[i].read(tokens, (graders.graded_seconds - before) / policy.load.factor)
         for (seen, windows), job, known in zip(mine, jobs, grades, strict=True):
             policy.places[seen.request.id].read[i] = len(seen.request.tokens) - 1
             for grade in known:
