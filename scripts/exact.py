@@ -71,7 +71,7 @@ def main() -> int:
         store = datastore(Path(folder) / "store", tokenizer, own[::2])
         found: list[Difference] = []
         rows = []
-        for way, (policy, drafters) in ways(options.policies, Path(folder)).items():
+        for way, (policy, drafters) in ways(options, Path(folder)).items():
             for batch in [int(b) for b in options.batches.split(",")]:
                 decoder = Decoder.from_pretrained(
                     "zoo:target",
@@ -121,16 +121,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--json", default="")
     parser.add_argument("--batches", default="8,1", help="batch sizes, with commas between")
+    parser.add_argument("--ways", default="", help="only these of the ways above, with semicolons between")
     parser.add_argument("--policies", default="", help="named policies, with commas between, or all")
     parser.add_argument("--reference", default="", help="keep Transformers' texts in this file, or take them")
     return parser.parse_args()
 
 
-def ways(policies: str, folder: Path) -> dict[str, tuple[str, list[str]]]:
+def ways(options: argparse.Namespace, folder: Path) -> dict[str, tuple[str, list[str]]]:
     """What is compared: the ways above, or the policies asked for."""
-    if not policies:
-        return WAYS
-    names = registry.names("policies") if policies == "all" else policies.split(",")
+    if not options.policies:
+        return {name: WAYS[name] for name in (options.ways.split(";") if options.ways else WAYS)}
+    names = registry.names("policies") if options.policies == "all" else options.policies.split(",")
     rng = np.random.default_rng(0)
     n = rng.normal
     save(Disco(n(size=(16, 12)), n(size=16), n(size=(1, 16)), n(size=1)), folder / "disco.safetensors")
