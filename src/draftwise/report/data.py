@@ -105,6 +105,11 @@ class Results:
     beside: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
 
     @property
+    def own_settings(self) -> dict[str, Any]:
+        """The settings that do not repeat what is said of the machine."""
+        return {key: value for key, value in self.settings.items() if self.machine.get(key) != value}
+
+    @property
     def batch(self) -> int:
         """The batch size that most pictures show: the smallest."""
         return min((row.batch for row in self.rows), default=1)
@@ -121,9 +126,14 @@ class Results:
         """All categories in the order of the rows, without the total."""
         return list(dict.fromkeys(row.category for row in self.rows if row.category != "all"))
 
-    def of(self, category: str = "all") -> list[Row]:
-        """The rows of a category, the fastest first."""
-        mine = [row for row in self.rows if row.category == category and row.batch == self.batch]
+    @property
+    def larger(self) -> list[int]:
+        """The other batch sizes."""
+        return sorted({row.batch for row in self.rows} - {self.batch})
+
+    def of(self, category: str = "all", batch: int = 0) -> list[Row]:
+        """The rows of a category at a batch size, the fastest first; 0 is the smallest batch."""
+        mine = [row for row in self.rows if row.category == category and row.batch == (batch or self.batch)]
         return sorted(mine, key=lambda row: -row.speedup if row.speedup == row.speedup else 0.0)
 
     def kinds(self, *kinds: str) -> list[Row]:

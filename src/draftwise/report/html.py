@@ -17,6 +17,7 @@ from .tables import Cell, Table
 SKELETON = Path(__file__).with_name("page.html")
 BORDERS = ("solid", "dashed", "dotted", "double")
 SORTED_FROM = 3  # rows; fewer need no sorting
+MOST_TEXTS = 7  # of one prompt
 
 
 def page(results: Results, story: Story) -> str:
@@ -60,6 +61,8 @@ def _numbers(results: Results) -> Iterable[str]:
     for category in results.categories:
         inner = table(tables.methods(results.of(category)))
         yield f"<details><summary>{escape(category)}</summary>{inner}</details>"
+    for size in results.larger:
+        yield f"<h3>Batch size {size}</h3>" + table(tables.methods(results.of(batch=size)))
     if results.absent:
         rows = [(Cell(method), Cell(reason)) for method, reason in results.absent]
         yield "<h3>Absent</h3><p>Not measured, and so in no table or picture.</p>"
@@ -93,8 +96,12 @@ def _texts(results: Results) -> Iterable[str]:
         return
     yield _heading("Texts")
     yield "<p>Coloured and underlined by who guessed it; plain text is the target's own.</p>"
-    for sample in results.samples:
-        yield text(sample, results.drafters)
+    order = [row.method for kind in ("adaptive", "fixed", "plain") for row in results.kinds(kind)]
+    ranked = sorted(results.samples, key=lambda s: order.index(s.method) if s.method in order else len(order))
+    for prompt in dict.fromkeys(sample.prompt for sample in results.samples):
+        first, *others = [text(s, results.drafters) for s in ranked if s.prompt == prompt][:MOST_TEXTS]
+        more = f"<details><summary>By other methods</summary>{''.join(others)}</details>" if others else ""
+        yield first + more
 
 
 def text(sample: Sample, drafters: Sequence[str]) -> str:
@@ -120,7 +127,11 @@ def _piece(text: str, source: str, drafters: Sequence[str]) -> str:
 
 def _rest(results: Results, story: Story) -> Iterable[str]:
     yield _heading("Setting")
-    for title, found in (("Settings", results.settings), ("Machine", results.machine), ("Load", story.load)):
+    for title, found in (
+        ("Settings", results.own_settings),
+        ("Machine", results.machine),
+        ("Load", story.load),
+    ):
         if found:
             yield f"<h3>{title}</h3>" + table(tables.pairs(found), words=True)
     missing = [(Cell(d.picture.title), Cell(d.missing), Cell(d.remedy)) for d in story.drawn if not d.svg]

@@ -26,6 +26,8 @@ def _parts(results: Results, story: Story) -> Iterable[str]:
         yield table(tables.simulated_arms(results.simulation))
     if results.rows:
         yield table(tables.methods(results.of()))
+    for size in results.larger:
+        yield f"## Batch size {size}\n\n{table(tables.methods(results.of(batch=size)))}"
     if results.absent:
         yield "## Absent"
         yield table(Table(("method", "reason"), [(Cell(m), Cell(r)) for m, r in results.absent]))
@@ -42,7 +44,7 @@ def _parts(results: Results, story: Story) -> Iterable[str]:
         for category in results.categories:
             yield f"### {category}\n\n{table(tables.methods(results.of(category)))}"
     yield "## Setting"
-    for found in (results.settings, results.machine, story.load):
+    for found in (results.own_settings, results.machine, story.load):
         if found:
             yield table(tables.pairs(found))
     missing = [(Cell(d.picture.title), Cell(d.missing), Cell(d.remedy)) for d in story.drawn if not d.svg]

@@ -99,8 +99,8 @@ def _subtitle(results: Results) -> str:
         )
     prompts = max((row.prompts for row in results.of()), default=0)
     parts.append(f"{prompts} prompts, {len(results.of())} methods")
-    if results.batch > 1:
-        parts.append(f"batch size {results.batch}")
+    if results.batch > 1 or results.larger:
+        parts.append(f"batch size {results.batch} unless said otherwise")
     if any(row.engine == "replay" for row in results.rows):
         parts.append("replayed from a trace: times are computed from its costs")
     return "; ".join(parts) + "."

@@ -82,8 +82,9 @@ def colour(number: int) -> str:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour and line of a series: past the eighth the colours come again with other lines."""
-    return {"color": colour(number), "linestyle": LINES[number // len(COLOURS) % len(LINES)]}
+    """Colour and line of a series: neighbours differ in both, and colours come again with other lines."""
+    line = LINES[(number + number // len(COLOURS)) % len(LINES)]
+    return {"color": colour(number), "linestyle": line}
 
 
 def stack(ax: Axes, rows: Sequence[str], parts: Mapping[str, tuple[Floats, int]]) -> None:
@@ -104,9 +105,10 @@ def hatch(number: int) -> str:
 
 
 def below(figure: Figure, ax: Axes, *, columns: int = 3) -> None:
-    """One legend for the figure, below it."""
+    """One legend for the figure, below it, in room of its own."""
     handles, labels = ax.get_legend_handles_labels()
     if labels:
+        figure.set_figheight(figure.get_figheight() + 0.19 * ceil(len(labels) / columns) + 0.1)
         figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))
 
 

@@ -101,7 +101,8 @@ def flat(found: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]
         if isinstance(value, Mapping):
             yield from flat(value, f"{before}{name} ")
         elif isinstance(value, (list, tuple)):
-            yield before + name, ", ".join(map(said, value)) or NOTHING
+            nested = any(isinstance(part, (list, tuple)) for part in value)
+            yield before + name, (" / " if nested else ", ").join(map(said, value)) or NOTHING
         else:
             yield before + name, said(value)
 
@@ -110,7 +111,9 @@ def said(value: Any) -> str:
     """A value as people write it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else NOTHING if value is None else str(value)
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(said, value)) or NOTHING
+    return f"{value:.6g}" if isinstance(value, float) else NOTHING if value in (None, "") else str(value)
 
 
 def _speedup(row: Row) -> Cell:

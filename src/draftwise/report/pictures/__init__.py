@@ -152,7 +152,8 @@ SIMULATED = (
         "simulated-regret",
         "Simulation",
         "Regret",
-        "Mean over seeds; bands are one standard error.",
+        "Rounds and seconds more than those of the arm that is best alone. Mean over seeds; bands are one "
+        "standard error.",
         simulated.curves,
     ),
     Picture(

@@ -165,7 +165,7 @@ def entropy(results: Results) -> Figure:
             "entropies of drafted tokens",
             "a run with a policy whose stop rules read them, such as `tapout-seq-ucb1`",
         )
-    figure, (ax,) = panels(height=0.36 * len(found) + 1.2)
+    figure, (ax,) = panels(height=0.36 * len(found) + 0.7)
     for i, (label, side) in enumerate((("accepted", 0), ("refused", 1))):
         roots = [np.sqrt(np.maximum(np.concatenate(parts[side]), 0.0)) for parts in found.values()]
         at = np.arange(len(found)) + (i - 0.5) * 0.36

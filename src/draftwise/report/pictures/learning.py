@@ -107,10 +107,10 @@ def best_fixed(results: Results) -> dict[str, str]:
 def hits(rounds: Rounds, best: Mapping[str, str]) -> Floats | None:
     """1 where a round played its category's best fixed arm, by drafter where the arms are others; None
     where there was no choice between them."""
-    by = "arm" if len(set(best.values()) & set(rounds.names["arm"])) > 1 else "drafter"
+    by = "arm" if set(best.values()) & set(rounds.names["arm"]) else "drafter"
     wanted = {c: arm if by == "arm" else drafter_of(arm) for c, arm in best.items()}
     known = rounds.names[by]
-    if len(set(wanted.values()) & set(known)) < 2:
+    if len(known) < 2 or not set(wanted.values()) & set(known):
         return None
     codes = [known.index(w) if (w := wanted.get(c)) in known else -1 for c in rounds.names["category"]]
     found: Floats = (getattr(rounds, by) == np.array(codes)[rounds.category]).astype(np.float64)
@@ -123,7 +123,7 @@ def best_choices(results: Results) -> Figure:
     found = {m: mine for m in methods if (mine := hits(results.rounds[m], best)) is not None}
     if not found:
         raise Missing("no policy that chooses among the drafters of the fixed arms", FIXED)
-    figure, (within, over) = panels(2, height=2.9)
+    figure, (within, over) = panels(2, height=2.6)
     for i, (method, mine) in enumerate(found.items()):
         number = results.rounds[method].number
         counts = np.bincount(number)
@@ -142,7 +142,7 @@ def regret(results: Results) -> Figure:
     rivals, mine = results.kinds("fixed", "plain"), results.kinds("adaptive")[:MOST]
     if not rivals or not mine or not results.finished:
         raise Missing("prompts finished by a policy and by fixed arms", FIXED)
-    figure, axes = panels(2, height=2.9)
+    figure, axes = panels(2, height=2.6)
     for ax, key in zip(axes, ("rounds", "seconds"), strict=True):
         table = _by_prompt(results, [*rivals, *mine], key)
         if table.shape[1] < 2:
@@ -186,7 +186,7 @@ def divergence(results: Results) -> Figure:
         raise Missing(
             "no overlap of drafter and target was recorded", "a run with `metasd-ucb`, whose reward reads it"
         )
-    figure, (ax,) = panels(height=2.9)
+    figure, (ax,) = panels(height=2.5)
     for drafter, parts in sorted(sums.items(), key=lambda item: results.drafters.index(item[0])):
         number, overlap = (np.concatenate(column) for column in zip(*parts, strict=True))
         counts = np.bincount(number)

@@ -48,7 +48,7 @@ def _errors(rows: Sequence[Row]) -> Any:
 def speedup(results: Results) -> Figure:
     """Every method over all prompts, the fastest on top."""
     rows = _measured(results)[::-1]
-    figure, (ax,) = panels(height=0.21 * len(rows) + 1.1)
+    figure, (ax,) = panels(height=0.21 * len(rows) + 0.7)
     errors = _errors(rows)
     for kind, (marker, hue) in KINDS.items():
         at = [i for i, row in enumerate(rows) if row.kind == kind]
@@ -92,7 +92,7 @@ def intervals(results: Results) -> Figure:
     categories = results.categories
     if not categories or not methods:
         raise Missing("the run has no categories", "a workload with categories, such as `spec-bench`")
-    figure, (ax,) = panels(height=(0.11 * len(methods) + 0.12) * len(categories) + 1.2)
+    figure, (ax,) = panels(height=(0.11 * len(methods) + 0.12) * len(categories) + 0.6)
     apart = 0.8 / len(methods)
     for i, name in enumerate(methods):
         found = {
@@ -160,7 +160,7 @@ def phases(results: Results) -> Figure:
     numbers = [*range(len(names)), -1]
     shown = zip(spent.items(), numbers, strict=True)
     parts = {name: (np.maximum(s, 0.0) / tokens * 1e3, n) for (name, s), n in shown if s.sum() > 0}
-    figure, (ax,) = panels(height=0.21 * len(rows) + 1.3)
+    figure, (ax,) = panels(height=0.21 * len(rows) + 0.7)
     stack(ax, [row.name for row in rows], parts)
     ax.set(xlabel="milliseconds a token")
     below(figure, ax, columns=7)
@@ -179,7 +179,7 @@ def batches(results: Results) -> Figure:
             "only one batch size was run",
             "`draftwise bench` with `none,static-1,static-2,static-3,static-4` and several batch sizes",
         )
-    figure, (ax,) = panels(height=3.4)
+    figure, (ax,) = panels(height=3.0)
     for i, (name, found) in enumerate(lines):
         ax.plot(
             sorted(found),
@@ -207,7 +207,7 @@ def beside(results: Results) -> Figure:
     names = [name for name in runs[0] if name != "none" and all(name in run for run in runs)]
     if not names:
         raise Missing("methods that all these runs have at the same batch size", "runs of the same policies")
-    figure, (ax,) = panels(height=(0.17 * len(runs) + 0.1) * len(names) + 1.2)
+    figure, (ax,) = panels(height=(0.17 * len(runs) + 0.1) * len(names) + 0.7)
     thick = 0.8 / len(runs)
     for i, (label, run) in enumerate(zip(results.beside, runs, strict=True)):
         at = np.arange(len(names)) + (i - (len(runs) - 1) / 2) * thick

@@ -1,0 +1,154 @@
+"""`draftwise simulate`: what is simulated is what was asked for, and the tables tell it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from draftwise.learners.ucb import UCB1
+from draftwise.simulate import SimArm, Stationary, Text, play
+from draftwise.simulate.study import Player, World, study
+
+from .conftest import Result
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def simulated(run: Run) -> Callable[..., dict[str, Any]]:
+    """Run `draftwise simulate --json` on little; gives what it prints."""
+
+    def simulated(*options: str) -> dict[str, Any]:
+        status, out, err = run("simulate", "--json", "--tokens", "300", "--seeds", "3", *options)
+        assert (status, err) == (0, "")
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    return simulated
+
+
+def policy(found: dict[str, Any], name: str) -> dict[str, Any]:
+    row: dict[str, Any] = next(row for row in found["policies"] if row["policy"] == name)
+    return row
+
+
+def test_the_tables(run: Run) -> None:
+    status, out, err = run("simulate", "--policies", "ucb1,random", "--tokens", "500", "--seeds", "3")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split()[:2] == ["policy", "rounds"]
+    assert {lines[1].split()[0], lines[2].split()[0]} == {"ucb1", "random"}
+    assert [line.split()[0] for line in lines[4:8]] == ["arm", "drafter-1:5", "drafter-2:5", "drafter-3:5"]
+
+
+def test_rounds_and_seconds_are_those_of_playing_the_learner() -> None:
+    arms = (SimArm(0, 4, 0.1), SimArm(1, 2, 0.02))
+    world = World(law=Stationary([0.8, 0.5]), arms=arms, tokens=(200,))
+    found = study([Player("ucb1", UCB1)], world, seeds=1)
+    text = Text.draw(world.law, arms, 200, rng=Random(0))
+    run = play(UCB1(2), text, rng=Random(10_000))
+    row = policy(found, "ucb1")
+    assert (row["rounds"], row["seconds"]) == (run.rounds, pytest.approx(run.seconds))
+    assert row["pulls"] == run.pulls
+    assert row["switches"] == run.switches
+    assert row["rounds_regret"][-1] == run.regret
+    assert row["seconds_regret"][-1] == pytest.approx(run.seconds_regret)
+    assert row["rounds_regret"][19] == run.rounds_to(100) - text.rounds(0, 100)
+    assert [arm["rounds"] for arm in found["arms"]] == list(run.fixed)
+
+
+def test_a_curve_over_several_texts_adds_up_their_rounds() -> None:
+    arms = (SimArm(0, 3), SimArm(1, 3))
+    world = World(law=Stationary([1.0, 0.0]), arms=arms, tokens=(8, 8))
+    found = study([Player("ucb1", UCB1, keep=True), Player("fresh", UCB1)], world, seeds=1)
+    assert found["marks"] == list(range(1, 17))
+    assert [arm["rounds"] for arm in found["arms"]] == [4, 16]
+    assert [sum(row["pulls"]) for row in found["policies"]] == [row["rounds"] for row in found["policies"]]
+    kept, fresh = found["policies"]
+    assert fresh["pulls"][1] > kept["pulls"][1]  # it looks at the bad arm in each text anew
+
+
+def test_the_best_arm_follows_the_phases(simulated: Callable[..., dict[str, Any]]) -> None:
+    drifting = ("--drift", "phases", "--every", "150", "--chances", "0.95,0.1/0.1,0.95")
+    row = policy(simulated("--policies", "ucb1,random", *drifting), "random")
+    assert row["best_choices"] == pytest.approx(0.5, abs=0.2)
+    assert row["best_share"][5] is not None
+    still = simulated("--policies", "ucb1", "--chances", "0.95,0.1")
+    assert policy(still, "ucb1")["best_share"][-1] > 0.6
+
+
+def test_drafters_lengths_and_costs_make_the_arms(simulated: Callable[..., dict[str, Any]]) -> None:
+    found = simulated("--policies", "ucb1", "--drafters", "2", "--lengths", "0,1,4", "--costs", "0.1,0.5")
+    assert [arm["name"] for arm in found["arms"]] == [
+        "none",
+        *(f"drafter-{d}:{n}" for d in (1, 2) for n in (1, 4)),
+    ]
+    assert [arm["seconds"] for arm in found["arms"]] == pytest.approx([1.0, 1.1, 1.4, 1.5, 3.0])
+    assert found["arms"][0]["rounds"] == 300
+    assert found["settings"]["chances"] == [[0.8, 0.4]]
+
+
+def test_scope_delay_and_reward_change_what_is_learnt(simulated: Callable[..., dict[str, Any]]) -> None:
+    base = ("--policies", "ucb1,ucb1?per_query=true", "--texts", "3")
+    plain = simulated(*base)
+    assert policy(plain, "ucb1")["pulls"] != policy(plain, "ucb1?per_query=true")["pulls"]
+    assert simulated(*base) == plain
+    assert simulated(*base, "--delay", "7")["policies"] != plain["policies"]
+    costly = ("--costs", "0.5", "--lengths", "1,8")
+    by_tokens, by_rate = simulated(*base, *costly), simulated(*base, *costly, "--reward", "rate")
+    assert policy(by_rate, "ucb1")["seconds"] < policy(by_tokens, "ucb1")["seconds"]
+
+
+@pytest.mark.parametrize("drift", ["texts", "runs"])
+def test_every_drift_runs_every_policy_by_default(
+    drift: str, simulated: Callable[..., dict[str, Any]]
+) -> None:
+    found = simulated("--drift", drift, "--texts", "2", "--every", "40", "--reward", "blended")
+    assert len(found["policies"]) == 8
+    assert all(row["rounds"] > 0 for row in found["policies"])
+
+
+def test_the_report(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    status, said, _ = run("simulate", "--policies", "ucb1,ucbspec,random", "--seeds", "2", "--out", str(out))
+    assert (status, said.splitlines()[-1]) == (0, f"{out}/report.html")
+    pictures = {path.name for path in (out / "pictures").iterdir()}
+    assert pictures == {"simulated-regret.png", "simulated-best.png", "simulated-pulls.png"}
+    text = (out / "report.html").read_text()
+    assert "Simulated learning" in text
+    assert "least regret in seconds" in text
+    assert "Not drawn" not in text
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (("--policies", "nope"), "unknown policy 'nope'"),
+        (("--policies", "ucb1,,random"), "write A,B"),
+        (("--policies", "static-3"), "no learner over arms"),
+        (("--policies", "draft-all"), "no learner over arms"),
+        (("--policies", "hedgespec?play=best"), "leave play=best out"),
+        (("--drift", "sometimes"), "choose from none"),
+        (("--drift", "phases", "--chances", "0.5"), "separate phases"),
+        (("--drift", "runs", "--chances", "0.5/0.4/0.3"), "give two, easy/hard"),
+        (("--chances", "0.5,x"), "write numbers"),
+        (("--chances", "0.5,0.4/0.3"), "as many drafters"),
+        (("--chances", "1.5"), "acceptance chance 1.5"),
+        (("--drafters", "0"), "give at least 1"),
+        (("--lengths", "2.5"), "whole numbers"),
+        (("--costs", "0.1,0.2"), "one for each of 3"),
+        (("--reward", "fame"), "choose from accepted"),
+        (("--tokens", "0"), "at least 1"),
+        (("--every", "0", "--drift", "phases"), "at least 1 token"),
+        (("--seeds", "0"), "at least one of each"),
+    ],
+)
+def test_bad_settings_are_named(options: tuple[str, ...], said: str, run: Run) -> None:
+    status, out, err = run("simulate", *options)
+    assert (status, out) == (2, "")
+    assert said in err

@@ -1,0 +1,157 @@
+"""The numbers behind the pictures, against sums done by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwise.report.data import Finished, Results, Row, read
+from draftwise.report.pictures import Missing, drafting, learning, speed
+from draftwise.report.rounds import Rounds, read_rounds
+
+from . import folder as made
+
+
+def rounds(*played: tuple[str, str, int, int], method: str = "m") -> Rounds:
+    """Rounds of (category, arm, drafted, accepted), three a text."""
+    lines: list[Mapping[str, Any]] = [
+        {
+            "method": method,
+            "category": category,
+            "prompt": i // 3,
+            "round": i % 3,
+            "arm": arm,
+            "drafter": learning.drafter_of(arm),
+            "length": 0 if arm == "none" else 5,
+            "drafted": drafted,
+            "accepted": accepted,
+            "tokens": [0] * (accepted + 1),
+        }
+        for i, (category, arm, drafted, accepted) in enumerate(played)
+    ]
+    return read_rounds(lines)[method]
+
+
+PLAYED = rounds(
+    ("qa", "a:5", 5, 2),
+    ("qa", "b:5", 5, 0),
+    ("qa", "a:5", 5, 4),
+    ("code", "b:5", 3, 3),
+    ("code", "none", 0, 0),
+)
+
+
+def line(figure: Any, label: str) -> tuple[Sequence[float], Sequence[float]]:
+    """The points of a line by its name, in the first axes that has it."""
+    found = [one for ax in figure.axes for one in ax.get_lines() if one.get_label() == label]
+    return list(found[0].get_xdata()), list(found[0].get_ydata())
+
+
+def test_values_so_far_are_means_of_an_arms_own_rounds() -> None:
+    at, means = learning.so_far(PLAYED)["a:5"]
+    assert (at.tolist(), means.tolist()) == ([0, 2], [2.0, 3.0])
+
+
+def test_hits_of_the_best_arm_by_category() -> None:
+    best = {"qa": "a:5", "code": "b:5"}
+    found = learning.hits(PLAYED, best)
+    assert found is not None
+    assert found.tolist() == [1, 0, 1, 1, 0]
+
+
+def test_hits_by_drafter_where_the_arms_are_others_and_none_without_a_choice() -> None:
+    found = learning.hits(PLAYED, {"qa": "a:9", "code": "b:9"})
+    assert found is not None
+    assert found.tolist() == [1, 0, 1, 1, 0]
+    one = rounds(("qa", "a:16~svip(0.6)", 3, 1), ("qa", "a:16~adaedl(0.2)", 3, 1))
+    assert learning.hits(one, {"qa": "a:5", "code": "b:5"}) is None
+
+
+def test_the_best_fixed_arm_of_a_category_is_its_fastest() -> None:
+    rows = [
+        Row(method=f"static?drafter={d}", category=c, speedup=s, pulls={f"{d}:5": 3})
+        for c, d, s in (("qa", "a", 1.1), ("qa", "b", 1.3), ("code", "a", 2.0), ("code", "b", 0.9))
+    ]
+    assert learning.best_fixed(Results(rows=tuple(rows))) == {"qa": "b:5", "code": "a:5"}
+    with pytest.raises(Missing, match="fixed arms"):
+        learning.best_fixed(Results(rows=tuple(rows[:1])))
+
+
+def test_regret_adds_up_what_the_best_fixed_arm_would_have_saved() -> None:
+    rows = (
+        Row(method="static-1", speedup=1.2, pulls={"a:1": 9}),
+        Row(method="static-2", speedup=1.1, pulls={"a:2": 9}),
+        Row(method="ucb1", speedup=1.0, pulls={"a:1": 5, "a:2": 5}),
+    )
+    spent = {"static-1": ((4, 0.4), (6, 0.6)), "static-2": ((5, 0.1), (9, 0.2)), "ucb1": ((7, 0.3), (5, 0.9))}
+    finished = [
+        Finished(method=m, prompt=str(i), rounds=n, seconds=s)
+        for i in range(2)
+        for m, both in spent.items()
+        for n, s in [both[i]]
+    ]
+    unshared = Finished(method="ucb1", prompt="2", rounds=99, seconds=99.0)
+    figure = learning.regret(Results(rows=rows, finished=(*finished, unshared)))
+    assert line(figure, "ucb1") == ([1, 2], [3, 2])  # against static-1, by rounds
+    seconds = figure.axes[1].get_lines()[0].get_ydata()  # against static-2, by seconds
+    assert list(np.asarray(seconds)) == pytest.approx([0.2, 0.9])
+
+
+def test_moving_means_and_thin_lines() -> None:
+    assert learning.moving(np.array([1.0, 2.0, 3.0, 6.0]), 2).tolist() == [1.0, 1.5, 2.5, 4.5]
+    x, y = learning.thin(np.arange(5000), np.arange(5000) * 2)
+    assert (len(x), x[0], x[-1], y[-1]) == (learning.POINTS, 0, 4999, 9998)
+
+
+def test_names_of_arms_and_rewards() -> None:
+    assert learning.drafter_of("zoo:code:5~svip(0.6)") == "zoo:code"
+    assert learning.drafter_of("none") == "none"
+    assert learning.short(["a:5~svip(0.6)", "a:5~adaedl(0.2)"]) == ["svip(0.6)", "adaedl(0.2)"]
+    assert learning.short(["a:5", "b:5"]) == ["a:5", "b:5"]
+    assert drafting.without_reward("t?reward=simple&length=9") == ("t?length=9", "simple")
+    assert drafting.without_reward("t") == ("t", "default reward")
+
+
+def test_shares_of_a_category() -> None:
+    shares = drafting.shares(PLAYED, "drafter", "b", ["qa", "code", "empty"])
+    assert shares.tolist() == pytest.approx([1 / 3, 1 / 2, 0.0])
+
+
+def test_drafted_lengths_stand_where_their_rounds_begin() -> None:
+    played = rounds(("qa", "a:5", 5, 2), ("qa", "b:5", 1, 0), ("qa", "a:5", 4, 4))
+    results = Results(
+        rows=(Row(method="m", speedup=1.0, pulls={"a:5": 2, "b:5": 1}),),
+        rounds={"m": played},
+        oracle={"0": ((0, "a", 3), (4, "b", 0))},
+    )
+    figure = drafting.lengths(results)
+    assert line(figure, "m") == ([0, 3, 4], [5, 1, 4])
+    assert line(figure, "oracle") == ([0, 4], [3, 0])
+
+
+def test_entropies_are_split_at_the_first_refused_token(tmp_path: Path) -> None:
+    record = {"method": "m", "category": "qa", "length": 5, "accepted": 2, "entropy": [1.0, 2.0, 9.0, 5.0]}
+    (found,) = read_rounds([record]).values()
+    kept, refused = found.entropy["qa"]
+    assert (kept.tolist(), refused.tolist()) == ([1.0, 2.0], [9.0])
+
+
+def test_the_slowest_method_is_always_among_the_featured(tmp_path: Path) -> None:
+    results = read(made.write(tmp_path))
+    assert [row.name for row in speed.featured(results)][-1] == "transformers assisted"
+    assert results.of()[-1].name == "transformers assisted"
+
+
+def test_kinds_and_names_of_rows() -> None:
+    rows = [
+        Row(method="none"),
+        Row(method="static-5", pulls={"a:5": 3}),
+        Row(method="ucb1", engine="replay", pulls={"a:5": 3, "b:5": 1}),
+        Row(method="transformers:lookup", engine="transformers"),
+    ]
+    assert [row.kind for row in rows] == ["plain", "fixed", "adaptive", "peer"]
+    assert [row.name for row in rows][2:] == ["ucb1", "transformers:lookup"]
