@@ -35,7 +35,7 @@ def test_a_busy_machine_is_not_called_clean(starts: Any, samples: Any, said: lis
 def test_others_are_all_busy_time_less_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 20.0])
     busy, own = iter([100.0, 112.0, 115.0]), iter([50.0, 59.0, 62.5])
-    monkeypatch.setattr(machine.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("draftwise.bench.machine.time.monotonic", lambda: next(clock))
     monkeypatch.setattr(machine, "_busy", lambda: next(busy))
     monkeypatch.setattr(Meter, "_own", lambda self: next(own))
     meter = Meter()

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from .. import registry
 from ..errors import UserError
 from .contender import Contender
+from .machine import cores, describe
 from .ours import Models, is_model
+
+if TYPE_CHECKING:
+    from .child import Child
 
 TRANSFORMERS = ("plain", "assisted", "constant", "heuristic", "threshold", "lookup")
 VLLM = ("plain", "ngram", "suffix", "draft")
-LLAMACPP = ("plain", "lookup")
-ENGINES: Mapping[str, Sequence[str]] = {"transformers": TRANSFORMERS, "llamacpp": LLAMACPP, "vllm": VLLM}
+
+
+def llamacpp_plain(*, context: int = 4096, gpu_layers: int = 0) -> dict[str, Any]:
+    """No drafts."""
+    return {"context": context, "gpu_layers": gpu_layers, "lookup": 0, "ngram": 0}
+
+
+def llamacpp_lookup(
+    *, context: int = 4096, gpu_layers: int = 0, length: int = 10, ngram: int = 2
+) -> dict[str, Any]:
+    """Its prompt lookup, with its own defaults."""
+    return {"context": context, "gpu_layers": gpu_layers, "lookup": length, "ngram": ngram}
+
+
+LLAMACPP = {"plain": llamacpp_plain, "lookup": llamacpp_lookup}
+ENGINES: Mapping[str, Sequence[str]] = {
+    "transformers": TRANSFORMERS,
+    "llamacpp": tuple(LLAMACPP),
+    "vllm": VLLM,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +84,8 @@ class Peers:
     drafters: Sequence[str]
     load: Mapping[str, Any]
     built: dict[str, Any] = field(default_factory=dict)
+    children: list[Child] = field(default_factory=list)
+    scratch: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
 
     def build(self, name: str) -> Contender | Absent:
         """The contender for a name that `names` gave.
@@ -87,14 +114,47 @@ class Peers:
         return Transformers(name, mode, model, assistant, eos=self.models.eos)
 
     def _llamacpp(self, name: str, spec: registry.Spec) -> Contender | Absent:
+        """Converted weights in float32, or the user's own file; as many threads as ours."""
         if find_spec("llama_cpp") is None:
             return Absent(name, "llama-cpp-python is not installed")
-        return Absent(name, "llama-cpp-python is installed, but this version does not drive it")
+        from .child import Child, ChildError
+
+        given = dict(spec.options)
+        file = given.pop("file", "")
+        mode = LLAMACPP[spec.path]
+        options = mode(**converted(name, mode, given, ("file",)))
+        try:
+            hello = options | {
+                "file": file or str(self.converted),
+                "threads": describe()["threads"] or cores(),
+            }
+            hello["context"] = min(options["context"], self.models.target.max_length)
+            command = [sys.executable, "-m", "draftwise.bench.llamacpp"]
+            child = Child(name, command, hello, eos=self.models.eos)
+        except (ChildError, UserError) as error:
+            return Absent(name, str(error))
+        self.children.append(child)
+        return child
 
     def _vllm(self, name: str, spec: registry.Spec) -> Contender | Absent:
         if find_spec("vllm") is None:
             return Absent(name, "vllm is not installed")
         return Absent(name, "vllm is installed, but this version does not drive it")
+
+    @cached_property
+    def converted(self) -> Path:
+        """The target as a GGUF file, which `close` removes."""
+        from .gguf import write_gguf
+
+        path = Path(self.scratch.name) / "target.gguf"
+        write_gguf(self.unpacked, path)
+        return path
+
+    def close(self) -> None:
+        """End the other processes, and remove what was made for them."""
+        for child in self.children:
+            child.close()
+        self.scratch.cleanup()
 
     @cached_property
     def unpacked(self) -> Any:
@@ -130,6 +190,6 @@ def converted(
             options[key] = known[key](text)
         except ValueError:
             raise UserError(f"{name}: {key}={text} is not {known[key].__name__}") from None
-        if not 0 < options[key] < 10_000:
+        if not 0 < options[key] < 1_000_000:
             raise UserError(f"{name}: {key}={text}: give a positive number")
     return options

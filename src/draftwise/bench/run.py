@@ -98,27 +98,22 @@ def bench(
     )
     models = models or Models.load(settings.target, settings.drafters, **settings.load)
     items, left_out = _items(prompts, models, settings)
-    contenders, absent = _contenders(settings, models)
-    facts = machine.describe()
-    journal = Journal(out, _identity(settings, items, facts), load=load_average)
-    law = Law(settings.max_new_tokens, settings.temperature, settings.seed)
-    meter = machine.Meter()
-    runner = Runner(contenders, items, law, settings.batch, journal, models.tokenizer, meter, tell)
+    peers = Peers(models, settings.target, settings.drafters, settings.load)
     try:
-        runner.run()
-        rows = identical(journal.rows()) if settings.temperature == 0 else journal.rows()
-        journal.rewrite(rows)
-        absent += [Absent(name, reason) for name, reason in runner.failed.items()]
-        absent += _too_large(contenders, settings.batch)
-        gone = {a.method for a in absent if a.method in runner.failed}
-        methods = [c.name for c in contenders if c.name not in gone]
-        found = _results(settings, rows, methods, journal, facts) | {
-            "absent": [asdict(a) for a in absent],
-            "left_out": left_out,
-        }
-        write_json(out / "results.json", found)
+        contenders, absent = _contenders(settings, models, peers)
+        facts = machine.describe()
+        journal = Journal(out, _identity(settings, items, facts), load=load_average)
+        law = Law(settings.max_new_tokens, settings.temperature, settings.seed)
+        meter = machine.Meter({child.process.pid for child in peers.children})
+        runner = Runner(contenders, items, law, settings.batch, journal, models.tokenizer, meter, tell)
+        try:
+            runner.run()
+            found = _results(settings, runner, absent, facts) | {"left_out": left_out}
+            write_json(out / "results.json", found)
+        finally:
+            journal.close()
     finally:
-        journal.close()
+        peers.close()
     return found
 
 
@@ -140,12 +135,11 @@ def _items(prompts: Sequence[Any], models: Models, settings: Settings) -> tuple[
     return items, left_out
 
 
-def _contenders(settings: Settings, models: Models) -> tuple[list[Contender], list[Absent]]:
+def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[Contender], list[Absent]]:
     """Plain decoding first, the policies, and the peers that are there."""
     policies = dict.fromkeys([BASELINE, *settings.policies])
     contenders: list[Contender] = [Policy(name, models, seed=settings.seed) for name in policies]
     absent = []
-    peers = Peers(models, settings.target, settings.drafters, settings.load)
     for name in settings.peers:
         built = peers.build(name)
         if isinstance(built, Absent):
@@ -174,17 +168,24 @@ def _too_large(contenders: Sequence[Contender], batches: Sequence[int]) -> list[
 
 
 def _results(
-    settings: Settings, rows: Sequence[dict[str, Any]], methods: Sequence[str], journal: Journal, facts: Any
+    settings: Settings, runner: Runner, absent: Sequence[Absent], facts: dict[str, Any]
 ) -> dict[str, Any]:
-    greedy = settings.temperature == 0
+    """What `results.json` holds; fills in `prompts.jsonl` who wrote the same as plain decoding."""
+    journal, greedy = runner.journal, settings.temperature == 0
+    rows = identical(journal.rows()) if greedy else journal.rows()
+    journal.rewrite(rows)
+    failed = [Absent(name, reason) for name, reason in runner.failed.items()]
+    gone = [*absent, *failed, *_too_large(runner.contenders, settings.batch)]
+    methods = [c.name for c in runner.contenders if c.name not in runner.failed]
     samples = [row["load"] for row in rows if row["load"]]
     reasons = machine.judge(journal.starts, samples, facts["cores"])
+    what = "ratio of total times" if greedy else "ratio of total times per token"
     return {
         "machine": facts,
-        "settings": journal.settings
-        | {"speedup": "ratio of total times" if greedy else "ratio of total times per token"},
+        "settings": journal.settings | {"speedup": what},
         "clean": not reasons,
         "busy": reasons,
         "load": [{"start": load} for load in journal.starts] + samples,
         "results": summarize(rows, methods=methods, greedy=greedy, seed=settings.seed),
+        "absent": [asdict(a) for a in gone],
     }

@@ -1,0 +1,102 @@
+"""A peer in a process of its own, which must not share ours: one JSON object a line, there and back.
+
+The first line says how to load; the answer is `{"ready": ...}`. Then every line
+`{"ids", "max_new_tokens", "temperature", "seed", "eos"}` is answered by
+`{"tokens", "seconds", "rounds", "drafted"}`, the seconds measured over there. What goes wrong is
+`{"error": ...}`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .contender import Item, Law, Text
+
+PATIENCE = 5.0  # seconds for a child to leave after it was asked to
+
+
+class ChildError(RuntimeError):
+    """The other process said that it cannot go on, or said nothing more."""
+
+
+class Child:
+    """A contender that lives in another process, one prompt at a time.
+
+    Raises:
+        ChildError: it could not load.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], hello: Mapping[str, Any], *, eos: frozenset[int]
+    ) -> None:
+        self.name, self.engine, self.eos = name, name.partition(":")[0], eos
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        try:
+            self.ready = self._ask(hello)["ready"]
+        except BaseException:
+            self.close()
+            raise
+
+    def most(self) -> int:
+        """One prompt."""
+        return 1
+
+    def warm(self, items: Sequence[Item], law: Law) -> None:
+        """One text each, thrown away."""
+        self.decode(items, law)
+
+    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+        """One text after the other."""
+        return [self._text(item, law) for item in items]
+
+    def memory(self) -> Any:
+        """Nothing is kept from text to text."""
+        return None
+
+    def remember(self, memory: Any) -> None:
+        """There is nothing to go on from."""
+
+    def close(self) -> None:
+        """Let the process end, and end it if it does not."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _text(self, item: Item, law: Law) -> Text:
+        told = self._ask(
+            {
+                "ids": list(item.ids),
+                "max_new_tokens": law.max_new_tokens,
+                "temperature": law.temperature,
+                "seed": law.seed_of(item),
+                "eos": sorted(self.eos),
+            }
+        )
+        tokens = tuple(int(t) for t in told["tokens"])
+        rounds, drafted = int(told["rounds"]), int(told["drafted"])
+        return Text(tokens, float(told["seconds"]), rounds, drafted, max(0, len(tokens) - rounds))
+
+    def _ask(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None  # they are pipes
+        try:
+            self.process.stdin.write(json.dumps(line) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except (BrokenPipeError, ValueError):
+            answer = ""
+        if not answer:
+            raise ChildError(f"the process of {self.name} ended with status {self.process.wait()}")
+        told: dict[str, Any] = json.loads(answer)
+        if "error" in told:
+            raise ChildError(told["error"])
+        return told
