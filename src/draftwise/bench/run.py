@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -62,20 +63,21 @@ class Settings:
 
 
 def policy_names(text: str) -> tuple[str, ...]:
-    """Policies with commas between; a comma inside an option (`lengths=2,8`) is not taken for one.
+    """Policies with commas between, or with blanks, after which no comma separates.
 
-    After it stands no policy's name. Where that is not so, put blanks between the policies.
+    A comma inside an option (`lengths=2,8`) is not taken for one: no policy's name stands after it.
     """
-    if len(text.split()) > 1:
-        return tuple(part.strip(",") for part in text.split())
+    text = re.sub(r",\s+", ",", text.strip())
+    if len(parts := text.split()) > 1:
+        return tuple(parts)
     found: list[str] = []
     for part in text.split(","):
-        name = part.strip().partition("?")[0]
+        name = part.partition("?")[0]
         known = name in registry.names("policies") or name.rpartition("-")[0] == "static"
         if found and "?" in found[-1] and not known:
             found[-1] += f",{part}"
-        elif part.strip():
-            found.append(part.strip())
+        elif part:
+            found.append(part)
     return tuple(found)
 
 

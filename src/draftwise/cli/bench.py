@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Option
 
 from draftwise.errors import UserError
@@ -92,8 +93,12 @@ def bench(
     from draftwise.bench.run import policy_names
 
     settings = run.settings(policies=policy_names(policies), peers=tuple(peer.names(peers)), split=split)
-    with progress() as tell:
-        found = measure(settings, out, tell=tell)
+    try:
+        with progress() as tell:
+            found = measure(settings, out, tell=tell)
+    except KeyboardInterrupt:
+        print(f"interrupted; what is finished is in {out}, and the same command goes on", file=sys.stderr)
+        raise typer.Exit(130) from None
     _report(out)
     if as_json:
         show.dump(found)

@@ -1,0 +1,241 @@
+"""`bench` and `tune` from the command line, over models that write the alphabet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftwise.bench import machine
+from draftwise.bench.ours import Models, Policy
+from draftwise.bench.workloads import choose, load
+from tests.bench.conftest import sim_models
+
+from .conftest import Result
+
+Run = Callable[..., Result]
+VERB = import_module("draftwise.cli.bench")
+ROWS = {
+    "method", "engine", "category", "batch", "prompts", "new_tokens", "seconds", "tokens_per_s", "speedup",
+    "interval", "mean_of_ratios", "mean_accepted", "tokens_per_round", "acceptance_rate", "rounds",
+    "seconds_by_phase", "identical", "pulls",
+}  # fmt: skip
+SMALL = ("--per-category", "1", "--limit", "4", "--max-new-tokens", "12", "--drafters", "good,bad")
+
+
+@pytest.fixture(autouse=True)
+def models(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """What was asked to be loaded; reports are others' work."""
+    asked: list[tuple[str, list[str]]] = []
+
+    def fake(target: str, drafters: Any, **rest: Any) -> Models:
+        asked.append((target, list(drafters)))
+        return sim_models(list(drafters))
+
+    monkeypatch.setattr(Models, "load", fake)
+    monkeypatch.setattr(VERB, "_report", lambda out: None)
+    monkeypatch.setattr(machine, "judge", lambda *_: [])
+    return asked
+
+
+def read(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def test_a_run_leaves_what_the_contract_says(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("bench", *SMALL, "--policies", "static-3,ucb1", "--out", str(tmp_path))
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["method", "none", "static-3", "ucb1"]
+    assert "NOT CLEAN" not in out
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found.keys() >= {"machine", "settings", "results", "absent", "clean", "load", "left_out", "busy"}
+    assert all(set(row) == ROWS for row in found["results"])
+    assert len(found["results"]) == 3 * 5
+    everyone = {row["method"]: row for row in found["results"] if row["category"] == "all"}
+    assert everyone["none"]["speedup"] == 1.0
+    assert everyone["none"]["interval"] == [1.0, 1.0]
+    assert {row["identical"] for row in everyone.values()} == {4}
+    assert {row["new_tokens"] for row in everyone.values()} == {48}
+    assert everyone["static-3"]["mean_accepted"] > 0.5
+    assert everyone["ucb1"]["pulls"].keys() == {"good:5", "bad:5"}
+    prompts = read(tmp_path, "prompts.jsonl")
+    assert len(prompts) == 12
+    assert {row["identical"] for row in prompts} == {True}
+    rounds = read(tmp_path, "rounds.jsonl")
+    assert sum(len(row["tokens"]) for row in rounds if row["method"] == "ucb1") == 48
+    assert rounds[0].keys() >= {"method", "category", "prompt", "round", "arm", "drafter", "length"}
+    assert read(tmp_path, "pieces.jsonl")[0]["pieces"]
+
+
+def test_the_same_command_again_does_nothing_again(run: Run, tmp_path: Path) -> None:
+    command = ("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path), "--json")
+    first = json.loads(run(*command)[1])
+    before = (tmp_path / "rounds.jsonl").read_text()
+    second = json.loads(run(*command)[1])
+    assert second["results"] == first["results"]
+    assert (tmp_path / "rounds.jsonl").read_text() == before
+    assert len(second["load"]) == len(first["load"]) + 1, "and says that it began twice"
+
+
+def test_a_run_with_other_settings_is_refused(run: Run, tmp_path: Path) -> None:
+    run("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path))
+    status, out, err = run("bench", *SMALL, "--policies", "static-4", "--out", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert 'holds a run with policies ["static-3"], now ["static-4"]' in err
+
+
+def test_interrupted_it_says_how_to_go_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path))
+    real, calls = Policy.decode, iter(range(100))
+
+    def decode(self: Policy, items: Any, law: Any) -> Any:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self, items, law)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Policy, "decode", decode)
+        status, _, err = run(*command)
+    assert (status, "the same command goes on" in err) == (130, True)
+    assert not (tmp_path / "results.json").exists()
+    assert len(read(tmp_path, "prompts.jsonl")) == 3
+    assert run(*command)[0] == 0
+    assert len(read(tmp_path, "prompts.jsonl")) == 8
+
+
+def test_a_busy_machine_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "judge", lambda *_: ["load 9.00 on 2 cores at the start"])
+    _, out, _ = run("bench", *SMALL, "--policies", "none", "--out", str(tmp_path))
+    assert "NOT CLEAN, the machine was busy: load 9.00 on 2 cores at the start" in out
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert (found["clean"], found["busy"]) == (False, ["load 9.00 on 2 cores at the start"])
+
+
+def test_a_peer_that_is_not_there_is_absent_and_has_no_row(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftwise.bench.peers.find_spec", lambda name: None)
+    command = (
+        "bench",
+        *SMALL,
+        "--policies",
+        "none",
+        "--peers",
+        "llamacpp:plain,vllm",
+        "--out",
+        str(tmp_path),
+    )
+    found = json.loads(run(*command, "--json")[1])
+    assert [a["method"] for a in found["absent"]][:2] == ["llamacpp:plain", "vllm:plain"]
+    assert {a["reason"] for a in found["absent"]} == {
+        "llama-cpp-python is not installed",
+        "vllm is not installed",
+    }
+    assert {row["method"] for row in found["results"]} == {"none"}
+    assert "absent: vllm:suffix: vllm is not installed" in run(*command)[1]
+
+
+def test_batches_and_drawing(run: Run, tmp_path: Path) -> None:
+    command = ("bench", *SMALL, "--policies", "static-3", "--batch", "1,3", "--temperature", "1")
+    found = json.loads(run(*command, "--out", str(tmp_path), "--json")[1])
+    rows = [row for row in found["results"] if row["category"] == "all"]
+    assert [(row["batch"], row["method"]) for row in rows] == [
+        (b, m) for b in (1, 3) for m in ("none", "static-3")
+    ]
+    assert {row["identical"] for row in rows} == {None}
+    assert found["settings"]["speedup"] == "ratio of total times per token"
+
+
+def test_what_does_not_fit_the_window_is_left_out(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "abc"}\n' + json.dumps({"prompt": "abc" * 50}) + "\n")
+    monkeypatch.setattr(Models, "load", lambda *_, **__: sim_models(max_length=40))
+    command = ("bench", "--workload", str(prompts), "--max-new-tokens", "12", "--policies", "none")
+    found = json.loads(run(*command, "--out", str(tmp_path / "out"), "--json")[1])
+    assert found["results"][0]["prompts"] == 1
+    assert found["left_out"] == ["prompt 2: 150 tokens and 12 new ones do not fit the window of 40"]
+    prompts.write_text(json.dumps({"prompt": "abc" * 50}) + "\n")
+    status, _, err = run(*command, "--out", str(tmp_path / "other"))
+    assert (status, "no prompt fits the target's window: prompt 1: 150 tokens" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (("--workload", "nothing"), "no workload or file 'nothing'"),
+        (("--policies", "nobody"), "unknown policy 'nobody'"),
+        (("--peers", "hf"), "no peer 'hf': choose from transformers:plain"),
+        (("--peers", "transformers:plan"), "no peer 'transformers:plan'"),
+        (("--batch", "one"), "--batch one: write whole numbers"),
+        (("--drafters", "good,,bad"), "has an empty name"),
+        (("--split", "train"), "--split train: choose from all, test, validation"),
+    ],
+)
+def test_bad_input_is_one_line(run: Run, tmp_path: Path, more: tuple[str, str], said: str) -> None:
+    status, out, err = run("bench", *SMALL, "--out", str(tmp_path / "out"), *more)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_progress_is_a_line_now_and_then(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VERB, "EVERY", 0.0)
+    _, _, err = run("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path))
+    lines = err.splitlines()
+    assert len(lines) == 8
+    assert lines[0].startswith("0/8 ")
+    assert lines[0].endswith("time left: not known yet")
+    assert lines[-1].endswith("left")
+    assert "0:00:00" in lines[-1]
+
+
+def test_progress_on_a_terminal_is_a_bar(
+    on_terminal: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stderr = Terminal()
+    monkeypatch.setattr("sys.stderr", stderr)
+    shown = on_terminal("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path))
+    assert "static-3" in shown
+    assert "7/8" in stderr.getvalue()
+
+
+def test_tune_finds_the_best_length_on_prompts_kept_for_it(run: Run, tmp_path: Path) -> None:
+    command = ("tune", "--policy", "static?drafter=good", "--grid", "length=1,4", *SMALL)
+    found = json.loads(run(*command, "--out", str(tmp_path), "--json")[1])
+    tried = {row["method"]: row for row in found["tried"]}
+    assert tried.keys() == {"none", "static?drafter=good&length=1", "static?drafter=good&length=4"}
+    best = found["best"]["static?drafter=good"]
+    assert tried[best]["speedup"] == max(row["speedup"] for m, row in tried.items() if m != "none")
+    used = {row["question_id"] for row in read(tmp_path, "prompts.jsonl")}
+    assert used
+    assert not used & {p.question_id for p in choose(load("spec-bench"), split="test")}
+    assert found["settings"]["split"] == "validation"
+
+
+def test_what_tune_prints_is_what_bench_takes(run: Run, tmp_path: Path) -> None:
+    _, out, _ = run("tune", "--policy", "static,svip", "--grid", "drafter=good,bad", *SMALL)
+    lines = out.splitlines()
+    assert lines[0].split() == ["method", "tokens/s", "speedup", "95", "%", "accepted"]
+    assert sum(line.endswith("best") for line in lines) == 2
+    policies = lines[-1].split("--policies ")[1].strip("'")
+    status, out, _ = run("bench", *SMALL, "--split", "test", "--policies", policies, "--out", str(tmp_path))
+    assert status == 0
+    assert all(policy in out for policy in policies.split(","))
+
+
+def test_tune_says_what_it_cannot_tune(run: Run) -> None:
+    status, _, err = run("tune", "--policy", "ucb1", *SMALL)
+    assert status == 2
+    assert "nothing to tune in 'ucb1': give --grid option=A,B" in err
