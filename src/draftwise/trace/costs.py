@@ -91,7 +91,7 @@ def read_costs(text: str) -> Costs:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return _costs(found)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else str(error)) or "not readable"
         raise UserError(
             f"cannot read the costs {text!r}: {reason.splitlines()[0]}; give a costs.json of a trace, "
@@ -130,7 +130,8 @@ def _costs(found: Any) -> Costs:
         raise ValueError("passes: a pass over more tokens is never shorter")
     drafters = {name: _drafter(costs) for name, costs in given.get("drafters", {}).items()}
     more = {"others": _drafter(given.get("others", {})), "learn": _seconds("learn", given.get("learn", 0.0))}
-    return Costs(**given | {"passes": tuple(passes), "drafters": drafters} | more)
+    lists = {"passes": tuple(passes), "lookups": tuple(given.get("lookups", Costs(passes=(1.0,)).lookups))}
+    return Costs(**given | lists | {"drafters": drafters} | more)
 
 
 def _drafter(found: Mapping[str, Any]) -> DrafterCosts:

@@ -149,7 +149,7 @@ def _off_text(target: Target, text: Text, drafts: Sequence[Sequence[Draft]], ids
     reader, known = Reader(target, text, ids), Known()
     for place in sorted(paths):
         tree = merged([Draft.chain(path) for path in paths[place]], sum(map(len, paths[place])))
-        found = reader.overlaps(place, tree)
+        found = reader.scores(place, tree).overlaps()
         nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
         for path in paths[place]:
             node, known[place, path] = -1, []
@@ -171,7 +171,7 @@ def _chances(at: int, draft: Draft, text: Text) -> list[float]:
         return []
     place, _ = _leaves(at, draft.tokens, text)
     known = min(place - at + 1, len(draft.tokens), text.committed - at)
-    chances = [text.scores[at + k].chance(-1, draft.tokens[k]) for k in range(known)]
+    chances = [text.chance(at + k, draft.tokens[k]) for k in range(known)]
     return chances + [0.0] * (len(draft.tokens) - known)
 
 

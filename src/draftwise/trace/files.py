@@ -70,9 +70,10 @@ class Answers:
     `overlap`, shape (N,), the raw overlap (1 - TV at temperature 1) of target and drafter there, empty unless
     recorded; `hint`, shape (n,), the drafter's hint before each position.
 
-    Of a text that was drawn, a model has no drafts but `accept` and `shared`, shape (n,): the chance that its
-    own draw was accepted given the text, and the overlap of the laws drawn from. A lookup has its drafts, and
-    in `chance`, shape (N,), the target's probability of each token where the text leads to it.
+    Of a text that was drawn, a model has no drafts but `accept` and `shared`, one for every token of the
+    text: the chance that its own draft was accepted given the text, and the overlap of the laws drawn from. A
+    lookup has its drafts, and in `chance`, shape (N,), the target's probability of each token where the text
+    leads to it.
     """
 
     tokens: Ints
@@ -96,7 +97,8 @@ class Recording:
 
     `budget` is how many tokens might have been written; `ended` whether the text ended of itself before that.
     `given` says for each drafter which signals its drafts carry, by the signal that a stop rule reads ("" is
-    no rule at all, null no signals); it is null where nothing was drafted.
+    no rule at all, null no signals); it is null where nothing was drafted. `probs` are the target's
+    probabilities of the text's tokens where it was drawn, else empty.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Recording:
     committed: int
     budget: int
     ended: bool
+    probs: Floats
     given: Mapping[str, Mapping[str, Sequence[str] | None] | None]
     answers: Mapping[str, Answers]
 
@@ -190,6 +193,7 @@ def save(recording: Recording, path: Path, header: Header) -> None:
     arrays: dict[str, Any] = {
         "prompt": recording.prompt,
         "text": recording.text,
+        "probs": _packed(recording.probs),
         "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
     }
     for i, name in enumerate(header.drafters):
@@ -218,9 +222,10 @@ def load(path: Path, header: Header) -> Recording:
                 for i, name in enumerate(header.drafters)
             }
             prompt, text = _array("tokens", file["prompt"]), _array("tokens", file["text"])
-            recording = Recording(prompt=prompt, text=text, answers=answers, **about)
+            probs = _array("probs", file["probs"])
+            recording = Recording(prompt=prompt, text=text, probs=probs, answers=answers, **about)
         _check(recording, header)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, ZlibError) as error:
+    except (OSError, ValueError, LookupError, TypeError, EOFError, BadZipFile, ZlibError) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise UserError(
             f"the recording {str(path)!r} is damaged or of another trace ({reason}): "
@@ -233,13 +238,17 @@ def _check(recording: Recording, header: Header) -> None:
     n, size = recording.committed, recording.prompt.size
     if not (0 < n <= recording.text.size and n <= recording.budget <= header.max_new_tokens and size):
         raise ValueError(f"{n} of {recording.text.size} tokens, {recording.budget} allowed")
+    if recording.probs.size != (0 if header.greedy else recording.text.size):
+        raise ValueError("the chances of its tokens are missing")
     for name, a in recording.answers.items():
-        total = a.tokens.size
-        drawn = a.accept.size == n == a.shared.size
-        shapes = a.start.shape == a.count.shape == (n, header.length) and a.hint.shape == (n,)
-        if not (shapes or drawn) or a.signals.shape != (total, len(FIELDS)):
+        total, drawn = a.tokens.size, header.drafters[name] and not header.greedy
+        shapes = [a.start.shape, a.count.shape, a.hint.shape, a.signals.shape]
+        if shapes != [(n, header.length)] * 2 + [(n,), (total, len(FIELDS))]:
             raise ValueError(f"the arrays of {name} do not fit together")
-        if a.overlap.size not in (0, total) or a.chance.size not in (0, total):
+        graded = recording.text.size if drawn else 0
+        sizes = [a.overlap.size, a.accept.size, a.shared.size, a.chance.size]
+        wanted = [total * header.overlap, graded, graded, 0 if header.greedy else total]
+        if sizes != wanted:
             raise ValueError(f"the numbers of {name} do not fit its tokens")
         ends = a.start + a.count
         if a.count.size and (a.count.min() < 0 or a.start.min() < 0 or ends.max() > total):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from .costs import Costs
-from .oracle import confirmed
+from .oracle import confirmed, reach
 from .stage import Lines, Stage
 
 Arm = tuple[str, int]
@@ -33,9 +33,9 @@ def exactly(stage: Stage, costs: Costs) -> dict[str, float]:
     DISCO's oracle (arXiv 2405.04304), within the lengths of the trace. It is not the least time: a token may
     be accepted and yet cost more than it wins.
     """
-    one, found = stage.recording, {}
+    found = {}
     for name, lines in stage.lines.items():
-        ask = partial(_just, confirmed(stage, lines).max(0).tolist(), one.budget)
+        ask = partial(_just, reach(stage, lines)[0])
         found[name] = _walk(stage, name, ask, costs)
     return found
 
@@ -47,9 +47,8 @@ def _up_to(
     return (lines.span(at, asked)[1], right[asked - 1][at]) if asked else (-1, 0)
 
 
-def _just(right: Sequence[int], budget: int, at: int) -> tuple[int, int]:
-    drafted = min(right[at], budget - at - 1)
-    return (drafted, drafted) if drafted else (-1, 0)
+def _just(right: Sequence[int], at: int) -> tuple[int, int]:
+    return (right[at], right[at]) if right[at] else (-1, 0)
 
 
 def _walk(stage: Stage, name: str, ask: Ask, costs: Costs) -> float:

@@ -69,7 +69,7 @@ def measure(
         at += 1
     found = {}
     for name in names:
-        grade = _grading(drafters[name], prompts[0], sampling)
+        grade = _grading(drafters[name], max(prompts, key=len), sampling)
         found[name] = fit(samples.drafts[name], grade=grade, reads=isinstance(drafters[name], Grader))
     return Costs(passes=passes(samples.passes, length + 1), drafters=found, source="measured")
 
@@ -89,7 +89,7 @@ def _grading(drafter: Drafter, prompt: Sequence[int], sampling: Sampling) -> flo
     if not isinstance(drafter, Grader):
         return 0.0
     times = []
-    for end in range(max(5, len(prompt) - 24), len(prompt) + 1, 3):
+    for end in range(max(4, len(prompt) - 24), len(prompt) + 1, 3):
         request = Request(KEY, list(prompt[:end]), 1, sampling, Random(0), Random(0))
         start = perf_counter()
         drafter.grade([GradeJob(request, end - 3, [1.0] * 3)])

@@ -37,7 +37,7 @@ def answers(
     flat, n = Tokens(), text.committed
     start, count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
     for stem in stems:
-        overlaps = reader.overlaps(stem.start, stem.draft) if reader and stem.draft.tokens else ()
+        overlaps = reader.scores(stem.start, stem.draft).overlaps() if reader and stem.draft.tokens else ()
         first = flat.add(stem.draft, overlaps)
         for at in range(stem.start, stem.mismatch + 1):
             start[at] = first + at - stem.start

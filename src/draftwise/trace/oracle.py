@@ -1,7 +1,7 @@
 """The least time in which a text could have been written, over all choices of drafter and length.
 
 A shortest path over the positions of the text. From each position one may draft nothing, or with any drafter
-as many tokens as the text will confirm (more would cost more and win nothing), in one target pass. Exact also
+as many tokens as the text will confirm, or in vain so as to keep up with the text. It is exact also
 where a drafter must first read what others wrote: a token costs its reading by every drafter that will
 still be asked, so the state is the position and the set of those, and the path is searched from the end.
 """
@@ -67,9 +67,9 @@ def best(stage: Stage, costs: Costs) -> Best:
     end = stage.recording.committed
     values = np.zeros((end + 1, sets.size))
     choices: list[tuple[list[_Move], Whole]] = []
-    longest = {name: confirmed(stage, lines).max(0).tolist() for name, lines in stage.lines.items()}
+    far = {name: reach(stage, lines) for name, lines in stage.lines.items()}
     for at in range(end - 1, -1, -1):
-        moves = list(_moves(at, end, longest, costs))
+        moves = list(_moves(at, end, far, costs))
         table = np.stack([sets.worth(move, values[at + move.far]) for move in moves])
         chosen = table.argmin(0)
         values[at] = np.take_along_axis(table, chosen[None], 0)[0]
@@ -96,12 +96,28 @@ def confirmed(stage: Stage, lines: Lines) -> Whole:
     return found
 
 
-def _moves(at: int, end: int, longest: Mapping[str, Sequence[int]], costs: Costs) -> Iterator[_Move]:
+def reach(stage: Stage, lines: Lines) -> tuple[list[int], list[int]]:
+    """For each position the most tokens that a draft gets right, over the lengths that may be asked there.
+
+    And the fewest that are drafted for nothing, 0 or 1, or -1 where every draft gets something right.
+    """
+    right, one = confirmed(stage, lines), stage.recording
+    asked, at = np.arange(1, len(right) + 1)[:, None], np.arange(one.committed)
+    may = asked <= one.budget - at - 1
+    least = np.where(may & (right == 0), np.minimum(lines.answers.count.T, 1), 2).min(0)
+    return np.where(may, right, 0).max(0).tolist(), np.where(least < 2, least, -1).tolist()
+
+
+def _moves(
+    at: int, end: int, far: Mapping[str, tuple[Sequence[int], Sequence[int]]], costs: Costs
+) -> Iterator[_Move]:
     yield _Move("none", 0, 1, costs.target(1))
-    for name, most in longest.items():
+    for name, (most, least) in far.items():
+        mine = costs.of(name)
         for drafted in range(1, min(most[at], end - at - 1) + 1):
-            seconds = costs.of(name).draft(drafted) + costs.target(1 + drafted)
-            yield _Move(name, drafted, drafted + 1, seconds)
+            yield _Move(name, drafted, drafted + 1, mine.draft(drafted) + costs.target(1 + drafted))
+        if mine.catch_up and (wrong := least[at]) >= 0:  # so as not to fall behind
+            yield _Move(name, wrong, 1, mine.draft(wrong) + costs.target(1 + wrong))
 
 
 class _Sets:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 
 from ..errors import UserError
 from ..roles import Drafter, Grader, Target
 from ..types import Sampling
-from . import costs, drafts, models
+from . import costs, drafts, drawn, models
 from .drafts import Given
 from .files import Answers, Header, Recording, as_json, file_of, load, read_header, save, write_json
 from .measure import measure
-from .texts import Text, fresh_ids, write
+from .texts import Text, fresh_ids, looked_at, write
 
 Progress = Callable[[int, int], None]
 """Told of prompts done, and of how many there are."""
@@ -49,6 +50,8 @@ def header_of(
     """
     if length < 1:
         raise UserError(f"--length {length}: record drafts of at least 1 token")
+    if overlap and not sampling.greedy:
+        raise UserError("--overlap: where drafts are drawn they are not known, record at --temperature 0")
     return Header(
         target=name,
         drafters={who: isinstance(drafter, Grader) for who, drafter in drafters.items()},
@@ -89,7 +92,7 @@ def record(
             recording, known = load(path, header), known + 1
             recorder.relive(recording)
         else:
-            recording = recorder.record(prompt)
+            recording = recorder.record(prompt, i)
             save(recording, path, header)
         if progress:
             progress(i + 1, len(prompts))
@@ -127,14 +130,17 @@ class Recorder:
         self.header, self.sampling = header, sampling
         self.ids = fresh_ids()
 
-    def record(self, prompt: Prompt) -> Recording:
-        """Everything about one prompt.
+    def record(self, prompt: Prompt, number: int = 0) -> Recording:
+        """Everything about one prompt; each number draws other lots.
 
         Raises:
             UserError: the prompt does not fit, or a drafter fails or cannot be recorded.
         """
         header = self.header
-        text = write(self.target, prompt.tokens, self.sampling, beyond=header.length, seed=header.seed)
+        sampling = replace(self.sampling, seed=_mixed(header.seed, number))
+        text = write(self.target, prompt.tokens, sampling, beyond=header.length)
+        if not header.greedy:
+            text = looked_at(self.target, text, self.ids)
         found = {name: self._answers(name, drafter, text) for name, drafter in self.drafters.items()}
         return Recording(
             name=prompt.name,
@@ -144,6 +150,7 @@ class Recorder:
             committed=text.committed,
             budget=text.budget,
             ended=text.ended,
+            probs=np.array([] if header.greedy else [text.chance(*pair) for pair in enumerate(text.tokens)]),
             given={name: given for name, (_, given) in found.items()},
             answers={name: answers for name, (answers, _) in found.items()},
         )
@@ -152,7 +159,7 @@ class Recorder:
         """Show the lookups a text that was recorded before, since some learn from earlier ones."""
         committed = recording.text[: recording.committed].tolist()
         prompt = recording.prompt.tolist()
-        text = Text(prompt, committed, len(committed), recording.budget, True, self.sampling, [])
+        text = Text(prompt, committed, len(committed), recording.budget, True, self.sampling)
         for name, drafter in self.drafters.items():
             if not self.header.drafters[name]:
                 request = text.request(next(self.ids), 0)
@@ -162,11 +169,18 @@ class Recorder:
 
     def _answers(self, name: str, drafter: Drafter, text: Text) -> tuple[Answers, Given | None]:
         target = self.target if self.header.overlap else None
-        make = models.answers if self.header.drafters[name] else drafts.answers
+        length, grades = self.header.length, self.header.drafters[name]
         try:
-            return make(drafter, text, self.header.length, self.ids, target=target)
+            if grades and not self.header.greedy:
+                return drawn.answers(drafter, text, length, self.ids)
+            make = models.answers if grades else drafts.answers
+            return make(drafter, text, length, self.ids, target=target)
         except UserError as error:
             raise UserError(f"drafter {name}: {error}; leave it out of --drafters") from None
+
+
+def _mixed(seed: int, number: int) -> int:
+    return Random(f"text {seed} {number}").getrandbits(32)
 
 
 def measured(

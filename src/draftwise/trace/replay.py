@@ -30,14 +30,14 @@ class Target:
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size, self.max_length = vocab_size, 1 << 60
-        self.text: Sequence[int] = ()
+        self.stage: Stage
 
     def open(self, request: Request) -> None:
         """Nothing to prepare."""
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """Hold every draft against the text."""
-        return [Heard(self.text, request.position, draft) for request, draft in batch]
+        return [Heard(self.stage, request.position, draft) for request, draft in batch]
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Nothing to trim."""
@@ -58,11 +58,10 @@ class Cast(Team):
         self.read: dict[str, int] = {}
         self.drew: tuple[str, ...] = ()
         self.draft_now = Draft()
-        self.grading = 0.0
 
     def begin(self, stage: Stage) -> None:
         """Take the next text."""
-        self.stage, self.read, self.drew, self.grading = stage, {}, (), 0.0
+        self.stage, self.read, self.drew = stage, {}, ()
 
     def hints(self, request: Request) -> dict[str, float]:
         """The recorded hints at this position; all together are always ready."""
@@ -100,7 +99,7 @@ class Cast(Team):
         """The draft recorded there."""
         job = Job(request, arm.length, stops_of(arm), arm.width)
         draft = self.stage.draft(name, at - request.prompt_length, job)
-        self.grading += self.costs[name].draft(len(draft.tokens))
+        self.graded_seconds += self.costs[name].draft(len(draft.tokens))
         return draft.tokens
 
     def close(self, request: Request) -> None:
@@ -121,10 +120,14 @@ class Cast(Team):
         first, end = (x - job.request.prompt_length for x in (job.start, len(job.request.tokens)))
         own = len(job.draft.tokens) if job.draft else 0
         if end - first > own:  # what it drafted itself it has rows of
-            self.grading += self.costs[name].grade
-            self.grading += 0.0 if job.draft else self._catch_up(name, job.request)
+            self.graded_seconds += self.costs[name].grade
+            self.graded_seconds += 0.0 if job.draft else self._catch_up(name, job.request)
         if name in self.behind:
             self.read[name] = len(job.request.tokens)
+        if lines.accept:
+            return [
+                Grade(*known) for known in zip(lines.accept[first:end], lines.shared[first:end], strict=True)
+            ]
         signals = lines.signals(job.signals) if job.signals else None
         grades = []
         for at in range(first, end):
@@ -145,12 +148,13 @@ class Replay(Loop):
         super().__init__(self.played, {}, made.policy, made.recorder, seed=seed)
         self.header, self.costs = trace.header, costs
         self.team = Cast(trace.header, costs, self.open)
+        self._graded = 0.0
         self.learn_seconds = 0.0 if isinstance(made.recorder, Bandit) else costs.learn
 
     def play(self, stage: Stage) -> Iterator[Round]:
         """The rounds of one text."""
         one, header = stage.recording, self.header
-        self.played.text = stage.text
+        self.played.stage = stage
         self.team.begin(stage)
         settings = Sampling(
             max_new_tokens=one.budget, temperature=header.temperature, eos=frozenset(header.eos)
@@ -166,7 +170,7 @@ class Replay(Loop):
         return super()._charge(requests, drafts, drafting, self.costs.target(tokens))
 
     def _record(self, seen: Seen, seconds: Seconds) -> Round:
-        grading, self.team.grading = self.team.grading, 0.0
+        grading, self._graded = self.team.graded_seconds - self._graded, self.team.graded_seconds
         known = Seconds(draft=seconds.draft, verify=seconds.verify, grade=grading, learn=self.learn_seconds)
         return super()._record(seen, known)
 
@@ -194,10 +198,20 @@ def check(made: Method, header: Header) -> None:
     """
     arms = made.policy.arms
     longest = max(arm.length for arm in arms)
+    stopped = [
+        arm for arm in arms if arm.drafter == TOGETHER or any(s.rule != "never" for s in stops_of(arm))
+    ]
     if longest > header.length:
         raise UserError(
             f"the policy drafts up to {longest} tokens and the trace holds {header.length}: record with "
             f"--length {longest}, or give the policy a shorter one, such as ?length={header.length}"
+        )
+    if not header.greedy and any(
+        header.drafters.get(arm.drafter, arm.drafter == TOGETHER) for arm in stopped
+    ):
+        raise UserError(
+            "the policy stops drafts that a model draws, or picks where it would draw, and of drawn drafts a "
+            "trace knows only what was accepted: record at --temperature 0"
         )
     if "overlap" in made.recorder.reads and not header.overlap:
         raise UserError("the policy learns from block divergence: record the trace with --overlap")

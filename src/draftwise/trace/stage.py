@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import log
 
 from ..arms import TOGETHER
 from ..drafters.together import merged
@@ -18,6 +18,8 @@ class Lines:
 
     def __init__(self, answers: Answers, given: Mapping[str, Sequence[str] | None] | None) -> None:
         self.answers, self.given = answers, given or {}
+        self.accept: list[float] = answers.accept.tolist()
+        self.shared: list[float] = answers.shared.tolist()
         self.tokens: list[int] = answers.tokens.tolist()
         self.hint: list[float] = answers.hint.tolist()
         self.overlap: list[float] = answers.overlap.tolist()
@@ -52,6 +54,19 @@ class Lines:
             (self, first),
         )
 
+    def chances(self, text: Sequence[int]) -> dict[tuple[int, int], float]:
+        """The target's probability of each token that a lookup drafts where the text leads, by position."""
+        found: dict[tuple[int, int], float] = {}
+        chance: list[float] = self.answers.chance.tolist()
+        for length in range(1, self.answers.start.shape[1] + 1) if chance else ():
+            for at in range(len(self.answers.start)):
+                first, n = self.span(at, length)
+                for k in range(min(n, len(text) - at)):
+                    found[at + k, self.tokens[first + k]] = chance[first + k]
+                    if self.tokens[first + k] != text[at + k]:
+                        break
+        return found
+
     def signals(self, names: frozenset[str]) -> list[Signals]:
         """The signals of all tokens as a draft carries them when rules read `names`; none for none."""
         found = self._signals.get(names)
@@ -78,28 +93,44 @@ class Stage:
     recording: Recording
     text: list[int] = field(init=False)
     lines: dict[str, Lines] = field(init=False)
+    chances: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         one = self.recording
         self.text = one.text.tolist()
         self.lines = {name: Lines(found, one.given.get(name)) for name, found in one.answers.items()}
+        if one.probs.size:
+            self.chances = dict(zip(enumerate(self.text), one.probs.tolist(), strict=True))
+            for lines in self.lines.values():
+                self.chances = lines.chances(self.text) | self.chances
 
     def draft(self, name: str, at: int, job: Job) -> Draft:
-        """What a drafter, or all of them together, draft at a position."""
+        """What a drafter, or all of them together, draft at a position.
+
+        Where a model draws, its draft is known as far as it is accepted: it stands for the text there.
+        """
         if name != TOGETHER:
-            return self.lines[name].draft(at, job)
+            lines = self.lines[name]
+            if not lines.accept:
+                return lines.draft(at, job)
+            tokens = tuple(self.text[at : at + job.length])
+            return Draft(tokens, _parents(len(tokens)), (1.0,) * len(tokens), lines)
         alone = Job(job.request, job.length, job.stops)
         drafts = [lines.draft(at, alone) for lines in self.lines.values()]
         return merged(drafts, job.length * job.width)
 
 
 class Heard:
-    """The scores of one draft: the text says what the target chose after every node that it leads to."""
+    """The scores of one draft: the text says what the target chose after every node that it leads to.
 
-    __slots__ = ("at", "depth", "draft", "text")
+    A draft that a model drew is accepted with the chances that the text gives it. As the chance is the one
+    given the text, texts and lots together have the very law of live rounds.
+    """
 
-    def __init__(self, text: Sequence[int], at: int, draft: Draft) -> None:
-        self.text, self.at, self.draft = text, at, draft
+    __slots__ = ("at", "depth", "draft", "stage", "text")
+
+    def __init__(self, stage: Stage, at: int, draft: Draft) -> None:
+        self.stage, self.at, self.draft, self.text = stage, at, draft, stage.text
         self.depth = None if draft.is_chain else _depths(draft.parents)
 
     def choice(self, node: int) -> int:
@@ -108,24 +139,26 @@ class Heard:
         return self.text[self.at + depth]
 
     def prob(self, node: int) -> float:
-        """1 where the text goes on with `node`, else 0."""
-        return float(self.choice(self.draft.parents[node]) == self.draft.tokens[node])
+        """The chance that a drawn `node` is accepted."""
+        lines: Lines = self.draft.dist
+        return lines.accept[self.at + node]
 
     def residual(self, node: int) -> int:
         """The text's token in place of `node`."""
         return self.choice(self.draft.parents[node])
 
     def logprob(self, node: int, token: int) -> float:
-        """Not recorded: a replay reports no log-probabilities."""
-        raise NotImplementedError("a trace holds no log-probabilities of the text")
+        """Log-probability of a token under the law of the text; of other tokens a trace knows none."""
+        return log(self.chance(node, token) or 5e-324)
 
     def chance(self, node: int, token: int) -> float:
-        """1 for the text's token, else 0."""
-        return float(self.choice(node) == token)
+        """The target's probability of a token: of the text's own, or one that a lookup drafted there."""
+        if not self.stage.chances:
+            return float(self.choice(node) == token)
+        return self.stage.chances.get((self.at + node + 1, token), 0.0)
 
-    def laws(self, nodes: Sequence[int]) -> Any:
-        """They are one-hot."""
-        return None
+    def laws(self, nodes: Sequence[int]) -> None:
+        """No rows are kept: grades hold what was made of them."""
 
     def overlaps(self) -> Sequence[float]:
         """The recorded raw overlaps of the draft's tokens."""
