@@ -57,10 +57,11 @@ def play(
     *,
     batches: Sequence[int] = (1,),
     tell: Callable[[Progress], None] = lambda at: None,
+    tokenizer: Any = None,
 ) -> Runner:
     """One run, or the rest of one."""
     journal = Journal(folder, {"seed": 0}, load=0.0)
-    runner = Runner(contenders, items, LAW, batches, journal, None, Meter(), tell)
+    runner = Runner(contenders, items, LAW, batches, journal, tokenizer, Meter(), tell)
     try:
         runner.run()
     finally:

@@ -135,6 +135,18 @@ def test_a_failing_drafter_is_no_result(models: Models, monkeypatch: pytest.Monk
         Policy("static-2", models).decode(letters(1), Law(12))
 
 
+def test_rounds_tell_what_their_drafts_showed(tmp_path: Path, models: Models) -> None:
+    policies = [Policy(name, models) for name in ("none", "svip?length=3", "metasd-ucb")]
+    play(tmp_path, policies, letters(1), tokenizer=models.tokenizer)
+    rounds = lines(tmp_path / "rounds.jsonl")
+    shown = {m: [r for r in rounds if r["method"].startswith(m)] for m in ("none", "svip", "metasd")}
+    assert all(len(r.get("entropy", [])) == r["drafted"] for r in shown["svip"])
+    assert max(r["drafted"] for r in shown["svip"]) > 1
+    assert not any("entropy" in r or "overlap" in r for r in shown["none"])
+    assert any("overlap" in r for r in shown["metasd"]), "its reward is block divergence"
+    assert all(0 <= r["overlap"] <= 1 for r in shown["metasd"] if "overlap" in r)
+
+
 class Stopping(Policy):
     """Is interrupted before its nth batch."""
 

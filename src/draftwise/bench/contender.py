@@ -21,6 +21,14 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Sight:
+    """What the positions of one draft showed: the drafter's entropies in nats, and the mean 1 - TV."""
+
+    entropy: tuple[float, ...] = ()
+    overlap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """What one contender wrote: the ids produced after the prompt, ends included, and in what time.
 
@@ -36,6 +44,7 @@ class Text:
     seconds_by_phase: Mapping[str, float] = field(default_factory=dict)
     pulls: Mapping[str, int] = field(default_factory=dict)
     log: tuple[Round, ...] = ()
+    sights: tuple[Sight, ...] = ()
 
     @property
     def sha(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isnan
 from time import perf_counter
 from typing import Any
 
@@ -16,10 +17,10 @@ from ..decoder import Decoder
 from ..errors import UserError
 from ..events import Stats
 from ..loop import Loop
-from ..roles import Drafter, Target
+from ..roles import Drafter, Graders, Recorder, Seen, Target
 from ..state import dump, load
-from ..types import Round, Sampling
-from .contender import Item, Law, Text
+from ..types import Feedback, Outcome, Request, Round, Sampling
+from .contender import Item, Law, Sight, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,34 @@ def is_model(drafter: str) -> bool:
     return name == "lm" or name not in registry.names("drafters")
 
 
+class Watch:
+    """A recorder that also notes what the drafts' positions showed, for pictures."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.reads = recorder, recorder.reads
+        self.outcomes: dict[int, list[Outcome]] = defaultdict(list)
+
+    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        """Note a round, and hand it on."""
+        for seen in batch:
+            self.outcomes[seen.request.id].append(seen.outcome)
+        return self.recorder.add(batch, graders)
+
+    def close(self, request: Request) -> Sequence[Feedback]:
+        """Hand on that a request has ended."""
+        return self.recorder.close(request)
+
+    def take(self, request: int) -> list[Sight]:
+        """What was noted of a request, by round; entropies only where a rule of the round read them."""
+        sights = []
+        for outcome in self.outcomes.pop(request, []):
+            read = any(s.entropy for s in outcome.signals)
+            entropy = tuple(round(s.entropy, 4) for s in outcome.signals if read)
+            overlap = None if isnan(outcome.overlap) else round(outcome.overlap, 4)
+            sights.append(Sight(entropy, overlap))
+        return sights
+
+
 class Policy:
     """One policy of the catalogue with a loop of its own."""
 
@@ -116,7 +145,9 @@ class Policy:
     def _build(self) -> Loop:
         team = self.models.team()
         made = method(self.name, list(team))
-        return Loop(self.models.target, complete(team, made), made.policy, made.recorder, seed=self.seed)
+        return Loop(
+            self.models.target, complete(team, made), made.policy, Watch(made.recorder), seed=self.seed
+        )
 
 
 def _run(loop: Loop, items: Sequence[Item], law: Law, eos: frozenset[int]) -> list[Text]:
@@ -139,10 +170,12 @@ def _run(loop: Loop, items: Sequence[Item], law: Law, eos: frozenset[int]) -> li
             rounds[round.request].append(round)
     seconds = perf_counter() - start
     charged = sum(r.seconds.total for mine in rounds.values() for r in mine)
-    return [_text(rounds[request.id], seconds / charged) for request in requests]
+    watch = loop.recorder
+    sights = [watch.take(r.id) if isinstance(watch, Watch) else [] for r in requests]
+    return [_text(rounds[r.id], s, seconds / charged) for r, s in zip(requests, sights, strict=True)]
 
 
-def _text(rounds: Sequence[Round], scale: float) -> Text:
+def _text(rounds: Sequence[Round], sights: Sequence[Sight], scale: float) -> Text:
     """One prompt's share of the batch's wall time is its share of what the rounds were charged."""
     stats = Stats.of(rounds)
     return Text(
@@ -154,4 +187,5 @@ def _text(rounds: Sequence[Round], scale: float) -> Text:
         stats.seconds_by_phase,
         stats.pulls,
         tuple(rounds),
+        tuple(sights),
     )

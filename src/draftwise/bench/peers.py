@@ -101,10 +101,12 @@ class Peers:
         from .transformers import MODES, Transformers
 
         given = dict(spec.options)
-        packed = given.pop("packed", "false").lower() in registry.YES
+        packed = given.pop("packed", "false").lower()
+        if packed not in registry.YES + registry.NO:
+            raise UserError(f"{name}: packed={packed}: write true or false")
         drafter = given.pop("drafter", "")
         mode = MODES[spec.path](**converted(name, MODES[spec.path], given, ("drafter", "packed")))
-        model = self.models.model if packed else self.unpacked
+        model = self.models.model if packed in registry.YES else self.unpacked
         assistant = None
         if mode.assistant is not None:
             drafter = drafter or next((d for d in self.drafters if is_model(d)), "")

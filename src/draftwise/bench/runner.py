@@ -9,7 +9,8 @@ from random import Random
 from typing import Any
 
 from ..decoder import Writer
-from .contender import Contender, Item, Law, Text
+from ..types import Round
+from .contender import Contender, Item, Law, Sight, Text
 from .journal import Journal, Row, Unit
 from .machine import Meter
 
@@ -123,7 +124,8 @@ class Runner:
             }
             rows.append(self._row(key, contender, item, text, head) | {"load": load})
             load = None  # one sample a unit
-            rounds += [head | {"round": n} | _round(r) for n, r in enumerate(text.log)]
+            both = zip(text.log, text.sights, strict=True)
+            rounds += [head | {"round": n} | _round(*each) for n, each in enumerate(both)]
             if text.log and item.index in samples and unit.batch == self.batches[0]:
                 writer = Writer(self.tokenizer, ())
                 for round in text.log:
@@ -168,9 +170,9 @@ class Runner:
         return Progress(at, len(work), contender.name, items[0].category, left)
 
 
-def _round(round: Any) -> Row:
+def _round(round: Round, sight: Sight) -> Row:
     """One round of ours for `rounds.jsonl`."""
-    return {
+    row: Row = {
         "arm": round.arm.name,
         "drafter": round.arm.drafter,
         "length": round.arm.length,
@@ -179,3 +181,8 @@ def _round(round: Any) -> Row:
         "tokens": list(round.tokens),
         "seconds": asdict(round.seconds),
     }
+    if sight.entropy:
+        row["entropy"] = list(sight.entropy)
+    if sight.overlap is not None:
+        row["overlap"] = sight.overlap
+    return row
