@@ -117,8 +117,14 @@ def test_names_of_arms_and_rewards() -> None:
 
 
 def test_shares_of_a_category() -> None:
-    shares = drafting.shares(PLAYED, "drafter", "b", ["qa", "code", "empty"])
-    assert shares.tolist() == pytest.approx([1 / 3, 1 / 2, 0.0])
+    found = drafting.shares(PLAYED, "drafter", str, ["qa", "code", "empty"])
+    assert found["b"].tolist() == pytest.approx([1 / 3, 1 / 2, 0.0])
+    by_length = drafting.shares(PLAYED, "arm", drafting.manner, ["qa", "code"])
+    assert {name: share.tolist() for name, share in by_length.items()} == {
+        "length 5": pytest.approx([1.0, 0.5]),
+        "none": pytest.approx([0.0, 0.5]),
+    }
+    assert drafting.manner("zoo:code:5~svip(0.6)") == "svip(0.6)"
 
 
 def test_drafted_lengths_stand_where_their_rounds_begin() -> None:

@@ -203,3 +203,14 @@ def test_settings_are_flat_words() -> None:
     nothing = "\N{EN DASH}"
     assert cells == {"a b": "1, 2.5", "a c": "yes", "d": nothing, "e": "0.1 0.2 / 0.3", "f": nothing}
     assert prose("`a<b` & c") == "<code>a&lt;b</code> &amp; c"
+
+
+def test_the_optimum_stands_beside_fixed_arms(bare: Callable[..., Path]) -> None:
+    here = bare()
+    fixed = {"drafter": "ngram", "length": 5, "seconds": 4.0}
+    row = {"category": "all", "new_tokens": 99, "optimum": 2.0, "none": 8.0, "best_fixed": fixed}
+    (here / "oracle.json").write_text(json.dumps({"lengths": {}, "results": [row | {"exactly": {"a": 2.5}}]}))
+    write_report(here)
+    cells = "| all | 99 | 2.00 s | ngram:5 | 4.00 s (50 %) | 2.50 s (80 %) | 8.00 s (25 %) |"
+    assert cells in (here / "report.md").read_text()
+    assert "<h3>The optimum</h3>" in (here / "report.html").read_text()

@@ -86,6 +86,7 @@ class Results:
     """Everything that is in the folder; what is not there is empty, and `clean` None is not known.
 
     `oracle` is the least-time path of each prompt: (position, drafter, length) from round to round.
+    `optimum` has what the least time was, beside fixed arms, one record a category.
     `beside` are the rows of other runs to compare with, by what tells each from the others.
     """
 
@@ -101,6 +102,7 @@ class Results:
     rounds: Mapping[str, Rounds] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     oracle: Mapping[str, tuple[tuple[int, str, int], ...]] = field(default_factory=dict)
+    optimum: tuple[Mapping[str, Any], ...] = ()
     simulation: Mapping[str, Any] = field(default_factory=dict)
     beside: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
 
@@ -156,7 +158,7 @@ def read(folder: Path, beside: Sequence[Path] = ()) -> Results:
         raise UserError(
             f"{folder} has no results.json: give the folder that bench, replay or simulate wrote with --out"
         )
-    rows = _rows(results)
+    rows, oracle = _rows(results), _json(folder / "oracle.json")
     batch = min((row.batch for row in rows), default=1)
     return Results(
         machine=results.get("machine") or simulation.get("machine", {}),
@@ -170,7 +172,8 @@ def read(folder: Path, beside: Sequence[Path] = ()) -> Results:
         finished=tuple(_known(Finished, line) for line in lines(folder / "prompts.jsonl")),
         rounds=read_rounds(r for r in lines(folder / "rounds.jsonl") if r.get("batch", batch) == batch),
         samples=tuple(_known(Sample, line) for line in lines(folder / "pieces.jsonl")),
-        oracle=_oracle(_json(folder / "oracle.json")),
+        oracle=_oracle(oracle),
+        optimum=tuple(oracle.get("results", ())),
         simulation=simulation,
         beside=_beside([folder, *beside]) if beside else {},
     )

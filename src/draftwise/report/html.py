@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from . import tables
 from .data import Results, Sample
-from .story import Drawn, Story
+from .story import OPTIMUM, Drawn, Story
 from .style import COLOURS
 from .tables import Cell, Table
 
@@ -61,6 +62,8 @@ def _numbers(results: Results) -> Iterable[str]:
     for category in results.categories:
         inner = table(tables.methods(results.of(category)))
         yield f"<details><summary>{escape(category)}</summary>{inner}</details>"
+    if results.optimum:
+        yield "<h3>The optimum</h3>" + f"<p>{prose(OPTIMUM)}</p>" + table(tables.optimum(results.optimum))
     for size in results.larger:
         yield f"<h3>Batch size {size}</h3>" + table(tables.methods(results.of(batch=size)))
     if results.absent:
@@ -133,10 +136,21 @@ def _rest(results: Results, story: Story) -> Iterable[str]:
         ("Load", story.load),
     ):
         if found:
-            yield f"<h3>{title}</h3>" + table(tables.pairs(found), words=True)
+            yield f"<h3>{title}</h3>" + _settings(found)
     missing = [(Cell(d.picture.title), Cell(d.missing), Cell(d.remedy)) for d in story.drawn if not d.svg]
     if missing:
         yield "<h3>Not drawn</h3>" + table(Table(("picture", "missing", "given by"), missing), words=True)
+
+
+def _settings(found: Mapping[str, Any]) -> str:
+    """A table of what is said in a word, and each group of further ones folded away."""
+    nested = {name: inner for name, inner in found.items() if isinstance(inner, Mapping)}
+    plain = {name: value for name, value in found.items() if name not in nested}
+    folded = (
+        f"<details><summary>{escape(name)}</summary>{table(tables.pairs(inner), words=True)}</details>"
+        for name, inner in nested.items()
+    )
+    return table(tables.pairs(plain), words=True) + "".join(folded)
 
 
 def table(content: Table, *, words: bool = False) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from . import tables
 from .data import Results
-from .story import Story
+from .story import OPTIMUM, Story
 from .tables import Cell, Table
 
 
@@ -26,6 +26,8 @@ def _parts(results: Results, story: Story) -> Iterable[str]:
         yield table(tables.simulated_arms(results.simulation))
     if results.rows:
         yield table(tables.methods(results.of()))
+    if results.optimum:
+        yield f"## The optimum\n\n{OPTIMUM}\n\n{table(tables.optimum(results.optimum))}"
     for size in results.larger:
         yield f"## Batch size {size}\n\n{table(tables.methods(results.of(batch=size)))}"
     if results.absent:

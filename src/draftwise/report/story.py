@@ -12,6 +12,11 @@ from .data import Results
 from .pictures import PICTURES, SIMULATED, Missing, Picture
 from .style import save, styled
 
+OPTIMUM = (
+    "The least possible time over all choices of drafter and length at every position, the fixed arm that is "
+    "best in hindsight, and drafting exactly what will be accepted with the best single drafter. In brackets "
+    "the share of the optimum."
+)
 EXTRA = 'pip install "draftwise[report]"'
 
 
@@ -108,7 +113,8 @@ def _subtitle(results: Results) -> str:
 
 def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
     notes = []
-    if results.clean is True:
+    replayed = any(row.engine == "replay" for row in results.rows)
+    if results.clean is True and not replayed:
         notes.append((True, "Clean run: the machine was quiet at the start and throughout."))
     if results.clean is False:
         why = "; ".join(results.busy) or "the machine was busy"

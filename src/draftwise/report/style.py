@@ -26,6 +26,7 @@ HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "+++", "|||")
 OWN = "#a9adb3"  # the target's own tokens, and rounds without a draft
 INK = "#1a1c1f"  # becomes the page's own text colour
 DPI = 130
+LONG = 32  # letters
 SCALE = 1.3  # of the picture on the page; letters of 9 points come out like its own small print
 EDGE: Any = {"edgecolor": "#ffffff", "linewidth": 0.3}
 
@@ -101,7 +102,12 @@ def stack(ax: Axes, rows: Sequence[str], parts: Mapping[str, tuple[Floats, int]]
 
 def hatch(number: int) -> str:
     """The hatching of the bar with this number, so that colour is not needed to tell bars apart."""
-    return HATCHES[number % len(HATCHES)]
+    return "//" if number < 0 else HATCHES[(number + number // len(HATCHES)) % len(HATCHES)]
+
+
+def name(ax: Axes, method: str) -> None:
+    """A method's name above its panel, its options on a line of their own where it is long."""
+    ax.set_title(method if len(method) < LONG else method.replace("?", "\n?", 1), loc="left", fontsize=8.5)
 
 
 def below(figure: Figure, ax: Axes, *, columns: int = 3) -> None:
@@ -116,6 +122,7 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     """Write the PNG; gives the same picture as SVG for the page, in the page's own ink."""
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.png", dpi=DPI, facecolor="white")
+    figure.set_layout_engine("none")  # the places are found once
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return inline(buffer.getvalue(), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 from .data import Results, Row
@@ -53,6 +54,33 @@ def methods(rows: Sequence[Row]) -> Table:
     cells = {head: [make(row) for row in rows] for head, make in columns.items()}
     kept = {head: column for head, column in cells.items() if any(cell.text != NOTHING for cell in column)}
     return Table(list(kept), list(zip(*kept.values(), strict=True)))
+
+
+def optimum(found: Sequence[Mapping[str, Any]]) -> Table:
+    """The least possible seconds of each category, and what others would have taken."""
+    heads = (
+        "category",
+        "tokens",
+        "optimum",
+        "best fixed arm",
+        "it takes",
+        "DISCO's oracle",
+        "plain decoding",
+    )
+    rows = []
+    for row in found:
+        least, fixed = float(row["optimum"]), row["best_fixed"]
+        just = min(row.get("exactly", {}).values(), default=nan)
+        arm = f"{fixed['drafter']}:{fixed['length']}" if fixed["length"] else "none"
+        taken = [_taken(seconds, least) for seconds in (fixed["seconds"], just, row["none"])]
+        first = (Cell(row["category"]), number(row["new_tokens"], 0), number(least, 2, " s"))
+        rows.append((*first, Cell(arm), *taken))
+    return Table(heads, rows)
+
+
+def _taken(seconds: float, least: float) -> Cell:
+    known = seconds == seconds and seconds > 0
+    return Cell(f"{seconds:,.2f} s ({100 * least / seconds:.0f} %)", seconds) if known else Cell(NOTHING)
 
 
 def policies(simulation: Mapping[str, Any]) -> Table:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import style
 from ..data import Results
 from ..rounds import Floats, Rounds
 from ..style import INK, below, colour, hatch, panels, stack
-from .learning import short
 from .missing import ORACLE, ROUNDS, Missing
 
 if TYPE_CHECKING:
@@ -21,57 +21,68 @@ if TYPE_CHECKING:
 def drafters(results: Results) -> Figure:
     """Which drafter was asked in which category, as shares of the rounds."""
     several = [m for m in results.adaptive(99) if len(results.rounds[m].names["drafter"]) > 1]
-    return _shares(results, several[:4], "drafter", "no rounds of a policy with several drafters")
+    if not several:
+        raise Missing("no rounds of a policy with several drafters", ROUNDS)
+    return _shares(results, several[:4], "drafter", lambda drafter: drafter, results.drafters)
 
 
 def arms(results: Results) -> Figure:
     """Which length or stop rule was chosen in which category, as shares of the rounds."""
-    rounds = results.rounds
-    several = [
-        m for m in results.adaptive(99) if len(rounds[m].names["arm"]) > len(rounds[m].names["drafter"])
-    ]
-    return _shares(results, several[:4], "arm", "no rounds of a policy over lengths or stop rules")
+    several = [m for m in results.adaptive(99) if len(set(map(manner, results.rounds[m].names["arm"]))) > 1]
+    if not several:
+        raise Missing("no rounds of a policy over lengths or stop rules", ROUNDS)
+    return _shares(results, several[:4], "arm", manner, [])
 
 
-def _shares(results: Results, methods: list[str], key: str, what: str) -> Figure:
-    if not methods:
-        raise Missing(what, ROUNDS)
-    found = list(dict.fromkeys(name for m in methods for name in results.rounds[m].names[key]))[:16]
-    order = results.drafters if key == "drafter" else found
-    numbers = {name: order.index(name) if name in order and name != "none" else -1 for name in found}
-    in_order = sorted(found, key=lambda name: numbers[name] % 99)  # no draft comes last
-    labels = dict(zip(found, short(found), strict=True))
+def manner(arm: str) -> str:
+    """How far an arm drafts, whoever does: its stop rule, else its length."""
+    rule = arm.partition("~")[2]
+    return rule or ("none" if arm == "none" else f"length {arm.rpartition(':')[2]}")
+
+
+def _shares(
+    results: Results, methods: list[str], key: str, label: Callable[[str], str], order: list[str]
+) -> Figure:
+    """A panel a method: what `label` makes of its rounds' `key`, coloured by the place in `order`."""
     categories = results.categories or [""]
+    tables = [shares(results.rounds[m], key, label, categories) for m in methods]
+    labels = list(dict.fromkeys([*order, *(name for table in tables for name in table if name != "none")]))
+    numbers = {name: i for i, name in enumerate(labels)} | {"none": -1}
+    nothing = np.zeros(len(categories))
     across = 2 if len(methods) > 1 else 1
-    figure, axes = panels(len(methods), columns=across, height=0.2 * len(categories) + 0.9)
-    for ax, method in zip(axes, methods, strict=True):
-        rounds = results.rounds[method]
-        parts = {labels[n]: (shares(rounds, key, n, categories), numbers[n]) for n in in_order}
-        stack(ax, categories, parts)
+    figure, axes = panels(len(methods), columns=across, height=0.2 * len(categories) + 1.0)
+    for ax, method, table in zip(axes, methods, tables, strict=True):
+        known = [n for n in numbers if any(n in other for other in tables)]
+        stack(ax, categories, {n: (table.get(n, nothing), numbers[n]) for n in known})
         ax.set(xlim=(0, 1), xlabel="share of the rounds")
-        ax.set_title(method, loc="left")
+        style.name(ax, method)
     below(figure, axes[0])
     return figure
 
 
-def shares(rounds: Rounds, key: str, name: str, categories: Sequence[str]) -> Floats:
-    """The share of each category's rounds whose drafter or arm is called so; 0 where there are no rounds."""
-    mine = rounds.where(key, name)
+def shares(
+    rounds: Rounds, key: str, label: Callable[[str], str], categories: Sequence[str]
+) -> dict[str, Floats]:
+    """The share that each label has in the rounds of each category; 0 where there are no rounds."""
     totals = [rounds.where("category", category) for category in categories]
-    return np.array([(mine & total).sum() / max(total.sum(), 1) for total in totals])
+    found: dict[str, Floats] = {}
+    for name in rounds.names[key]:
+        mine = rounds.where(key, name)
+        share = np.array([(mine & total).sum() / max(total.sum(), 1) for total in totals])
+        found[label(name)] = found.get(label(name), 0.0) + share
+    return found
 
 
 def lengths(results: Results) -> Figure:
     """Tokens drafted along one text against the oracle's: DISCO (arXiv 2405.04304), Figure 2."""
     if not results.oracle:
         raise Missing("the oracle's draft lengths", ORACLE)
-    methods = [
-        row.method for row in results.kinds("adaptive", "fixed") if _varies(results.rounds.get(row.method))
-    ][:3]
+    rows = [*results.kinds("adaptive"), *(row for row in results.kinds("fixed") if "~" in "".join(row.pulls))]
+    methods = [row.method for row in rows if _varies(results.rounds.get(row.method))][:3]
     shared = [p for p in results.oracle if all(p in results.rounds[m].names["prompt"] for m in methods)]
     if not methods or not shared:
         raise Missing("rounds, of a policy whose drafts vary in length, on a prompt of the oracle's", ROUNDS)
-    prompt = shared[0]
+    prompt = max(shared, key=lambda p: len(results.oracle[p]))
     figure, axes = panels(len(methods), columns=1, height=1.7)
     best = results.oracle[prompt]
     for i, (ax, method) in enumerate(zip(axes, methods, strict=True)):
@@ -87,8 +98,11 @@ def lengths(results: Results) -> Figure:
             linewidth=1.0,
         )
         ax.step(starts, rounds.drafted[mine], where="post", color=colour(i), label=method, linestyle="--")
-        ax.set(ylabel="tokens drafted", ylim=(0, None))
+        ax.set(ylabel="tokens drafted")
         ax.legend(loc="lower left", bbox_to_anchor=(0.0, 0.98), ncols=2)
+    top = max(ax.get_ylim()[1] for ax in axes)
+    for ax in axes:
+        ax.set_ylim(0, top)
     axes[-1].set_xlabel(f"token of the text (prompt {prompt})")
     return figure
 
@@ -138,7 +152,8 @@ def rewards(results: Results) -> Figure:
                 linestyle=("-", "--", "-.", ":")[i % 4],
                 label=f"{reward}, mean {drafted.mean():.2f}",
             )
-        ax.set(title=base, xlabel="tokens drafted", ylabel="share of the rounds")
+        ax.set(xlabel="tokens drafted", ylabel="share of the rounds")
+        style.name(ax, base)
         ax.legend()
     return figure
 

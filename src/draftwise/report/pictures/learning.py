@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import style
 from ..data import Finished, Results, Row
 from ..rounds import Floats, Rounds
 from ..style import INK, below, look, panels
@@ -68,7 +69,7 @@ def values(results: Results) -> Figure:
         for i, (name, (arm, (at, value))) in enumerate(zip(names, found, strict=True)):
             ax.plot(*thin(at, value), label=name, **look(_place(arm, i, rounds, results)))
         ax.set(ylabel="value" if rounds.values else "mean accepted so far", xlabel="round")
-        ax.set_title(method, loc="left")
+        style.name(ax, method)
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5)
     return figure
 
