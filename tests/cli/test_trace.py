@@ -1,0 +1,164 @@
+"""`trace`, `replay` and `oracle` at the command line: from a workload to a report, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Models, Result
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    turns = [("x", "abc def"), ("y", "hello"), ("x", "the end"), ("y", "zz top")]
+    rows = [{"question_id": i, "category": c, "turns": [t]} for i, (c, t) in enumerate(turns)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def traced(run: Run, models: Models, workload: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "trace"
+    status, _, err = run(
+        "trace",
+        "--workload",
+        str(workload),
+        "--max-new-tokens",
+        "30",
+        "--length",
+        "6",
+        "--overlap",
+        "--out",
+        str(folder),
+    )
+    assert status == 0, err
+    return folder
+
+
+def test_from_a_workload_to_results(run: Run, traced: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    status, text, err = run(
+        "replay",
+        str(traced),
+        "--policies",
+        "ucb1?length=6,static-3,metasd-ucb",
+        "--out",
+        str(out),
+        "--costs",
+        "c=0.1",
+    )
+    assert status == 0, err
+    assert text.splitlines()[0].split()[:2] == ["method", "prompts"]
+    assert [line.split()[0] for line in text.splitlines()[1:5]] == [
+        "none",
+        "ucb1?length=6",
+        "static-3",
+        "metasd-ucb",
+    ]
+    found = json.loads((out / "results.json").read_text())
+    rows = {(r["method"], r["category"]): r for r in found["results"]}
+    assert {c for _, c in rows} == {"all", "x", "y"}
+    for row in rows.values():
+        assert row["engine"] == "replay" and 0.0 < row["fraction_of_optimum"] <= 1.0
+        assert row["speedup"] == pytest.approx(rows["none", row["category"]]["seconds"] / row["seconds"])
+    assert rows["none", "all"]["new_tokens"] == 120 and rows["none", "all"]["seconds"] == pytest.approx(120.0)
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    mine = [r for r in rounds if r["method"] == "static-3"]
+    assert len(mine) == rows["static-3", "all"]["rounds"]
+    assert sum(len(r["tokens"]) for r in mine) == 120
+    assert sum(sum(r["seconds"].values()) for r in mine) == pytest.approx(rows["static-3", "all"]["seconds"])
+    assert all(0.0 <= r["overlap"] <= 1.0 and r["entropy"] for r in mine if r["drafted"])
+
+
+def test_the_oracle_beside_the_results(run: Run, traced: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run("replay", str(traced), "--policies", "ucb1?length=6", "--out", str(out), "--costs", "c=0.1")
+    status, text, _ = run("oracle", str(traced), "--costs", "c=0.1", "--out", str(out))
+    assert status == 0 and text.splitlines()[1].startswith("all")
+    found = json.loads((out / "oracle.json").read_text())
+    results = json.loads((out / "results.json").read_text())["results"]
+    least = {row["category"]: row["optimum"] for row in found["results"]}
+    for row in results:
+        assert row["fraction_of_optimum"] == pytest.approx(least[row["category"]] / row["seconds"])
+    assert sum(1 + n for _, _, n in found["lengths"]["0"]) == 30
+    status, text, _ = run("oracle", str(traced), "--json")
+    assert status == 0 and json.loads(text)["results"][0]["prompts"] == 4
+
+
+def test_measured_costs_are_the_default(run: Run, traced: Path, tmp_path: Path) -> None:
+    status, text, err = run("replay", str(traced), "--out", str(tmp_path / "out"), "--json")
+    assert status == 0, err
+    assert json.loads(text)["settings"]["costs"]["source"] == "measured"
+
+
+def test_recording_goes_on_where_it_stopped(run: Run, models: Models, workload: Path, traced: Path) -> None:
+    (traced / "000002.npz").unlink()
+    status, _, err = run("replay", str(traced), "--out", str(traced.parent / "out"))
+    assert status == 2 and "has 3 of its 4 prompts" in err and err.count("\n") == 1
+    again = ("trace", "--workload", str(workload), "--max-new-tokens", "30", "--length", "6", "--overlap")
+    status, text, _ = run(*again, "--out", str(traced), "--json")
+    assert status == 0 and json.loads(text)["resumed"] == 3
+    status, _, err = run(*again[:-1], "--out", str(traced))
+    assert status == 2 and "choose another --out" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--policies", "tapout-seq-ucb1"], "tapout-seq-ucb1: the policy drafts up to 128 tokens"),
+        (["--policies", "disco?model=x"], "disco"),
+        (["--policies", "nobody"], "unknown policy 'nobody'"),
+        (["--policies", ""], "--policies is empty"),
+        (["--costs", "nothing"], "cannot read the costs 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], said: str, run: Run, traced: Path, tmp_path: Path
+) -> None:
+    status, out, err = run("replay", str(traced), "--out", str(tmp_path / "out"), *arguments)
+    assert status == 2 and out == ""
+    assert said in err and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_no_trace_there(run: Run, tmp_path: Path) -> None:
+    for verb in (["replay", str(tmp_path), "--out", str(tmp_path / "o")], ["oracle", str(tmp_path)]):
+        status, _, err = run(*verb)
+        assert status == 2 and "cannot read the trace" in err and err.count("\n") == 1
+
+
+def test_prompts_that_do_not_fit_are_named(run: Run, models: Models, workload: Path, tmp_path: Path) -> None:
+    models.max_length = 36
+    where = ("--workload", str(workload), "--out", str(tmp_path / "t"))
+    status, text, _ = run("trace", *where, "--max-new-tokens", "30", "--length", "2")
+    assert status == 0 and text.splitlines()[0] == "left out: x 0: 7 tokens and 30 new ones, window 36"
+    status, _, err = run("trace", *where, "--max-new-tokens", "300")
+    assert status == 2 and "no prompt fits" in err
+
+
+def test_drawn_traces(run: Run, models: Models, workload: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    status, _, err = run(
+        "trace",
+        "--workload",
+        str(workload),
+        "--out",
+        str(folder),
+        "--max-new-tokens",
+        "20",
+        "--temperature",
+        "1",
+        "--seed",
+        "3",
+    )
+    assert status == 0, err
+    status, text, err = run("replay", str(folder), "--out", str(tmp_path / "o"), "--json", "--costs", "c=0.1")
+    assert status == 0, err
+    assert all("fraction_of_optimum" not in row for row in json.loads(text)["results"])
+    status, _, err = run("oracle", str(folder))
+    assert status == 2 and "record it at --temperature 0" in err
