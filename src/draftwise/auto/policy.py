@@ -49,6 +49,18 @@ class Worth:
     gain: float
 
 
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a round went as it did: the rate that seconds were priced at, what was chosen, what each drafter
+    was worth, and whether the guard had called speculation off."""
+
+    position: int
+    rate: float
+    arm: Arm
+    worths: tuple[Worth, ...]
+    paused: bool
+
+
 @dataclass(slots=True)
 class AutoPolicy:
     """Plays, in every round, the drafter and length of the most tokens net of their price; or no draft.
@@ -60,7 +72,8 @@ class AutoPolicy:
     (`Skill`): for a lookup, the length of its match; for a model, the best match that any lookup has. Every
     committed text teaches them for all drafters (`Watch`). A model whose confidence has been calibrated stops
     as soon as the chance that all is accepted so far falls below the price of one more token. `looks_up` says
-    which drafters are known by their drafts; `Watch` corrects it once it meets them.
+    which drafters are known by their drafts; `Watch` corrects it once it meets them. `reasons`, if it is a
+    list, gets one entry for every choice.
     """
 
     arms: tuple[Arm, ...]
@@ -78,6 +91,7 @@ class AutoPolicy:
     answer: float = field(default=0.0, metadata=LEARNED)
     guard: Guard = field(default_factory=Guard)
     load: Load = field(default_factory=Load)
+    reasons: list[Reason] | None = None
     places: dict[int, Place] = field(default_factory=dict)
     index: Mapping[tuple[int, int], int] = field(init=False)
 
@@ -100,12 +114,18 @@ class AutoPolicy:
     def choose(self, context: Context, rng: Random) -> Decision:
         """The arm of the highest worth at this round's hints."""
         place = self._place(context)
-        best = max(self.worths(context, place), key=lambda worth: worth.gain, default=None)
-        if best is None or best.gain <= 0.0 or not self.guard.stands():
-            return Decision(self.index[-1, 0])
-        return Decision(
-            self.index[best.drafter, best.length], 1.0, (self._stop(best.drafter, context.batch_size),)
-        )
+        worths = self.worths(context, place)
+        best = max(worths, key=lambda worth: worth.gain, default=None)
+        stands = best is None or best.gain <= 0.0 or self.guard.stands()
+        if best is None or best.gain <= 0.0 or not stands:
+            decision = Decision(self.index[-1, 0])
+        else:
+            stop = self._stop(best.drafter, context.batch_size)
+            decision = Decision(self.index[best.drafter, best.length], 1.0, (stop,))
+        if self.reasons is not None:
+            arm = self.arms[decision.arm]
+            self.reasons.append(Reason(context.position, self.rate, arm, tuple(worths), not stands))
+        return decision
 
     def worths(self, context: Context, place: Place) -> list[Worth]:
         """What every drafter in use is worth in this round, at its best length."""

@@ -10,6 +10,7 @@ import typer
 from draftwise.errors import UserError
 
 from . import show
+from .explain import reasons_of, show_reasons
 from .options import AsJson, ModelOptions, SamplingOptions, read_prompt, with_options
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ def generate(
     sampling: SamplingOptions,
     samples: Annotated[int, typer.Option("--samples", "-n", help="How many texts to draw.")] = 1,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template around the prompt.")] = False,
+    explain: Annotated[
+        bool, typer.Option(help="Also, to stderr: why the policy auto chose what it chose.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also a closing line to stderr.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -31,6 +35,7 @@ def generate(
     if samples < 1:
         raise UserError(f"--samples {samples}: ask for at least 1")
     decoder = models.load(seed=sampling.seed)
+    why = reasons_of(decoder) if explain else None
     settings = {**sampling.settings(), "chat": not raw}
     colours = show.styles(models.drafter_names)
     report = verbose or sampling.logprobs
@@ -38,6 +43,8 @@ def generate(
         _whole(decoder, text, samples, settings, colours, as_json=as_json, report=report)
     else:
         _stream(decoder, text, settings, colours, report=report)
+    if why is not None:
+        show_reasons(why, models.drafter_names)
 
 
 def _whole(

@@ -1,0 +1,74 @@
+"""Why the policy `auto` chose what it chose, stretch by stretch."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from draftwise.errors import UserError
+
+from . import show
+
+if TYPE_CHECKING:
+    from draftwise.auto.policy import Reason
+    from draftwise.decoder import Decoder
+
+STRETCH = 16  # tokens that are explained together
+
+
+def reasons_of(decoder: Decoder) -> list[Reason]:
+    """The list that the policy writes its reasons to.
+
+    Raises:
+        UserError: another policy than `auto`, which has none.
+    """
+    from draftwise.auto.policy import AutoPolicy
+
+    policy = decoder.loop.policy
+    if not isinstance(policy, AutoPolicy):
+        raise UserError("--explain: only the policy auto can say why; leave --policy out, or --explain")
+    policy.reasons = []
+    return policy.reasons
+
+
+def show_reasons(reasons: Sequence[Reason], drafters: Sequence[str]) -> None:
+    """A table on standard error: plain lines where it is no terminal."""
+    if sys.stderr.isatty():
+        table = Table("tokens", "tokens/s", "played", *drafters)
+        for row in rows(reasons, drafters):
+            table.add_row(*row)
+        show.console(stderr=True).print(table)
+        return
+    print("\t".join(("tokens", "tokens/s", "played", *drafters)), file=sys.stderr)
+    for row in rows(reasons, drafters):
+        print("\t".join(row), file=sys.stderr)
+
+
+def rows(reasons: Sequence[Reason], drafters: Sequence[str]) -> Iterator[list[str]]:
+    """One row a stretch: where, at what rate, what was played, and per drafter the mean of what it promised:
+    tokens for milliseconds, and what that was worth in tokens."""
+    for stretch, group in groupby(reasons, lambda reason: reason.position // STRETCH):
+        mine = list(group)
+        played = Counter("off" if r.paused else r.arm.name for r in mine)
+        yield [
+            f"{stretch * STRETCH}-{(stretch + 1) * STRETCH - 1}",
+            f"{sum(r.rate for r in mine) / len(mine):.0f}",
+            ", ".join(f"{name} x{n}" for name, n in played.most_common()),
+            *(_promise(mine, i) for i in range(len([d for d in drafters if d != "none"]))),
+        ]
+
+
+def _promise(reasons: Sequence[Reason], drafter: int) -> str:
+    worths = [worth for reason in reasons for worth in reason.worths if worth.drafter == drafter]
+    if not worths:
+        return "-"
+    n = len(worths)
+    tokens, seconds, gain = (
+        sum(getattr(w, key) for w in worths) / n for key in ("tokens", "seconds", "gain")
+    )
+    return f"{tokens:.1f} for {1000 * seconds:.1f} ms: {gain:+.1f}"
