@@ -19,7 +19,8 @@ from ..events import Stats
 from ..loop import Loop
 from ..roles import Drafter, Graders, Recorder, Seen, Target
 from ..state import dump, load
-from ..types import Feedback, Outcome, Request, Round, Sampling
+from ..stops import needs
+from ..types import Decision, Feedback, Outcome, Request, Round, Sampling
 from .contender import Item, Law, Sight, Text
 
 
@@ -79,12 +80,12 @@ class Watch:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder, self.reads = recorder, recorder.reads
-        self.outcomes: dict[int, list[Outcome]] = defaultdict(list)
+        self.sights: dict[int, list[tuple[Decision, Outcome]]] = defaultdict(list)
 
     def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
         """Note a round, and hand it on."""
         for seen in batch:
-            self.outcomes[seen.request.id].append(seen.outcome)
+            self.sights[seen.request.id].append((seen.decision, seen.outcome))
         return self.recorder.add(batch, graders)
 
     def close(self, request: Request) -> Sequence[Feedback]:
@@ -94,8 +95,8 @@ class Watch:
     def take(self, request: int) -> list[Sight]:
         """What was noted of a request, by round; entropies only where a rule of the round read them."""
         sights = []
-        for outcome in self.outcomes.pop(request, []):
-            read = any(s.entropy for s in outcome.signals)
+        for decision, outcome in self.sights.pop(request, []):
+            read = "entropy" in needs(decision.stops)
             entropy = tuple(round(s.entropy, 4) for s in outcome.signals if read)
             overlap = None if isnan(outcome.overlap) else round(outcome.overlap, 4)
             sights.append(Sight(entropy, overlap))
