@@ -33,12 +33,8 @@ def serve(answers: TextIO) -> None:
 
 def load(asked: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Load a model; returns what writes one text with it."""
-    llama_cpp = import_module("llama_cpp")
-    draft = None
-    if asked["lookup"]:
-        lookup = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding
-        draft = lookup(max_ngram_size=asked["ngram"], num_pred_tokens=asked["lookup"])
-    model = llama_cpp.Llama(
+    draft = _lookup(asked["lookup"], asked["ngram"]) if asked["lookup"] else None
+    model = import_module("llama_cpp").Llama(
         model_path=asked["file"],
         n_ctx=asked["context"],
         n_threads=asked["threads"],
@@ -74,6 +70,12 @@ def load(asked: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, An
         return {"tokens": tokens, "seconds": seconds, "rounds": len(passes), "drafted": drafted}
 
     return write
+
+
+def _lookup(length: int, ngram: int) -> Any:
+    """The library's own prompt lookup."""
+    lookup = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding
+    return lookup(max_ngram_size=ngram, num_pred_tokens=length)
 
 
 if __name__ == "__main__":
