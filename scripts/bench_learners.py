@@ -1,4 +1,8 @@
-"""Microseconds per choose and learn of every learner, on this machine: `python scripts/bench_learners.py`."""
+"""Microseconds per choose and learn, on this machine: `python scripts/bench_learners.py`.
+
+Every learner; whole rounds of TapOut's token level, with drafts of 1 to 16 tokens and of 1 to its cap; and
+what full information costs for each token and arm.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from random import Random
 from timeit import repeat
 from typing import Any
 
+from draftwise.catalogue import method
+from draftwise.cursors import Cursor
 from draftwise.learners.adanormalhedge import AdaNormalHedge
 from draftwise.learners.beta import BetaThompson
 from draftwise.learners.commit import ExploreThenCommit
@@ -26,6 +32,7 @@ from draftwise.learners.ucb import UCB1
 from draftwise.learners.ucbspec import UCBSpec
 from draftwise.learners.ucbtuned import UCBTuned
 from draftwise.learners.uniform import Uniform
+from draftwise.types import Context, Feedback, Grade, Outcome
 
 BANDITS: tuple[type[Any], ...] = (
     Fixed,
@@ -83,6 +90,34 @@ def expert(learner: Any, rng: Random) -> Callable[[], None]:
     return step
 
 
+def rounds_of(policy: str, longest: int, rng: Random) -> Callable[[], None]:
+    """One decision and what came of it, drafts of 1 to `longest` tokens, any number of them accepted."""
+    made, here = method(policy, ["model"]).policy, Context()
+
+    def step() -> None:
+        decision = made.choose(here, rng)
+        drafted = rng.randrange(1, longest + 1)
+        made.learn(Feedback(0, decision, (Outcome(0, rng.randrange(drafted + 1), drafted),)))
+
+    return step
+
+
+def cursor(length: int, rng: Random, *, sampled: bool) -> Callable[[], None]:
+    """One committed token for one arm; under greedy its grade is 0 or 1."""
+    one = Cursor(length)
+    grades = [
+        Grade(x, x) for x in (rng.random() if sampled else float(rng.random() < 0.6) for _ in range(997))
+    ]
+    at = 0
+
+    def step() -> None:
+        nonlocal at
+        at = (at + 1) % 997
+        one.step(grades[at])
+
+    return step
+
+
 def microseconds(step: Callable[[], None], rounds: int) -> float:
     """The fastest of five runs, per round."""
     return min(repeat(step, number=rounds, repeat=5)) / rounds * 1e6
@@ -102,6 +137,15 @@ def main() -> None:
     for kind in EXPERTS:
         for arms in (7, 64):
             print(f"{kind.__name__:20}{arms:4} arms {microseconds(expert(kind(arms), rng), rounds):8.2f} us")
+    for policy in ("tapout-seq-ucb1", "tapout-token-ucb1", "tapout-token-ts"):
+        for longest in (16, 128):
+            took = microseconds(rounds_of(policy, longest, rng), rounds // 5)
+            print(f"{policy:20}{longest:4} tokens {took:6.2f} us a round")
+    for sampled in (False, True):
+        took = microseconds(cursor(8, rng, sampled=sampled), rounds)
+        print(
+            f"{'Cursor, ' + ('sampled' if sampled else 'greedy'):20}{8:4} tokens {took:6.2f} us a token and arm"
+        )
 
 
 if __name__ == "__main__":
