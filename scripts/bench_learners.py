@@ -142,10 +142,8 @@ def main() -> None:
             took = microseconds(rounds_of(policy, longest, rng), rounds // 5)
             print(f"{policy:20}{longest:4} tokens {took:6.2f} us a round")
     for sampled in (False, True):
-        took = microseconds(cursor(8, rng, sampled=sampled), rounds)
-        print(
-            f"{'Cursor, ' + ('sampled' if sampled else 'greedy'):20}{8:4} tokens {took:6.2f} us a token and arm"
-        )
+        took, how = microseconds(cursor(8, rng, sampled=sampled), rounds), "sampled" if sampled else "greedy"
+        print(f"{'Cursor, ' + how:20}{8:4} tokens {took:6.2f} us a token and arm")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def test_an_unknown_size_of_batch_takes_the_nearest_known() -> None:
 
 
 def test_chances_are_counts_that_lean_on_their_mean() -> None:
-    skill = Skill(2, 4, memory=1.0)
+    skill = Skill(2, 4, memory=1.0, lean=4.0)
     assert skill.survival(0, 0) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
     for _ in range(3):
         skill.learn(7, 0, (1.0, 1.0, 0.0))
@@ -110,7 +110,7 @@ def test_a_text_of_its_own_kind_shows_within_a_few_drafts_and_is_forgotten_with_
     skill = Skill(1, 4)
     for _ in range(200):
         skill.learn(1, 0, (1.0, 1.0, 1.0, 1.0))
-    for _ in range(12):
+    for _ in range(20):
         skill.learn(2, 0, (0.0,))
     assert skill.survival(2, 0)[0] < 0.5 < 0.9 < skill.survival(1, 0)[0]
     skill.close(2)

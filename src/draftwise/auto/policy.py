@@ -81,7 +81,7 @@ class AutoPolicy:
     looks_up: tuple[bool, ...]
     _: KW_ONLY
     reads_hints: bool = True
-    memory: float = 0.9
+    memory: float = 0.85
     skills: list[Skill] = field(init=False, metadata=LEARNED)
     calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
     drafting: list[DraftCost] = field(init=False, metadata=LEARNED)

@@ -28,8 +28,8 @@ class Skill:
     _: KW_ONLY
     memory: float = 0.997
     own_memory: float = 0.95
-    lean: float = 4.0
-    own_lean: float = 6.0
+    lean: float = 2.0
+    own_lean: float = 12.0
     least: float = 0.02
     tested: list[list[float]] = field(default_factory=list, metadata=LEARNED)
     accepted: list[list[float]] = field(default_factory=list, metadata=LEARNED)
