@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -152,9 +152,17 @@ def test_what_cannot_be_recorded(tmp_path: Path) -> None:
     class Mute(SimDrafter):
         grade = None  # type: ignore[assignment]
 
-        def draft(self, jobs: list[Job]) -> list[Draft]:  # type: ignore[override]
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
             return [Draft.chain([1]) for _ in jobs]
 
+    class Broken(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            raise RuntimeError("out of luck\nand of lines")
+
+    broken: dict[str, Drafter] = {"odd": Broken(markov(np.eye(14)))}
+    header = header_of(models, broken, sampling, name="", workload="", prompts=1, length=2, overlap=False)
+    with pytest.raises(UserError, match=r"drafter odd failed \(RuntimeError: out of luck\): leave it out"):
+        record(models, broken, prompts(1), tmp_path / "broken", header, sampling)
     drawing = SimDrafter(markov(np.eye(14)), sampled=True)
     for one, said in ((Mute(markov(np.eye(14))), "carry no stop signals"), (drawing, "draws its tokens")):
         crew: dict[str, Drafter] = {"odd": one}

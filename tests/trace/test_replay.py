@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,3 +168,11 @@ def _counts(rounds: list[Round]) -> tuple[float, float, float]:
         sum(r.accepted for r in rounds),
         sum(len(r.tokens) for r in rounds),
     )
+
+
+def test_replays_need_no_torch() -> None:
+    code = (
+        "import sys, draftwise.trace.results, draftwise.trace.oracle, draftwise.trace.replay; "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -177,6 +177,9 @@ class Recorder:
             return make(drafter, text, length, self.ids, target=target)
         except UserError as error:
             raise UserError(f"drafter {name}: {error}; leave it out of --drafters") from None
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(f"drafter {name} failed ({said}): leave it out of --drafters") from error
 
 
 def _mixed(seed: int, number: int) -> int:
