@@ -81,7 +81,7 @@ def recorded(decoder: Decoder, sampling: Sampling, folder: Path, options: argpar
     window = decoder.loop.target.max_length
     prompts = [prompt for prompt in prompts if len(prompt.tokens) + options.new_tokens <= window]
     target, team = decoder.loop.target, decoder.loop.team.drafters
-    about: dict[str, Any] = {"name": "zoo:target", "workload": "spec-bench", "prompts": len(prompts)}
+    about: dict[str, Any] = {"name": "zoo:target", "workload": "spec-bench", "prompts": prompts}
     header = header_of(target, team, sampling, length=options.length, overlap=True, **about)
     record(target, team, prompts, folder, header, sampling)
     return Trace(folder)

@@ -126,6 +126,12 @@ def test_bad_input_is_one_line(
     assert said in err and err.startswith("error: ") and err.count("\n") == 1
 
 
+def test_a_benchmark_is_not_written_over(run: Run, traced: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    status, _, err = run("replay", str(traced), "--out", str(tmp_path))
+    assert status == 2 and "holds a benchmark: choose another --out" in err
+
+
 def test_no_trace_there(run: Run, tmp_path: Path) -> None:
     for verb in (["replay", str(tmp_path), "--out", str(tmp_path / "o")], ["oracle", str(tmp_path)]):
         status, _, err = run(*verb)

@@ -89,7 +89,7 @@ def recorded(
         sampling,
         name="sim",
         workload="w",
-        prompts=len(mine),
+        prompts=mine,
         length=length,
         overlap=overlap and sampling.greedy,
     )

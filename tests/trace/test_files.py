@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from draftwise.laws import markov
 from draftwise.roles import Drafter
 from draftwise.trace import Trace
 from draftwise.trace.files import ARRAYS, file_of
-from draftwise.trace.record import header_of, record
+from draftwise.trace.record import Prompt, header_of, record
 from draftwise.types import Draft, Job
 from tests.trace.sims import prompts, recorded, settings, target, team
 
@@ -71,6 +72,9 @@ def test_another_trace_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     recorded(tmp_path, n=2)
     with pytest.raises(UserError, match=r"holds a trace with length 8, not 4: choose another --out"):
         recorded(tmp_path, n=2, length=4)
+    other = [Prompt("0", "c0", [1, 2]), Prompt("1", "c1", [3, 4])]
+    with pytest.raises(UserError, match=r"holds a trace with digest .*: choose another --out"):
+        recorded(tmp_path, asked=other)
 
 
 def spoil(path: Path) -> None:
@@ -135,19 +139,11 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
 
 def test_what_cannot_be_recorded(tmp_path: Path) -> None:
     models, sampling = target(), settings(8)
+    about: dict[str, Any] = {"name": "", "workload": "", "prompts": prompts(1), "length": 2}
     with pytest.raises(UserError, match="--length 0: record drafts of at least 1 token"):
         recorded(tmp_path / "a", length=0, n=1)
     with pytest.raises(UserError, match="record at --temperature 0"):
-        header_of(
-            models,
-            team(),
-            settings(8, temperature=1.0),
-            name="",
-            workload="",
-            prompts=1,
-            length=2,
-            overlap=True,
-        )
+        header_of(models, team(), settings(8, temperature=1.0), overlap=True, **about)
 
     class Mute(SimDrafter):
         grade = None  # type: ignore[assignment]
@@ -160,12 +156,12 @@ def test_what_cannot_be_recorded(tmp_path: Path) -> None:
             raise RuntimeError("out of luck\nand of lines")
 
     broken: dict[str, Drafter] = {"odd": Broken(markov(np.eye(14)))}
-    header = header_of(models, broken, sampling, name="", workload="", prompts=1, length=2, overlap=False)
+    header = header_of(models, broken, sampling, overlap=False, **about)
     with pytest.raises(UserError, match=r"drafter odd failed \(RuntimeError: out of luck\): leave it out"):
         record(models, broken, prompts(1), tmp_path / "broken", header, sampling)
     drawing = SimDrafter(markov(np.eye(14)), sampled=True)
     for one, said in ((Mute(markov(np.eye(14))), "carry no stop signals"), (drawing, "draws its tokens")):
         crew: dict[str, Drafter] = {"odd": one}
-        header = header_of(models, crew, sampling, name="", workload="", prompts=1, length=2, overlap=False)
+        header = header_of(models, crew, sampling, overlap=False, **about)
         with pytest.raises(UserError, match=f"drafter odd: .*{said}.*leave it out of --drafters"):
             record(models, crew, prompts(1), tmp_path / said, header, sampling)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from draftwise.trace import Replay, Trace
 from draftwise.trace.costs import DrafterCosts
 from draftwise.trace.record import Prompt
 from draftwise.trace.stage import Stage
-from draftwise.types import Round
+from draftwise.types import Job, Request, Round, Stop
 from tests.trace.sims import COSTS, TEAM, live, recorded, replayed, settings, target, team
 
 POLICIES = [
@@ -158,6 +159,9 @@ def test_drawn_traces_refuse_what_they_do_not_know(tmp_path: Path) -> None:
     for name in ("static?stop=svip&drafter=good", "draft-all"):
         with pytest.raises(UserError, match="record at --temperature 0"):
             replayed(name, trace)
+    request = Request(0, [1], 1, settings(10, temperature=1.0), Random(0), Random(0))
+    with pytest.raises(UserError, match="record at --temperature 0"):  # a rule of the round, not of the arm
+        Stage(next(iter(trace))).draft("good", 0, Job(request, 3, (Stop("svip", 0.6),)))
     assert replayed("static?stop=svip&drafter=ngram", trace)
     assert replayed("hedgespec", trace)
 

@@ -39,7 +39,7 @@ def trace(models: Decoder, tmp_path_factory: pytest.TempPathFactory) -> Trace:
         sampling,
         name="zoo:target",
         workload="w",
-        prompts=len(prompts),
+        prompts=prompts,
         length=LENGTH,
         overlap=True,
     )

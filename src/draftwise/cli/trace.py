@@ -101,7 +101,7 @@ def trace(
         sampling,
         name=options.target,
         workload=options.workload,
-        prompts=len(prompts),
+        prompts=prompts,
         length=options.length,
         overlap=options.overlap,
     )

@@ -37,13 +37,14 @@ class Header:
     """What was recorded.
 
     `drafters` says of each by name whether it grades itself, `length` is the longest draft asked for, and
-    `overlap` says whether raw overlaps were recorded.
+    `overlap` says whether raw overlaps were recorded. `digest` is of the prompts' tokens.
     """
 
     target: str
     drafters: Mapping[str, bool]
     workload: str
     prompts: int
+    digest: str
     length: int
     max_new_tokens: int
     temperature: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
@@ -39,7 +40,7 @@ def header_of(
     *,
     name: str,
     workload: str,
-    prompts: int,
+    prompts: Sequence[Prompt],
     length: int,
     overlap: bool,
 ) -> Header:
@@ -56,7 +57,8 @@ def header_of(
         target=name,
         drafters={who: isinstance(drafter, Grader) for who, drafter in drafters.items()},
         workload=workload,
-        prompts=prompts,
+        prompts=len(prompts),
+        digest=sha256(repr([list(p.tokens) for p in prompts]).encode()).hexdigest()[:16],
         length=length,
         max_new_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,

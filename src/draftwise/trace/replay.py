@@ -16,13 +16,13 @@ from ..errors import UserError
 from ..feedback import Bandit
 from ..loop import Loop
 from ..roles import GradeJob, Scores, Seen
-from ..stops import SCORED
+from ..stops import needs
 from ..team import Team
 from ..tracks import stops_of
 from ..types import Arm, Draft, Grade, Job, Request, Round, Sampling, Seconds, Spent, Verdict
 from .costs import Costs
-from .files import Header, Recording, Trace
-from .stage import Heard, Stage
+from .files import FIELDS, Header, Recording, Trace
+from .stage import UNKNOWN, Heard, Stage
 
 
 class Target:
@@ -209,14 +209,11 @@ def check(made: Method, header: Header) -> None:
     if not header.greedy and any(
         header.drafters.get(arm.drafter, arm.drafter == TOGETHER) for arm in stopped
     ):
-        raise UserError(
-            "the policy stops drafts that a model draws, or picks where it would draw, and of drawn drafts a "
-            "trace knows only what was accepted: record at --temperature 0"
-        )
+        raise UserError(UNKNOWN)
     if "overlap" in made.recorder.reads and not header.overlap:
         raise UserError("the policy learns from block divergence: record the trace with --overlap")
-    if scored := {rule.rule for arm in arms for rule in stops_of(arm)} & SCORED:
+    if unknown := needs(tuple(rule for arm in arms for rule in stops_of(arm))) - set(FIELDS):
         raise UserError(
-            f"the rule {sorted(scored)[0]} asks a classifier about signals that a trace does not hold: "
+            f"the policy's stop rules read {', '.join(sorted(unknown))}, which a trace does not hold: "
             "measure it with `draftwise bench`"
         )

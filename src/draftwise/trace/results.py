@@ -45,6 +45,8 @@ def replayed(
             raise UserError(f"{name}: {error}") from None
     rows: list[Row] = []
     optimum: dict[int, float] = {}
+    if (out / "run.json").exists():
+        raise UserError(f"{str(out)!r} holds a benchmark: choose another --out")
     folder(out)
     part = out / "rounds.jsonl.part"
     with part.open("w", encoding="utf-8") as file:

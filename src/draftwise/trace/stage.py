@@ -8,6 +8,7 @@ from math import log
 
 from ..arms import TOGETHER
 from ..drafters.together import merged
+from ..errors import UserError
 from ..stops import factor, needs, stop
 from ..types import Draft, Job, Signals, Stop
 from .files import FIELDS, Answers, Recording
@@ -113,6 +114,8 @@ class Stage:
             lines = self.lines[name]
             if not lines.accept:
                 return lines.draft(at, job)
+            if any(rule.rule != "never" for rule in job.stops):
+                raise UserError(UNKNOWN)
             tokens = tuple(self.text[at : at + job.length])
             return Draft(tokens, _parents(len(tokens)), (1.0,) * len(tokens), lines)
         alone = Job(job.request, job.length, job.stops)
@@ -167,6 +170,10 @@ class Heard:
         return found
 
 
+UNKNOWN = (
+    "the policy stops drafts that a model draws, or picks where it would draw, and of drawn drafts a trace "
+    "knows only what was accepted: record at --temperature 0"
+)
 EMPTY = Draft()
 _QUIET: frozenset[str] = frozenset()
 _PARENTS: list[tuple[int, ...]] = [()]
