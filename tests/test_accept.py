@@ -29,6 +29,15 @@ class Opinions:
     def logprob(self, node: int, token: int) -> float:
         return 0.0
 
+    def chance(self, node: int, token: int) -> float:
+        return float(self.choices[node] == token)
+
+    def laws(self, nodes: Sequence[int]) -> None:
+        return None
+
+    def overlaps(self) -> list[float]:
+        return []
+
 
 class Uniforms(Random):
     """Gives the numbers it was made with."""

@@ -121,12 +121,12 @@ ASK = ("generate", "One two one two", "--max-new-tokens", "6", "--device", "cpu"
 def test_the_second_run_starts_from_what_the_first_learnt(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ask = (*ASK, "--drafters", "ngram,suffix", "--state", str(path))
+    ask = (*ASK, "--drafters", "ngram,suffix", "--policy", "ucb1", "--state", str(path))
     assert main(ask) == 0
     first = rounds(path)
     assert main(ask) == 0
     assert rounds(path) > first > 0
-    assert main((*ask, "--policy", "ucb1?length=3")) == 0
+    assert main((*ask[:-4], "--policy", "ucb1?length=3", *ask[-2:])) == 0
     shown = capsys.readouterr()
     assert len(set(shown.out.splitlines())) == 1, "the text does not depend on what was learnt"
     assert f"warning: state file {path} is not used: it was made with the policy 'ucb1'" in shown.err

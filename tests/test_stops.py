@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.auto.skill import Calibration
 from draftwise.errors import UserError
 from draftwise.scorers import Disco, SpecDecPlus
 from draftwise.stops import DEFAULTS, RULES, factor, needs, stop
@@ -144,6 +145,7 @@ def ones(*shape: int) -> Any:
 SCORERS: dict[str, Any] = {
     "disco": Disco(ones(1, 12), ones(1), ones(1, 1), ones(1)),
     "specdecpp": SpecDecPlus((), ones(2, 2), ones(2)),
+    "gain": Calibration(),
 }
 
 
@@ -152,7 +154,7 @@ def test_rules_read_what_they_declare(rule: str) -> None:
     how = Stop(rule, RULES[rule].default, SCORERS.get(rule))
     reads: Any = OnlyReads(needs((how,)))
     stop(how, reads, position=1, previous=reads, joint=0.5)
-    if rule == "specdecpp":
+    if rule in ("specdecpp", "gain"):
         factor(how, reads, position=1)
 
 

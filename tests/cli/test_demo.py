@@ -41,10 +41,10 @@ def test_same_text_both_ways(models: Models, run: Run) -> None:
 
 
 def test_json_adds_up(models: Models, run: Run) -> None:
-    status, out, _ = run(*SMALL, "--json", "--drafters", "suffix")
+    status, out, _ = run(*SMALL, "--json", "--drafters", "suffix", "--policy", "static-5")
     row = json.loads(out)
     assert status == 0
-    assert (row["target"], row["drafters"], row["policy"]) == ("zoo:target", ["suffix"], "auto")
+    assert (row["target"], row["drafters"], row["policy"]) == ("zoo:target", ["suffix"], "static-5")
     assert row["identical"] is True
     assert [p["new_tokens"] for p in row["prompts"]] == [20, 20, 20]
     for side in ("plain", "adaptive"):
@@ -60,7 +60,7 @@ def test_a_different_text_is_found(models: Models, run: Run, monkeypatch: pytest
         return Verdict(tuple(range(len(draft.tokens))), scores.choice(len(draft.tokens) - 1))
 
     monkeypatch.setattr("draftwise.loop.accept", believe)
-    status, out, _ = run(*SMALL, "--drafters", "ngram")
+    status, out, _ = run(*SMALL, "--drafters", "ngram", "--policy", "static-5")
     assert status == 1
     assert "Same text in 0 of 3 prompts" in out
 

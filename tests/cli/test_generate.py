@@ -74,7 +74,7 @@ def test_escape_codes_of_a_model_do_not_reach_the_terminal(
 
 
 def test_json(models: Models, run: Run) -> None:
-    status, out, err = run(*FIFTY, "--json", "--logprobs")
+    status, out, err = run(*FIFTY, "--json", "--logprobs", "--policy", "static-5")
     row = json.loads(out)
     assert (status, err) == (0, "")
     assert row["text"] == TEXT
