@@ -37,6 +37,7 @@ LMS = ["general", "code", "math", "qa", "sql", "summarization", "translation"]
 DRAFTERS = [*(f"zoo:{name}" for name in LMS), "ngram", "suffix"]
 FIXED = [f"static?length=5&drafter={name}" for name in DRAFTERS]
 POLICIES = [
+    "auto",
     "random",
     "ucb1",
     "metasd-ucb",
