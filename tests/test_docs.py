@@ -45,6 +45,11 @@ def test_commands_and_options_exist(page: Path) -> None:
     for verb in re.findall(r"(?:^|`)draftwise ([a-z]+)", text, flags=re.M):
         assert verb in command.commands, f"{page.name}: draftwise {verb}"
     known = {option for verb in command.commands.values() for option in options(verb)} | {"--strict"}
+    for script, rest in re.findall(r"`python (scripts/\w+\.py)([^`]*)`", text):
+        source = (ROOT / script).read_text()
+        for option in re.findall(r"--[a-z][a-z-]+", rest):
+            assert f'"{option}"' in source, f"{page.name}: {script} {option}"
+    text = re.sub(r"`python [^`]*`", "", text)
     for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
         assert option in known, f"{page.name}: {option}"
 
