@@ -256,17 +256,25 @@ class Dice(NgramDrafter):
         return [Draft.chain([0], probs=[1.0], dist=[np.eye(V)[0]]) for _ in jobs]
 
 
-@pytest.mark.parametrize("faulty", [Broken(TARGET), Dice()])
-def test_a_drafter_that_cannot_be_graded_leaves_and_the_others_go_on(faulty: Drafter) -> None:
-    team = drafters() | {"bad": faulty}
+@pytest.mark.parametrize(("drafter", "faults"), [(Broken(TARGET), 1), (Dice(), 0)])
+def test_the_others_go_on_without_one_that_fails_or_cannot_be_graded(drafter: Drafter, faults: int) -> None:
+    team = drafters() | {"bad": drafter}
     ear = Ear(ARMS)
     loop = Loop(SimTarget(TARGET, V), team, ear, Grading(ARMS))
     rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=60)))
-    assert loop.faults["bad"] == 1 and sum(bool(r.fault) for r in rounds) == 1
+    assert loop.faults["bad"] == faults == sum(bool(r.fault) for r in rounds)
     i = ARMS.index(Arm("bad", 3))
     assert ear.losses[-1][i] is None and all(x is not None for k, x in enumerate(ear.losses[-1]) if k != i)
     plain = [t for r in alone(ARMS[0], Sampling(max_new_tokens=60)) for t in r.tokens]
     assert [t for r in rounds for t in r.tokens] == plain
+
+
+def test_auto_keeps_a_drafter_that_cannot_be_graded() -> None:
+    best = method("auto", ["bad"])
+    loop = Loop(SimTarget(lambda history: np.eye(V)[0] * 9.0, V), {"bad": Dice()}, best.policy, best.recorder)
+    rounds = list(loop.run([PROMPT] * 3, Sampling(max_new_tokens=60)))
+    assert loop.faults["bad"] == 0 and any(r.drafted for r in rounds)
+    assert [t for r in rounds for t in r.tokens] == [0] * 180
 
 
 @pytest.mark.parametrize(

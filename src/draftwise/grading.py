@@ -16,7 +16,7 @@ from .cursors import FORMS
 from .errors import UserError
 from .roles import GradeJob, Graders, Seen
 from .stops import needs
-from .tracks import Rounds, Track, Windows, stops_of
+from .tracks import Rounds, Track, Windows
 from .types import Arm, Feedback, Grade, Request
 
 WINDOWS = ("cursor", "all", "rounds")
@@ -26,7 +26,7 @@ STRETCH = 32  # tokens that are graded, or left out, together when cursors are t
 @dataclass(slots=True)
 class Text:
     """What is known of one text: each arm's track, its losses that wait for the others', the target's
-    probability of each token from `start` on, and where played rounds began."""
+    probability of each token from `start` on, where played rounds began, and who cannot be graded here."""
 
     start: int
     tracks: list[Track]
@@ -35,6 +35,7 @@ class Text:
     probs: list[float] = field(default_factory=list)
     rounds: set[int] = field(default_factory=set)
     latest: dict[str, list[Grade]] = field(default_factory=dict)
+    mute: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class Grading:
                 self._ask_model(name, batch, graders)
             else:
                 for seen in batch:
-                    if name not in seen.request.out:
+                    if name not in seen.request.out | self.texts[seen.request.id].mute:
                         self._walk(name, seen, len(seen.request.tokens) - len(seen.tokens), None, graders)
         return [feedback for seen in batch for feedback in self._ripe(seen)]
 
@@ -119,7 +120,7 @@ class Grading:
 
     def _ask_model(self, name: str, batch: Sequence[Seen], graders: Graders) -> None:
         """One pass over the tokens that wait, of all requests that have enough of them."""
-        stops = tuple(stop for arm in self.arms if arm.drafter == name for stop in stops_of(arm))
+        stops = tuple(stop for arm in self.arms if arm.drafter == name for stop in arm.stops)
         jobs: list[tuple[Seen, GradeJob]] = []
         for seen in batch:
             request, text = seen.request, self.texts[seen.request.id]
@@ -160,18 +161,22 @@ class Grading:
                 if track.begins(played=at in text.rounds):
                     draft = self._drafted(i, seen, at, grades is None, graders)
                     if draft is None:
+                        text.mute.add(name)
                         return
                     track.begin(draft)
                 text.losses[i].extend(track.step(token, grade, chance))
 
     def _drafted(self, i: int, seen: Seen, at: int, lookup: bool, graders: Graders) -> tuple[int, ...] | None:
-        """What a lookup drafts at `at`: its draft of this very round, or one it is asked for now."""
+        """What a lookup drafts at `at`: its draft of this very round, or one it is asked for now.
+
+        None for one that failed, or that drew its tokens.
+        """
         arm, request = self.arms[i], seen.request
         if not lookup or not arm.length:
             return ()
         played = at == len(request.tokens) - len(seen.tokens) and seen.decision.arm == i
         if played and not seen.outcome.censored:
-            return seen.draft.tokens
+            return seen.draft.tokens if seen.draft.dist is None else None
         return graders.guess(arm.drafter, request, at, arm)
 
     def _live(self, text: Text, at: int) -> int:
@@ -189,7 +194,8 @@ class Grading:
     def _ripe(self, seen: Seen) -> list[Feedback]:
         """A vector of losses for each token or window that every arm in use now has one for."""
         request, text = seen.request, self.texts[seen.request.id]
-        awake = [i for i, arm in enumerate(self.arms) if arm.drafter not in request.out]
+        asleep = request.out | text.mute
+        awake = [i for i, arm in enumerate(self.arms) if arm.drafter not in asleep]
         self._finish(seen, text, awake)
         ripe = []
         while awake and all(text.losses[i] for i in awake):

@@ -135,8 +135,9 @@ class Loop:
         accepted = perf_counter()
 
         spent = self._charge(requests, drafts, draft_seconds, verified - drafted)
+        timed = all(r.rounds for r in requests)  # a pass that also read a prompt says nothing about any arm
         parts = zip(requests, decisions, drafts, scores, verdicts, written, spent, strict=True)
-        seen = [self._seen(*part) for part in parts]
+        seen = [self._seen(*part, timed=timed) for part in parts]
         feedback = self.recorder.add(seen, self.team)
         graded = perf_counter()
         self._learn(feedback, seen)
@@ -218,6 +219,8 @@ class Loop:
         verdict: Verdict,
         new: tuple[int, ...],
         spent: Spent,
+        *,
+        timed: bool,
     ) -> Seen:
         """What the round showed, before the end of the text took its share of it.
 
@@ -229,8 +232,7 @@ class Loop:
         overlap = nan
         if "overlap" in self.recorder.reads and drafted:
             overlap = sum(scores.overlaps()) / drafted
-        # The time of a pass that also read a prompt says nothing about anyone's arm.
-        known = None if any(r.rounds == 0 for r in self.open.values()) else spent
+        known = spent if timed else None
         seconds = known.draft + known.share(1 + drafted) if known else nan
         outcome = Outcome(
             decision.arm, len(verdict.path), drafted, seconds, censored, 0.0, overlap, draft.signals, known

@@ -154,7 +154,7 @@ class Graders(Protocol):
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None: ...
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
-        """The draft that `name` makes for `arm` where the text is `request.tokens[:at]`."""
+        """The draft that `name` makes for `arm` where the text is `request.tokens[:at]`, unless drawn."""
         ...
 
 

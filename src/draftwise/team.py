@@ -122,8 +122,8 @@ class Team:
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The draft that `name` makes for `arm` where the text is `request.tokens[:at]`.
 
-        None if the drafter failed, or draws its tokens: what it draws is no guide to what it would have
-        drawn, so such a drafter must have `grade`.
+        None if the drafter failed, or drew its tokens: one draw is no guide to another, so only `grade` can
+        say what such a drafter is worth.
         """
         start = perf_counter()
         try:
@@ -135,19 +135,16 @@ class Team:
         if not self._tell(name, request, at):
             return None
         view = request if at == len(request.tokens) else replace(request, tokens=request.tokens[:at])
-        stops = arm.stop if isinstance(arm.stop, tuple) else (arm.stop,)
-        job = Job(view, arm.length, stops, arm.width)
+        job = Job(view, arm.length, arm.stops, arm.width)
         try:
             (made,) = self.drafters[name].draft([job])
             fault = self._wrong(made, job)
         except Exception as error:
             fault = _said(error)
-        if not fault and made.dist is not None:
-            fault = "draws its tokens and has no `grade`, so it cannot be graded"
         if fault:
             self.fault(name, request, fault)
             return None
-        return made.tokens
+        return made.tokens if made.dist is None else None
 
     def _tell(self, name: str, request: Request, upto: int) -> bool:
         """Bring a drafter up to `upto` tokens of the text; false if it failed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .cursors import Cursor, weighted, window
-from .types import NEVER, Arm, Grade, Stop
+from .types import NEVER, Arm, Grade
 
 Chance = Callable[[int], float]
 """The target's probability of a token at the present position, before it is known which one came."""
@@ -40,11 +40,6 @@ class Track(Protocol):
     def restart(self) -> None:
         """What comes next does not follow what came before."""
         ...
-
-
-def stops_of(arm: Arm) -> tuple[Stop, ...]:
-    """An arm's stop rules, one per draft position, the last for all later ones."""
-    return arm.stop if isinstance(arm.stop, tuple) else (arm.stop,)
 
 
 class Rounds:
@@ -84,9 +79,7 @@ class Rounds:
 
     def restart(self) -> None:
         """Begin a round here."""
-        stops = (
-            (NEVER,) if self._lookup else stops_of(self._arm)
-        )  # a lookup's drafts have been stopped already
+        stops = (NEVER,) if self._lookup else self._arm.stops  # a lookup's drafts have been stopped already
         self._cursor = Cursor(self._arm.length, stops=stops, form=self._form)
         self._draft, self._at, self._begins = (), 0, 1.0
 
@@ -125,7 +118,7 @@ class Windows:
     ) -> None:
         self._arm, self._span, self._form, self._lookup = arm, span, form, lookup
         self._rounds, self._thin, self._weigh = rounds, thin, weigh
-        self._stops = (NEVER,) if lookup else stops_of(arm)  # a lookup's drafts have been stopped already
+        self._stops = (NEVER,) if lookup else arm.stops  # a lookup's drafts have been stopped already
         self._count = 0
         self._open: deque[_Window] = deque()
 
@@ -163,7 +156,7 @@ class Windows:
         return losses
 
     def restart(self) -> None:
-        """Windows may overlap a gap in nothing: the text has none."""
+        """Nothing to do: thinned windows leave no gap in the text."""
 
     def _loss(self, one: _Window) -> float:
         length = min(self._arm.length, self._span)

@@ -43,12 +43,16 @@ class Arm:
     stop: Stop | tuple[Stop, ...] = NEVER
 
     @property
+    def stops(self) -> tuple[Stop, ...]:
+        """The stop rules, one per draft position, the last for all later ones."""
+        return self.stop if isinstance(self.stop, tuple) else (self.stop,)
+
+    @property
     def name(self) -> str:
         """A short label, unique among arms that differ: `ngram:5`, `zoo:code:4~svip(0.6)`."""
         if self.length == 0:
             return "none"
-        stops = self.stop if isinstance(self.stop, tuple) else (self.stop,)
-        rules = ",".join(f"{s.rule}({s.threshold:g})" for s in stops if s.rule != "never")
+        rules = ",".join(f"{s.rule}({s.threshold:g})" for s in self.stops if s.rule != "never")
         wide = f"x{self.width}" if self.width > 1 else ""
         return f"{self.drafter}:{self.length}{wide}" + (f"~{rules}" if rules else "")
 
@@ -165,9 +169,9 @@ class Outcome:
     """What one arm did in one round, and in how many `seconds` of drafting and its share of the target pass.
 
     NaN where the round also read the prompt, so that its time says nothing about the arm; `spent`, which has
-    them apart, is then missing. `overlap` is the
-    mean of 1 - TV between the raw laws (temperature 1) of target and drafter over the drafted positions, NaN
-    unless the recorder reads it. `censored` rounds say nothing about their arm.
+    them apart, is then missing. `overlap` is the mean of 1 - TV between the raw laws (temperature 1) of
+    target and drafter over the drafted positions, NaN unless the recorder reads it. `censored` rounds say
+    nothing about their arm.
     """
 
     arm: int

@@ -9,7 +9,7 @@ from random import Random
 from ..adaptive import Adaptive
 from ..learners.learner import LEARNED, Learner
 from ..types import Arm, Context, Decision, Feedback
-from .choices import in_use, stops_of
+from .choices import in_use
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class BanditPolicy:
         arm, propensity = self._learner(context.request).choose(in_use(self.arms, context), rng)
         if self.moving and (moved := self.moving[arm]):
             return Decision(arm, propensity, (moved.stop,))
-        return Decision(arm, propensity, stops_of(self.arms[arm]))
+        return Decision(arm, propensity, self.arms[arm].stops)
 
     def learn(self, feedback: Feedback) -> None:
         """Hand the outcome to the learner that made the decision."""

@@ -9,7 +9,7 @@ from random import Random
 from ..learners.learner import LEARNED
 from ..learners.linucb import LinUCB
 from ..types import Arm, Context, Decision, Feedback
-from .choices import in_use, stops_of
+from .choices import in_use
 
 LONG_MATCH, LONG_TEXT, HIGH_ENTROPY = 16.0, 512.0, 5.0  # what brings a feature to about 1
 
@@ -46,7 +46,7 @@ class ContextPolicy:
         features.append(self.entropies.get(context.request, 0.0))
         self.features[context.request] = features
         arm, propensity = self.learner.choose(in_use(self.arms, context), rng, features)
-        return Decision(arm, propensity, stops_of(self.arms[arm]))
+        return Decision(arm, propensity, self.arms[arm].stops)
 
     def learn(self, feedback: Feedback) -> None:
         """The reward at the features that the decision was made at."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..learners.learner import LEARNED, FullInformation
 from ..types import Arm, Context, Decision, Feedback
-from .choices import in_use, stops_of
+from .choices import in_use
 
 
 @dataclass(slots=True)
@@ -36,14 +36,14 @@ class ExpertPolicy:
         learner, allowed = self._learner(context.request), in_use(self.arms, context)
         if self.play == "sample":
             arm, propensity = learner.choose(allowed, rng)
-            return Decision(arm, propensity, stops_of(self.arms[arm]))
+            return Decision(arm, propensity, self.arms[arm].stops)
         values = learner.estimates()
         arm = max(allowed, key=values.__getitem__)
         last = self.last.get(context.request, arm)
         if last in allowed and values[last] + self.margin >= values[arm]:
             arm = last
         self.last[context.request] = arm
-        return Decision(arm, 1.0, stops_of(self.arms[arm]))
+        return Decision(arm, 1.0, self.arms[arm].stops)
 
     def learn(self, feedback: Feedback) -> None:
         """Take one loss per arm, as soon as all are known."""

@@ -8,7 +8,6 @@ from random import Random
 from ..adaptive import HeuristicLength
 from ..learners.learner import LEARNED
 from ..types import Arm, Context, Decision, Feedback
-from .choices import stops_of
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class LengthPolicy:
     def choose(self, context: Context, rng: Random) -> Decision:
         """The arm of the present length."""
         arm = min(self._length(context.request).length, len(self.arms)) - 1
-        return Decision(arm, 1.0, stops_of(self.arms[arm]))
+        return Decision(arm, 1.0, self.arms[arm].stops)
 
     def learn(self, feedback: Feedback) -> None:
         """Longer or shorter."""

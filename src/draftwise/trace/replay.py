@@ -18,7 +18,6 @@ from ..loop import Loop
 from ..roles import GradeJob, Scores, Seen
 from ..stops import needs
 from ..team import Team
-from ..tracks import stops_of
 from ..types import Arm, Draft, Grade, Job, Request, Round, Sampling, Seconds, Spent, Verdict
 from .costs import Costs
 from .files import FIELDS, Header, Recording, Trace
@@ -97,7 +96,7 @@ class Cast(Team):
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The draft recorded there."""
-        job = Job(request, arm.length, stops_of(arm), arm.width)
+        job = Job(request, arm.length, arm.stops, arm.width)
         draft = self.stage.draft(name, at - request.prompt_length, job)
         self.graded_seconds += self.costs[name].draft(len(draft.tokens))
         return draft.tokens
@@ -198,9 +197,7 @@ def check(made: Method, header: Header) -> None:
     """
     arms = made.policy.arms
     longest = max(arm.length for arm in arms)
-    stopped = [
-        arm for arm in arms if arm.drafter == TOGETHER or any(s.rule != "never" for s in stops_of(arm))
-    ]
+    stopped = [arm for arm in arms if arm.drafter == TOGETHER or any(s.rule != "never" for s in arm.stops)]
     if longest > header.length:
         raise UserError(
             f"the policy drafts up to {longest} tokens and the trace holds {header.length}: record with "
@@ -212,7 +209,7 @@ def check(made: Method, header: Header) -> None:
         raise UserError(UNKNOWN)
     if "overlap" in made.recorder.reads and not header.overlap:
         raise UserError("the policy learns from block divergence: record the trace with --overlap")
-    if unknown := needs(tuple(rule for arm in arms for rule in stops_of(arm))) - set(FIELDS):
+    if unknown := needs(tuple(rule for arm in arms for rule in arm.stops)) - set(FIELDS):
         raise UserError(
             f"the policy's stop rules read {', '.join(sorted(unknown))}, which a trace does not hold: "
             "measure it with `draftwise bench`"
