@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .. import registry
 from ..auto.policy import LENGTHS, AutoPolicy
 from ..auto.watch import SHARE, Watch
+from ..auto.without import PARTS
 from ..errors import UserError
 from ..types import Arm
 from .compose import Method
@@ -14,15 +15,19 @@ from .compose import Method
 LOOKUPS = ("ngram", "suffix", "retrieval")
 
 
-def auto(drafters: Sequence[str], *, share: float = SHARE) -> Method:
+def auto(drafters: Sequence[str], *, share: float = SHARE, without: str = "") -> Method:
     """Who drafts, how far and when to stop, by measured tokens per second; or no draft at all (ours).
 
-    `share` is the part of all time that may go into watching drafters that do not play.
+    `share` is the part of all time that may go into watching drafters that do not play. `without` takes out
+    one part of the policy, to see what it is worth.
     """
     if not 0.0 <= share < 1.0:
         raise UserError(f"auto?share={share}: give a part of the time, from 0 to below 1")
+    if without and without not in PARTS:
+        raise UserError(f"auto?without={without}: choose from {', '.join(PARTS)}")
+    policy_of, watch_of = PARTS.get(without, (AutoPolicy, Watch))
     real = tuple(name for name in drafters if name != "none")
     arms = (Arm("none", 0), *(Arm(name, length) for name in real for length in LENGTHS))
     lookups = tuple(registry.parse(name).name in LOOKUPS for name in real)
-    policy = AutoPolicy(arms, real, lookups)
-    return Method(policy, Watch(policy, share))
+    policy = policy_of(arms, real, lookups)
+    return Method(policy, watch_of(policy, share))
