@@ -74,6 +74,8 @@ def test_from_a_workload_to_results(run: Run, traced: Path, tmp_path: Path) -> N
     assert sum(len(r["tokens"]) for r in mine) == 120
     assert sum(sum(r["seconds"].values()) for r in mine) == pytest.approx(rows["static-3", "all"]["seconds"])
     assert all(0.0 <= r["overlap"] <= 1.0 and r["entropy"] for r in mine if r["drafted"])
+    shown = [json.loads(line) for line in (out / "pieces.jsonl").read_text().splitlines()]
+    assert {line["category"] for line in shown} == {"x", "y"}
 
 
 def test_the_oracle_beside_the_results(run: Run, traced: Path, tmp_path: Path) -> None:

@@ -17,7 +17,13 @@ from tests.trace.sims import COSTS, prompts, settings, target, team
 
 def test_the_published_figures_are_there() -> None:
     """HedgeSpec (arXiv 2510.20064): 75.7 ms a target forward, 2.5 ms an EAGLE forward."""
-    assert profiles() == ["llama-8b-eagle"]
+    assert profiles() == [
+        "llama-70b-1b",
+        "llama-8b-1b",
+        "llama-8b-eagle",
+        "starcoder-15b-168m",
+        "vicuna-13b-68m",
+    ]
     costs = read_costs("llama-8b-eagle")
     assert costs.target(1) == costs.target(9) == 0.0757
     assert costs.of("any/model").draft(4) == pytest.approx(0.010)
@@ -67,11 +73,11 @@ def test_broken_files_are_refused_in_one_line(text: str, said: str, tmp_path: Pa
     path.write_text(text)
     with pytest.raises(UserError, match=said) as caught:
         read_costs(str(path))
-    assert "\n" not in str(caught.value) and "choose from llama-8b-eagle" in str(caught.value)
+    assert "\n" not in str(caught.value) and "choose from llama-70b-1b, llama-8b-1b" in str(caught.value)
 
 
 def test_no_such_costs() -> None:
-    with pytest.raises(UserError, match=r"No such file.*choose from llama-8b-eagle"):
+    with pytest.raises(UserError, match=r"No such file.*choose from llama-70b-1b, llama-8b-1b"):
         read_costs("nowhere.json")
     with pytest.raises(UserError, match="give seconds"):
         read_costs("c=much")

@@ -22,10 +22,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What the positions of one draft showed: the drafter's entropies in nats, and the mean 1 - TV."""
+    """What the positions of one draft showed: the drafter's entropies in nats, and the mean 1 - TV.
+
+    After the last round of a text, `values` are what the policy then thinks of its arms.
+    """
 
     entropy: tuple[float, ...] = ()
     overlap: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from time import perf_counter
 from typing import Any
@@ -22,6 +22,7 @@ from ..state import dump, load
 from ..stops import needs
 from ..types import Decision, Feedback, Outcome, Request, Round, Sampling
 from .contender import Item, Law, Sight, Text
+from .learnt import learnt
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,8 @@ def _run(loop: Loop, items: Sequence[Item], law: Law, eos: frozenset[int]) -> li
     charged = sum(r.seconds.total for mine in rounds.values() for r in mine)
     watch = loop.recorder
     sights = [watch.take(r.id) if isinstance(watch, Watch) else [] for r in requests]
+    for mine in filter(None, sights):
+        mine[-1] = replace(mine[-1], values=learnt(loop.policy))
     return [_text(rounds[r.id], s, seconds / charged) for r, s in zip(requests, sights, strict=True)]
 
 

@@ -185,4 +185,6 @@ def _round(round: Round, sight: Sight) -> Row:
         row["entropy"] = list(sight.entropy)
     if sight.overlap is not None:
         row["overlap"] = sight.overlap
+    if sight.values:
+        row["values"] = dict(sight.values)
     return row

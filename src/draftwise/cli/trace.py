@@ -88,7 +88,8 @@ def trace(
 ) -> None:
     """Record the target's text and all drafts once; `draftwise replay` then needs no models."""
     from draftwise.bench.workloads import choose, load
-    from draftwise.trace import record
+    from draftwise.trace import Trace, record
+    from draftwise.trace.samples import write_samples
 
     found = load(options.workload, seed=options.seed)
     found = choose(found, per_category=options.per_category, limit=options.limit)
@@ -107,6 +108,7 @@ def trace(
     )
     with progress("Recording") as tell:
         known = record.record(models, team, prompts, out, header, sampling, progress=tell)
+    write_samples(Trace(out), decoder.tokenizer)
     with show.waiting("Measuring what the parts of a round cost"):
         record.measured(models, team, prompts, out, header, sampling)
     if as_json:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from ..bench.learnt import learnt
 from ..bench.machine import describe
 from ..bench.results import BASELINE, summarize
 from ..catalogue import method
@@ -20,34 +21,32 @@ from .files import FIELDS, Trace, write_json
 from .fixed import NONE, Arm, exactly, fixed
 from .oracle import Best, best
 from .replay import Replay
+from .samples import pieces, read_samples
 from .stage import Stage
 
 Row = dict[str, Any]
 Tell = Callable[[int, int], None]
 """Told of prompts done, and of how many there are."""
 DIGITS = 4  # of the numbers that only pictures read
+CLOSELY, EVERY = 4, 8  # arms' values: after each round of the first texts, then after every 8th
 
 
 def replayed(
     trace: Trace, policies: Sequence[str], costs: Costs, out: Path, *, seed: int = 0, tell: Tell | None = None
 ) -> Row:
-    """Replay policies, `none` among them, and write `results.json`, `prompts.jsonl` and `rounds.jsonl`.
+    """Replay policies, `none` among them, and write `results.json`, and prompts, rounds and pieces beside it.
 
     Raises:
         UserError: an unknown policy, one that the trace does not serve, or a folder that cannot be written.
     """
     names = list(dict.fromkeys([BASELINE, *policies]))
-    loops = {}
-    for name in names:
-        try:
-            loops[name] = Replay(trace, method(name, trace.drafters), costs, seed=seed)
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from None
+    loops = {name: _loop(trace, name, costs, seed) for name in names}
     rows: list[Row] = []
     optimum: dict[int, float] = {}
     if (out / "run.json").exists():
         raise UserError(f"{str(out)!r} holds a benchmark: choose another --out")
     folder(out)
+    samples, shown = read_samples(trace.folder), []
     part = out / "rounds.jsonl.part"
     with part.open("w", encoding="utf-8") as file:
         for i, recording in enumerate(trace):
@@ -55,20 +54,42 @@ def replayed(
             if trace.header.greedy:
                 optimum[i] = best(stage, costs).seconds
             for name, loop in loops.items():
-                rounds = []
-                for number, round in enumerate(loop.play(stage)):
-                    rounds.append(round)
-                    about = {"method": name, "category": recording.category, "prompt": i, "round": number}
-                    seen = _seen(loop.team.draft_now, round.accepted)
-                    file.write(json.dumps(about | _line(round) | seen, separators=(",", ":")) + "\n")
+                about = {"method": name, "category": recording.category, "prompt": i}
+                rounds = list(_played(loop, stage, about, file))
                 rows.append(_prompt(name, i, recording.category, rounds))
+                if words := samples.get(str(i)):
+                    shown.append(about | {"pieces": pieces(words, rounds)})
             if tell:
                 tell(i + 1, len(trace))
     part.replace(out / "rounds.jsonl")
     found = _results(trace, names, rows, optimum, costs, seed)
-    (out / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    _lines(out / "prompts.jsonl", rows)
+    _lines(out / "pieces.jsonl", shown)
     write_json(out / "results.json", found)
     return found
+
+
+def _loop(trace: Trace, name: str, costs: Costs, seed: int) -> Replay:
+    try:
+        return Replay(trace, method(name, trace.drafters), costs, seed=seed)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def _played(loop: Replay, stage: Stage, about: Row, file: TextIO) -> Iterator[Round]:
+    """The rounds of one text, each written as it comes."""
+    for number, round in enumerate(loop.play(stage)):
+        line = about | {"round": number} | _line(round) | _seen(loop.team.draft_now, round.accepted)
+        if (about["prompt"] < CLOSELY or not number % EVERY) and (values := learnt(loop.policy)):
+            line["values"] = values
+        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        yield round
+
+
+def _lines(path: Path, rows: Iterable[Row]) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    part.replace(path)
 
 
 def folder(out: Path) -> None:
