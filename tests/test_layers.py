@@ -44,6 +44,7 @@ LAYERS = [
     {"statefile"},
     {"decoder", "chat"},
     {"report"},
+    {"train"},
     {"bench"},
     {"trace"},
     {"hosts", "cli"},
@@ -69,6 +70,10 @@ TORCH = {
     "drafters.states",
     "targets.hf",
     "targets.checks",
+    "train.checkpoints",
+    "train.drafter",
+    "train.losses",
+    "train.steps",
     "hosts.transformers",
     "bench.transformers",
 }

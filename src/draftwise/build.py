@@ -87,7 +87,7 @@ def _load_lm(
         raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
     try:
         theirs = load_tokenizer(path, trust_remote_code=load["trust_remote_code"])
-        _check_vocabulary(path, theirs, target_name, tokenizer)
+        check_vocabulary(path, theirs, target_name, tokenizer)
         model = load_model(path, **load)
     except UserError as error:
         if ":" in path or "/" in path or "\\" in path:
@@ -102,7 +102,7 @@ def _load_lm(
     return built
 
 
-def _check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None:
+def check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None:
     """Refuse a drafter whose token ids mean something else; ids that only one side knows are padding."""
     a, b = theirs.get_vocab(), ours.get_vocab()
     shared = a.keys() & b.keys()

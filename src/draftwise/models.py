@@ -108,7 +108,7 @@ def load_model(
         UserError: the model cannot be found or is of a kind that is not supported; names the remedy.
     """
     path = resolve(name)
-    with _quiet():
+    with quiet():
         config = _config(name, path, trust_remote_code)
         place = _device(device)
         fixed = device_map is not None or hasattr(config, "quantization_config")
@@ -150,7 +150,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     folder = Path(path)
     if folder.is_dir() and not any([*folder.glob("*token*"), *folder.glob("vocab*")]):
         raise UserError(f"model {name!r} has no tokenizer: its folder needs tokenizer.json")
-    with _quiet():
+    with quiet():
         from transformers import AutoTokenizer
 
         with _explained(name, "tokenizer"):
@@ -251,7 +251,7 @@ def _explained(name: str, what: str = "model") -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars and no warnings from Transformers and the hub, then everything as it was."""
     from transformers.utils import logging
 

@@ -11,7 +11,7 @@ import typer
 
 from draftwise.errors import UserError
 
-from . import datastore
+from . import datastore, train
 from .bench import bench
 from .chat import chat
 from .demo import demo
@@ -53,6 +53,7 @@ for verb in (
 ):
     app.command()(verb)
 app.add_typer(datastore.app, name="datastore")
+app.add_typer(train.app, name="train")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,0 +1,88 @@
+"""The model card: what a training learnt from, under which licence, and how well it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .folder import Material
+from .settings import Run, plain
+
+WHAT = {
+    "drafter": "A drafter: a small language model that guesses what the target writes.",
+    "eagle": "An EAGLE head: it guesses what the target writes from the target's own hidden states.",
+    "medusa": "Medusa heads: each guesses one later token from the target's last hidden state.",
+    "disco": "A classifier that stops drafts, as DISCO has it (arXiv 2405.04304).",
+    "specdecpp": "A classifier that stops drafts, as SpecDec++ has it (arXiv 2405.19715).",
+    "router": "A router: it picks a drafter from the prompt.",
+}
+USE = {
+    "drafter": "draftwise generate PROMPT --target {target} --drafters {out}",
+    "eagle": "draftwise generate PROMPT --target {target} --drafters eagle:{out}",
+    "medusa": "draftwise generate PROMPT --target {target} --drafters medusa:{out}",
+    "disco": "draftwise generate PROMPT --target {target} --drafters {drafter} "
+    "--policy 'disco?model={out}/model.safetensors'",
+    "specdecpp": "draftwise generate PROMPT --target {target} --drafters {drafter} "
+    "--policy 'specdecpp?model={out}/model.safetensors'",
+    "router": "draftwise generate PROMPT --target {target} --drafters {drafter} --policy router:{out}",
+}
+MEASURES = {
+    "mean_accepted": "accepted tokens a round",
+    "acceptance_rate": "accepted / drafted",
+    "f1": "F1 of 'the token is accepted'",
+    "accuracy": "right",
+}
+
+
+def card(kind: str, out: str, run: Run, results: Mapping[str, Any], material: Material | None) -> str:
+    """The text of README.md, with the metadata that Hugging Face reads at its head."""
+    options = plain(run)
+    options["data"] = [Path(name).name if Path(name).is_absolute() else name for name in run.data]
+    options.pop("answers", None)
+    drafter = options.get("drafter") or ",".join(options.get("drafters", ()))
+    use = USE[kind].format(target=run.target, out=out, drafter=drafter)
+    head = {"license": "other", "license_name": run.licence or "as the data", "tags": TAGS}
+    return "\n".join(
+        [
+            f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n",
+            f"# {out}\n",
+            f"{WHAT[kind]} Made for `{run.target}` with Draftwise.\n",
+            f"## Use\n\n```sh\n{use}\n```\n",
+            f"## Measured\n\n{_measured(results)}\n",
+            f"## Data\n\n{_data(run, material, options['data'])}\n",
+            f"## Training\n\n```yaml\n{yaml.safe_dump(options, sort_keys=False)}```\n",
+        ]
+    )
+
+
+TAGS = ["speculative-decoding", "draftwise"]
+
+
+def _measured(results: Mapping[str, Any]) -> str:
+    """What was measured before and after, on prompts held out."""
+    before, after = results.get("before") or {}, results["after"]
+    names = [name for name in MEASURES if name in after]
+    lines = ["On prompts that were held out, greedy, drafts of 5 tokens where tokens are drafted.\n"]
+    lines += ["| | before | after |", "|---|---|---|"]
+    for name in names:
+        old = f"{before[name]:.3f}" if name in before else ""
+        lines.append(f"| {MEASURES[name]} | {old} | {after[name]:.3f} |")
+    return "\n".join(lines)
+
+
+def _data(run: Run, material: Material | None, files: Sequence[str]) -> str:
+    """Files, sources and domains, with how many prompts came from each."""
+    licence = run.licence or "not stated: see the sources"
+    lines = [f"Licence of the data: {licence}.\n"]
+    if material is not None:
+        lines += [f"{len(material.answers)} answers of the target to prompts of these files:\n"]
+    lines += [f"- {name}" for name in files]
+    if material is not None:
+        lines += ["", "| source | prompts |", "|---|---|"]
+        lines += [f"| {name} | {count} |" for name, count in material.sources.items()]
+        lines += ["", "| domain | prompts |", "|---|---|"]
+        lines += [f"| {name} | {count} |" for name, count in material.domains.items()]
+    return "\n".join(lines)

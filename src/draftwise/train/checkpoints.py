@@ -1,0 +1,95 @@
+"""Checkpoints of a training: folders of Safetensors and JSON, there whole or not at all.
+
+    checkpoints/step-000100/weights.safetensors     the trained parameters, by name
+                            optimizer.safetensors   NAME.KEY for every tensor that AdamW keeps of a parameter
+                            state.json              steps done and the log so far
+
+Nothing else is needed to go on exactly: the learning rate, the order of the data and every random number
+follow from the seed and the number of the step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ..errors import UserError
+
+WHOLE = re.compile(r"step-(\d{6,})")
+
+
+def save(folder: Path, step: int, model: nn.Module, optimizer: Any, log: list[dict[str, Any]]) -> None:
+    """Write the checkpoint after `step` steps; then the one before may go."""
+    part = folder / f"step-{step:06}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    named = trained(model)
+    _write(part / "weights.safetensors", {name: p.detach() for name, p in named.items()})
+    kept = {
+        f"{name}.{key}": value
+        for name, p in named.items()
+        for key, value in optimizer.state.get(p, {}).items()
+    }
+    _write(part / "optimizer.safetensors", kept)
+    (part / "state.json").write_text(json.dumps({"step": step, "log": log}))
+    for file in part.iterdir():
+        _sync(file)
+    part.rename(folder / f"step-{step:06}")
+    for older in _found(folder)[:-1]:
+        gone = older.with_name(f"{older.name}.part")
+        older.rename(gone)  # half a folder must never look like a whole one
+        shutil.rmtree(gone)
+
+
+def restore(folder: Path, model: nn.Module, optimizer: Any) -> tuple[int, list[dict[str, Any]]]:
+    """Go back to the latest checkpoint; returns the steps done, 0 where there is none, and the log.
+
+    Raises:
+        UserError: it is damaged, or of another model.
+    """
+    found = _found(folder)
+    if not found:
+        return 0, []
+    latest = found[-1]
+    try:
+        state = json.loads((latest / "state.json").read_text())
+        weights, kept = (load_file(latest / f"{name}.safetensors") for name in ("weights", "optimizer"))
+        named = trained(model)
+        if weights.keys() != named.keys():
+            raise ValueError("it holds other parameters")
+        with torch.no_grad():
+            for name, p in named.items():
+                p.copy_(weights[name])
+        for name, p in named.items():
+            mine = {k[len(name) + 1 :]: v for k, v in kept.items() if k.rpartition(".")[0] == name}
+            optimizer.state[p] = {k: v if k == "step" else v.to(p.device) for k, v in mine.items()}
+        return int(state["step"]), list(state["log"])
+    except Exception as error:  # whatever is wrong with a damaged file, the remedy is the same
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot go on from {latest}: {said}; remove that folder to start again") from error
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training moves, by name; one that is tied stands there once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _found(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("step-*") if WHOLE.fullmatch(path.name))
+
+
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

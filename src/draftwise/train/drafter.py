@@ -1,0 +1,140 @@
+"""`draftwise train drafter`: a small model learns to guess what the target writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..models import quiet
+from .card import card
+from .curves import curves
+from .folder import Folder, Material, gather
+from .losses import agreement, distance, padded
+from .measure import acceptance
+from .settings import DrafterRun
+from .steps import take
+from .texts import Answer, Tell
+
+
+class Distillation:
+    """A drafter brought nearer to the target on the target's own answers (see `steps.Task`)."""
+
+    def __init__(self, drafter: Any, material: Material, loss: str) -> None:
+        self.model, self.material, self.kind = drafter, material, loss
+        self.size = len(material.answers)
+        self.device = drafter.device
+
+    def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
+        """The mean over the answers' tokens."""
+        q, p, tokens = self._rows([self.material.answers[i] for i in examples], teach=self.kind != "ce")
+        return distance(self.kind, q, p, tokens)
+
+    def measure(self) -> dict[str, float]:
+        """Mean overlap and agreement with the target over the tokens of the answers held out."""
+        found: list[tuple[Tensor, Tensor]] = []
+        for at in range(0, len(self.material.held_out), 16):
+            q, p, _ = self._rows(self.material.held_out[at : at + 16], teach=True)
+            if p is not None:
+                found.append(agreement(q, p))
+        overlap, same = (torch.cat(parts).mean() for parts in zip(*found, strict=True))
+        return {"overlap": float(overlap), "agreement": float(same)}
+
+    def _rows(self, batch: Sequence[Answer], *, teach: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Logits of drafter and target, shape (tokens, vocabulary), before each token of the answers."""
+        ids, guessed, first = padded(batch, self.device)
+        keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
+        q = self.model(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
+        p = None
+        if teach:
+            with torch.no_grad():
+                p = self.material.target(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
+            size = min(q.shape[-1], p.shape[-1])  # vocabularies of one family differ by padding at most
+            q, p = q[:, :size], p[:, :size]
+        return q, p, ids[:, first + 1 :][guessed]
+
+
+def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
+    """Train a drafter; interrupted, the same call goes on. Gives what `results.json` holds.
+
+    Raises:
+        UserError: an option, a file or a model that cannot be used.
+    """
+    folder = Folder(out)
+    if done := folder.claim("drafter", run):
+        return done
+    material = gather(run, folder, tell)
+    drafter, dtype = _drafter(run, material)
+    measured = {"max_new_tokens": run.max_new_tokens}
+    before = acceptance(material.target, material.tokenizer, drafter.eval(), material.measuring, **measured)
+    log = take(Distillation(drafter, material, run.loss), run, folder.checkpoints, tell)
+    tell("Measuring", 0, 1)
+    drafter = drafter.eval().to(dtype)  # what is measured is what is shipped
+    after = acceptance(material.target, material.tokenizer, drafter.float(), material.measuring, **measured)
+    results = {"train": "drafter", "before": before, "after": after, "steps": run.steps, "log": log}
+
+    def write(part: Path) -> None:
+        with quiet():
+            drafter.to(dtype).save_pretrained(part)
+            material.tokenizer.save_pretrained(part)
+        curves(log, part / "curves.png", f"{out.name}: {run.loss} to {run.target}")
+        (part / "README.md").write_text(card("drafter", out.name, run, results, material), encoding="utf-8")
+
+    folder.deliver(write)
+    folder.finish(results)
+    tell("Measuring", 1, 1)
+    return results
+
+
+def _drafter(run: DrafterRun, material: Material) -> tuple[Any, torch.dtype]:
+    """The model to train, in float32 where the target is, and the type that its weights are kept in."""
+    from ..build import check_vocabulary
+    from ..models import load_model, load_tokenizer
+
+    where = material.target.device
+    if run.start:
+        check_vocabulary(run.start, load_tokenizer(run.start), run.target, material.tokenizer)
+        trust = run.trust_remote_code
+        drafter = load_model(run.start, dtype="float32", device=where, trust_remote_code=trust)
+        return drafter, _stored(run.start)
+    return _smaller(run, material.target).to(where), torch.bfloat16
+
+
+def _stored(name: str) -> torch.dtype:
+    """The type that a model's weights have on disk."""
+    from transformers import AutoConfig
+
+    from ..models import resolve
+
+    found = AutoConfig.from_pretrained(resolve(name)).dtype
+    return found if isinstance(found, torch.dtype) else torch.float32
+
+
+def _smaller(run: DrafterRun, target: Any) -> Any:
+    """A new model of the target's kind with fewer layers and a smaller width."""
+    from transformers import AutoModelForCausalLM
+
+    config = type(target.config).from_dict(target.config.to_dict())
+    needed = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
+    if any(not hasattr(config, name) for name in needed):
+        raise UserError(
+            f"a smaller {config.model_type} cannot be made from its config: "
+            "give a model to start from (--start)"
+        )
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if run.width % head:
+        raise UserError(f"width={run.width}: the target's heads are {head} wide; give a multiple of it")
+    config.num_hidden_layers, config.hidden_size = run.layers, run.width
+    config.num_attention_heads = config.num_key_value_heads = run.width // head
+    config.intermediate_size = -(-run.width * 8 // 3 // 64) * 64
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: run.layers]
+    config.tie_word_embeddings = True
+    with torch.random.fork_rng():
+        torch.manual_seed(run.seed)
+        auto: Any = AutoModelForCausalLM  # its methods have no types
+        return auto.from_config(config, dtype=torch.float32)

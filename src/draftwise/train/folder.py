@@ -1,0 +1,124 @@
+"""The folder of one training: the model in it, and beneath `training` all that a killed run goes on from.
+
+OUT/README.md, curves.png, results.json, the model's own files
+OUT/training/run.yaml, answers.jsonl, checkpoints/
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .settings import Run, Training, plain
+from .texts import Answer, Tell, answers, encoded, prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where a training keeps what."""
+
+    out: Path
+
+    @property
+    def work(self) -> Path:
+        """What only training needs."""
+        return self.out / "training"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints, one folder each."""
+        return self.work / "checkpoints"
+
+    def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
+        """Make the folder, or go on in it; gives the results of a training that has finished.
+
+        Raises:
+            UserError: it holds another training, or something else.
+        """
+        import yaml
+
+        said = {"train": verb, **plain(run)}
+        file = self.work / "run.yaml"
+        if file.exists():
+            there = yaml.safe_load(file.read_text(encoding="utf-8"))
+            other = sorted(k for k in said.keys() | there.keys() if said.get(k) != there.get(k))
+            if other:
+                raise UserError(
+                    f"{self.out} holds a training with another {', '.join(other)}: give the same options to "
+                    "go on with it, or another --out"
+                )
+        elif self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise UserError(f"{self.out} is there and holds no training: give a new folder as --out")
+        else:
+            try:
+                self.work.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"cannot make {self.work}: {error.strerror}; give another --out") from error
+            replace(file, lambda part: part.write_text(yaml.safe_dump(said, sort_keys=False)))
+        results = self.out / "results.json"
+        return json.loads(results.read_text()) if results.exists() else None
+
+    def deliver(self, write: Callable[[Path], None]) -> None:
+        """Let something write its files elsewhere, then move them in, each whole."""
+        part = self.work / "delivery.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        write(part)
+        for file in sorted(part.iterdir()):
+            file.replace(self.out / file.name)
+        part.rmdir()
+
+    def finish(self, results: dict[str, Any]) -> None:
+        """Write the results, the last file of all: a training that has them is done."""
+        text = json.dumps(results, indent=1) + "\n"
+        replace(self.out / "results.json", lambda part: part.write_text(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a drafter learns from: the target, its answers, and prompts that are held out."""
+
+    target: Any
+    tokenizer: Any
+    answers: list[Answer]
+    held_out: list[Answer]
+    measuring: list[list[int]]
+    sources: dict[str, int]
+    domains: dict[str, int]
+
+
+def gather(run: Training, folder: Folder, tell: Tell) -> Material:
+    """Load the target, read the prompts, and let it answer them all."""
+    from ..models import load_model, load_tokenizer
+
+    to_learn, held = prompts(run)
+    tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)
+    target = load_model(run.target, device=run.device, trust_remote_code=run.trust_remote_code)
+    target.requires_grad_(False)
+    learnt = encoded(run, to_learn, target, tokenizer)
+    measuring = encoded(run, held, target, tokenizer)
+    path = Path(run.answers).expanduser() if run.answers else folder.work / "answers.jsonl"
+    known = answers(run, [*measuring, *learnt], target, tokenizer, path, tell)
+    apart = {tuple(ids) for ids in measuring}
+    return Material(
+        target=target,
+        tokenizer=tokenizer,
+        answers=[one for one in known if one.prompt not in apart],
+        held_out=[one for one in known if one.prompt in apart],
+        measuring=measuring,
+        sources=dict(Counter(p.source or "not stated" for p in [*to_learn, *held]).most_common()),
+        domains=dict(Counter(p.domain or "none" for p in [*to_learn, *held]).most_common()),
+    )
+
+
+def replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file under another name, then give it its own."""
+    part = path.with_name(f"{path.name}.part")
+    write(part)
+    part.replace(path)

@@ -1,0 +1,219 @@
+"""The options of every training: the fields of one dataclass, for the command line and a YAML file alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from ..errors import UserError
+
+R = TypeVar("R", bound="Run")
+
+COUNTS = ("max_new_tokens", "together", "steps", "batch", "checkpoint_every", "log_every", "measure_every")
+
+
+def option(default: Any, help: str) -> Any:
+    """A field with the line of help that the command line prints."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What every training reads.
+
+    Raises:
+        UserError: an option out of its range.
+    """
+
+    data: tuple[str, ...] = option((), "JSONL files of prompts, with commas between.")
+    domain: str = option("", "Only rows whose domain begins so; empty = all.")
+    limit: int = option(0, "At most so many prompts of each file, drawn by the seed; 0 = all.")
+    held_out: int = option(32, "Prompts that are not trained on, to measure with.")
+    seed: int = option(0, "The same seed, the same weights (same machine, versions and threads).")
+    target: str = option("zoo:target", "Whose text is learnt: zoo:NAME, a folder or a Hugging Face id.")
+    raw: bool = option(False, "No chat template around the prompts.")
+    trust_remote_code: bool = option(False, "Run the code in a model's folder.")
+    licence: str = option("", "The licence of the data, for the model card.")
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise UserError("no data: give --data FILE.jsonl with prompts")
+        check(self, ("limit", "seed"), lambda x: x >= 0, "give 0 or a whole number above it")
+        check(self, ("held_out",), lambda x: x >= 1, "measuring needs at least 1 prompt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training(Run):
+    """What every training on a target's answers has: how they are written, and how steps are taken."""
+
+    temperatures: tuple[float, ...] = option(
+        (0.0, 0.3, 0.7, 1.0), "The target answers every prompt once at each."
+    )
+    max_new_tokens: int = option(128, "The target's answers have at most so many tokens.")
+    together: int = option(16, "Prompts that the target answers in one batch.")
+    answers: str = option("", "A file of answers to use again, or to write. Default: in the folder made.")
+    steps: int = option(1000, "Updates of the weights.")
+    batch: int = option(16, "Answers in one update.")
+    rate: float = option(1e-3, "The highest learning rate, of AdamW.")
+    warmup: float = option(0.03, "The share of steps in which the rate rises; then it falls as a cosine.")
+    decay: float = option(0.0, "Weight decay.")
+    clip: float = option(1.0, "The largest norm of a gradient.")
+    checkpoint_every: int = option(100, "Steps between two checkpoints.")
+    log_every: int = option(10, "Steps between two points of the loss curve.")
+    measure_every: int = option(100, "Steps between two points of the acceptance curve.")
+    precision: str = option("auto", "auto, float32, or bfloat16 for the products (autocast).")
+    device: str = option("auto", "auto (a GPU where there is one) or cpu.")
+
+    def __post_init__(self) -> None:
+        super(Training, self).__post_init__()
+        if not self.temperatures:
+            raise UserError("temperatures is empty: give numbers with commas, such as 0,0.7")
+        for t in self.temperatures:
+            if not (isfinite(t) and t >= 0):
+                raise UserError(f"temperatures={t}: give 0 (greedy) or a positive number")
+        check(self, COUNTS, lambda x: x >= 1, "give a whole number of at least 1")
+        check(self, ("rate", "clip"), lambda x: x > 0 and isfinite(x), "give a positive number")
+        check(self, ("warmup",), lambda x: 0 <= x < 1, "give a share from 0 to below 1")
+        check(self, ("decay",), lambda x: x >= 0 and isfinite(x), "give 0 or a positive number")
+        choose(self, "precision", ("auto", "float32", "bfloat16"))
+        choose(self, "device", ("auto", "cpu"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterRun(Training):
+    """A drafter by self-distillation: one domain, or all of them."""
+
+    start: str = option("", "The model to start from; empty = a new one, as the target but smaller.")
+    layers: int = option(1, "Layers of a new one.")
+    width: int = option(192, "Width of a new one.")
+    loss: str = option("kl", "kl (divergence from the target), tv (total variation) or ce (its tokens).")
+
+    def __post_init__(self) -> None:
+        super(DrafterRun, self).__post_init__()
+        choose(self, "loss", ("kl", "tv", "ce"))
+        check(self, ("layers", "width"), lambda x: x >= 1, "give a whole number of at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierRun(Training):
+    """A classifier that stops drafts: DISCO's or SpecDec++'s."""
+
+    kind: str = option("disco", "disco or specdecpp.")
+    drafter: str = option("zoo:general", "The model whose drafts it stops.")
+    labels: str = option(
+        "auto", "agree (both prefer the same token), chance (of a drawn one) or overlap (1 - TV)."
+    )
+    hidden: int = option(32, "disco: width of its hidden layer; 0 = logistic regression.")
+    blocks: int = option(3, "specdecpp: residual blocks.")
+    shared: bool = option(True, "specdecpp: one block, gone through so many times.")
+    reject_weight: float = option(0.0, "Weight of rejections; 0 = 1 for disco, 6 for specdecpp.")
+    keep: float = option(0.15, "specdecpp: the chance that a token of the target's stays in the text read.")
+    rate: float = option(3e-3, "The highest learning rate, of AdamW.")
+
+    def __post_init__(self) -> None:
+        super(ClassifierRun, self).__post_init__()
+        choose(self, "kind", ("disco", "specdecpp"))
+        choose(self, "labels", ("auto", "agree", "chance", "overlap"))
+        check(self, ("hidden",), lambda x: x >= 0, "give 0 or a whole number above it")
+        check(self, ("blocks",), lambda x: 0 <= x <= 64, "give a whole number from 0 to 64")
+        check(self, ("reject_weight",), lambda x: x >= 0 and isfinite(x), "give 0 or a positive number")
+        check(self, ("keep",), lambda x: 0 <= x < 1, "give a chance from 0 to below 1")
+
+    @property
+    def what(self) -> str:
+        """The labels, with the default for this kind."""
+        return self.labels if self.labels != "auto" else {"disco": "agree"}.get(self.kind, "chance")
+
+    @property
+    def weight(self) -> float:
+        """The weight of rejections, with the default for this kind (SpecDec++ has 6)."""
+        return self.reject_weight or {"disco": 1.0}.get(self.kind, 6.0)
+
+
+def read(kind: type[R], config: Path | None, given: Mapping[str, Any]) -> R:
+    """Options from a YAML file and from the command line, which goes first.
+
+    Raises:
+        UserError: the file cannot be read, or an option is unknown or does not fit.
+    """
+    found = dict(_yaml(config)) if config else {}
+    known = get_type_hints(kind)
+    if unknown := sorted(found.keys() - known.keys()):
+        raise UserError(f"{config}: no option {unknown[0]!r}; choose from {', '.join(sorted(known))}")
+    found |= {name: value for name, value in given.items() if value is not None}
+    return kind(**{name: _fitting(name, value, known[name]) for name, value in found.items()})
+
+
+def plain(run: Run) -> dict[str, Any]:
+    """The options as YAML and JSON have them."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(run).items()}
+
+
+def check(run: Run, names: tuple[str, ...], good: Any, remedy: str) -> None:
+    """Refuse an option out of its range."""
+    for name in names:
+        if not good(getattr(run, name)):
+            raise UserError(f"{name}={getattr(run, name)}: {remedy}")
+
+
+def choose(run: Run, name: str, among: tuple[str, ...]) -> None:
+    """Refuse an option that is none of a few words."""
+    if getattr(run, name) not in among:
+        raise UserError(f"{name}={getattr(run, name)}: choose from {', '.join(among)}")
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"cannot read the options in {path}: {reason}; name a YAML file") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} has no options: write one `name: value` a line")
+    return {str(key).replace("-", "_"): value for key, value in found.items()}
+
+
+def _fitting(name: str, value: Any, kind: Any) -> Any:
+    """A value of an option's type; lists may be written with commas."""
+    if kind in (int, float):
+        return _number(name, value, kind)
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        raise UserError(f"{name}={value!r}: write true or false")
+    if kind is str:
+        if isinstance(value, str):
+            return value
+        raise UserError(f"{name}={value!r}: write a text")
+    items = [x.strip() for x in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)):
+        items = [items]
+    if any(x is None or x == "" for x in items):
+        raise UserError(f"{name} has an empty part: write A,B")
+    if kind == tuple[float, ...]:
+        return tuple(_number(name, x, float) for x in items)
+    return tuple(str(x) for x in items)
+
+
+def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
+    said = f"{name}={value!r} is not {'a whole number' if kind is int else 'a number'}: correct it"
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise UserError(said)
+    if kind is int and isinstance(value, float) and value != int(value):
+        raise UserError(said)
+    try:
+        return kind(value)
+    except ValueError:
+        raise UserError(said) from None
+
+
+def defaults(kind: type[Run]) -> dict[str, tuple[Any, str]]:
+    """Every option's default and its line of help, by name."""
+    return {f.name: (f.default, f.metadata["help"]) for f in fields(kind)}

@@ -1,0 +1,135 @@
+"""The steps of a training: every one follows from the seed, its number and the weights before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from math import ceil, cos, isfinite, pi
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+from . import checkpoints
+from .settings import Training
+
+Tell = Callable[[str, int, int], None]
+
+
+class Task(Protocol):
+    """What one kind of training brings: a module, examples, their loss, and what to measure."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained, in float32."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Examples to train on."""
+        ...
+
+    def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
+        """The mean loss of some examples."""
+        ...
+
+    def measure(self) -> dict[str, float]:
+        """How good it is on what was held out, by name: a point of the acceptance curve."""
+        ...
+
+
+def take(task: Task, run: Training, folder: Path, tell: Tell) -> list[dict[str, Any]]:
+    """Take all steps, from the latest checkpoint on; returns the log, one row a point of the curves.
+
+    Raises:
+        UserError: the loss is no longer a number, or a checkpoint cannot be used.
+    """
+    accelerator = accelerate(run)
+    parameters = list(checkpoints.trained(task.model).values())
+    fast = accelerator.device.type == "cuda"
+    optimizer = torch.optim.AdamW(parameters, lr=run.rate, weight_decay=run.decay, fused=fast)
+    done, log = checkpoints.restore(folder, task.model, optimizer)
+    optimizer = accelerator.prepare(optimizer)
+    losses: list[float] = []
+    if done == 0:
+        log.append({"step": 0, **measured(task)})
+    for step in range(done, run.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = run.rate * schedule(step, run.steps, run.warmup)
+        losses.append(_step(task, run, step, accelerator, optimizer, parameters))
+        at = step + 1
+        if at % run.log_every == 0 or at == run.steps:
+            log.append({"step": at, "loss": sum(losses) / len(losses)})
+            losses = []
+        if at % run.measure_every == 0 or at == run.steps:
+            log.append({"step": at, **measured(task)})
+        if at % run.checkpoint_every == 0 or at == run.steps:
+            losses = []  # a run that goes on from here has not seen them
+            checkpoints.save(folder, at, task.model, optimizer.optimizer, log)
+        tell("Training", at, run.steps)
+    return log
+
+
+def _step(
+    task: Task, run: Training, step: int, accelerator: Any, optimizer: Any, parameters: list[nn.Parameter]
+) -> float:
+    task.model.train()
+    rng = torch.Generator().manual_seed(_number(run.seed, "step", step))
+    # What draws from PyTorch's own generator, such as dropout, must not depend on where a run began.
+    with torch.random.fork_rng(), accelerator.autocast():
+        torch.manual_seed(_number(run.seed, "dropout", step))
+        loss = task.loss(examples(task.size, run.batch, run.seed, step), rng)
+    value = float(loss.detach())
+    if not isfinite(value):
+        raise UserError(f"the loss is {value} at step {step + 1}: lower --rate (now {run.rate:g})")
+    accelerator.backward(loss)
+    accelerator.clip_grad_norm_(parameters, run.clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return value
+
+
+@torch.no_grad()
+def measured(task: Task) -> dict[str, float]:
+    """What the task measures, with the model at rest."""
+    task.model.eval()
+    return task.measure()
+
+
+def examples(size: int, batch: int, seed: int, step: int) -> list[int]:
+    """The examples of a step: every one once in each round through the data, each round in its own order."""
+    batch = min(batch, size)
+    a_round = ceil(size / batch)
+    turn, place = divmod(step, a_round)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(_number(seed, "order", turn)))
+    found: list[int] = order[place * batch : (place + 1) * batch].tolist()
+    return found
+
+
+def schedule(step: int, steps: int, warmup: float) -> float:
+    """The learning rate as a share of its highest: up in a line, then down as half a cosine."""
+    rising = warmup * steps
+    if step < rising:
+        return (step + 1) / (rising + 1)
+    return 0.5 + 0.5 * cos(pi * (step - rising) / max(steps - rising, 1))
+
+
+def accelerate(run: Training) -> Any:
+    """Accelerate's device and precision; bfloat16 where it helps: on a GPU, or a CPU with AMX."""
+    try:
+        from accelerate import Accelerator  # type: ignore[import-untyped]
+    except ImportError:
+        raise UserError("training needs more packages: pip install 'draftwise[train]'") from None
+    on_cpu = run.device == "cpu" or not torch.cuda.is_available()
+    helps = bool(torch.cpu.get_capabilities().get("amx_bf16")) if on_cpu else torch.cuda.is_bf16_supported()
+    half = run.precision == "bfloat16" or (run.precision == "auto" and helps)
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision="bf16" if half else "no")
+    if accelerator.num_processes > 1:
+        raise UserError("training runs in one process: start it without `accelerate launch`")
+    return accelerator
+
+
+def _number(seed: int, what: str, at: int) -> int:
+    return int.from_bytes(sha256(f"{what} {seed} {at}".encode()).digest()[:7], "big")
