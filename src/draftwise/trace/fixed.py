@@ -23,7 +23,7 @@ def fixed(stage: Stage, costs: Costs) -> dict[Arm, float]:
         right: list[list[int]] = confirmed(stage, lines).tolist()
         for length in range(1, len(right) + 1):
             ask = partial(_up_to, lines, right, one.budget, length)
-            found[name, length] = _walk(stage, name, ask, costs)
+            found[name, length] = walk(stage, name, ask, costs)
     return found
 
 
@@ -36,7 +36,7 @@ def exactly(stage: Stage, costs: Costs) -> dict[str, float]:
     found = {}
     for name, lines in stage.lines.items():
         ask = partial(_just, reach(stage, lines)[0])
-        found[name] = _walk(stage, name, ask, costs)
+        found[name] = walk(stage, name, ask, costs)
     return found
 
 
@@ -51,7 +51,8 @@ def _just(right: Sequence[int], at: int) -> tuple[int, int]:
     return (right[at], right[at]) if right[at] else (-1, 0)
 
 
-def _walk(stage: Stage, name: str, ask: Ask, costs: Costs) -> float:
+def walk(stage: Stage, name: str, ask: Ask, costs: Costs) -> float:
+    """Seconds for one text if `name` drafts as `ask` says."""
     mine, prompt = costs.of(name), stage.recording.prompt.size
     at, read, seconds = 0, 0, 0.0
     while at < stage.recording.committed:

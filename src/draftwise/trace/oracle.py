@@ -57,26 +57,45 @@ def best(stage: Stage, costs: Costs) -> Best:
     Raises:
         UserError: more than 12 drafters have costs for catching up.
     """
-    behind = [name for name in stage.lines if costs.of(name).catch_up]
-    if len(behind) > MOST_BEHIND:
-        raise UserError(
-            f"{len(behind)} drafters with catch_up costs, of which the oracle can follow {MOST_BEHIND}: "
-            "record fewer drafters, or give costs without catch_up"
-        )
-    sets = _Sets(behind, costs)
-    end = stage.recording.committed
-    values = np.zeros((end + 1, sets.size))
-    choices: list[tuple[list[_Move], Whole]] = []
-    far = {name: reach(stage, lines) for name, lines in stage.lines.items()}
-    for at in range(end - 1, -1, -1):
-        moves = list(_moves(at, end, far, costs))
-        table = np.stack([sets.worth(move, values[at + move.far]) for move in moves])
-        chosen = table.argmin(0)
-        values[at] = np.take_along_axis(table, chosen[None], 0)[0]
-        choices.append((moves, chosen))
-    totals = values[0] + stage.recording.prompt.size * sets.catch_up
-    start = int(totals.argmin())
-    return Best(float(totals[start]), tuple(_path(choices[::-1], values, sets, start)))
+    return Remaining(stage, costs).best()
+
+
+class Remaining:
+    """The least seconds from every position to the end of the text, by what each drafter has read.
+
+    Raises:
+        UserError: more than 12 drafters have costs for catching up.
+    """
+
+    def __init__(self, stage: Stage, costs: Costs) -> None:
+        behind = [name for name in stage.lines if costs.of(name).catch_up]
+        if len(behind) > MOST_BEHIND:
+            raise UserError(
+                f"{len(behind)} drafters with catch_up costs, of which the oracle can follow {MOST_BEHIND}: "
+                "record fewer drafters, or give costs without catch_up"
+            )
+        self.sets, self.prompt = _Sets(behind, costs), stage.recording.prompt.size
+        end = stage.recording.committed
+        self._values = np.zeros((end + 1, self.sets.size))
+        self._choices: list[tuple[list[_Move], Whole]] = []
+        far = {name: reach(stage, lines) for name, lines in stage.lines.items()}
+        for at in range(end - 1, -1, -1):
+            moves = list(_moves(at, end, far, costs))
+            table = np.stack([self.sets.worth(move, self._values[at + move.far]) for move in moves])
+            chosen = table.argmin(0)
+            self._values[at] = np.take_along_axis(table, chosen[None], 0)[0]
+            self._choices.append((moves, chosen))
+        self._choices.reverse()
+
+    def __call__(self, at: int, read: Mapping[str, int]) -> float:
+        """Seconds from position `at` on, if each drafter has read so many tokens, the prompt's among them."""
+        return float((self._values[at] + self.sets.backlog(self.prompt + at, read)).min())
+
+    def best(self) -> Best:
+        """The least time for the whole text, with a path that takes it."""
+        totals = self._values[0] + self.sets.backlog(self.prompt, {})
+        start = int(totals.argmin())
+        return Best(float(totals[start]), tuple(_path(self._choices, self._values, self.sets, start)))
 
 
 def confirmed(stage: Stage, lines: Lines) -> Whole:
@@ -127,9 +146,15 @@ class _Sets:
         self.size = 1 << len(behind)
         self.bit = {name: 1 << i for i, name in enumerate(behind)}
         self.numbers = np.arange(self.size)
-        self.catch_up = np.zeros(self.size)
+        self.each = {name: costs.of(name).catch_up for name in behind}
+        self.catch_up = self.backlog(1, {})
+
+    def backlog(self, length: int, read: Mapping[str, int]) -> Real:
+        """Seconds in which the drafters of each set read what they have not of the first `length` tokens."""
+        seconds = np.zeros(self.size)
         for name, bit in self.bit.items():
-            self.catch_up += np.where(self.numbers & bit, costs.of(name).catch_up, 0.0)
+            seconds += np.where(self.numbers & bit, self.each[name] * (length - read.get(name, 0)), 0.0)
+        return seconds
 
     def worth(self, move: _Move, after: Real) -> Real:
         """Seconds from here to the end with this move, for each set of those who are asked from here on."""
