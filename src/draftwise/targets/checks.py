@@ -37,6 +37,11 @@ def check(model: Any) -> None:
             f"{name} ({kind}) keeps a state that cannot rewind ({what}): use it as it is, "
             "or choose a model with full or sliding-window attention only"
         )
+    if getattr(text, "alibi", False) or text.model_type == "bloom":
+        raise UserError(
+            f"{name} ({kind}) makes its ALiBi biases from a plain padding mask, which does not fit rows of "
+            "different lengths: choose a model with rotary or learned positions"
+        )
     _check_attention(model)
 
 
