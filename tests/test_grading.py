@@ -256,7 +256,14 @@ class Dice(NgramDrafter):
         return [Draft.chain([0], probs=[1.0], dist=[np.eye(V)[0]]) for _ in jobs]
 
 
-@pytest.mark.parametrize(("drafter", "faults"), [(Broken(TARGET), 1), (Dice(), 0)])
+class Fails(NgramDrafter):
+    """Has a match everywhere and raises when it is asked for a draft."""
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        raise RuntimeError("no draft")
+
+
+@pytest.mark.parametrize(("drafter", "faults"), [(Broken(TARGET), 1), (Fails(), 1), (Dice(), 0)])
 def test_the_others_go_on_without_one_that_fails_or_cannot_be_graded(drafter: Drafter, faults: int) -> None:
     team = drafters() | {"bad": drafter}
     ear = Ear(ARMS)
@@ -269,9 +276,19 @@ def test_the_others_go_on_without_one_that_fails_or_cannot_be_graded(drafter: Dr
     assert [t for r in rounds for t in r.tokens] == plain
 
 
+def test_what_a_drafter_drew_is_not_held_against_the_text() -> None:
+    ear = Ear((Arm("none", 0), Arm("dice", 3)))
+    ear.new_learner = lambda n: Fixed(n, 1)
+    zero = SimTarget(lambda history: np.eye(V)[0] * 9.0, V)
+    loop = Loop(zero, {"dice": Dice()}, ear, Grading(ear.arms))
+    rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=60)))
+    assert any(r.accepted for r in rounds) and ear.losses and all(dice is None for _, dice in ear.losses)
+
+
 def test_auto_keeps_a_drafter_that_cannot_be_graded() -> None:
     best = method("auto", ["bad"])
-    loop = Loop(SimTarget(lambda history: np.eye(V)[0] * 9.0, V), {"bad": Dice()}, best.policy, best.recorder)
+    zero = SimTarget(lambda history: np.eye(V)[0] * 9.0, V)
+    loop = Loop(zero, {"bad": Dice()}, best.policy, best.recorder)
     rounds = list(loop.run([PROMPT] * 3, Sampling(max_new_tokens=60)))
     assert loop.faults["bad"] == 0 and any(r.drafted for r in rounds)
     assert [t for r in rounds for t in r.tokens] == [0] * 180

@@ -175,7 +175,7 @@ class Grading:
         if not lookup or not arm.length:
             return ()
         played = at == len(request.tokens) - len(seen.tokens) and seen.decision.arm == i
-        if played and not seen.outcome.censored:
+        if played:
             return seen.draft.tokens if seen.draft.dist is None else None
         return graders.guess(arm.drafter, request, at, arm)
 
