@@ -96,10 +96,10 @@ class Cast(Team):
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The draft recorded there."""
-        job = Job(request, arm.length, arm.stops, arm.width)
-        draft = self.stage.draft(name, at - request.prompt_length, job)
-        self.graded_seconds += self.costs[name].draft(len(draft.tokens))
-        return draft.tokens
+        lines = self.stage.lines[name]
+        first, n = lines.ends(at - request.prompt_length, arm.length, arm.stops)
+        self.graded_seconds += self.costs[name].draft(n)
+        return tuple(lines.tokens[first : first + n])
 
     def close(self, request: Request) -> None:
         """Nothing to free."""
@@ -123,17 +123,7 @@ class Cast(Team):
             self.graded_seconds += 0.0 if job.draft else self._catch_up(name, job.request)
         if name in self.behind:
             self.read[name] = len(job.request.tokens)
-        if lines.accept:
-            return [
-                Grade(*known) for known in zip(lines.accept[first:end], lines.shared[first:end], strict=True)
-            ]
-        signals = lines.signals(job.signals) if job.signals else None
-        grades = []
-        for at in range(first, end):
-            place, n = lines.span(at, 1)
-            hit = float(n > 0 and lines.tokens[place] == text[at])
-            grades.append(Grade(hit, hit, signals[place] if signals and n else None))
-        return grades
+        return lines.grades(text, job.signals)[first:end]
 
 
 class Replay(Loop):

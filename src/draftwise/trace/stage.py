@@ -10,7 +10,7 @@ from ..arms import TOGETHER
 from ..drafters.together import merged
 from ..errors import UserError
 from ..stops import factor, needs, stop
-from ..types import Draft, Job, Signals, Stop
+from ..types import Draft, Grade, Job, Signals, Stop
 from .files import FIELDS, Answers, Recording
 
 
@@ -25,7 +25,8 @@ class Lines:
         self.hint: list[float] = answers.hint.tolist()
         self.overlap: list[float] = answers.overlap.tolist()
         self._spans: dict[int, tuple[list[int], list[int]]] = {}
-        self._signals: dict[frozenset[str], list[Signals]] = {}
+        self._signals: dict[frozenset[str], Shown] = {}
+        self._grades: dict[frozenset[str], list[Grade]] = {}
 
     def span(self, at: int, length: int) -> tuple[int, int]:
         """Where the draft of at most `length` tokens at position `at` starts, and how many it has."""
@@ -38,22 +39,42 @@ class Lines:
 
     def draft(self, at: int, job: Job) -> Draft:
         """The draft that was recorded there, ended by the job's own stop rules."""
-        first, n = self.span(at, job.length)
+        first, n = self.ends(at, job.length, job.stops)
         if not n:
             return EMPTY
-        stops = job.stops
-        names = _QUIET if len(stops) == 1 and stops[0].rule == "never" else needs(stops)
-        signals = self.signals(names)
-        if names:
-            n = _stopped(signals, first, n, stops)
         return Draft(
             tuple(self.tokens[first : first + n]),
             _parents(n),
             (),
             None,
-            tuple(signals[first : first + n]) if signals else (),
+            self.signals(_read(job.stops)).of(first, n),
             (self, first),
         )
+
+    def ends(self, at: int, length: int, stops: tuple[Stop, ...]) -> tuple[int, int]:
+        """Where that draft starts, and how many tokens the stop rules leave of it."""
+        first, n = self.span(at, length)
+        if n and (names := _read(stops)):
+            n = _stopped(self.signals(names).of(first, n), stops)
+        return first, n
+
+    def grades(self, text: Sequence[int], names: frozenset[str]) -> list[Grade]:
+        """The grade of every token of the text: of one that was drawn its chances, else hit or miss."""
+        found = self._grades.get(names)
+        if found is None:
+            found = self._grades[names] = self._graded(text, names)
+        return found
+
+    def _graded(self, text: Sequence[int], names: frozenset[str]) -> list[Grade]:
+        if self.accept:
+            return [Grade(*known) for known in zip(self.accept, self.shared, strict=True)]
+        shown, grades = self.signals(names), []
+        for at in range(len(self.answers.start)):
+            first, n = self.span(at, 1)
+            hit = float(n > 0 and self.tokens[first] == text[at])
+            seen = shown.of(first, 1) if names and n else ()
+            grades.append(Grade(hit, hit, seen[0] if seen else None))
+        return grades
 
     def chances(self, text: Sequence[int]) -> dict[tuple[int, int], float]:
         """The target's probability of each token that a lookup drafts where the text leads, by position."""
@@ -68,23 +89,44 @@ class Lines:
                         break
         return found
 
-    def signals(self, names: frozenset[str]) -> list[Signals]:
+    def signals(self, names: frozenset[str]) -> Shown:
         """The signals of all tokens as a draft carries them when rules read `names`; none for none."""
         found = self._signals.get(names)
         if found is None:
             found = self._signals[names] = self._carried(names)
         return found
 
-    def _carried(self, names: frozenset[str]) -> list[Signals]:
+    def _carried(self, names: frozenset[str]) -> Shown:
         read = [self.given.get(name) for name in ("", *names)]
         if all(fields is None for fields in read):
-            return []
+            return Shown([])
         carried = {field for fields in read for field in fields or ()}
         columns = [
             self.answers.signals[:, k].tolist() if name in carried else [0.0] * len(self.tokens)
             for k, name in enumerate(FIELDS)
         ]
-        return [Signals(*row) for row in zip(*columns, strict=True)]
+        return Shown(list(zip(*columns, strict=True)))
+
+
+class Shown:
+    """Signals of all tokens, made when a draft first has them: most tokens are in no draft of a replay."""
+
+    __slots__ = ("_made", "_rows")
+
+    def __init__(self, rows: list[tuple[float, float, float, float]]) -> None:
+        self._rows = rows
+        self._made: list[Signals | None] = [None] * len(rows)
+
+    def of(self, first: int, n: int) -> tuple[Signals, ...]:
+        """Those of `n` tokens from `first` on; nothing where none are carried."""
+        made = self._made
+        found = made[first : first + n]
+        if None in found:
+            for i in range(first, first + n):
+                if made[i] is None:
+                    made[i] = Signals(*self._rows[i])
+            found = made[first : first + n]
+        return tuple(found)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
@@ -193,13 +235,17 @@ def _depths(parents: Sequence[int]) -> list[int]:
     return depths
 
 
-def _stopped(signals: Sequence[Signals], first: int, n: int, stops: tuple[Stop, ...]) -> int:
-    """How many of `n` tokens are drafted before a rule fires, the one that makes it fire included."""
+def _read(stops: tuple[Stop, ...]) -> frozenset[str]:
+    return _QUIET if len(stops) == 1 and stops[0].rule == "never" else needs(stops)
+
+
+def _stopped(signals: Sequence[Signals], stops: tuple[Stop, ...]) -> int:
+    """How many tokens are drafted before a rule fires, the one that makes it fire included."""
     joint, previous, last = 1.0, None, len(stops) - 1
-    for position in range(n):
-        now, rule = signals[first + position], stops[position if position < last else last]
+    for position, now in enumerate(signals):
+        rule = stops[position if position < last else last]
         joint *= factor(rule, now, position=position)
         if rule.rule != "never" and stop(rule, now, position=position, previous=previous, joint=joint):
             return position + 1
         previous = now
-    return n
+    return len(signals)
