@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .errors import UserError
     from .events import Stats
     from .hosts.transformers import transformers_generate
+    from .hosts.vllm.options import vllm_config
     from .loop import Loop
     from .roles import Drafter, Policy, Target
     from .text import Piece
@@ -39,6 +40,7 @@ _HOME = {
     "UserError": "errors",
     "Stats": "events",
     "transformers_generate": "hosts.transformers",
+    "vllm_config": "hosts.vllm.options",
     "Loop": "loop",
     "Method": "catalogue",
     "method": "catalogue",
@@ -73,6 +75,7 @@ __all__ = [
     "accept",
     "method",
     "transformers_generate",
+    "vllm_config",
 ]
 
 

@@ -1,0 +1,87 @@
+"""What outlives an engine: the state file, and totals that other processes can read."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from multiprocessing.util import Finalize
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from ...catalogue import default
+from ...statefile import StateFile, usable
+from ..follow import Follower
+from .options import Options
+
+EVERY = 30.0  # seconds between two savings while texts end
+OFTEN = 1.0  # seconds between two reports of the totals
+
+
+class Keeper:
+    """Saves what the policy learns, and reports who drafted what.
+
+    Saved now and then after texts have ended, and when the engine shuts down; the totals go to a small file
+    that `draftwise.hosts.vllm.metrics` reads in vLLM's front process.
+    """
+
+    def __init__(self, follower: Follower, state: StateFile | None, report: Path) -> None:
+        self.follower, self.state, self.report = follower, state, report
+        self._saved = self._reported = monotonic()
+        self._open = 0
+        if state is not None:
+            state.load()
+
+    @classmethod
+    def of(cls, owner: Any, follower: Follower, options: Options, config: Any) -> Keeper:
+        """The keeper of an engine, which saves when its owner goes or the process ends."""
+        rank = _replica(config)
+        state = None
+        if options.state:
+            asked = Path(options.state)
+            path = usable(asked.with_name(f"{asked.stem}.{rank}{asked.suffix}") if rank else asked)
+            name = options.policy or default(options.drafters)
+            drafters = {d: d for d in options.drafters}
+            target = config.model_config.model
+            state = StateFile.of(path, follower.policy, name=name, target=target, drafters=drafters)
+        keeper = cls(follower, state, report_path(config.instance_id, rank))
+        # multiprocessing's own finalizers run in forked children too, where atexit does not.
+        Finalize(owner, keeper.end, exitpriority=10)
+        return keeper
+
+    def tick(self) -> None:
+        """To be called after every step."""
+        now, open = monotonic(), len(self.follower.open)
+        if now - self._reported >= OFTEN or not open:
+            self._reported = now
+            self.tell()
+        if open < self._open and now - self._saved >= EVERY and self.state is not None:
+            self._saved = now
+            self.state.keep()
+        self._open = open
+
+    def tell(self) -> None:
+        """Write the totals."""
+        told = json.dumps(self.follower.totals())
+        swap = self.report.with_suffix(".writing")
+        swap.write_text(told)
+        os.replace(swap, self.report)
+
+    def end(self) -> None:
+        """Save, and remove the totals."""
+        if self.state is not None:
+            self.state.keep()
+        self.report.unlink(missing_ok=True)
+
+
+def report_path(instance: str, replica: int) -> Path:
+    """Where an engine's totals are, for all processes of one vLLM on one machine."""
+    folder = Path(tempfile.gettempdir()) / f"draftwise-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"vllm-{instance}-{replica}.json"
+
+
+def _replica(config: Any) -> int:
+    parallel = config.parallel_config
+    return int(parallel.data_parallel_rank) if parallel.data_parallel_size > 1 else 0

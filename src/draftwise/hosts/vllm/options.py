@@ -1,0 +1,90 @@
+"""What vLLM is told: one class name, with Draftwise's options in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from ...catalogue import default, method
+from ...errors import UserError
+
+HOME = "draftwise.hosts.vllm.Proposer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The drafters by name, the policy, the file for what it learns, and the seed of its choices."""
+
+    drafters: tuple[str, ...] = ("ngram", "suffix")
+    policy: str = ""
+    state: str = ""
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, query: str) -> Options:
+        """Read `key=value&key=value`, the drafters with commas between them.
+
+        Raises:
+            UserError: an unknown option, or a value that does not fit.
+        """
+        known = [f.name for f in fields(cls)]
+        try:
+            given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        except ValueError:
+            raise UserError(f"cannot read {query!r}: write the options as key=value&key=value") from None
+        if unknown := sorted(given.keys() - set(known)):
+            raise UserError(f"unknown option {', '.join(unknown)}: choose from {', '.join(known)}")
+        options: dict[str, Any] = dict(given)
+        if "drafters" in given:
+            options["drafters"] = tuple(d.strip() for d in given["drafters"].split(",") if d.strip())
+        if "seed" in given:
+            try:
+                options["seed"] = int(given["seed"])
+            except ValueError:
+                raise UserError(f"seed={given['seed']}: give a whole number") from None
+        return cls(**options)
+
+    @property
+    def name(self) -> str:
+        """The class name that vLLM loads: what follows its last dot is the class, so dots are encoded."""
+        told = {"drafters": ",".join(self.drafters), "policy": self.policy, "state": self.state}
+        told |= {"seed": str(self.seed) if self.seed else ""}
+        pairs = [f"{key}={quote(value, safe=',:/')}" for key, value in told.items() if value]
+        return f"{HOME}?{'&'.join(pairs).replace('.', '%2E')}"
+
+    @property
+    def longest(self) -> int:
+        """The longest draft that the policy may ask for."""
+        policy = method(self.policy or default(self.drafters), list(self.drafters)).policy
+        return max(arm.length for arm in policy.arms)
+
+
+def vllm_config(
+    *,
+    drafters: Sequence[str] = ("ngram", "suffix"),
+    policy: str = "",
+    state: str | Path | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The `speculative_config` that puts Draftwise inside vLLM: `LLM(..., speculative_config=...)`.
+
+    Drafters, policy and the `state` file are named as for `Decoder.from_pretrained`. As JSON it is what
+    `vllm serve --speculative-config` takes. vLLM need not be installed to make it.
+
+    Raises:
+        UserError: an unknown policy or option, or one that never drafts.
+    """
+    wrong = [d for d in drafters if not isinstance(d, str) or not d or "," in d]
+    if wrong:
+        raise UserError(
+            f"drafter {wrong[0]!r}: vLLM's workers load drafters by name; give a name without comma"
+        )
+    file = "" if state is None else str(Path(state).expanduser().resolve())
+    options = Options(drafters=tuple(drafters), policy=policy, state=file, seed=seed)
+    longest = options.longest
+    if not longest:
+        raise UserError("this policy never drafts: start vLLM without a speculative_config")
+    return {"method": "custom_class", "model": options.name, "num_speculative_tokens": longest}

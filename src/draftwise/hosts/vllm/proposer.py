@@ -1,0 +1,121 @@
+"""The proposer that vLLM loads (`method="custom_class"`): every request its own drafter and length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from ...build import build_drafters
+from ...catalogue import default, method
+from ...errors import UserError
+from ...models import load_tokenizer
+from ..follow import Follower
+from ..row import Row
+from .identity import ByText
+from .keep import Keeper
+from .options import Options
+from .runner import Step, attach
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What drafters are checked against: the size of the target's vocabulary and of its window."""
+
+    vocab_size: int
+    max_length: int
+
+
+class Proposer:
+    """Drafts for all requests of a vLLM engine, as the policy decides for each.
+
+    With tensor parallelism the first rank decides: vLLM's scheduler takes its drafts and hands them to every
+    rank with the next step.
+
+    Raises:
+        UserError: fewer `num_speculative_tokens` than the policy may draft.
+    """
+
+    def __init__(self, vllm_config: Any, *, options: Options) -> None:
+        model = vllm_config.model_config
+        self.options, self.config = options, vllm_config
+        self.engine = Engine(int(model.get_vocab_size()), int(model.max_model_len))
+        most = int(vllm_config.speculative_config.num_speculative_tokens)
+        if options.longest > most:
+            raise UserError(
+                f"num_speculative_tokens={most}: the policy drafts up to {options.longest}; give that"
+            )
+        self.follower: Follower | None = None
+        self._keeper: Keeper | None = None
+        self._step: Step | None = None
+        self._by_text = ByText()
+        attach("listen")
+
+    def load_model(self, target: Any) -> None:
+        """Build the drafters and the policy, once vLLM has loaded the target; on the first rank only."""
+        if not _first_rank():
+            return
+        model, options = self.config.model_config, self.options
+        tokenizer = load_tokenizer(model.tokenizer, trust_remote_code=model.trust_remote_code)
+        device = str(next(target.parameters()).device)
+        load = {"dtype": "auto", "device": device, "trust_remote_code": model.trust_remote_code}
+        engine: Any = self.engine
+        team = build_drafters(options.drafters, engine, tokenizer, model.model, pack=True, **load)
+        chosen = method(options.policy or default(team), list(team))
+        self.follower = Follower(team, chosen, vocab_size=self.engine.vocab_size, seed=options.seed)
+        self._keeper = Keeper.of(self, self.follower, self.options, self.config)
+
+    def listen(self, step: Step) -> None:
+        """What the model runner tells before it asks."""
+        self._step = step
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: Any,
+        token_ids_cpu: Any,
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """A draft for each row of the batch; those in the middle of their prompt get none."""
+        step, self._step = self._step, None
+        if self.follower is None or self._keeper is None:
+            return [[] for _ in sampled_token_ids]
+        texts = [
+            _text(token_ids_cpu, i, int(n))
+            for i, n in enumerate(num_tokens_no_spec[: len(sampled_token_ids)])
+        ]
+        if step is not None:
+            drafts = self.follower.step(
+                step.rows(sampled_token_ids, texts, self.engine.max_length), step.alive
+            )
+        else:
+            keys = self._by_text.keys(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            drafts = self.follower.step(self._rows(keys, sampled_token_ids, num_tokens_no_spec, texts))
+        self._keeper.tick()
+        return drafts
+
+    def _rows(
+        self, keys: Sequence[int], sampled: Any, lengths: Any, texts: Sequence[Callable[[int], list[int]]]
+    ) -> list[Row]:
+        """The batch without the runner's knowledge: prompts end where a request was first met."""
+        rows = []
+        for i, (key, new) in enumerate(zip(keys, sampled, strict=True)):
+            n = int(lengths[i])
+            rows.append(Row(key, n, new, texts[i], n - len(new), self.engine.max_length - n))
+        return rows
+
+
+def _text(token_ids: Any, row: int, length: int) -> Callable[[int], list[int]]:
+    def text(start: int) -> list[int]:
+        found: list[int] = token_ids[row, start:length].tolist()
+        return found
+
+    return text
+
+
+def _first_rank() -> bool:
+    try:
+        return int(import_module("vllm.distributed").get_tensor_model_parallel_rank()) == 0
+    except (ImportError, AssertionError):  # not inside an engine
+        return True

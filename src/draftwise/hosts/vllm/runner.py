@@ -1,0 +1,79 @@
+"""What vLLM's model runner knows of a step and does not tell a proposer: request ids, budgets, ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+from ..row import Row
+
+RUNNER = "vllm.v1.worker.gpu_model_runner"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the engine, as the model runner sees it when it asks for drafts."""
+
+    runner: Any
+    scheduled: Any
+
+    def alive(self, key: object) -> bool:
+        """Whether a request is still served, if only put off."""
+        return key in self.runner.requests
+
+    def rows(
+        self, sampled: Sequence[Sequence[int]], texts: Sequence[Callable[[int], list[int]]], most: int
+    ) -> list[Row]:
+        """The batch's requests; `texts` gives each one's tokens, and no text exceeds `most` of them."""
+        batch, drafted = self.runner.input_batch, self.scheduled.scheduled_spec_decode_tokens
+        rows = []
+        for i, new in enumerate(sampled):
+            key = batch.req_ids[i]
+            length, prompt = int(batch.num_tokens_no_spec[i]), int(batch.num_prompt_tokens[i])
+            asked = self.runner.requests[key].sampling_params
+            room = most - length
+            if asked is not None and asked.max_tokens is not None:
+                room = min(room, prompt + asked.max_tokens - length)
+            rows.append(
+                Row(key, length, new, texts[i], prompt, room, len(drafted.get(key, ())), ends_of(asked))
+            )
+        return rows
+
+
+def ends_of(asked: Any) -> frozenset[int]:
+    """The tokens that end a text, by its sampling parameters."""
+    if asked is None:
+        return frozenset()
+    ends = set(asked.stop_token_ids or ())
+    if asked.eos_token_id is not None and not asked.ignore_eos:
+        ends.add(asked.eos_token_id)
+    return frozenset(ends)
+
+
+def attach(tell: str) -> bool:
+    """Have the model runner tell its proposer of every step before it asks: `drafter.<tell>(step)`.
+
+    vLLM gives a proposer no request ids (0.32, 0.33), so its runner's method is wrapped, once in a process.
+    False where there is no such runner; requests are then told apart by their texts.
+    """
+    try:
+        runner = import_module(RUNNER).GPUModelRunner
+        ask = runner.propose_draft_token_ids
+    except (ImportError, AttributeError):
+        return False
+    if getattr(ask, "draftwise", False):
+        return True
+
+    @wraps(ask)
+    def propose(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        listen = getattr(self.drafter, tell, None)
+        if listen is not None:
+            listen(Step(self, scheduler_output))
+        return ask(self, scheduler_output, *args, **kwargs)
+
+    propose.draftwise = True  # type: ignore[attr-defined]
+    runner.propose_draft_token_ids = propose
+    return True
