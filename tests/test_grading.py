@@ -234,6 +234,23 @@ def test_weighted_windows_need_no_wait() -> None:
     assert len(ear.losses) == len(uncut)
 
 
+def test_weighted_windows_are_right_on_average() -> None:
+    """Scored at a round's end by importance, or later from the tokens that came: the same in the mean."""
+    sampling = Sampling(max_new_tokens=120, temperature=1.0)
+    means = {}
+    for censored in ("weight", "wait"):
+        ear = Ear((Arm("half", 4), Arm("good", 3)))
+        ear.new_learner = Fixed
+        team = drafters() | {"half": SimDrafter(mixed(TARGET, law(5), 0.5))}
+        loop = Loop(SimTarget(TARGET, V), team, ear, Grading(ear.arms, windows="rounds", censored=censored))
+        list(loop.run([PROMPT] * 12, sampling))
+        losses = np.array([good for _, good in ear.losses], dtype=float)
+        means[censored] = losses.mean(), losses.std() / len(losses) ** 0.5
+    (weight, a), (wait, b) = means["weight"], means["wait"]
+    assert abs(weight - wait) < 4 * (a**2 + b**2) ** 0.5
+    assert 4 * a < 0.06  # sharp enough: without weights the mean is 0.1 above
+
+
 def test_where_the_text_ends_of_itself_later_terms_are_nothing() -> None:
     sampling = Sampling(max_new_tokens=500, temperature=1.0, eos=frozenset({5}))
     ear, rounds = hear(sampling, windows="all")
