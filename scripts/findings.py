@@ -1,0 +1,319 @@
+"""The papers' headline orderings, held against the bundled models: every table of docs/findings.md.
+
+    python scripts/findings.py --trace general/ --specialists specialists/ --costs trace/costs.json
+
+Both traces are replayed under each table of `--costs`, in several orders of their prompts with as many seeds.
+An ordering says that one method is faster than another: it is confirmed where the ratio of total times lies
+above 1 with its whole 95 % interval (bootstrap over prompts, both methods on the same ones), reversed where
+it lies below, and not confirmed where it holds 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwise.arms import TAPOUT_RULES
+from draftwise.catalogue import Method, method
+from draftwise.catalogue.compose import bandit
+from draftwise.learners.ucb import UCB1
+from draftwise.trace import Costs, Replay, Trace, read_costs
+from draftwise.trace.fixed import exactly, fixed
+from draftwise.trace.stage import Stage
+from draftwise.types import Arm, Stop
+
+Real = NDArray[np.float64]
+DRAWS = 2000
+THRESHOLDS = {
+    "max-confidence": (0.6, 0.8, 0.9),
+    "svip": (0.4, 0.6, 0.8),
+    "adaedl": (0.5, 0.6, 0.7),
+    "svip-difference": (0.1, 0.2, 0.4),
+    "logit-margin": (0.1, 0.2, 0.4),
+}
+"""TapOut's test with more arms, several thresholds a rule; it prints none, so these lie around its own."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a method did with each prompt, on average over the orders."""
+
+    seconds: Real
+    rounds: Real
+    accepted: Real
+
+    @property
+    def mean_accepted(self) -> float:
+        """Accepted tokens a round."""
+        return float(self.accepted.sum() / self.rounds.sum())
+
+
+@dataclass
+class World:
+    """A trace under one table of costs."""
+
+    trace: Trace
+    costs: Costs
+    label: str
+    orders: int = 5
+
+    def __post_init__(self) -> None:
+        self.stages = [Stage(recording) for recording in self.trace]
+        models = [name for name, grades in self.trace.header.drafters.items() if grades]
+        self.models, self.model = models, models[0]
+        self.costs = replace(self.costs, others=self.costs.of(self.model))  # all models are of one size
+        self.known: dict[tuple[str, tuple[str, ...]], Ran] = {}
+
+    def run(self, name: str, drafters: Sequence[str] = ()) -> Ran:
+        """A policy of the catalogue, or `thresholds`, over some of the drafters."""
+        key = name, tuple(drafters or self.trace.drafters)
+        if key not in self.known:
+            self.known[key] = self.play(lambda: made(name, key[1], self.trace.header.length))
+        return self.known[key]
+
+    def play(self, make: Callable[[], Method]) -> Ran:
+        """Every order with a seed and a policy of its own."""
+        sums = np.zeros((3, len(self.stages)))
+        for order in range(self.orders):
+            loop = Replay(self.trace, make(), self.costs, seed=order)
+            places = list(range(len(self.stages)))
+            if order:
+                Random(order).shuffle(places)
+            for at in places:
+                for round in loop.play(self.stages[at]):
+                    sums[:, at] += round.seconds.total, 1.0, round.accepted
+        return Ran(*(sums / self.orders))
+
+    @cached_property
+    def fixed(self) -> dict[tuple[str, int], Real]:
+        """Seconds of each prompt with each drafter and length."""
+        found = [fixed(stage, self.costs) for stage in self.stages]
+        return {arm: np.array([one[arm] for one in found]) for arm in found[0]}
+
+    def best_fixed(self, drafters: Sequence[str], lengths: Sequence[int]) -> tuple[str, Real]:
+        """The drafter and length of the least total, in hindsight, with the seconds of each prompt."""
+        arms = [arm for arm in self.fixed if arm[0] in drafters and arm[1] in lengths]
+        best = min(arms, key=lambda arm: self.fixed[arm].sum())
+        return f"{best[0]} {best[1]}", self.fixed[best]
+
+    def exact(self, drafter: str) -> Real:
+        """Seconds of DISCO's oracle, which drafts just what will be accepted."""
+        return np.array([exactly(stage, self.costs)[drafter] for stage in self.stages])
+
+
+def made(name: str, drafters: Sequence[str], longest: int) -> Method:
+    """A policy by its name; `thresholds` is TapOut's UCB1 over several thresholds of each rule."""
+    if name != "thresholds":
+        return method(name, drafters)
+    stops = [Stop(rule, number) for rule in TAPOUT_RULES for number in THRESHOLDS[rule]]
+    arms = tuple(Arm(drafters[0], longest, stop=stop) for stop in stops)
+    return bandit(arms, UCB1, reward="blended", per_query=False)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a claim in one world; `detail` is what differs from world to world."""
+
+    name: str
+    seconds: Real
+    accepted: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`first` takes less time than `second`, in a paper's words."""
+
+    says: str
+    first: Callable[[World], Side]
+    second: Callable[[World], Side]
+
+
+def policy(name: str, who: Callable[[World], Sequence[str]]) -> Callable[[World], Side]:
+    """A policy as one side of a claim."""
+
+    def side(world: World) -> Side:
+        ran = world.run(name, who(world))
+        return Side(f"`{name}`", ran.seconds, ran.mean_accepted)
+
+    return side
+
+
+def hindsight(who: Callable[[World], Sequence[str]], lengths: Sequence[int] = ()) -> Callable[[World], Side]:
+    """The best fixed drafter and length, chosen after the fact."""
+
+    def side(world: World) -> Side:
+        name, seconds = world.best_fixed(who(world), lengths or range(1, world.trace.header.length + 1))
+        return Side("best fixed", seconds, detail=name)
+
+    return side
+
+
+def foreseen(world: World) -> Side:
+    """DISCO's oracle with the model."""
+    return Side("DISCO's oracle", world.exact(world.model))
+
+
+def ratio(first: Real, second: Real) -> tuple[float, float, float]:
+    """Total time of the second over that of the first, with its 95 % interval over prompts."""
+    picks = np.random.default_rng(0).integers(0, len(first), (DRAWS, len(first)))
+    low, high = np.quantile(second[picks].sum(1) / first[picks].sum(1), [0.025, 0.975])
+    return float(second.sum() / first.sum()), float(low), float(high)
+
+
+def verdict(low: float, high: float) -> str:
+    """Of an ordering, by the interval of its ratio."""
+    return "confirmed" if low > 1.0 else "reversed" if high < 1.0 else "not confirmed"
+
+
+def model(world: World) -> list[str]:
+    """The one model drafter that stop rules need."""
+    return [world.model]
+
+
+def models(world: World) -> list[str]:
+    """All model drafters."""
+    return world.models
+
+
+def everyone(world: World) -> list[str]:
+    """All drafters."""
+    return world.trace.drafters
+
+
+def tapout(longest: int) -> list[Claim]:
+    """TapOut's, arXiv 2511.02017, on one model drafter."""
+    seq = policy(f"tapout-seq-ucb1?length={longest}", model)
+
+    def than(says: str, name: str) -> Claim:
+        return Claim(says, seq, policy(name, model))
+
+    return [
+        than("sequence level beats token level (UCB1)", f"tapout-token-ucb1?length={longest}"),
+        than("sequence level beats token level (Thompson)", f"tapout-token-ts?length={longest}"),
+        than("sequence-level UCB1 beats Static-6", "static-6"),
+        than("the blended reward beats the simple one", f"tapout-seq-ucb1?length={longest}&reward=simple"),
+        than("UCB1 beats UCB-Tuned", f"tapout-seq-ucbtuned?length={longest}"),
+        than("more thresholds as arms are worse", "thresholds"),
+    ]
+
+
+def metasd() -> list[Claim]:
+    """MetaSD's, arXiv 2604.05417, on all model drafters."""
+    ucb = policy("metasd-ucb", models)
+    return [
+        Claim("UCB beats EXP3", ucb, policy("metasd-exp3", models)),
+        Claim("UCB beats sequential halving", ucb, policy("metasd-sh", models)),
+        Claim(
+            "block divergence beats block efficiency",
+            ucb,
+            policy("metasd-ucb?reward=block-efficiency", models),
+        ),
+        Claim(
+            "the same with UCB1's own radius",
+            policy("metasd-ucb?beta=1", models),
+            policy("metasd-ucb?beta=1&reward=block-efficiency", models),
+        ),
+        Claim("UCB beats the best single drafter", ucb, hindsight(models, (5,))),
+    ]
+
+
+def banditspec() -> list[Claim]:
+    """BanditSpec's, arXiv 2505.15141, on all drafters."""
+    ucb = policy("ucbspec", everyone)
+    return [
+        Claim("UCBSpec beats EXP3Spec", ucb, policy("exp3spec", everyone)),
+        Claim("UCBSpec beats the best single drafter", ucb, hindsight(everyone, (5,))),
+        Claim(
+            "with a tenth of its radius",
+            policy("ucbspec?strength=0.1", everyone),
+            hindsight(everyone, (5,)),
+        ),
+    ]
+
+
+def hedgespec() -> list[Claim]:
+    """HedgeSpec's, arXiv 2510.20064, on more and more model drafters, and with less grading."""
+    sizes = (2, 3, 5, 7)
+
+    def some(n: int, world: World) -> list[str]:
+        return world.models[:n]
+
+    found = [
+        Claim(
+            f"HedgeSpec beats UCBSpec, {n} models",
+            policy("hedgespec", partial(some, n)),
+            policy("ucbspec", partial(some, n)),
+        )
+        for n in sizes
+    ]
+    rare = policy("hedgespec?every=16", models)
+    return [*found, Claim("graded every 16 tokens, all models", rare, policy("ucbspec", models))]
+
+
+def disco(longest: int) -> list[Claim]:
+    """DISCO's, arXiv 2405.04304, on one model drafter."""
+    best = hindsight(model)
+    heuristic = policy(f"hf-heuristic?start=5&longest={longest}", model)
+    return [
+        Claim("the oracle beats the best static length", foreseen, best),
+        Claim("the best static length beats the heuristic", best, heuristic),
+        Claim("the oracle beats the heuristic", foreseen, heuristic),
+    ]
+
+
+def table(claims: Sequence[Claim], worlds: Sequence[World]) -> Iterator[str]:
+    """Claims as a table in Markdown: ratio of times, verdict, and accepted tokens a round of both sides."""
+    costs = "".join(f" {world.label}: second's time over first's | verdict |" for world in worlds)
+    yield f"| ordering | first | second |{costs} accepted |"
+    yield "|---|---|---|" + "---|---|" * len(worlds) + "---|"
+    for claim in claims:
+        sides = [(claim.first(world), claim.second(world)) for world in worlds]
+        cells = "".join(f" {_cell(*pair)} |" for pair in sides)
+        first, second = sides[0]
+        shown = " and ".join("-" if a is None else f"{a:.2f}" for a in (first.accepted, second.accepted))
+        print(claim.says, file=sys.stderr, flush=True)
+        yield f"| {claim.says} | {first.name} | {second.name} |{cells} {shown} |"
+
+
+def _cell(first: Side, second: Side) -> str:
+    value, low, high = ratio(first.seconds, second.seconds)
+    which = "".join(f", `{side.detail}`" for side in (first, second) if side.detail)
+    return f"{value:.3f} ({low:.3f} to {high:.3f}){which} | {verdict(low, high)}"
+
+
+def main() -> None:
+    """Print the tables of all papers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--trace", type=Path, required=True, help="one model and lookups, greedy")
+    parser.add_argument("--specialists", type=Path, help="several models, recorded with --overlap")
+    parser.add_argument("--costs", action="append", required=True, help="may be repeated")
+    parser.add_argument("--orders", type=int, default=5)
+    options = parser.parse_args()
+    costs = [(text, read_costs(text)) for text in options.costs]
+    plain = Trace(options.trace)
+    worlds = [World(plain, c, c.name or "measured", options.orders) for _, c in costs]
+    longest = plain.header.length
+    sections = [("TapOut", tapout(longest), worlds), ("DISCO", disco(longest), worlds)]
+    sections.append(("BanditSpec", banditspec(), worlds))
+    if options.specialists:
+        several = Trace(options.specialists)
+        wide = [World(several, c, c.name or "measured", options.orders) for _, c in costs]
+        sections += [("BanditSpec, with specialists", banditspec(), wide), ("MetaSD", metasd(), wide)]
+        sections.append(("HedgeSpec", hedgespec(), wide))
+    for title, claims, where in sections:
+        print(f"\n## {title}\n\n{len(where[0].stages)} prompts.\n", flush=True)
+        for line in table(claims, where):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

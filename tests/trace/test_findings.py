@@ -1,0 +1,80 @@
+"""The script of docs/findings.md on a small world, whose orderings are known."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from draftwise.trace import Trace
+from tests.trace.sims import COSTS, TEAM, recorded
+
+
+@pytest.fixture(scope="module")
+def findings() -> ModuleType:
+    path = Path(__file__).parents[2] / "scripts" / "findings.py"
+    spec = importlib.util.spec_from_file_location("findings", path)
+    assert spec and spec.loader
+    found = importlib.util.module_from_spec(spec)
+    sys.modules["findings"] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return recorded(tmp_path_factory.mktemp("trace"), n=12)
+
+
+def test_a_ratio_is_of_total_times_over_the_same_prompts(findings: ModuleType) -> None:
+    second = np.array([2.0, 4.0, 6.0, 8.0])
+    assert findings.ratio(second / 2.0, second) == pytest.approx((2.0, 2.0, 2.0))  # paired: nothing is random
+    value, low, high = findings.ratio(np.array([1.0, 9.0, 1.0, 9.0]), np.array([9.0, 1.0, 9.0, 1.0]))
+    assert value == 1.0 and low < 0.5 and high > 2.0
+    assert findings.verdict(1.01, 1.2) == "confirmed"
+    assert findings.verdict(0.8, 0.99) == "reversed"
+    assert findings.verdict(0.99, 1.01) == "not confirmed"
+
+
+def test_a_worse_drafter_is_found_to_be_slower(findings: ModuleType, trace: Trace) -> None:
+    world = findings.World(trace, COSTS, "sim", 2)
+    good, bad = (findings.policy(f"static-3?drafter={name}", findings.everyone) for name in ("good", "bad"))
+    (line,) = list(findings.table([findings.Claim("good beats bad", good, bad)], [world]))[2:]
+    assert "| confirmed |" in line and line.startswith("| good beats bad | `static-3?drafter=good` |")
+    (line,) = list(findings.table([findings.Claim("bad beats good", bad, good)], [world]))[2:]
+    assert "| reversed |" in line
+
+
+def test_nobody_beats_what_is_known_afterwards(findings: ModuleType, trace: Trace) -> None:
+    """Fixed arms replayed take what the walk says, and the oracle no more than the best of them."""
+    world = findings.World(trace, COSTS, "sim", 1)
+    ran = world.run("static-4?drafter=good")
+    assert ran.seconds == pytest.approx(world.fixed["good", 4])
+    name, best = world.best_fixed(["good"], range(1, 9))
+    assert name.startswith("good ") and best.sum() <= ran.seconds.sum()
+    assert world.exact("good").sum() < best.sum() * 1.2
+    assert ran.mean_accepted > world.run("static-4?drafter=bad").mean_accepted
+
+
+def test_orders_and_seeds_are_averaged(findings: ModuleType, trace: Trace) -> None:
+    """A policy that draws differs from order to order; one that does not, and keeps nothing, does not."""
+    once, thrice = (findings.World(trace, COSTS, "sim", n) for n in (1, 3))
+    assert (once.run("metasd-exp3", TEAM).seconds != thrice.run("metasd-exp3", TEAM).seconds).any()
+    assert once.run("static-3").seconds == pytest.approx(thrice.run("static-3").seconds)
+
+
+def test_all_tables_are_made(findings: ModuleType, trace: Trace, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(trace.folder)
+    sys.argv = ["findings", "--trace", folder, "--specialists", folder, "--orders", "1", "--costs", "c=0.1"]
+    findings.main()
+    lines = capsys.readouterr().out.splitlines()
+    titles = [line[3:] for line in lines if line.startswith("## ")]
+    assert titles == ["TapOut", "DISCO", "BanditSpec", "BanditSpec, with specialists", "MetaSD", "HedgeSpec"]
+    rows = [line for line in lines if line.startswith("| ") and " | ordering" not in line]
+    verdicts = ("| confirmed |", "| not confirmed |", "| reversed |")
+    assert sum(any(v in row for v in verdicts) for row in rows) == 25
+    assert all(row.count("|") == 7 for row in rows)
