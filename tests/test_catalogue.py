@@ -23,7 +23,7 @@ from draftwise.types import Feedback, Outcome, Request, Sampling
 from tests.laws import exact, p_value, sample
 from tests.test_exact_law import BAD, GOOD, LENGTH, PROMPT, P, V
 
-LEARNED = {"disco", "specdecpp"}  # need a classifier's file: tests/test_scorers.py
+LEARNED = {"disco", "router", "specdecpp"}  # need a classifier's file: tests/test_learned.py, train/
 NAMES = sorted(set(registry.names("policies")) - LEARNED)
 MORE = [
     "hedgespec?form=product&windows=all",

@@ -71,6 +71,19 @@ def complete(team: dict[str, Drafter], method: Method) -> dict[str, Drafter]:
     return team
 
 
+def check_policy(method: Method, tokenizer: Any) -> None:
+    """See that a policy that reads text was made for this tokenizer.
+
+    Raises:
+        UserError: it was not.
+    """
+    check = getattr(method.policy, "check", None)
+    if check is not None and tokenizer is not None:
+        from .datastore import tokenizer_fingerprint
+
+        check(tokenizer_fingerprint(tokenizer.get_vocab()))
+
+
 def _load_lm(
     name: str,
     spec: registry.Spec,

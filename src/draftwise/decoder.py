@@ -14,7 +14,7 @@ from .events import Stats
 from .loop import Loop
 from .roles import Drafter, Target
 from .statefile import StateFile, usable
-from .text import TARGET, Detokenizer, Piece, StopStrings
+from .text import TARGET, Detokenizer, Piece, StopStrings, prompt_ids
 from .types import Request, Round, Sampling
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Decoder:
         Raises:
             UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
         """
-        from .build import build_drafters, build_target, complete, eos_ids
+        from .build import build_drafters, build_target, check_policy, complete, eos_ids
 
         path = None if state is None else usable(state)
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
@@ -99,6 +99,7 @@ class Decoder:
         team = build_drafters(drafters, built, tokenizer, target, pack=pack, **load)
         policy = policy or default(team)
         chosen, asked = method(policy, list(team)), dict(zip(team, drafters, strict=True))
+        check_policy(chosen, tokenizer)
         file = None
         if path is not None:
             file = StateFile.of(path, chosen.policy, name=policy, target=target, drafters=asked)
@@ -170,17 +171,9 @@ class Decoder:
         """
         if not prompt or (isinstance(prompt, str) and not prompt.strip()):
             raise UserError("the prompt is empty: give some text")
-        template = getattr(self.tokenizer, "chat_template", None)
-        if isinstance(prompt, str):
-            if not (chat and template):
-                return list(self.tokenizer(prompt)["input_ids"])
-            prompt = [{"role": "user", "content": prompt}]
         items: Any = prompt
-        if isinstance(items[0], Mapping):
-            if not template:  # a base model: what was said, line by line
-                return list(self.tokenizer("".join(f"{m['content']}\n" for m in items))["input_ids"])
-            encoded = self.tokenizer.apply_chat_template(items, add_generation_prompt=True, return_dict=True)
-            return list(encoded["input_ids"])
+        if isinstance(items, str) or isinstance(items[0], Mapping):
+            return prompt_ids(self.tokenizer, items, chat=chat)
         ids = [int(token) for token in items]
         if min(ids) < 0 or max(ids) >= self.loop.target.vocab_size:
             wrong = min(ids) if min(ids) < 0 else max(ids)

@@ -19,7 +19,7 @@ from time import perf_counter
 
 from .accept import accept
 from .errors import UserError
-from .roles import Drafter, Policy, Recorder, Scores, Seen, Target
+from .roles import Drafter, Policy, Reader, Recorder, Scores, Seen, Target
 from .team import Team
 from .types import (
     Context,
@@ -294,6 +294,8 @@ class Loop:
         request.tokens += tokens
         request.prompt_length = len(request.tokens)
         self.team.observe(request)
+        if isinstance(self.policy, Reader):
+            self.policy.open(request.id, request.tokens)
         self.open[request.id] = request
 
     def _end(self, request: Request) -> None:

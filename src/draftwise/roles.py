@@ -132,6 +132,13 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class Reader(Protocol):
+    """A policy that reads the text before it decides: the prompt, and with each turn all there is by then."""
+
+    def open(self, request: int, tokens: Sequence[int]) -> None: ...
+
+
+@runtime_checkable
 class Grader(Protocol):
     """A drafter that grades itself on committed text, position by position, in one pass."""
 

@@ -72,7 +72,7 @@ def policy_names(text: str) -> tuple[str, ...]:
         return tuple(parts)
     found: list[str] = []
     for part in text.split(","):
-        name = part.partition("?")[0]
+        name = part.partition("?")[0].partition(":")[0]
         known = name in registry.names("policies") or name.rpartition("-")[0] == "static"
         if found and "?" in found[-1] and not known:
             found[-1] += f",{part}"

@@ -37,9 +37,7 @@ def method(text: str, drafters: Sequence[str]) -> Method:
     name, _, number = spec.name.rpartition("-")
     if name == "static" and number.isdigit():
         spec = registry.Spec(name, options={"length": number} | dict(spec.options))
-    if spec.path:
-        raise UserError(f"policy {text!r}: write options as {spec.name}?key=value")
-    built: Method = registry.build("policies", spec, drafters)
+    built: Method = registry.build("policies", spec, drafters, *([spec.path] if spec.path else []))
     return built
 
 

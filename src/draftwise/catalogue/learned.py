@@ -1,4 +1,4 @@
-"""One drafter and a classifier, trained beforehand, that says when to stop."""
+"""What a classifier decides that was trained beforehand: when one drafter stops, or who drafts at all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from .. import registry
 from ..arms import one, positive
 from ..errors import UserError
+from ..policies.routed import RoutedPolicy
+from ..router import load as load_router
 from ..scorers import Scorer, load
 from ..types import Arm, Stop
-from .compose import Method, fixed
+from .compose import Method, fixed, recorder
 
 
 def disco(
@@ -61,6 +63,24 @@ def specdecpp(
     if not 1 <= shortest <= positive(length):
         raise UserError(f"specdecpp?shortest={shortest}&length={length}: give 1 <= shortest <= length")
     return fixed(Arm(who, length, stop=Stop("specdecpp", threshold, scorer, shortest)))
+
+
+def router(drafters: Sequence[str], path: str, *, length: int = 5) -> Method:
+    """Let a classifier of prompts pick the drafter for the whole text (MetaSD's router, arXiv 2604.05417).
+
+    `path` is what `draftwise train router` made. Drafts have 5 tokens, as MetaSD's.
+
+    Raises:
+        UserError: the router cannot be used, or knows a drafter that is not at hand.
+    """
+    chosen = load_router(path)
+    if missing := [name for name in chosen.drafters if name not in drafters]:
+        raise UserError(
+            f"router:{path} picks among {', '.join(chosen.drafters)}, and {missing[0]} is not at hand: "
+            "give them all as drafters"
+        )
+    arms = tuple(Arm(name, positive(length)) for name in chosen.drafters)
+    return Method(RoutedPolicy(arms, chosen), recorder(arms, "block-efficiency"))
 
 
 def _load(name: str, model: str, threshold: float) -> Scorer:

@@ -13,7 +13,16 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from draftwise.train.settings import DrafterRun, Run, defaults, read
+from draftwise.train.settings import (
+    ClassifierRun,
+    DrafterRun,
+    EagleRun,
+    MedusaRun,
+    RouterRun,
+    Run,
+    defaults,
+    read,
+)
 
 from . import show
 from .options import AsJson
@@ -75,6 +84,11 @@ def _parameter(name: str, kind: Any, default: Any, said: str) -> Parameter:
 
 
 _verb("drafter", DrafterRun, "A small model by self-distillation: one domain, or all of them.")
+_verb("eagle", EagleRun, "An EAGLE or EAGLE-3 head on the target's hidden states.")
+_verb("medusa", MedusaRun, "Medusa's heads on the target's last hidden state.")
+_verb("classifier", ClassifierRun, "A classifier that stops drafts: DISCO's or SpecDec++'s.")
+
+_verb("router", RouterRun, "A text classifier that picks a drafter from the prompt.")
 
 
 def _report(results: dict[str, Any], out: Path, *, as_json: bool) -> None:

@@ -34,6 +34,7 @@ MEASURES = {
     "acceptance_rate": "accepted / drafted",
     "f1": "F1 of 'the token is accepted'",
     "accuracy": "right",
+    "accuracy_reworded": "right, with prompts in other words",
 }
 
 
@@ -42,7 +43,7 @@ def card(kind: str, out: str, run: Run, results: Mapping[str, Any], material: Ma
     options = plain(run)
     options["data"] = [Path(name).name if Path(name).is_absolute() else name for name in run.data]
     options.pop("answers", None)
-    drafter = options.get("drafter") or ",".join(options.get("drafters", ()))
+    drafter = options.get("drafter") or ",".join(results.get("drafters", ()))
     use = USE[kind].format(target=run.target, out=out, drafter=drafter)
     head = {"license": "other", "license_name": run.licence or "as the data", "tags": TAGS}
     return "\n".join(

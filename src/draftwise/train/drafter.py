@@ -69,7 +69,7 @@ def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
         return done
     material = gather(run, folder, tell)
     drafter, dtype = _drafter(run, material)
-    measured = {"max_new_tokens": run.max_new_tokens}
+    measured: dict[str, Any] = {"max_new_tokens": run.max_new_tokens}
     before = acceptance(material.target, material.tokenizer, drafter.eval(), material.measuring, **measured)
     log = take(Distillation(drafter, material, run.loss), run, folder.checkpoints, tell)
     tell("Measuring", 0, 1)

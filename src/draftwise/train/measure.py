@@ -12,16 +12,20 @@ LENGTH = 5  # tokens a draft, as MetaSD has it
 
 
 def acceptance(
-    target: Any, tokenizer: Any, drafter: Any, encoded: Sequence[Sequence[int]], *, max_new_tokens: int
+    target: Any,
+    tokenizer: Any,
+    drafter: Any,
+    encoded: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    policy: str = f"static-{LENGTH}",
 ) -> dict[str, float]:
-    """Greedy decoding of some prompts, five tokens drafted each round.
+    """Greedy decoding of some prompts by one policy, five tokens drafted each round if it names none.
 
     `mean_accepted` counts accepted tokens a round without the target's own; `acceptance_rate` is accepted /
     drafted.
     """
-    decoder = Decoder.from_pretrained(
-        target, tokenizer=tokenizer, drafters=[drafter], policy=f"static-{LENGTH}"
-    )
+    decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, drafters=[drafter], policy=policy)
     sampling = Sampling(max_new_tokens=max_new_tokens, eos=decoder.eos)
     accepted = drafted = rounds = 0
     for ids in encoded:

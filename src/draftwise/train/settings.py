@@ -12,6 +12,7 @@ from ..errors import UserError
 
 R = TypeVar("R", bound="Run")
 
+DTYPES = ("bfloat16", "float16", "float32")
 COUNTS = ("max_new_tokens", "together", "steps", "batch", "checkpoint_every", "log_every", "measure_every")
 
 
@@ -98,6 +99,49 @@ class DrafterRun(Training):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EagleRun(Training):
+    """An EAGLE or EAGLE-3 head on the target's hidden states."""
+
+    eagle3: bool = option(False, "EAGLE-3: features of three layers, its own output layer, no regression.")
+    drafted: int = option(0, "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = all.")
+    depth: int = option(3, "Draft steps that it learns to take on its own features.")
+    fading: float = option(0.8, "The weight of a draft step, as a share of the one before it.")
+    share: float = option(0.1, "EAGLE: the weight of the tokens beside that of the features.")
+    noise: float = option(0.1, "Features are learnt from with so much uniform noise; 0 = none.")
+    dtype: str = option("bfloat16", "How the weights are stored: bfloat16, float16 or float32.")
+
+    def __post_init__(self) -> None:
+        super(EagleRun, self).__post_init__()
+        choose(self, "dtype", DTYPES)
+        check(self, ("depth",), lambda x: x >= 1, "give a whole number of at least 1")
+        check(self, ("fading",), lambda x: 0 < x <= 1, "give a share above 0 and up to 1")
+        check(self, ("drafted",), lambda x: x >= 0, "give 0 or a whole number above it")
+        check(self, ("share", "noise"), lambda x: x >= 0 and isfinite(x), "give 0 or a positive number")
+        if self.drafted and not self.eagle3:
+            raise UserError(f"drafted={self.drafted}: only EAGLE-3 has a vocabulary of its own; add --eagle3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaRun(Training):
+    """Medusa's heads on the target's last hidden state."""
+
+    heads: int = option(4, "Heads; head k guesses the token k + 1 places after the target's own next one.")
+    blocks: int = option(1, "Residual blocks of each.")
+    tied: bool = option(False, "Share the target's output layer (blockwise parallel decoding): small files.")
+    loss: str = option("kl", "kl (divergence from the target), tv (total variation) or ce (its tokens).")
+    fading: float = option(0.8, "The weight of a head, as a share of the one before it.")
+    dtype: str = option("bfloat16", "How the weights are stored: bfloat16, float16 or float32.")
+
+    def __post_init__(self) -> None:
+        super(MedusaRun, self).__post_init__()
+        choose(self, "dtype", DTYPES)
+        choose(self, "loss", ("kl", "tv", "ce"))
+        check(self, ("heads",), lambda x: x >= 1, "give a whole number of at least 1")
+        check(self, ("blocks",), lambda x: x >= 0, "give 0 or a whole number above it")
+        check(self, ("fading",), lambda x: 0 < x <= 1, "give a share above 0 and up to 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierRun(Training):
     """A classifier that stops drafts: DISCO's or SpecDec++'s."""
 
@@ -131,6 +175,35 @@ class ClassifierRun(Training):
     def weight(self) -> float:
         """The weight of rejections, with the default for this kind (SpecDec++ has 6)."""
         return self.reject_weight or {"disco": 1.0}.get(self.kind, 6.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterRun(Run):
+    """A text classifier that picks a drafter from the prompt."""
+
+    routes: tuple[str, ...] = option(
+        (), "Which drafter suits which domain, as code=zoo:code,gsm8k=zoo:math; domains by how they begin."
+    )
+    longest: int = option(2, "Terms are runs of up to so many tokens.")
+    terms: int = option(20000, "At most so many terms, the most frequent ones.")
+    strength: float = option(10.0, "How far weights may grow: C of scikit-learn's LogisticRegression.")
+
+    def __post_init__(self) -> None:
+        super(RouterRun, self).__post_init__()
+        if not self.routes or not all(all(pair.partition("=")) for pair in self.routes):
+            raise UserError(f"routes={','.join(self.routes)!r}: write DOMAIN=DRAFTER,DOMAIN=DRAFTER")
+        check(self, ("longest", "terms"), lambda x: x >= 1, "give a whole number of at least 1")
+        check(self, ("strength",), lambda x: x > 0 and isfinite(x), "give a positive number")
+
+    @property
+    def pairs(self) -> dict[str, str]:
+        """Drafters by domain."""
+        return dict(pair.split("=", 1) for pair in self.routes)
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The drafters that it picks among."""
+        return tuple(dict.fromkeys(self.pairs.values()))
 
 
 def read(kind: type[R], config: Path | None, given: Mapping[str, Any]) -> R:

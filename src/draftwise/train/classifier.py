@@ -1,0 +1,221 @@
+"""`draftwise train classifier`: DISCO's and SpecDec++'s answer to "is the next token worth drafting?"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..drafters.states import States
+from ..fingerprints import drafter_fingerprint
+from ..models import load_model, load_tokenizer
+from ..scorers import INPUTS, Disco, Scorer, SpecDecPlus, save
+from .card import card
+from .curves import curves
+from .examples import Drafted, drafted, scores
+from .folder import Folder, Material, gather
+from .losses import padded
+from .measure import acceptance
+from .settings import ClassifierRun
+from .steps import take
+from .texts import Answer, Tell
+
+
+def weighted(z: Tensor, accepted: Tensor, weight: float) -> Tensor:
+    """Binary cross-entropy with soft labels, rejections weighted, over the sum of the weights.
+
+    `z` are the log-odds of acceptance (SpecDec++, arXiv 2405.19715, section 3.2).
+    """
+    rejected = weight * (1.0 - accepted)
+    lost = accepted * F.logsigmoid(z) + rejected * F.logsigmoid(-z)
+    return -lost.sum() / (accepted + rejected).sum()
+
+
+class DiscoTask:
+    """DISCO's classifier on the drafter's ten largest probabilities (see `steps.Task`).
+
+    A hidden layer of width 0 is logistic regression.
+    """
+
+    def __init__(self, run: ClassifierRun, learnt: list[Drafted], held: list[Drafted]) -> None:
+        self.learnt, self.held, self.weight = learnt, held, run.weight
+        self.size = len(learnt)
+        every = torch.cat([one.features for one in learnt])
+        self.mean, self.scale = every.mean(0), every.std(0).clamp(min=1e-6)
+        body: list[nn.Module] = [nn.Linear(INPUTS, run.hidden), nn.ReLU()] if run.hidden else []
+        self.model = nn.Sequential(*body, nn.Linear(run.hidden or INPUTS, 1))
+
+    def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
+        """Over all tokens of some answers."""
+        some = [self.learnt[i] for i in examples]
+        return weighted(self._odds(some), torch.cat([one.accepted for one in some]), self.weight)
+
+    def measure(self) -> dict[str, float]:
+        """F1 and accuracy on answers held out."""
+        return scores(self._odds(self.held).sigmoid(), torch.cat([one.accepted for one in self.held]))
+
+    def scorer(self, drafter: str) -> Scorer:
+        """The classifier as it is stored, with the scaling of its inputs folded into the first layer."""
+        layers: list[Any] = [m for m in self.model if isinstance(m, nn.Linear)]
+        first, last = layers[0], layers[-1]
+        weight = first.weight.detach() / self.scale
+        bias = first.bias.detach() - weight @ self.mean
+        out, shift = last.weight.detach(), last.bias.detach()
+        if first is last:  # z = relu(z) - relu(-z): a straight line through a hidden layer of two
+            weight, bias = torch.cat((weight, -weight)), torch.cat((bias, -bias))
+            out, shift = torch.tensor([[1.0, -1.0]]), torch.zeros(1)
+        return Disco(weight.numpy(), bias.numpy(), out.numpy(), shift.numpy(), drafter)
+
+    def _odds(self, some: Sequence[Drafted]) -> Tensor:
+        odds: Tensor = self.model((torch.cat([one.features for one in some]) - self.mean) / self.scale)
+        return odds[:, 0]
+
+
+class Head(nn.Module):
+    """SpecDec++'s head: `x + SiLU(W x + b)` a few times, then two outputs."""
+
+    def __init__(self, width: int, blocks: int, *, shared: bool) -> None:
+        super().__init__()
+        own = min(blocks, 1) if shared else blocks
+        self.repeat = blocks // own if own else 1
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(own))
+        self.out = nn.Linear(width, 2)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Log-odds of acceptance, shape (...), of the token that each state was computed from."""
+        for _ in range(self.repeat):
+            for block in self.blocks:
+                states = states + F.silu(block(states))
+        both: Tensor = self.out(states)
+        return both[..., 1] - both[..., 0]
+
+
+class SpecDecPlusTask:
+    """SpecDec++'s head on the drafter's hidden states (see `steps.Task`).
+
+    The drafter reads the answers with its own tokens in them: each position keeps the target's token with
+    the chance `keep` and has the drafted one otherwise, and only the latter are learnt from. The state after
+    a drafted token says whether that token is accepted.
+    """
+
+    def __init__(self, run: ClassifierRun, drafter: Any, learnt: Sequence[Any], held: Sequence[Any]) -> None:
+        self.learnt, self.held, self.run = learnt, held, run
+        self.drafter, self.states = drafter, States(drafter)
+        self.size, self.weight = len(learnt), run.weight
+        width = int(drafter.get_output_embeddings().weight.shape[1])
+        self.model = Head(width, run.blocks, shared=run.shared).to(drafter.device)
+
+    def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
+        """Over the drafted tokens of some answers."""
+        return weighted(*self._odds([self.learnt[i] for i in examples], rng), self.weight)
+
+    def measure(self) -> dict[str, float]:
+        """F1 and accuracy on answers held out."""
+        rng = torch.Generator().manual_seed(self.run.seed)
+        parts = [self._odds(self.held[at : at + 16], rng) for at in range(0, len(self.held), 16)]
+        odds, accepted = (torch.cat(part) for part in zip(*parts, strict=True))
+        return scores(odds.sigmoid(), accepted)
+
+    def scorer(self, drafter: str) -> Scorer:
+        """The head as it is stored."""
+        model = self.model.cpu()
+        linears: list[Any] = list(model.blocks)
+        blocks = tuple((b.weight.detach().numpy(), b.bias.detach().numpy()) for b in linears)
+        out, bias = model.out.weight.detach().numpy(), model.out.bias.detach().numpy()
+        return SpecDecPlus(blocks, out, bias, model.repeat, drafter)
+
+    def _odds(self, some: Sequence[tuple[Answer, Drafted]], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Log-odds and chances of acceptance, both of shape (drafted tokens)."""
+        texts, ours = [], []
+        for answer, drafts in some:
+            kept = torch.rand(len(answer.tokens), generator=rng) < self.run.keep
+            mixed = torch.where(kept, torch.tensor(answer.tokens), drafts.tokens)
+            texts.append(Answer(answer.prompt, tuple(mixed.tolist()), answer.temperature))
+            ours.append(~kept)
+        ids, guessed, first = padded(texts, self.drafter.device)
+        keep = torch.arange(first + 1, ids.shape[1], device=ids.device)
+        with torch.no_grad():
+            self.drafter(ids, logits_to_keep=keep, use_cache=False)
+        assert self.states.latest is not None  # the pass has just filled it
+        states = self.states.latest[guessed].float()
+        mine = torch.cat(ours).to(states.device)
+        accepted = torch.cat([drafts.accepted for _, drafts in some]).to(states.device)
+        return self.model(states[mine]), accepted[mine]
+
+
+def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
+    """Train a classifier; interrupted, the same call goes on. Gives what `results.json` holds.
+
+    Raises:
+        UserError: an option, a file or a model that cannot be used.
+    """
+    folder = Folder(out)
+    if done := folder.claim("classifier", run):
+        return done
+    material = gather(run, folder, tell)
+    drafter = _drafter(run, material)
+    settings: dict[str, Any] = {"batch": run.batch, "tell": tell}
+    learnt, held = (
+        drafted(some, material.target, drafter, run.what, seed=run.seed + k, **settings)
+        for k, some in enumerate((material.answers, material.held_out))
+    )
+    task = _task(run, drafter, material, learnt, held)
+    log = take(task, run, folder.checkpoints, tell)
+    scorer = task.scorer(drafter_fingerprint(run.drafter))
+    yes = torch.cat([one.accepted for one in held])
+    results: dict[str, Any] = {"train": "classifier", "kind": run.kind, "steps": run.steps, "log": log}
+    results["before"] = scores(torch.ones(len(yes)), yes) | _measured(run, material, drafter, "static-5")
+
+    def write(part: Path) -> None:
+        save(scorer, part / "model.safetensors")
+        policy = f"{run.kind}?model={part / 'model.safetensors'}"
+        results["after"] = scores_of(log) | _measured(run, material, drafter, policy)
+        curves(log, part / "curves.png", f"{out.name}: {run.kind} for {run.drafter}")
+        (part / "README.md").write_text(card(run.kind, out.name, run, results, material), encoding="utf-8")
+
+    folder.deliver(write)
+    folder.finish(results)
+    return results
+
+
+def scores_of(log: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The last point of the curves on held-out text."""
+    last = next(row for row in reversed(log) if "f1" in row)
+    return {name: last[name] for name in ("f1", "accuracy")}
+
+
+def _task(
+    run: ClassifierRun, drafter: Any, material: Material, learnt: list[Drafted], held: list[Drafted]
+) -> DiscoTask | SpecDecPlusTask:
+    with torch.random.fork_rng():
+        torch.manual_seed(run.seed)
+        if run.kind == "disco":
+            return DiscoTask(run, learnt, held)
+        pairs = (zip(a, b, strict=True) for a, b in ((material.answers, learnt), (material.held_out, held)))
+        return SpecDecPlusTask(run, drafter, *(list(pair) for pair in pairs))
+
+
+def _drafter(run: ClassifierRun, material: Material) -> Any:
+    """The drafter whose drafts are to be stopped."""
+    from ..build import check_vocabulary
+
+    check_vocabulary(run.drafter, load_tokenizer(run.drafter), run.target, material.tokenizer)
+    where = material.target.device
+    drafter: Any = load_model(run.drafter, device=where, trust_remote_code=run.trust_remote_code)
+    drafter.requires_grad_(False)
+    return drafter
+
+
+def _measured(run: ClassifierRun, material: Material, drafter: Any, policy: str) -> dict[str, float]:
+    return acceptance(
+        material.target,
+        material.tokenizer,
+        drafter,
+        material.measuring,
+        max_new_tokens=run.max_new_tokens,
+        policy=policy,
+    )

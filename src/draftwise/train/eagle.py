@@ -1,0 +1,132 @@
+"""`draftwise train eagle`: a head that goes on from the target's features, and from its own as it drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import DynamicCache
+
+from ..heads.eagle import Eagle, Eagle3, new_eagle
+from .folder import Folder, Material, gather
+from .heads import Read, finish, read
+from .losses import distance
+from .settings import EagleRun
+from .steps import take
+from .texts import Answer, Tell
+
+
+class EagleTask:
+    """An EAGLE head learns all draft steps at once on the target's own answers (see `steps.Task`).
+
+    EAGLE (arXiv 2401.15077, section 3.2): smooth L1 to the target's next feature, and `share` times the
+    divergence from its next-token law; EAGLE-3 (arXiv 2503.01840) the latter alone. Step 1 reads the
+    target's features, each later one the head's own of the step before, as when it drafts (EAGLE-3's
+    training-time test); a step's weight is `fading` times that of the one before it.
+    """
+
+    def __init__(self, run: EagleRun, head: Eagle, material: Material) -> None:
+        self.run, self.model, self.material = run, head, material
+        self.size = len(material.answers)
+
+    def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
+        """Over all steps and the tokens of some answers."""
+        seen = self._read([self.material.answers[i] for i in examples])
+        noise = torch.rand(seen.features.shape, generator=rng).to(seen.features) - 0.5
+        parts = []
+        for depth, states in enumerate(self._unrolled(seen, seen.features + 2 * self.run.noise * noise)):
+            wanted, p, tokens = self._wanted(seen, depth)
+            lost = distance("kl", self.model.logits(states[wanted]), p, tokens)
+            if not self.run.eagle3:
+                lost = F.smooth_l1_loss(states[wanted], seen.states[:, 1:][wanted]) + self.run.share * lost
+            parts.append(self.run.fading**depth * lost)
+        return torch.stack(parts).sum() / sum(self.run.fading**k for k in range(len(parts)))
+
+    def measure(self) -> dict[str, float]:
+        """Each step's agreement with the target on answers held out, given the right tokens before it."""
+        hits: dict[int, list[Tensor]] = {}
+        for at in range(0, len(self.material.held_out), 16):
+            seen = self._read(self.material.held_out[at : at + 16])
+            for depth, states in enumerate(self._unrolled(seen, seen.features)):
+                wanted, p, _ = self._wanted(seen, depth)
+                same = self.model.logits(states[wanted]).argmax(-1) == p.argmax(-1)
+                hits.setdefault(depth, []).append(same.float())
+        return {f"agreement {k + 1}": float(torch.cat(found).mean()) for k, found in hits.items()}
+
+    def _read(self, batch: Sequence[Answer]) -> Read:
+        return read(self.material.target, batch, self.model.layers_read)
+
+    def _wanted(self, seen: Read, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Which pairs are learnt from at a depth, the target's logits after them, and the next tokens.
+
+        A pair counts if all tokens of its draft belong to the answer.
+        """
+        wanted = seen.guessed[:, 1:].clone()
+        if depth:
+            wanted[:, depth:] &= seen.guessed[:, 1:-depth]
+            wanted[:, :depth] = False
+        with torch.no_grad():
+            p = self.model.shared[1](seen.states[:, 1:][wanted])
+            if self.model.ids is not None:
+                p = p[:, self.model.ids]
+        return wanted, p, seen.ids.roll(-1, 1)[:, 1:][wanted]
+
+    def _unrolled(self, seen: Read, features: Tensor) -> list[Tensor]:
+        """The head's states after each pair, at each depth: a list of tensors (answers, pairs, width).
+
+        At depth d the pair's state was drafted in d steps. It sees the target's features up to where that
+        draft began, and the draft's own states after that.
+        """
+        tokens, states = seen.ids[:, 1:], self.model.read(features[:, :-1])
+        cache, found = DynamicCache(), list[Tensor]()
+        for depth in range(self.run.depth):
+            mask = sight(tokens.shape[1], depth).to(states)
+            after = self.model(tokens, states, attention_mask=mask, past_key_values=cache)
+            found.append(after)
+            states = after.roll(1, 1)
+        return found
+
+
+def sight(pairs: int, depth: int) -> Tensor:
+    """The additive mask of draft step `depth` (from 0), shape (1, 1, pairs, (depth + 1) * pairs).
+
+    Keys are those of all steps so far, one after the other. Pair i of step d sees the pairs of step 0 up to
+    i - d, where its draft began, and then one pair of each step: i - d + 1 of step 1, ..., i of step d.
+    """
+    query, key = torch.arange(pairs)[:, None], torch.arange(pairs)[None]
+    parts = [key <= query - depth]
+    parts += [key == query - depth + step for step in range(1, depth + 1)]
+    seen = torch.cat(parts, dim=1)
+    return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
+
+
+def train(run: EagleRun, out: Path, tell: Tell) -> dict[str, Any]:
+    """Train an EAGLE head; interrupted, the same call goes on. Gives what `results.json` holds.
+
+    Raises:
+        UserError: an option, a file or a model that cannot be used.
+    """
+    folder = Folder(out)
+    if done := folder.claim("eagle", run):
+        return done
+    material = gather(run, folder, tell)
+    with torch.random.fork_rng():
+        torch.manual_seed(run.seed)
+        head = new_eagle(material.target, eagle3=run.eagle3, drafted=run.drafted).float()
+    if isinstance(head, Eagle3) and run.drafted:
+        head.choose(frequent(material.answers, run.drafted, head.vocab_size))
+    log = take(EagleTask(run, head, material), run, folder.checkpoints, tell)
+    return finish("eagle", run, folder, head, material, log, tell)
+
+
+def frequent(answers: Sequence[Answer], n: int, vocab_size: int) -> list[int]:
+    """The `n` tokens that the answers have most often; of equally frequent ones the lower ids."""
+    counts = torch.zeros(vocab_size, dtype=torch.long)
+    for one in answers:
+        counts += torch.bincount(torch.tensor(one.tokens), minlength=vocab_size)
+    chosen: list[int] = counts.sort(descending=True, stable=True).indices[:n].tolist()
+    return chosen

@@ -1,0 +1,80 @@
+"""What a stop classifier learns from: the tokens a drafter would draft along the target's text, and whether
+the target accepts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..scorers import TOP
+from .losses import padded
+from .texts import Answer, Tell
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """One answer, token by token: what DISCO reads, shape (tokens, 12), the token drafted in its place, and
+    the chance that the target accepts that one, both of shape (tokens)."""
+
+    features: Tensor
+    tokens: Tensor
+    accepted: Tensor
+
+
+@torch.no_grad()
+def drafted(
+    answers: Sequence[Answer], target: Any, drafter: Any, labels: str, *, seed: int, batch: int, tell: Tell
+) -> list[Drafted]:
+    """Let the drafter guess every token of the answers, each after the target's own text before it.
+
+    `labels`: `agree` takes its likeliest token, accepted if it is the target's too (greedy decoding);
+    `chance` draws one from q, accepted with min(1, p / q) (SpecDec++, arXiv 2405.19715); `overlap` is the
+    chance before it is drawn, 1 - TV (DISCO, arXiv 2405.04304). Draws depend on the seed alone.
+    """
+    rng, found = torch.Generator().manual_seed(seed), list[Drafted]()
+    for at in range(0, len(answers), batch):
+        some = answers[at : at + batch]
+        ids, guessed, first = padded(some, drafter.device)
+        keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
+        rows = [m(ids, logits_to_keep=keep, use_cache=False).logits[guessed] for m in (drafter, target)]
+        size = min(row.shape[-1] for row in rows)
+        q, p = (row[:, :size].float().softmax(-1).cpu() for row in rows)
+        tokens, accepted = _labels(labels, q, p, rng)
+        counts = [len(one.tokens) for one in some]
+        places = torch.cat([torch.arange(n) for n in counts])
+        parts = (torch.split(t, counts) for t in (features(q, places), tokens, accepted))
+        found += [Drafted(*one) for one in zip(*parts, strict=True)]
+        tell("Labels", min(at + batch, len(answers)), len(answers))
+    return found
+
+
+def features(q: Tensor, places: Tensor) -> Tensor:
+    """`draftwise.scorers.features` of many tokens at once: shape (tokens, 12)."""
+    top = q.topk(min(TOP, q.shape[-1])).values
+    entropy = -torch.special.xlogy(top, top).sum(-1)
+    top = torch.nn.functional.pad(top, (0, TOP - top.shape[-1]))
+    return torch.cat((top, entropy[:, None], places[:, None].float()), dim=-1)
+
+
+def _labels(labels: str, q: Tensor, p: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    if labels == "agree":
+        tokens = q.argmax(-1)
+        return tokens, (p.argmax(-1) == tokens).float()
+    drawn = torch.rand(len(q), generator=rng)[:, None]
+    tokens = (q.cumsum(-1) < drawn * q.sum(-1, keepdim=True)).sum(-1).clamp(max=q.shape[-1] - 1)
+    if labels == "overlap":
+        return tokens, torch.minimum(p, q).sum(-1)
+    chosen = tokens[:, None]
+    return tokens, (p.gather(1, chosen) / q.gather(1, chosen).clamp(min=1e-30)).clamp(max=1.0)[:, 0]
+
+
+def scores(chances: Tensor, accepted: Tensor) -> dict[str, float]:
+    """F1 of the answer "accepted" at a chance of one half, and the share that is right."""
+    said, true = chances >= 0.5, accepted >= 0.5
+    hits = float((said & true).sum())
+    wrong = float((said ^ true).sum())
+    return {"f1": 2 * hits / max(2 * hits + wrong, 1.0), "accuracy": 1.0 - wrong / max(len(true), 1)}

@@ -1,0 +1,109 @@
+"""`draftwise train router`: a text classifier that picks a drafter from the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.rewording import reword
+from ..datastore import tokenizer_fingerprint
+from ..errors import UserError
+from ..models import load_tokenizer
+from ..router import Router, runs, save
+from ..text import prompt_ids
+from .card import card
+from .folder import Folder
+from .settings import RouterRun
+from .texts import Prompt, Tell, prompts
+
+
+def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
+    """Train a router. Gives what `results.json` holds.
+
+    Raises:
+        UserError: an option, a file or a tokenizer that cannot be used.
+    """
+    folder = Folder(out)
+    if done := folder.claim("router", run):
+        return done
+    tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)
+    to_learn, held = (
+        [(p, name) for p in some if (name := route(run.pairs, p.domain))] for some in prompts(run)
+    )
+    names = sorted({name for _, name in to_learn})
+    if len(names) < 2 or not held:
+        raise UserError(
+            f"the data has prompts for {', '.join(names) or 'no drafter'}: name two or more as "
+            "--routes DOMAIN=DRAFTER,..., by how the `domain` of the rows begins"
+        )
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        return [prompt_ids(tokenizer, text, chat=not run.raw) for text in texts]
+
+    tell("Training", 0, 2)
+    router = fitted(
+        run,
+        encode([p.text for p, _ in to_learn]),
+        [name for _, name in to_learn],
+        tokenizer_fingerprint(tokenizer.get_vocab()),
+    )
+    tell("Training", 1, 2)
+    results = {"train": "router", "drafters": names, "prompts": len(to_learn)}
+    results["after"] = measured(router, held, encode)
+
+    def write(part: Path) -> None:
+        save(router, part)
+        (part / "README.md").write_text(card("router", out.name, run, results, None), encoding="utf-8")
+
+    folder.deliver(write)
+    folder.finish(results)
+    tell("Training", 2, 2)
+    return results
+
+
+def fitted(run: RouterRun, texts: Sequence[Sequence[int]], names: Sequence[str], vocabulary: str) -> Router:
+    """TF-IDF over runs of tokens, and logistic regression, both scikit-learn's."""
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise UserError("training needs more packages: pip install 'draftwise[train]'") from None
+    # A term in one prompt only says nothing of others; few prompts have few others.
+    words = TfidfVectorizer(
+        analyzer=lambda ids: runs(ids, run.longest),
+        sublinear_tf=True,
+        max_features=run.terms,
+        min_df=2 if len(texts) > 100 else 1,
+    )
+    x = words.fit_transform(texts)
+    found = LogisticRegression(C=run.strength, max_iter=1000, random_state=run.seed).fit(x, list(names))
+    weight, bias = found.coef_, found.intercept_
+    if len(found.classes_) == 2:  # scikit-learn keeps one row for two classes
+        weight, bias = np.concatenate((-weight, weight)) / 2, np.concatenate((-bias, bias)) / 2
+    terms = {tuple(map(int, run)): int(i) for run, i in words.vocabulary_.items()}
+    return Router(tuple(map(str, found.classes_)), terms, words.idf_, weight, bias, vocabulary)
+
+
+def measured(router: Router, held: Sequence[tuple[Prompt, str]], encode: Any) -> dict[str, float]:
+    """The share of held-out prompts sent to the right drafter, as they stand and in other words."""
+    right = _right(router, encode([p.text for p, _ in held]), [name for _, name in held])
+    others = [(text, name) for p, name in held for text in reword(p.text)]
+    found = {"accuracy": sum(right) / len(right)}
+    if others:
+        right = _right(router, encode([text for text, _ in others]), [name for _, name in others])
+        found["accuracy_reworded"] = sum(right) / len(right)
+    return found
+
+
+def route(pairs: dict[str, str], domain: str) -> str:
+    """The drafter of a domain: of the longest name that it begins with; none where no name fits."""
+    fitting = [name for name in pairs if domain.startswith(name)]
+    return pairs[max(fitting, key=len)] if fitting else ""
+
+
+def _right(router: Router, texts: Sequence[Sequence[int]], names: Sequence[str]) -> list[bool]:
+    best = (max(zip(router.scores(ids), router.drafters, strict=True))[1] for ids in texts)
+    return [found == name for found, name in zip(best, names, strict=True)]
