@@ -164,6 +164,13 @@ def test_thinned_grading_takes_one_stretch_in_m_and_says_the_same_there() -> Non
     assert some.losses[:32] == whole.losses[:32]
 
 
+def test_thinned_windows_are_every_mth() -> None:
+    sampling = Sampling(max_new_tokens=60)
+    whole, _ = hear(sampling, windows="all")
+    some, _ = hear(sampling, windows="all", thin=3)
+    assert len(some.losses) >= 18 and some.losses == whole.losses[::3]
+
+
 @pytest.mark.parametrize("form", ["rb", "ratio"])
 def test_sampled_the_losses_have_the_mean_of_every_arms_own_rounds(form: str) -> None:
     sampling = Sampling(max_new_tokens=24, temperature=1.0)

@@ -348,6 +348,9 @@ def test_time_is_charged_by_tokens_and_means_nothing_where_a_prompt_was_read() -
     assert long.seconds.draft + short.seconds.draft * 6 / 9 > 0.005
     told = [o.seconds for o in ear.seen[2:]]
     assert told == pytest.approx([r.seconds.draft + r.seconds.verify for r in (long, short)])
+    loop.add([0], Sampling(max_new_tokens=20))  # one that joins makes the pass of all others longer
+    loop.step()
+    assert [math.isnan(o.seconds) for o in ear.seen[4:]] == [True, True]
 
 
 def test_what_a_recorder_says_late_is_learnt_before_the_request_is_closed() -> None:
