@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 from .options import Options, vllm_config
+from .report import totals
 
-__all__ = ["Options", "vllm_config"]
+__all__ = ["Options", "totals", "vllm_config"]
 
 
 def __getattr__(name: str) -> Any:

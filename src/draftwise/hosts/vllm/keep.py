@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from multiprocessing.util import Finalize
 from pathlib import Path
 from time import monotonic
@@ -14,6 +13,7 @@ from ...catalogue import default
 from ...statefile import StateFile, usable
 from ..follow import Follower
 from .options import Options
+from .report import path_of
 
 EVERY = 30.0  # seconds between two savings while texts end
 OFTEN = 1.0  # seconds between two reports of the totals
@@ -23,7 +23,7 @@ class Keeper:
     """Saves what the policy learns, and reports who drafted what.
 
     Saved now and then after texts have ended, and when the engine shuts down; the totals go to a small file
-    that `draftwise.hosts.vllm.metrics` reads in vLLM's front process.
+    that vLLM's front process reads (`report`).
     """
 
     def __init__(self, follower: Follower, state: StateFile | None, report: Path) -> None:
@@ -45,7 +45,7 @@ class Keeper:
             drafters = {d: d for d in options.drafters}
             target = config.model_config.model
             state = StateFile.of(path, follower.policy, name=name, target=target, drafters=drafters)
-        keeper = cls(follower, state, report_path(config.instance_id, rank))
+        keeper = cls(follower, state, path_of(config.instance_id, rank))
         # multiprocessing's own finalizers run in forked children too, where atexit does not.
         Finalize(owner, keeper.end, exitpriority=10)
         return keeper
@@ -73,13 +73,6 @@ class Keeper:
         if self.state is not None:
             self.state.keep()
         self.report.unlink(missing_ok=True)
-
-
-def report_path(instance: str, replica: int) -> Path:
-    """Where an engine's totals are, for all processes of one vLLM on one machine."""
-    folder = Path(tempfile.gettempdir()) / f"draftwise-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"vllm-{instance}-{replica}.json"
 
 
 def _replica(config: Any) -> int:

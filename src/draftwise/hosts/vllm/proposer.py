@@ -54,17 +54,20 @@ class Proposer:
 
     def load_model(self, target: Any) -> None:
         """Build the drafters and the policy, once vLLM has loaded the target; on the first rank only."""
-        if not _first_rank():
-            return
-        model, options = self.config.model_config, self.options
-        tokenizer = load_tokenizer(model.tokenizer, trust_remote_code=model.trust_remote_code)
-        device = str(next(target.parameters()).device)
-        load = {"dtype": "auto", "device": device, "trust_remote_code": model.trust_remote_code}
+        if _first_rank():
+            self.follower = self.follow(self.options, device=str(next(target.parameters()).device))
+            self._keeper = Keeper.of(self, self.follower, self.options, self.config)
+
+    def follow(self, options: Options, *, device: str = "cpu") -> Follower:
+        """A policy and its drafters for this engine, as the options name them."""
+        model = self.config.model_config
+        trust = {"trust_remote_code": model.trust_remote_code}
+        tokenizer = load_tokenizer(model.tokenizer, **trust)
         engine: Any = self.engine
+        load = trust | {"dtype": "auto", "device": device}
         team = build_drafters(options.drafters, engine, tokenizer, model.model, pack=True, **load)
         chosen = method(options.policy or default(team), list(team))
-        self.follower = Follower(team, chosen, vocab_size=self.engine.vocab_size, seed=options.seed)
-        self._keeper = Keeper.of(self, self.follower, self.options, self.config)
+        return Follower(team, chosen, vocab_size=self.engine.vocab_size, seed=options.seed)
 
     def listen(self, step: Step) -> None:
         """What the model runner tells before it asks."""
