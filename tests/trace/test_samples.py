@@ -17,6 +17,9 @@ from tests.trace.sims import COSTS, recorded
 BYTES = [b"caf", "é".encode()[:1], "é".encode()[1:], b" au", b" lait"]
 
 
+NO_VALUES = ["static-3", "hf-heuristic?start=4&longest=8", "tapout-token-ucb1?length=8"]
+
+
 class Tokenizer:
     """Tokens are bytes, so that a character may take two of them."""
 
@@ -64,7 +67,7 @@ def test_a_replay_shows_who_guessed_what(trace: Trace, tmp_path: Path) -> None:
 
 
 def test_what_a_policy_has_learnt_is_written_with_its_rounds(trace: Trace, tmp_path: Path) -> None:
-    replayed(trace, ["ucb1", "metasd-ucb", "hedgespec?per_query=false"], COSTS, tmp_path)
+    replayed(trace, ["ucb1", "metasd-ucb", "hedgespec?per_query=false", *NO_VALUES], COSTS, tmp_path)
     values: dict[str, list[dict[str, float]]] = {}
     for line in (tmp_path / "rounds.jsonl").read_text().splitlines():
         record = json.loads(line)

@@ -12,7 +12,7 @@ DIGITS = 4
 def learnt(policy: Policy) -> dict[str, float]:
     """The value of each arm by its name, of a policy that keeps one learner for all texts; else nothing."""
     learner: Any = getattr(policy, "shared", None) or getattr(policy, "learner", None)
-    if learner is None or len(policy.arms) < 2:
+    if len(policy.arms) < 2 or not hasattr(learner, "estimates"):
         return {}
     values = zip(policy.arms, learner.estimates(), strict=True)
     return {arm.name: round(float(value), DIGITS) for arm, value in values}
