@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from draftwise.auto.costs import DraftCost, PassCost, nearest, size_class
+from draftwise.auto.costs import DraftCost, Line, PassCost, nearest, size_class
 from draftwise.auto.guard import FIRST, GROWTH, TRIAL, Guard
 from draftwise.auto.policy import CONTEXTS, LENGTHS, AutoPolicy
 from draftwise.auto.skill import Calibration, Skill
@@ -54,16 +54,49 @@ def test_readings_that_are_none_are_left_out(wrong: float) -> None:
     cost.add(1, wrong)
     assert not cost.known
     draft.drafted(3, 0, wrong)
-    assert draft.token == 0.0
+    assert draft.draft(1) == 0.0
+
+
+def test_a_draft_has_a_start_and_a_price_for_each_token() -> None:
+    cost = DraftCost()
+    cost.drafted(2, 1, 0.003)
+    assert cost.draft(1) == pytest.approx(0.0015) and cost.draft.start == 0.0  # one size: by the token
+    for _ in range(40):
+        for tokens in (1, 2, 4, 8):
+            cost.drafted(tokens, 1, 0.001 + 0.0005 * tokens)
+    assert cost.draft.each == pytest.approx(0.0005, rel=0.03)
+    assert cost.draft.start == pytest.approx(0.001, rel=0.05)
+    cost.drafted(4, 1, 3.0)
+    assert cost.draft(4) < 0.0033  # a hiccup
+
+
+def test_neither_the_start_nor_the_token_is_ever_less_than_free() -> None:
+    falling, steep = Line(), Line()
+    for _ in range(40):
+        for tokens in (1, 8):
+            falling.add(tokens, 0.01 - 0.001 * tokens)
+            steep.add(tokens, max(0.0, 0.01 * tokens - 0.02))
+    assert falling.each == 0.0 < falling.start
+    assert steep.start == 0.0 < steep.each
 
 
 def test_a_draft_after_a_long_absence_teaches_the_price_of_reading() -> None:
     cost = DraftCost()
     for _ in range(5):
         cost.drafted(4, 2, 0.004)
-    assert cost.token == pytest.approx(0.001)
+    before = cost.draft(4)
+    assert before == pytest.approx(0.004)
     cost.drafted(4, 500, 0.004 + 0.020)
-    assert cost.token == pytest.approx(0.001) and cost.reading == pytest.approx(0.020 / 500)
+    assert cost.draft(4) == before and cost.reading.each == pytest.approx(0.020 / 500)
+
+
+def test_a_pass_that_grades_has_a_start_that_is_not_the_price_of_reading() -> None:
+    """24 tokens take 1.5 ms, 300 take 7: reading is 20 microseconds a token, not 60."""
+    cost = DraftCost()
+    for _ in range(30):
+        for tokens in (24, 30, 300):
+            cost.read(tokens, 0.001 + 0.00002 * tokens)
+    assert cost.reading.each == pytest.approx(0.00002, rel=0.1)
 
 
 def test_a_busy_spell_does_not_make_what_it_met_look_dear() -> None:

@@ -115,38 +115,64 @@ class Load:
 
 
 @dataclass(slots=True)
-class DraftCost:
-    """Seconds of one drafter: per drafted token, and per token of text that it reads up."""
+class Line:
+    """Seconds as a start and so much for each token, by fading least squares; neither is ever negative.
 
-    token: float = field(default=0.0, metadata=LEARNED)
-    reading: float = field(default=0.0, metadata=LEARNED)
-    drafts: float = field(default=0.0, metadata=LEARNED)
+    The start leans on none with the weight of one reading: as long as all readings are of one size, seconds
+    are taken to go with the tokens.
+    """
+
+    start: float = field(default=0.0, metadata=LEARNED)
+    each: float = field(default=0.0, metadata=LEARNED)
     readings: float = field(default=0.0, metadata=LEARNED)
+    sums: list[float] = field(default_factory=lambda: [0.0] * 5, metadata=LEARNED)
+
+    def __call__(self, tokens: float, *, starts: float = 1.0) -> float:
+        """Seconds for so many tokens."""
+        return starts * self.start + self.each * tokens
+
+    def add(self, tokens: float, seconds: float, *, starts: float = 1.0) -> None:
+        """One reading, of which a start was a part or was not."""
+        if self.readings >= 4.0:
+            known = self(tokens, starts=starts)
+            seconds = min(max(seconds, 0.5 * known), 2.0 * known)
+        keep = 1.0 - 1.0 / MEMORY
+        self.readings = keep * self.readings + 1.0
+        w, n, s, nn, ns = (keep * x for x in self.sums)
+        w, n, s = w + starts, n + starts * tokens, s + starts * seconds
+        nn, ns = nn + tokens * tokens, ns + tokens * seconds
+        self.sums = [w, n, s, nn, ns]
+        area = (w + 1.0) * nn - n * n
+        self.start, self.each = (s * nn - n * ns) / area, ((w + 1.0) * ns - n * s) / area
+        if self.start < 0.0:
+            self.start, self.each = 0.0, ns / nn
+        elif self.each < 0.0:
+            self.start, self.each = s / (w + 1.0), 0.0
+
+
+@dataclass(slots=True)
+class DraftCost:
+    """Seconds of one drafter: of a draft, and of a pass in which it reads text."""
+
+    draft: Line = field(default_factory=Line, metadata=LEARNED)
+    reading: Line = field(default_factory=Line, metadata=LEARNED)
 
     def drafted(self, tokens: int, pending: int, seconds: float) -> None:
         """One draft of `tokens`, before which `pending` tokens of the text were read.
 
-        A draft's own first pass reads a few tokens for nothing; more of them teach the price of reading.
+        Many of them teach the price of reading, few that of drafting.
         """
         if not isfinite(seconds):
             return
-        if pending > 16 + 4 * tokens:
-            self.read(pending, max(0.0, seconds - self.token * tokens))
-            return
-        each = max(0.0, seconds - self.reading * max(0, pending - 4)) / max(1, tokens)
-        self.drafts = min(self.drafts + 1.0, MEMORY)
-        self.token += (_clipped(each, self.token, self.drafts) - self.token) / self.drafts
+        if pending > 16 + 4 * tokens and self.draft.readings:
+            self.reading.add(pending, max(0.0, seconds - self.draft(tokens)), starts=0.0)
+        else:
+            self.draft.add(max(1, tokens), max(0.0, seconds - self.reading.each * pending))
 
     def read(self, tokens: int, seconds: float) -> None:
         """One pass over `tokens` of the text."""
         if tokens > 0 and isfinite(seconds):
-            self.readings = min(self.readings + 1.0, MEMORY)
-            each = seconds / tokens
-            self.reading += (_clipped(each, self.reading, self.readings) - self.reading) / self.readings
-
-
-def _clipped(value: float, mean: float, n: float) -> float:
-    return value if n < 4.0 else min(max(value, 0.5 * mean), 2.0 * mean)
+            self.reading.add(tokens, seconds)
 
 
 def size_class(batch: int) -> int:

@@ -14,15 +14,8 @@ from .guard import Guard
 from .skill import Calibration, Skill
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
-MATCHES = (
-    0.0,
-    1.0,
-    2.0,
-    3.0,
-    4.0,
-    8.0,
-    16.0,
-)  # a lookup's context is the first of these that holds its match
+# A lookup's context is the first of these that holds its match.
+MATCHES = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0)
 CONTEXTS = len(MATCHES) + 1
 TRUSTED = 40.0  # tested tokens from which a drafter's own confidence may stop it
 
@@ -140,7 +133,7 @@ class AutoPolicy:
                 continue  # no match, or a model of which nothing is known yet: `Watch` will see to it
             cost = self.drafting[i]
             pending = context.length - place.read[i]
-            reading = 0.0 if self.looks_up[i] else cost.reading * max(0, pending) / rounds
+            reading = 0.0 if self.looks_up[i] else cost.reading.each * max(0, pending) / rounds
             curve = self.skills[i].survival(context.request, where)
             found.append(self._best(i, curve, extra, reading, rate))
         return found
@@ -148,13 +141,14 @@ class AutoPolicy:
     def _best(
         self, i: int, survival: Sequence[float], extra: Sequence[float], reading: float, rate: float
     ) -> Worth:
-        each, untried = self.drafting[i].token, not self.drafting[i].drafts
+        draft = self.drafting[i].draft
+        start, each, untried = reading + draft.start, draft.each, not draft.readings
         best, most = (0, 0.0, 0.0, -1.0), len(survival)
         tokens, at = 0.0, 0
         for length in LENGTHS[:1] if untried else LENGTHS:  # whose price is not known yet drafts one token
             tokens += sum(survival[at:length])
             at = length
-            seconds = reading + each * length + extra[length]
+            seconds = start + each * length + extra[length]
             gain = tokens - rate * seconds
             if gain > best[3]:
                 best = (length, tokens, seconds, gain)
@@ -164,15 +158,15 @@ class AutoPolicy:
 
     def may_pay(self, i: int) -> bool:
         """Whether one token of this drafter may be worth its price, for all that is known."""
-        return self.skills[i].hope >= self.rate * self.drafting[i].token
+        return self.skills[i].hope >= self.rate * self.drafting[i].draft(1)
 
     def _stop(self, i: int, batch: int) -> Stop:
-        """Draft on while the chance that all is accepted so far is above the price of one more token."""
+        """Draft on while the chance that one more token is accepted as well is above its price."""
         if self.looks_up[i] or self.calibrations[i].seen < TRUSTED:
             return NEVER
         extra = nearest(self.passes, size_class(batch)).table(self._typical(batch), LENGTHS[-1])
-        price = self.rate * (self.drafting[i].token + extra[-1] / LENGTHS[-1])
-        return Stop("gain", min(price, 0.9), self.calibrations[i])
+        price = self.rate * (self.drafting[i].draft.each + extra[-1] / LENGTHS[-1])
+        return Stop("gain", min(price / self.skills[i].level, 0.9), self.calibrations[i])
 
     def _place(self, context: Context) -> Place:
         place = self.places.get(context.request)

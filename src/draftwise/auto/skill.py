@@ -46,6 +46,11 @@ class Skill:
         return sum(sum(row) for row in self.tested)
 
     @property
+    def level(self) -> float:
+        """The chance of a token, all contexts and places together."""
+        return (sum(map(sum, self.accepted)) + 1.0) / (self.seen + 2.0)
+
+    @property
     def hope(self) -> float:
         """The most that the chance of a first token may be in any context: its mean and two deviations."""
         pairs = [(a[0], t[0]) for a, t in zip(self.accepted, self.tested, strict=True)]

@@ -10,7 +10,7 @@ from ..types import Arm, Feedback, Grade, Request, Window
 from .policy import LENGTHS, AutoPolicy
 
 LONGEST = LENGTHS[-1]
-SHARE = 0.01  # of all time, that may go into drafters that do not play
+SHARE = 0.005  # of all time, that may go into drafters that do not play
 ENOUGH = 24  # tokens that wait before a model is graded on them
 RARELY = 8  # a model that cannot pay at its present price is graded in one turn of so many
 

@@ -40,7 +40,7 @@ class OneLength(AutoPolicy):
     def _best(
         self, i: int, survival: Sequence[float], extra: Sequence[float], reading: float, rate: float
     ) -> Worth:
-        prices = [reading + self.drafting[i].token * k + extra[k] for k in range(len(extra))]
+        prices = [reading + self.drafting[i].draft(k) + extra[k] for k in range(len(extra))]
         return _at_most(self, i, survival, prices, rate, (8,))
 
 
