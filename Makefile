@@ -1,5 +1,5 @@
 # Every job sets itself up first: a fresh machine needs only python3, make and git.
-.PHONY: setup demo test check clean
+.PHONY: setup demo test test-vllm check clean
 
 setup:
 	@scripts/setup
@@ -10,9 +10,14 @@ demo: setup
 test: setup
 	@scripts/test
 
+# The tests of the same policies inside vLLM, in an environment of their own.
+test-vllm:
+	@scripts/setup-vllm
+	@scripts/test-vllm
+
 check: setup
 	@scripts/check
 
 clean:
-	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-vllm dist build .pytest_cache .mypy_cache .ruff_cache
 	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,7 +8,7 @@ greedy; where it samples, each token is one draw of the target's law, so every s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from itertools import count
 from math import nan
 from random import Random
@@ -17,7 +17,7 @@ from typing import Any
 
 from ..catalogue import Method
 from ..errors import UserError
-from ..roles import Drafter, Seen
+from ..roles import Drafter, Policy, Seen
 from ..team import Team
 from ..types import Context, Draft, Feedback, Job, Outcome, Request, Round, Sampling, Seconds, Spent
 from .row import Played, Row, Written, verified
@@ -46,11 +46,7 @@ class Follower:
         strikes: int = 3,
         slow_seconds: float = 5.0,
     ) -> None:
-        for arm in method.policy.arms:
-            if arm.width > 1 or (arm.length and arm.drafter not in drafters):
-                raise UserError(
-                    f"the arm {arm.name} drafts trees, and this engine verifies chains: name another policy"
-                )
+        chains_only(method.policy, drafters)
         self.policy, self.recorder = method.policy, method.recorder
         self.slow_seconds, self.rng = slow_seconds, Random(seed)
         self.open: dict[int, Request] = {}
@@ -286,3 +282,16 @@ class Follower:
             self.policy.learn(feedback)
         self.policy.close(request.id)
         self.team.close(request)
+
+
+def chains_only(policy: Policy, drafters: Collection[str]) -> None:
+    """Refuse a policy that drafts trees: an engine that verifies by itself verifies chains.
+
+    Raises:
+        UserError: it has such an arm, or one of a drafter that is not there.
+    """
+    for arm in policy.arms:
+        if arm.width > 1 or (arm.length and arm.drafter not in drafters):
+            raise UserError(
+                f"the arm {arm.name} drafts trees, and this engine verifies chains: name another policy"
+            )

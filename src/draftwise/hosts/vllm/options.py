@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, quote
 
 from ...catalogue import default, method
 from ...errors import UserError
+from ..follow import chains_only
 
 HOME = "draftwise.hosts.vllm.Proposer"
 
@@ -59,6 +60,7 @@ class Options:
     def longest(self) -> int:
         """The longest draft that the policy may ask for."""
         policy = method(self.policy or default(self.drafters), list(self.drafters)).policy
+        chains_only(policy, self.drafters)
         return max(arm.length for arm in policy.arms)
 
 
@@ -75,7 +77,7 @@ def vllm_config(
     `vllm serve --speculative-config` takes. vLLM need not be installed to make it.
 
     Raises:
-        UserError: an unknown policy or option, or one that never drafts.
+        UserError: an unknown policy or option, or one that never drafts, or drafts trees.
     """
     wrong = [d for d in drafters if not isinstance(d, str) or not d or "," in d]
     if wrong:

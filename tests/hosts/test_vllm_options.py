@@ -1,0 +1,141 @@
+"""Draftwise's options in vLLM's words, and the proposer without vLLM around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import draftwise
+from draftwise.errors import UserError
+from draftwise.hosts import vllm
+from draftwise.hosts.vllm.options import Options
+from draftwise.models import resolve
+
+from .engine import Engine, arrays
+from .engine import Job as Served
+
+V = 4096
+
+
+def text_law(history: Any) -> Any:
+    """A text that goes round in circles of twelve."""
+    row = np.full(V, -20.0)
+    row[10 + (history[-1] - 9) % 12] = 0.0
+    return row
+
+
+def config(model: str, *, most: int = 16) -> Any:
+    """What a proposer reads of vLLM's configuration."""
+    told = SimpleNamespace(
+        model=model, tokenizer=model, trust_remote_code=False, max_model_len=128, get_vocab_size=lambda: V
+    )
+    return SimpleNamespace(
+        model_config=told,
+        speculative_config=SimpleNamespace(num_speculative_tokens=most),
+        parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0),
+        instance_id="test",
+    )
+
+
+def build(told: dict[str, Any], **options: Any) -> Any:
+    """As vLLM does it: the class by the name after the last dot, called with the configuration."""
+    module, _, name = told["model"].rpartition(".")
+    assert module == "draftwise.hosts.vllm"
+    proposer = getattr(vllm, name)(
+        config(resolve("zoo:target"), most=told["num_speculative_tokens"], **options)
+    )
+    proposer.load_model(SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device="cpu")])))
+    return proposer
+
+
+def test_the_configuration_is_json_and_says_everything() -> None:
+    drafters = ["ngram?min=2&max=3", "retrieval:/a/b.store", "zoo:general"]
+    told = draftwise.vllm_config(
+        drafters=drafters, policy="ucb1?length=7&strength=0.5", state="s.json", seed=3
+    )
+    assert json.loads(json.dumps(told)) == told
+    assert told["method"] == "custom_class" and told["num_speculative_tokens"] == 7
+    module, _, name = told["model"].rpartition(".")
+    assert module == "draftwise.hosts.vllm"
+    assert Options.parse(name.partition("?")[2]) == Options(
+        drafters=tuple(drafters),
+        policy="ucb1?length=7&strength=0.5",
+        state=str(Path("s.json").resolve()),
+        seed=3,
+    )
+
+
+def test_the_longest_draft_is_the_policys() -> None:
+    assert draftwise.vllm_config(drafters=["ngram"], policy="static-4")["num_speculative_tokens"] == 4
+    assert draftwise.vllm_config()["num_speculative_tokens"] == 16  # auto
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"policy": "nonsense"}, "unknown policy"),
+        ({"policy": "none"}, "never drafts"),
+        ({"drafters": ["a,b"]}, "without comma"),
+        ({"drafters": [object()]}, "by name"),
+        ({"policy": "draft-all", "drafters": ["ngram", "suffix"]}, "trees"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        draftwise.vllm_config(**options)
+
+
+@pytest.mark.parametrize("query", ["policy", "speed=9", "seed=x"])
+def test_options_by_hand_are_checked(query: str) -> None:
+    with pytest.raises(UserError, match=query.partition("=")[0]):
+        getattr(vllm, f"Proposer?{query}")
+
+
+def test_too_few_speculative_tokens_are_refused() -> None:
+    told = draftwise.vllm_config(drafters=["ngram"], policy="static-4") | {"num_speculative_tokens": 3}
+    with pytest.raises(UserError, match="up to 4"):
+        build(told)
+
+
+def test_without_request_ids_rows_are_told_apart_by_their_texts() -> None:
+    proposer = build(draftwise.vllm_config(drafters=["ngram", "zoo:general"], policy="random"))
+    engine = Engine(text_law, seats=3, seed=4)
+
+    def ask(jobs: list[Served], sampled: list[list[int]]) -> list[list[int]]:
+        drafts: list[list[int]] = proposer.propose(sampled, *arrays(jobs))
+        told = sorted(r.tokens for r in proposer.follower.open.values())
+        assert told == sorted(job.text for job in jobs)
+        return drafts
+
+    for k in range(9):
+        engine.add(f"{k}", [10 + k % 3, 11, 12, 13, 14 + k], 30 + k)
+    while engine.waiting or engine.running:
+        engine.step(ask)
+    proposer.propose([], *arrays([]))
+    totals = proposer.follower.totals()
+    assert not proposer.follower.open and totals["num_rounds"] > 50
+    assert totals["drafters"]["ngram"]["num_accepted_tokens"] > 20
+    assert not proposer.follower.team.drafters["zoo:general"].places
+
+
+def test_what_was_learnt_is_saved_and_found_again(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    told = draftwise.vllm_config(drafters=["ngram", "suffix"], policy="ucb1", state=file)
+    first = build(told)
+    engine = Engine(text_law)
+    engine.add("a", [10, 11], 60)
+    while engine.waiting or engine.running:
+        engine.step(lambda jobs, sampled: first.propose(sampled, *arrays(jobs)))
+    first.propose([], *arrays([]))
+    report = first._keeper.report
+    assert json.loads(report.read_text()) == first.follower.totals()
+    first._keeper.end()
+    assert not report.exists()
+    second = build(told)
+    assert second.follower.policy.shared == first.follower.policy.shared
+    assert second.follower.policy.shared != second.follower.policy.new_learner(2)
