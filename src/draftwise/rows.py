@@ -97,6 +97,7 @@ class Rows:
 
         The last tokens of `texts[i]` are a tree where `trees[i]` has their parents (-1 = the token before
         them): each lies in a slot of its own, is told its depth for its place, and sees its ancestors only.
+        More parents than tokens go on with a tree whose first nodes are the last that the row holds.
 
         Returns the logits at the last `keep` of the pass's positions, shape (rows, keep, vocabulary) on the
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
@@ -164,14 +165,22 @@ class Rows:
         at = self._slots(starts, width, total, even).expand(len(starts), -1)
         kin = np.tri(width, dtype=bool)[None].repeat(len(starts), 0)
         places = np.add.outer(starts, np.arange(width))
+        grown: list[tuple[int, int, NDArray[np.bool_]]] = []  # row, nodes it holds already, and all their kin
         for row, parents in trees.items():
-            begin, end = lengths[row] - len(parents), lengths[row]
-            kin[row, begin:end, begin:end] = family = _kin(parents)
-            places[row, begin:end] = starts[row] + begin - 1 + family.sum(1)
+            end, old = lengths[row], max(0, len(parents) - lengths[row])
+            begin, family = end - len(parents) + old, _kin(parents)
+            kin[row, begin:end, begin:end] = family[old:, old:]
+            places[row, begin:end] = starts[row] - old + begin - 1 + family[old:].sum(1)
+            if old:
+                grown.append((row, old, family))
         here, slots = self._tensor(places), self._positions[:total]
         columns = at[:, None, None].expand(-1, -1, width, -1)
         unseen = (slots > at[:, None, :, None]).scatter(3, columns, ~self._tensor(kin)[:, None])
         lying = slots.expand(len(starts), -1).scatter(1, at, here)
+        for row, old, family in grown:
+            base = starts[row] - old
+            unseen[row, 0, : lengths[row], base : base + old] = ~self._tensor(family[old:, :old])
+            lying[row, base : base + old] = self._tensor(base - 1 + family[:old].sum(1))
         mask = self._mask(unseen, lying[:, None, None], here[:, None, :, None])
         return here.clamp(max=self.max_length - 1), mask
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import nan
 from typing import Any
 
 import torch
@@ -12,28 +11,13 @@ from torch import Tensor
 
 from ..roles import GradeJob
 from ..rows import Rows
-from ..sampling import draw, likeliest, warp, warpers
-from ..scorers import TOP
-from ..stops import factor, needs, stop
-from ..types import Draft, Grade, Job, Request, Sampling, Signals
+from ..sampling import likeliest
+from ..stops import needs
+from ..types import Draft, Grade, Job, Request
+from .chains import Chain, grades, known
 from .states import States
 
 LONG = 16  # pending tokens from which a row catches up in a pass of its own
-
-
-@dataclass(slots=True)
-class Chain:
-    """One draft in the making."""
-
-    job: Job
-    needs: frozenset[str]
-    tokens: list[int] = field(default_factory=list)
-    probs: list[float] = field(default_factory=list)
-    dist: list[Tensor] = field(default_factory=list)
-    rows: list[Tensor] = field(default_factory=list)
-    signals: list[Signals] = field(default_factory=list)
-    joint: float = 1.0
-    done: bool = False
 
 
 @dataclass(slots=True)
@@ -94,26 +78,28 @@ class LMDrafter:
             for chain, row in zip(chains, rows, strict=True):
                 if not chain.done:
                     hidden = self.hidden[row] if self.hidden is not None else None
-                    self._extend(chain, logits[row], picks[row], hidden)
+                    chain.extend(
+                        logits[row], picks[row], hidden, vocab_size=self.vocab_size, sample=self.sample
+                    )
             if all(chain.done for chain in chains):
-                return [self._made(chain) for chain in chains]
+                return [chain.draft for chain in chains]
             logits = self._step(chains, rows)
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         """One grade per committed token: from the rows it was drafted with, and one pass over the others."""
         self._watch(job.signals for job in jobs)
-        known = [_rows_of_draft(job) if "hidden" not in job.signals else [] for job in jobs]
-        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, known, strict=True)]
+        had = [known(job) if "hidden" not in job.signals else [] for job in jobs]
+        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, had, strict=True)]
         wanted = [(job, n) for job, n in zip(jobs, missing, strict=True) if n > 0]
         read = iter(self._read(wanted) if wanted else ())
-        grades = []
-        for job, rows, n in zip(jobs, known, missing, strict=True):
+        made = []
+        for job, rows, n in zip(jobs, had, missing, strict=True):
             logits, states = next(read) if n > 0 else (torch.stack(rows), None)
             if rows and n > 0:
                 logits = torch.cat((torch.stack(rows), logits))
-            grades.append(self._grades(job, logits, states))
-        return grades
+            made.append(grades(job, logits, states, vocab_size=self.vocab_size, sample=self.sample))
+        return made
 
     def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
         """The logits that each job's last `n` tokens were to be guessed from, shape (n, vocabulary) each, and
@@ -139,35 +125,6 @@ class LMDrafter:
             for row, (_, n) in zip(rows, wanted, strict=True)
         ]
         return [(logits[end], None if states is None else states[end]) for end in ends]
-
-    def _grades(self, job: GradeJob, logits: Tensor, states: Tensor | None) -> list[Grade]:
-        """Grades of the job's tokens from the drafter's logits there, shape (tokens, vocabulary)."""
-        tokens = job.request.tokens[job.start :]
-        sampling = job.request.sampling
-        if self.sample and not sampling.greedy:
-            q = self._laws(sampling, logits)
-            chances = q.gather(1, torch.tensor(tokens, device=q.device)[:, None])[:, 0].tolist()
-            accept = [min(1.0, c / p) if p > 0.0 else 1.0 for c, p in zip(chances, job.probs, strict=True)]
-            picks = tokens
-            overlap = [nan] * len(tokens)
-            if job.laws is not None:
-                overlap = torch.minimum(q, job.laws.to(q.device)).sum(-1).tolist()
-        else:
-            picks = likeliest(logits)
-            accept = [float(pick == token) for pick, token in zip(picks, tokens, strict=True)]
-            overlap = accept if sampling.greedy else [nan] * len(tokens)
-            if job.laws is not None:
-                ids = torch.tensor(picks, device=job.laws.device)
-                overlap = job.laws.gather(1, ids[:, None])[:, 0].tolist()
-        signals: list[Signals | None] = [None] * len(tokens)
-        if job.signals:
-            first = job.start - job.request.prompt_length
-            hidden = states if states is not None else [None] * len(tokens)
-            signals = [
-                _signals(row, pick, job.signals, first + i, state)
-                for i, (row, pick, state) in enumerate(zip(logits, picks, hidden, strict=True))
-            ]
-        return [Grade(*grade) for grade in zip(accept, overlap, signals, strict=True)]
 
     def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, list[int]]:
         """Read every request up to its last token.
@@ -215,37 +172,6 @@ class LMDrafter:
             self.rows.held[row] = min(matched, len(request.tokens) - 1)
         return rows
 
-    def _extend(self, chain: Chain, row: Tensor, pick: int, hidden: Tensor | None) -> None:
-        """Choose one more token, keep it, and see whether to stop after it."""
-        job = chain.job
-        if self._sampled(chain):
-            q = self._laws(job.request.sampling, row[None])[0]
-            pick = draw(q, job.request.rng.random())
-            chain.dist.append(q)
-            chain.probs.append(float(q[pick]))
-        if job.rows:
-            chain.rows.append(row[: self.vocab_size])
-        chain.tokens.append(pick)
-        position = len(chain.tokens) - 1
-        chain.done = len(chain.tokens) >= job.length
-        if chain.needs:
-            place = job.request.position + position
-            signals = _signals(row[: self.vocab_size], pick, chain.needs, place, hidden)
-            previous = chain.signals[-1] if chain.signals else None
-            chain.signals.append(signals)
-            rule = job.stop_at(position)
-            chain.joint *= factor(rule, signals, position=position)
-            chain.done |= stop(rule, signals, position=position, previous=previous, joint=chain.joint)
-
-    def _sampled(self, chain: Chain) -> bool:
-        return self.sample and not chain.job.picked and not chain.job.request.sampling.greedy
-
-    def _laws(self, sampling: Sampling, rows: Tensor) -> Tensor:
-        """The distributions that tokens are drawn from, over the target's vocabulary, float32."""
-        q = warp(warpers(sampling), rows[:, : self.vocab_size])
-        missing = self.vocab_size - q.shape[1]
-        return torch.nn.functional.pad(q, (0, missing)) if missing > 0 else q
-
     def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
         """Feed each running chain its newest token; logits after it, shape (rows, vocabulary)."""
         texts = [[0]] * len(chains)
@@ -258,35 +184,3 @@ class LMDrafter:
             else:
                 self.places[chain.job.request.id].fed.append(chain.tokens[-1])
         return logits
-
-    def _made(self, chain: Chain) -> Draft:
-        return Draft.chain(
-            chain.tokens,
-            probs=chain.probs,
-            dist=chain.dist or None,
-            signals=chain.signals,
-            rows=chain.rows or None,
-        )
-
-
-def _rows_of_draft(job: GradeJob) -> list[Tensor]:
-    """The rows of this round's own draft that the committed text went through, from `start` on."""
-    if job.draft is None or not job.draft.rows:
-        return []
-    tokens, drafted = job.request.tokens[job.start :], job.draft.tokens
-    same = next((k for k, pair in enumerate(zip(tokens, drafted, strict=False)) if pair[0] != pair[1]), None)
-    through = min(len(tokens), len(drafted)) if same is None else same + 1
-    return list(job.draft.rows[:through])
-
-
-def _signals(row: Tensor, pick: int, wanted: frozenset[str], place: int, hidden: Tensor | None) -> Signals:
-    """The stop signals of the raw softmax at temperature 1; what no rule reads is left out."""
-    logp = row.float().log_softmax(-1)
-    top: list[float] = []
-    if wanted & {"top1", "top2", "top"}:
-        top = logp.topk(min(TOP if "top" in wanted else 2, len(logp))).values.exp().tolist()
-    entropy = float(-(logp.exp() * logp).nansum()) if "entropy" in wanted else 0.0
-    first, second = (*top, 0.0, 0.0)[:2]
-    state = hidden.float().numpy(force=True) if hidden is not None and "hidden" in wanted else None
-    known = tuple(top) if "top" in wanted else ()
-    return Signals(first, second, entropy, float(logp[pick].exp()), place, known, state)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..features import Features
 from ..roles import Scores
 from ..rows import Rows
 from ..sampling import Chain, GreedyScores, LawScores, likeliest, on_host
@@ -33,6 +34,18 @@ class HFTarget:
         self.chunk = chunk or (96 if self.rows.device.type == "cpu" else 2048)
         self.chains: dict[int, Chain] = {}
         self.reads_trees = False  # not known before there is one
+        self.taps: dict[tuple[int, ...], Features] = {}
+        self.began: list[int] = []  # what each row held before the latest pass
+
+    def features(self, layers: Sequence[int]) -> Features:
+        """The hidden states of committed text at these layers, kept from now on for open requests.
+
+        Raises:
+            UserError: the model has no such layer.
+        """
+        if tuple(layers) not in self.taps:
+            self.taps[tuple(layers)] = Features(self.rows.model, layers)
+        return self.taps[tuple(layers)]
 
     def open(self, request: Request) -> None:
         """Give the request a row; its prompt is read in the pass of its first round."""
@@ -59,6 +72,7 @@ class HFTarget:
             check_trees(self.rows.model)
             self.reads_trees = True
         keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
+        self.began = held[:n]
         logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees)
         return self._scores(batch, rows, [len(t) for t in texts], logits)
 
@@ -70,6 +84,8 @@ class HFTarget:
             if path and path[-1] >= len(path):  # numbers go up along a path, so its last one tells of a gap
                 begin = held[row] - len(draft.tokens)
                 moves += [(row, begin + node, begin + k) for k, node in enumerate(path) if node != k]
+            if self.taps:
+                self._keep(row, request, draft, path)
             held[row] = min(held[row], len(request.tokens) - 1)
         if moves:
             self.rows.cache.move(moves, self.rows.device)
@@ -78,6 +94,16 @@ class HFTarget:
         """Free the request's row."""
         self.rows.close(request.id)
         self.chains.pop(request.id, None)
+        for tap in self.taps.values():
+            tap.close(request.id)
+
+    def _keep(self, row: int, request: Request, draft: Draft, path: Sequence[int]) -> None:
+        """Keep the features of what the latest pass read of the text, up to its last token but one."""
+        start, end = self.began[row], len(request.tokens) - 1
+        first = self.rows.held[row] - len(draft.tokens) - start  # where the draft begins in the pass
+        which = [*range(first), *(first + node for node in path)][: end - start]
+        for tap in self.taps.values():
+            tap.keep(request.id, row, which, start)
 
     def _read(
         self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int
@@ -88,7 +114,10 @@ class HFTarget:
             self._share(row, tokens, batch)
         last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else 1)
         while held[row] < last:
-            self.rows.feed(row, [tokens[held[row] : min(held[row] + self.chunk, last)]], 1, slots=slots)
+            start = held[row]
+            self.rows.feed(row, [tokens[start : min(start + self.chunk, last)]], 1, slots=slots)
+            for tap in self.taps.values():
+                tap.keep(request.id, 0, slice(None), start)
 
     def _share(self, row: int, tokens: list[int], batch: Sequence[tuple[Request, Draft]]) -> None:
         """Copy the longest beginning that another row has read: samples of one prompt read it once."""
@@ -102,6 +131,8 @@ class HFTarget:
                     best, length = other, same
         if length > LONG:
             self.rows.share(row, best, length)
+            for tap in self.taps.values():
+                tap.share(self.rows.keys[row], self.rows.keys[best], length)
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor
