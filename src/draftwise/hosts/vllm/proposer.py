@@ -16,7 +16,7 @@ from ..row import Row
 from .identity import ByText
 from .keep import Keeper
 from .options import Options
-from .runner import Step, attach
+from .runner import Probabilities, Step, attach
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class Proposer:
         self.follower: Follower | None = None
         self._keeper: Keeper | None = None
         self._step: Step | None = None
+        self._raw: Probabilities | None = None
         self._by_text = ByText()
         attach("listen")
 
@@ -72,6 +73,8 @@ class Proposer:
     def listen(self, step: Step) -> None:
         """What the model runner tells before it asks."""
         self._step = step
+        if self._raw is None and self.follower and "overlap" in self.follower.recorder.reads:
+            self._raw = Probabilities(step.runner)
 
     def propose(
         self,

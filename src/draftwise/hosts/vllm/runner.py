@@ -25,7 +25,11 @@ class Step:
         return key in self.runner.requests
 
     def rows(
-        self, sampled: Sequence[Sequence[int]], texts: Sequence[Callable[[int], list[int]]], most: int
+        self,
+        sampled: Sequence[Sequence[int]],
+        texts: Sequence[Callable[[int], list[int]]],
+        most: int,
+        overlaps: Sequence[Sequence[float]] = (),
     ) -> list[Row]:
         """The batch's requests; `texts` gives each one's tokens, and no text exceeds `most` of them."""
         batch, drafted = self.runner.input_batch, self.scheduled.scheduled_spec_decode_tokens
@@ -37,10 +41,35 @@ class Step:
             room = most - length
             if asked is not None and asked.max_tokens is not None:
                 room = min(room, prompt + asked.max_tokens - length)
-            rows.append(
-                Row(key, length, new, texts[i], prompt, room, len(drafted.get(key, ())), ends_of(asked))
-            )
+            verified, raw = len(drafted.get(key, ())), overlaps[i] if overlaps else ()
+            rows.append(Row(key, length, new, texts[i], prompt, room, verified, ends_of(asked), raw))
         return rows
+
+
+class Probabilities:
+    """The target's raw probability of every drafted token, taken from what vLLM's rejection sampler is given.
+
+    Only for policies whose reward reads it (MetaSD's block divergence): it costs a softmax over the rows of
+    drafted tokens.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._rows: list[list[float]] = []
+        runner.rejection_sampler.register_forward_pre_hook(self._note)
+
+    def take(self) -> list[list[float]]:
+        """By row of the batch, those of the latest pass; empty if it had no drafts."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _note(self, sampler: Any, given: tuple[Any, ...]) -> None:
+        metadata, _, logits = given[:3]
+        rows = logits[metadata.target_logits_indices].float().log_softmax(-1)
+        flat = rows.gather(1, metadata.draft_token_ids.long()[:, None])[:, 0].exp().tolist()
+        self._rows, at = [], 0
+        for count in metadata.num_draft_tokens:
+            self._rows.append(flat[at : at + count])
+            at += count
 
 
 def ends_of(asked: Any) -> frozenset[int]:

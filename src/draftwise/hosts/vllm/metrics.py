@@ -1,0 +1,73 @@
+"""Who drafted what, beside vLLM's own metrics at `/metrics`: a plug-in of `vllm.stat_logger_plugins`.
+
+vLLM counts drafts and accepted tokens itself (`vllm:spec_decode_*`); these are the same counts by drafter,
+read from the engine's report whenever the page is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import REGISTRY, CounterMetricFamily
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from .options import HOME
+from .report import path_of, read
+
+COUNTS = {
+    "num_drafts": "Drafts made.",
+    "num_draft_tokens": "Tokens drafted.",
+    "num_accepted_tokens": "Drafted tokens that the target accepted.",
+    "num_faults": "Failures.",
+}
+
+
+class DrafterMetrics:
+    """A Prometheus collector of one engine's totals, with vLLM's own labels and the drafter."""
+
+    def __init__(self, path: Path, model: str, engine: int) -> None:
+        self.path, self.labels = path, [model, str(engine)]
+
+    def collect(self) -> Iterator[Any]:
+        """Counters as the report has them now."""
+        told = read(self.path)
+        if not told:
+            return
+        for name, text in COUNTS.items():
+            family = CounterMetricFamily(
+                f"draftwise:spec_decode_{name}", text, labels=["model_name", "engine", "drafter"]
+            )
+            for drafter, counts in told["drafters"].items():
+                family.add_metric([*self.labels, drafter], counts[name])
+            yield family
+        arms = CounterMetricFamily(
+            "draftwise:spec_decode_num_rounds", "Decisions played.", labels=["model_name", "engine", "arm"]
+        )
+        for arm, count in told["arms"].items():
+            arms.add_metric([*self.labels, arm], count)
+        yield arms
+        seconds = CounterMetricFamily(
+            "draftwise:proposer_overhead_seconds",
+            "Seconds of deciding and learning, without the drafters' own.",
+            labels=["model_name", "engine"],
+        )
+        seconds.add_metric(self.labels, told["overhead_seconds"])
+        yield seconds
+
+
+class StatLogger(StatLoggerBase):  # type: ignore[misc,unused-ignore]
+    """Puts the collector into vLLM's front process, where the engine has Draftwise inside."""
+
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        asked = vllm_config.speculative_config
+        if asked is not None and str(asked.model).startswith(HOME):
+            path, model = path_of(vllm_config.instance_id, engine_index), vllm_config.model_config
+            REGISTRY.register(DrafterMetrics(path, str(model.served_model_name), engine_index))
+
+    def record(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing per step: the report is read when it is asked for."""
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""

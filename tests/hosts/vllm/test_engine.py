@@ -1,0 +1,251 @@
+"""Draftwise inside a real vLLM: the texts are vLLM's own, whoever drafts and whatever goes wrong.
+
+One engine without and one with speculation serve all tests, in this process; each test gives the second its
+own drafters and policy. To be run by `make test-vllm`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("vllm")
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
+
+import draftwise
+from draftwise.catalogue import method
+from draftwise.data import spec_bench
+from draftwise.hosts.follow import Follower
+from draftwise.hosts.vllm.options import Options
+from draftwise.models import load_model, resolve
+from draftwise.types import Draft, Job, Request
+
+NEW = 24
+BLOCKS = 26  # of 128 tokens: too few for eight texts of 380, so that some are put off
+GROWING = {"max_tokens": 140, "ignore_eos": True}
+
+
+class Wrong:
+    """Drafts what the target never writes."""
+
+    def hint(self, request: Request) -> float:
+        return 1.0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        return [Draft.chain([(job.request.tokens[-1] * 7 + 11) % 4096] * job.length) for job in jobs]
+
+    def observe(self, request: Request, new: Sequence[int]) -> None: ...
+
+    def close(self, request: Request) -> None: ...
+
+
+class Failing(Wrong):
+    """Fails whenever it is asked."""
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        raise RuntimeError("no luck")
+
+
+class Plain(NamedTuple):
+    """Prompts, and what vLLM writes after them by itself; `grown` after eight longer ones."""
+
+    prompts: list[list[int]]
+    texts: list[list[int]]
+    grown: list[list[int]]
+
+
+def slices(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Eight prompts of 240 tokens."""
+    every = [token for prompt in prompts for token in prompt]
+    return [every[240 * k : 240 * (k + 1)] for k in range(8)]
+
+
+def engine(**options: Any) -> Any:
+    from vllm import LLM
+
+    return LLM(
+        resolve("zoo:target"),
+        dtype="float32",
+        enforce_eager=True,
+        max_num_seqs=8,
+        max_model_len=1024,
+        enable_prefix_caching=False,
+        disable_log_stats=False,
+        num_gpu_blocks_override=BLOCKS,
+        **options,
+    )
+
+
+def ids(llm: Any, count: int) -> list[list[int]]:
+    tokenizer, prompts = llm.get_tokenizer(), [p.text for p in spec_bench()]
+    found = []
+    for text in prompts[:: len(prompts) // count][:count]:
+        told = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
+        found.append(list(told["input_ids"] if hasattr(told, "keys") else told)[-900:])
+    return found
+
+
+def generate(
+    llm: Any, prompts: Sequence[Sequence[int]], *, one: bool = False, **sampling: Any
+) -> list[list[int]]:
+    from vllm import SamplingParams
+
+    asked = SamplingParams(**({"temperature": 0.0, "max_tokens": NEW} | sampling))
+    batches = [[p] for p in prompts] if one else [prompts]
+    outputs = [
+        out
+        for batch in batches
+        for out in llm.generate([{"prompt_token_ids": list(p)} for p in batch], asked, use_tqdm=False)
+    ]
+    return [list(choice.token_ids) for out in outputs for choice in out.outputs]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Plain:
+    """Prompts, and what vLLM writes after them by itself."""
+    from vllm.distributed import cleanup_dist_env_and_memory  # type: ignore[import-not-found,unused-ignore]
+
+    llm = engine()
+    prompts = ids(llm, 16)
+    texts = generate(llm, prompts)
+    grown = generate(llm, slices(prompts), **GROWING)
+    del llm
+    cleanup_dist_env_and_memory()
+    return Plain(prompts, texts, grown)
+
+
+@pytest.fixture(scope="module")
+def served(plain: Plain) -> Any:
+    return engine(speculative_config=draftwise.vllm_config(drafters=["ngram", "suffix"], policy="auto"))
+
+
+def proposer(llm: Any) -> Any:
+    core = llm.llm_engine.engine_core.engine_core
+    return core.model_executor.driver_worker.worker.model_runner.drafter
+
+
+def use(llm: Any, drafters: Sequence[str], policy: str, **others: Any) -> Follower:
+    """Give the engine these drafters and this policy from now on."""
+    host = proposer(llm)
+    follower: Follower = host.follow(Options(drafters=tuple(drafters), policy=policy))
+    if others:
+        team = follower.team.drafters | others
+        follower = Follower(team, method(policy, list(team)), vocab_size=host.engine.vocab_size)
+    host.follower.close()
+    host.follower = host._keeper.follower = follower
+    return follower
+
+
+@pytest.mark.parametrize("one", [True, False], ids=["concurrency 1", "concurrency 8"])
+@pytest.mark.parametrize("name", ["ngram", "suffix", "zoo:general", "all"])
+def test_the_text_is_vllms_own(served: Any, plain: Plain, name: str, one: bool) -> None:
+    prompts, texts, _ = plain
+    names = ["ngram", "suffix", "zoo:general", "zoo:code"] if name == "all" else [name]
+    follower = use(served, names, "random" if name == "all" else "static-5")
+    assert generate(served, prompts, one=one) == texts
+    assert all(follower.totals()["drafters"][n]["num_draft_tokens"] > 10 for n in names)
+
+
+@pytest.mark.parametrize("policy", ["auto", "metasd-ucb", "hedgespec", "tapout-seq-ucb1?drafter=zoo:general"])
+def test_policies_of_the_catalogue_run_and_change_no_text(served: Any, plain: Plain, policy: str) -> None:
+    prompts, texts, _ = plain
+    follower = use(served, ["ngram", "suffix", "zoo:general"], policy)
+    assert generate(served, prompts) == texts
+    assert follower.totals()["num_rounds"] > 50 and not any(follower.team.faults.values())
+
+
+def test_requests_are_put_off_and_resumed(served: Any, plain: Plain) -> None:
+    follower = use(served, ["ngram", "zoo:general"], "random")
+    before = preemptions(served)
+    assert generate(served, slices(plain.prompts), **GROWING) == plain.grown
+    assert preemptions(served) > before
+    assert follower.tally.stats.tokens > 8 * 100
+
+
+def preemptions(llm: Any) -> int:
+    return sum(int(m.value) for m in llm.get_metrics() if m.name == "vllm:num_preemptions")
+
+
+def test_drafters_that_fail_or_are_always_wrong_change_no_text(served: Any, plain: Plain) -> None:
+    prompts, texts, _ = plain
+    follower = use(served, ["ngram"], "random", wrong=Wrong(), failing=Failing())
+    assert generate(served, prompts) == texts
+    told = follower.totals()["drafters"]
+    assert told["failing"]["num_faults"] == 3 and told["failing"]["num_drafts"] == 0
+    assert told["wrong"]["num_draft_tokens"] > 50 and told["wrong"]["num_accepted_tokens"] == 0
+
+
+def test_random_aborts_lose_nothing_and_leave_nothing_behind(served: Any, plain: Plain) -> None:
+    from vllm import SamplingParams
+
+    prompts = plain.prompts
+    follower = use(served, ["ngram", "zoo:general"], "random")
+    served_engine, rng = served.llm_engine, random.Random(5)
+    greedy = SamplingParams(temperature=0.0, max_tokens=NEW)
+    asked: dict[str, int] = {}
+    for k in range(60):
+        asked[f"r{k}"] = k % len(prompts)
+        served_engine.add_request(f"r{k}", {"prompt_token_ids": prompts[k % len(prompts)][-200:]}, greedy)
+    got: dict[str, list[int]] = {}
+    while served_engine.has_unfinished_requests():
+        for out in served_engine.step():
+            got[out.request_id] = list(out.outputs[0].token_ids)
+        if rng.random() < 0.2:
+            served_engine.abort_request([rng.choice(list(asked))])
+    generate(served, prompts[:1])
+    assert len(got) > 20
+    models: Any = follower.team.drafters["zoo:general"]
+    use(served, ["ngram"], "static-1")
+    whole = generate(served, [p[-200:] for p in prompts])
+    assert [k for k, text in got.items() if text != whole[asked[k]][: len(text)]] == []
+    held = [len(text) for text in got.values()]
+    assert any(n < NEW for n in held) or len(got) < 60
+    assert not follower.open and not models.places
+    assert not follower.team._read and not follower._keys
+
+
+def test_sampled_pairs_of_tokens_have_the_targets_law(served: Any, plain: Plain) -> None:
+    """The second and third token, whose law is computed by Transformers: drafted well, and badly."""
+    from scipy.stats import chi2
+
+    prompt, n, k = plain.prompts[3][-40:], 1200, 3
+    law = pairs(prompt, k)
+    for others in ({}, {"wrong": Wrong()}):
+        follower = use(served, ["zoo:general"], "random?length=2" if others else "static-2", **others)
+        draws = generate(served, [prompt] * n, temperature=1.0, top_k=k, max_tokens=3, ignore_eos=True)
+        assert follower.totals()["drafters"]["zoo:general"]["num_accepted_tokens"] > n // 10
+        assert set(map(tuple, draws)) <= set(law)
+        seen = Counter(tuple(text[1:]) for text in draws)
+        want: Counter[tuple[int, ...]] = Counter()
+        for text, p in law.items():
+            want[text[1:]] += n * p  # type: ignore[assignment]
+        often = [pair for pair, count in want.items() if count >= 5]
+        rest = (n - sum(seen[p] for p in often), n - sum(want[p] for p in often))
+        cells = [(seen[p], want[p]) for p in often] + ([rest] if rest[1] >= 5 else [])
+        statistic = sum((a - b) ** 2 / b for a, b in cells)
+        assert chi2.sf(statistic, len(cells) - 1) > 1e-4, cells
+
+
+def pairs(prompt: Sequence[int], k: int) -> dict[tuple[int, ...], float]:
+    """The probability of every text of three tokens, each among the k likeliest of its place."""
+    import torch
+
+    model = load_model("zoo:target")
+    texts: dict[tuple[int, ...], float] = {(): 1.0}
+    with torch.inference_mode():
+        for _ in range(3):
+            longer = {}
+            for text, p in texts.items():
+                logits = model(torch.tensor([[*prompt, *text]])).logits[0, -1].float()
+                top = logits.topk(k)
+                for token, q in zip(top.indices.tolist(), top.values.softmax(-1).tolist(), strict=True):
+                    longer[(*text, token)] = p * q
+            texts = longer
+    return texts
