@@ -120,11 +120,13 @@ def accelerate(run: Training) -> Any:
     """Accelerate's device and precision; bfloat16 where it helps: on a GPU, or a CPU with AMX."""
     try:
         from accelerate import Accelerator  # type: ignore[import-untyped]
+        from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
     except ImportError:
         raise UserError("training needs more packages: pip install 'draftwise[train]'") from None
     on_cpu = run.device == "cpu" or not torch.cuda.is_available()
     helps = bool(torch.cpu.get_capabilities().get("amx_bf16")) if on_cpu else torch.cuda.is_bf16_supported()
     half = run.precision == "bfloat16" or (run.precision == "auto" and helps)
+    AcceleratorState._reset_state(True)  # else a process keeps the first training's device and precision
     accelerator = Accelerator(cpu=on_cpu, mixed_precision="bf16" if half else "no")
     if accelerator.num_processes > 1:
         raise UserError("training runs in one process: start it without `accelerate launch`")

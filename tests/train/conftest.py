@@ -1,0 +1,47 @@
+"""One world for all tests of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.world import save, write_prompts
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `target`, `drafter` and `prompts.jsonl`."""
+    folder = tmp_path_factory.mktemp("world")
+    save(folder / "target", seed=0)
+    save(folder / "drafter", seed=1)
+    write_prompts(folder / "prompts.jsonl")
+    return folder
+
+
+@pytest.fixture
+def options(world: Path) -> Callable[..., dict[str, Any]]:
+    """Options of a small training, with changes."""
+
+    def make(**changes: Any) -> dict[str, Any]:
+        small = {
+            "data": (str(world / "prompts.jsonl"),),
+            "target": str(world / "target"),
+            "held_out": 6,
+            "temperatures": (0.0, 1.0),
+            "max_new_tokens": 12,
+            "together": 4,
+            "answers": str(world / "answers.jsonl"),
+            "steps": 40,
+            "batch": 6,
+            "rate": 5e-3,
+            "checkpoint_every": 15,
+            "log_every": 5,
+            "measure_every": 10,
+            "device": "cpu",
+        }
+        return small | changes
+
+    return make

@@ -1,0 +1,150 @@
+"""What cannot be trained is refused at once, with one line that names the value and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from draftwise.cli import main
+from draftwise.errors import UserError
+from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Training, read
+
+Options = Callable[..., dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        (DrafterRun, {"data": ()}, "no data: give --data"),
+        (DrafterRun, {"steps": 0}, "steps=0: give a whole number of at least 1"),
+        (DrafterRun, {"batch": -1}, "batch=-1"),
+        (DrafterRun, {"rate": 0.0}, "rate=0.0: give a positive number"),
+        (DrafterRun, {"rate": float("nan")}, "rate=nan"),
+        (DrafterRun, {"warmup": 1.0}, "warmup=1.0"),
+        (DrafterRun, {"temperatures": ()}, "temperatures is empty"),
+        (DrafterRun, {"temperatures": (0.3, -1.0)}, "temperatures=-1.0"),
+        (DrafterRun, {"held_out": 0}, "held_out=0"),
+        (DrafterRun, {"loss": "mse"}, "loss=mse: choose from kl, tv, ce"),
+        (DrafterRun, {"precision": "int8"}, "precision=int8: choose from auto, float32, bfloat16"),
+        (DrafterRun, {"device": "tpu"}, "device=tpu: choose from auto, cpu"),
+        (EagleRun, {"drafted": 9}, "only EAGLE-3"),
+        (EagleRun, {"depth": 0}, "depth=0"),
+        (EagleRun, {"dtype": "int4"}, "dtype=int4"),
+        (MedusaRun, {"heads": 0}, "heads=0"),
+        (MedusaRun, {"fading": 0.0}, "fading=0.0"),
+        (ClassifierRun, {"kind": "lstm"}, "kind=lstm: choose from disco, specdecpp"),
+        (ClassifierRun, {"blocks": 65}, "blocks=65"),
+        (ClassifierRun, {"keep": 1.0}, "keep=1.0"),
+        (ClassifierRun, {"labels": "yes"}, "labels=yes"),
+    ],
+)
+def test_options_out_of_range(options: Options, kind: type[Training], changes: Any, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        kind(**options(**changes))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("steps: many", "steps='many' is not a whole number"),
+        ("steps: 2.5", "steps=2.5 is not a whole number"),
+        ("rate: [1]", "rate=[1] is not a number"),
+        ("raw: 3", "raw=3: write true or false"),
+        ("start: 3", "start=3: write a text"),
+        ("stepps: 3", "no option 'stepps'; choose from"),
+        ("data: [a, '']", "data has an empty part"),
+        ("- 3", "has no options"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_a_yaml_file_that_does_not_fit(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        read(DrafterRun, tmp_path / "run.yaml", {"data": "x.jsonl"} if "data" not in text else {})
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_no_yaml_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read the options in .*none\.yaml"):
+        read(DrafterRun, tmp_path / "none.yaml", {})
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (None, "cannot read the prompts"),
+        ("{", "line 1: no prompt"),
+        ('{"text": "x"}', "line 1: no prompt"),
+        ('{"turns": []}', "line 1: no prompt"),
+        ('{"prompt": " "}', "the prompt is no text"),
+        ('{"prompt": "abc"}', "1 prompts"),
+        ("", "0 prompts"),
+    ],
+)
+def test_data_that_cannot_be_learnt_from(
+    tmp_path: Path, world: Path, capsys: pytest.CaptureFixture[str], lines: str | None, said: str
+) -> None:
+    if lines is not None:
+        (tmp_path / "data.jsonl").write_text(lines + "\n")
+    words = ["--data", str(tmp_path / "data.jsonl"), "--target", str(world / "target")]
+    assert main(["train", "drafter", *words, "--out", str(tmp_path / "made")]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err and shown.err.startswith("error: ") and shown.err.count("\n") == 1
+    assert not shown.out
+
+
+def test_folders_that_hold_something_else(
+    tmp_path: Path, world: Path, options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = options(steps=1, start=str(world / "drafter"))
+    given |= {"data": list(given["data"]), "temperatures": list(given["temperatures"])}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(given))
+    words = ["train", "drafter", "--config", str(tmp_path / "run.yaml"), "--out"]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("mine")
+    assert main([*words, str(tmp_path / "full")]) == 2
+    assert "holds no training" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "made")]) == 0
+    assert main([*words, str(tmp_path / "made"), "--steps", "2"]) == 2
+    assert "holds a training with another steps" in capsys.readouterr().err
+    assert main(["train", "medusa", *words[2:], str(tmp_path / "made")]) == 2
+    assert "no option" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main([*words, str(tmp_path / "file")]) == 2
+    assert main([*words, str(tmp_path / "file" / "below")]) == 2
+    assert "cannot make" in capsys.readouterr().err
+
+
+def test_models_that_do_not_fit(tmp_path: Path, world: Path, options: Options) -> None:
+    from draftwise.train import drafter
+
+    def silent(what: str, done: int, total: int) -> None:
+        """Nobody looks."""
+
+    for changes, said in (
+        ({"start": str(tmp_path / "none")}, "no model"),
+        ({"start": "zoo:general"}, "different vocabularies"),
+        ({"width": 20}, "the target's heads are 8 wide"),
+        ({"max_new_tokens": 500}, "fit the target's window of 128"),
+    ):
+        with pytest.raises(UserError, match=said):
+            drafter.train(DrafterRun(**options(answers="", **changes)), tmp_path / said[:9], silent)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, world: Path, options: Options) -> None:
+    from draftwise.train import drafter
+
+    run = DrafterRun(**options(start=str(world / "drafter"), rate=1e30, clip=1e30))
+    with pytest.raises(UserError, match=r"the loss is (nan|inf) at step \d+: lower --rate"):
+        drafter.train(run, tmp_path / "made", lambda what, done, total: None)
+
+
+@pytest.mark.parametrize("routes", [(), ("low",), ("low=",), ("=zoo:code",)])
+def test_routes_that_lead_nowhere(options: Options, routes: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="write DOMAIN=DRAFTER"):
+        RouterRun(data=("x",), routes=routes)

@@ -1,0 +1,245 @@
+"""The parts of training, each against what it should be by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from draftwise import Decoder
+from draftwise.errors import UserError
+from draftwise.heads.eagle import new_eagle
+from draftwise.heads.medusa import new_medusa
+from draftwise.models import load_model, load_tokenizer
+from draftwise.scorers import features
+from draftwise.train import examples, losses, settings, steps, texts
+from draftwise.train.classifier import DiscoTask, weighted
+from draftwise.train.eagle import EagleTask, frequent
+from draftwise.train.folder import Material
+from draftwise.train.medusa import MedusaTask
+from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, Run
+from draftwise.train.texts import Answer
+from draftwise.types import Signals
+from tests.tiny import VOCAB, model
+
+Options = Callable[..., dict[str, Any]]
+ANSWERS = [
+    Answer((3, 9, 4), (7, 8, 12, 5, 6), 0.0),
+    Answer((4, 11, 3, 5, 17), (9, 3), 1.0),
+    Answer((6, 6), (10, 19, 4, 4, 4, 8, 3), 0.7),
+]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Nobody looks."""
+
+
+def material(target: Any) -> Material:
+    return Material(target, None, ANSWERS, ANSWERS, [], {}, {})
+
+
+# -- steps ---------------------------------------------------------------------------------------------
+
+
+def test_every_example_comes_once_a_round_in_an_order_of_its_own() -> None:
+    rounds = []
+    for turn in range(3):
+        seen = [i for s in range(4) for i in steps.examples(11, 3, 5, turn * 4 + s)]
+        assert sorted(seen) == list(range(11))
+        rounds.append(seen)
+    assert rounds[0] != rounds[1] != rounds[2] and rounds[0] != sorted(rounds[0])
+    assert steps.examples(2, 8, 0, 3) in ([0, 1], [1, 0])
+    assert steps.examples(11, 3, 6, 0) != steps.examples(11, 3, 5, 0)
+
+
+def test_the_rate_rises_and_falls() -> None:
+    rates = [steps.schedule(s, 100, 0.1) for s in range(100)]
+    assert rates[:10] == pytest.approx([(s + 1) / 11 for s in range(10)])
+    assert rates[10] == 1.0 and rates[10:] == sorted(rates[10:], reverse=True) and 0 < rates[-1] < 0.001
+    assert steps.schedule(0, 5, 0.0) == 1.0
+
+
+# -- losses ----------------------------------------------------------------------------------------------
+
+
+def test_distances_by_hand() -> None:
+    q = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).log()
+    p = torch.tensor([[0.25, 0.5, 0.25], [0.2, 0.2, 0.6]]).log() + 3.0  # logits know no constant
+    tokens = torch.tensor([1, 2])
+    kl = (0.25 * np.log(0.5) + 0.5 * np.log(2) + 0.4 * np.log(2) + 0.6 * np.log(0.75)) / 2
+    assert float(losses.distance("kl", q, p, tokens)) == pytest.approx(kl, abs=1e-6)
+    assert float(losses.distance("tv", q, p, tokens)) == pytest.approx((0.25 + 0.2) / 2)
+    assert float(losses.distance("ce", q, p, tokens)) == pytest.approx(-(np.log(0.25) + np.log(0.8)) / 2)
+    overlap, same = losses.agreement(q, p)
+    assert overlap.tolist() == pytest.approx([0.75, 0.8]) and same.tolist() == [0.0, 1.0]
+
+
+def test_padding_is_on_the_right_and_never_learnt_from() -> None:
+    ids, guessed, first = losses.padded(ANSWERS, torch.device("cpu"))
+    assert ids.shape == (3, 9) and first == 1 and guessed.shape == (3, 7)
+    for row, one in enumerate(ANSWERS):
+        assert ids[row, : len(one.text)].tolist() == list(one.text)
+        assert ids[row, first + 1 :][guessed[row]].tolist() == list(one.tokens)
+
+
+def test_weighted_cross_entropy_by_hand() -> None:
+    z, accepted = torch.tensor([2.0, -1.0]), torch.tensor([1.0, 0.25])
+    a = 1 / (1 + np.exp(-z.numpy()))
+    lost = -np.log(a[0]) - 0.25 * np.log(a[1]) - 6 * 0.75 * np.log(1 - a[1])
+    assert float(weighted(z, accepted, 6.0)) == pytest.approx(lost / (1 + 0.25 + 4.5), rel=1e-5)
+
+
+# -- what classifiers learn from --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", ["agree", "chance", "overlap"])
+def test_labels_are_those_of_each_text_read_alone(labels: str) -> None:
+    target, drafter = model("llama", seed=0), model("llama", seed=1)
+    found = examples.drafted(ANSWERS, target, drafter, labels, seed=4, batch=2, tell=silent)
+    for one, drafted in zip(ANSWERS, found, strict=True):
+        ids, n = torch.tensor([one.text]), len(one.prompt)
+        with torch.no_grad():
+            q, p = (m(ids).logits[0, n - 1 : -1].float().softmax(-1) for m in (drafter, target))
+        y = drafted.tokens
+        each = torch.arange(len(y))
+        wanted = {
+            "agree": (q.argmax(-1) == p.argmax(-1)).float(),
+            "chance": (p[each, y] / q[each, y]).clamp(max=1),
+            "overlap": torch.minimum(p, q).sum(-1),
+        }[labels]
+        assert drafted.accepted.tolist() == pytest.approx(wanted.tolist(), abs=1e-4)
+        if labels == "agree":
+            assert y.tolist() == q.argmax(-1).tolist()
+        for k, row in enumerate(q.double().numpy()):
+            top = tuple(sorted(row.tolist(), reverse=True)[:10])
+            known = Signals(top[0], top[1], 0.0, 0.0, k, top)
+            assert drafted.features[k].tolist() == pytest.approx(features(known).tolist(), abs=1e-4)
+
+
+def test_drawn_tokens_have_the_drafters_law() -> None:
+    q = torch.tensor([0.1, 0.6, 0.0, 0.3]).expand(20000, 4)
+    tokens, _ = examples._labels("chance", q, q, torch.Generator().manual_seed(0))
+    counts = torch.bincount(tokens, minlength=4) / 20000
+    assert counts.tolist() == pytest.approx([0.1, 0.6, 0.0, 0.3], abs=0.015) and counts[2] == 0
+
+
+@pytest.mark.parametrize("hidden", [0, 8])
+def test_what_is_stored_is_what_was_trained(options: Options, hidden: int) -> None:
+    target, drafter = model("llama", seed=0), model("llama", seed=1)
+    found = examples.drafted(ANSWERS, target, drafter, "agree", seed=4, batch=2, tell=silent)
+    torch.manual_seed(1)
+    task = DiscoTask(ClassifierRun(**options(hidden=hidden)), found, found)
+    scorer = task.scorer("")
+    with torch.no_grad():
+        wanted = task._odds(found).sigmoid().tolist()
+    rows = torch.cat([one.features for one in found])
+    known = [Signals(r[0], r[1], 0.0, 0.0, int(r[11]), tuple(r[:10])) for r in rows.tolist()]
+    assert [scorer.score(now) for now in known] == pytest.approx(wanted, abs=2e-3)
+
+
+# -- heads -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eagle3", [False, True])
+def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3: bool) -> None:
+    """The unrolled pass with its mask is what drafting from each pair alone gives."""
+    target = model("llama", seed=0)
+    torch.manual_seed(3)
+    head = new_eagle(target, eagle3=eagle3)
+    task = EagleTask(EagleRun(**options(depth=3, eagle3=eagle3)), head, material(target))
+    with torch.no_grad():
+        seen = task._read(ANSWERS[:1])
+        unrolled = task._unrolled(seen, seen.features)
+        tokens, true = seen.ids[:, 1:], head.read(seen.features[:, :-1])
+        for begin in range(2, tokens.shape[1] - 2):
+            states = true[:, : begin + 1]
+            for depth in range(3):
+                after = head(tokens[:, : begin + depth + 1], states)
+                wanted = unrolled[depth][0, begin + depth]
+                assert torch.allclose(after[0, -1], wanted, atol=1e-9), (begin, depth)
+                states = torch.cat((states, after[:, -1:]), 1)
+
+
+def test_eagle_learns_from_tokens_of_the_answer_alone(options: Options) -> None:
+    target = model("llama", seed=0)
+    task = EagleTask(EagleRun(**options(depth=3)), new_eagle(target), material(target))
+    seen = task._read(ANSWERS)
+    for depth in range(3):
+        wanted, p, tokens = task._wanted(seen, depth)
+        expected: list[int] = []
+        for row, one in enumerate(ANSWERS):
+            places = [i + 2 for i in wanted[row].nonzero()[:, 0].tolist()]
+            assert places == list(range(len(one.prompt) + depth, len(one.text)))
+            expected += [one.text[at] for at in places]
+        assert tokens.tolist() == expected and p.shape == (len(expected), VOCAB)
+
+
+def test_medusas_heads_guess_further_and_further(options: Options) -> None:
+    target = model("llama", seed=0)
+    task = MedusaTask(MedusaRun(**options(heads=2)), new_medusa(target, heads=2), material(target))
+    for k, (q, p, tokens) in enumerate(task._guesses(ANSWERS[:1])):
+        one = ANSWERS[0]
+        begin = len(one.prompt)
+        with torch.no_grad():
+            out = target(torch.tensor([one.text]), output_hidden_states=True)
+        rows = out.logits[0, begin - 1 : -1]
+        assert tokens.tolist() == list(one.tokens) and torch.allclose(p, rows)
+        states = out.hidden_states[-1][0, begin - 2 - k : -2 - k]
+        assert torch.allclose(q, task.model(states)[k])
+
+
+def test_the_most_frequent_tokens() -> None:
+    assert frequent(ANSWERS, 3, VOCAB) == [4, 3, 8]
+    assert len(set(frequent(ANSWERS, 20, VOCAB))) == 20
+
+
+# -- texts -----------------------------------------------------------------------------------------------
+
+
+def test_answers_are_the_targets_own(world: Path, tmp_path: Path, options: Options) -> None:
+    run = DrafterRun(**options(temperatures=(0.0, 1.0)))
+    target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
+    to_learn, held = texts.prompts(run)
+    assert len(held) == 6 and len(to_learn) == 18
+    assert not {p.text for p in held} & {p.text for p in to_learn}
+    encoded = texts.encoded(run, to_learn[:5], target, tokenizer)
+    found = texts.answers(run, encoded, target, tokenizer, tmp_path / "a.jsonl", silent)
+    assert [one.temperature for one in found] == [0.0, 1.0] * 5
+    decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
+    for one, ids in zip(found[::2], encoded, strict=True):
+        assert one.prompt == tuple(ids)
+        assert list(one.tokens) == decoder.generate(ids, max_new_tokens=12).token_ids
+    assert any(a.tokens != b.tokens for a, b in zip(found[::2], found[1::2], strict=True))
+    lines = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "a.jsonl").write_bytes(lines[:-7])  # as a killed run leaves it
+    again = texts.answers(run, encoded, target, tokenizer, tmp_path / "a.jsonl", silent)
+    assert again == found and (tmp_path / "a.jsonl").read_bytes() == lines
+
+
+def test_answers_to_other_prompts_are_refused(world: Path, tmp_path: Path, options: Options) -> None:
+    run = DrafterRun(**options())
+    target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
+    texts.answers(run, [[3, 4, 5]], target, tokenizer, tmp_path / "a.jsonl", silent)
+    for other, ids in ((run, [[3, 4]]), (DrafterRun(**options(seed=3)), [[3, 4, 5]])):
+        with pytest.raises(UserError, match=r"differ in (prompts|seed)"):
+            texts.answers(other, ids, target, tokenizer, tmp_path / "a.jsonl", silent)
+    (tmp_path / "b.jsonl").write_text("no json\n")
+    with pytest.raises(UserError, match="no file of answers"):
+        texts.answers(run, [[3]], target, tokenizer, tmp_path / "b.jsonl", silent)
+
+
+def test_one_domain_or_all(options: Options) -> None:
+    low, held = texts.prompts(DrafterRun(**options(domain="low")))
+    assert {p.domain for p in low + held} == {"low"} and len(low + held) == 12
+    few, held = texts.prompts(DrafterRun(**options(limit=9)))
+    assert len(few + held) == 9
+
+
+@pytest.mark.parametrize("kind", [DrafterRun, EagleRun, MedusaRun, ClassifierRun])
+def test_every_option_has_a_line_of_help(kind: type[Run]) -> None:
+    for name, (_, said) in settings.defaults(kind).items():
+        assert said.endswith((".", "off", "all.")) and len(said) > 10, name

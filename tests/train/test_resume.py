@@ -1,0 +1,146 @@
+"""A training that was stopped ends with the very weights of one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from draftwise import registry
+from draftwise.errors import UserError
+from draftwise.train import checkpoints, classifier, drafter, eagle, medusa
+from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
+
+Options = Callable[..., dict[str, Any]]
+ROOT = Path(__file__).parents[2]
+VERBS: dict[str, Any] = {
+    "drafter": (drafter.train, DrafterRun, {}),
+    "disco": (classifier.train, ClassifierRun, {}),
+    "specdecpp": (classifier.train, ClassifierRun, {"kind": "specdecpp", "labels": "chance"}),
+    "eagle": (eagle.train, EagleRun, {}),
+    "medusa": (medusa.train, MedusaRun, {"heads": 2}),
+}
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Nobody looks."""
+
+
+def same(a: Path, b: Path, *names: str) -> None:
+    """The same files in two folders, to the last bit; metadata may stand in another order."""
+    for name in names:
+        if name == "model.safetensors":
+            one, other = load_file(a / name), load_file(b / name)
+            assert one.keys() == other.keys()
+            assert all(torch.equal(t.view(torch.uint8), other[k].view(torch.uint8)) for k, t in one.items())
+        else:
+            assert (a / name).read_bytes() == (b / name).read_bytes(), name
+
+
+def logs(folder: Path) -> Any:
+    return json.loads((folder / "results.json").read_text())["log"]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_goes_on_exactly(world: Path, tmp_path: Path, options: Options, name: str) -> None:
+    train, kind, more = VERBS[name]
+    if kind in (EagleRun, MedusaRun) and name not in registry.names("drafters"):
+        pytest.skip(f"no drafter {name} yet")
+    if kind is DrafterRun:
+        more = more | {"start": str(world / "drafter")}
+    if kind is ClassifierRun:
+        more = more | {"drafter": str(world / "drafter")}
+    run = kind(**options(steps=13, checkpoint_every=4, log_every=3, measure_every=5, **more))
+    train(run, tmp_path / "whole", silent)
+
+    for stop in (6, 11):
+
+        def stopped(what: str, done: int, total: int, stop: int = stop) -> None:
+            if what == "Training" and done == stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train(run, tmp_path / "parts", stopped)
+    train(run, tmp_path / "parts", silent)
+    same(tmp_path / "whole", tmp_path / "parts", "model.safetensors")
+    last = "training/checkpoints/step-000013"
+    same(
+        tmp_path / "whole", tmp_path / "parts", f"{last}/weights.safetensors", f"{last}/optimizer.safetensors"
+    )
+    assert logs(tmp_path / "whole") == logs(tmp_path / "parts")
+
+
+def test_killed_at_five_random_moments(world: Path, tmp_path: Path, options: Options) -> None:
+    """While it writes answers, between steps, while it saves: wherever SIGKILL strikes."""
+    changes = {"start": str(world / "drafter"), "answers": "", "together": 1, "steps": 16}
+    given = options(**changes, checkpoint_every=3, log_every=3, measure_every=8)
+    drafter.train(DrafterRun(**given), tmp_path / "whole", silent)
+    command = [sys.executable, "-m", "tests.train.killed", json.dumps(given), str(tmp_path / "parts"), "8"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "killed," * 5 + "exit 0", done.stderr[-2000:]
+    last = "training/checkpoints/step-000016"
+    same(tmp_path / "whole", tmp_path / "parts", "model.safetensors", "training/answers.jsonl")
+    same(
+        tmp_path / "whole", tmp_path / "parts", f"{last}/weights.safetensors", f"{last}/optimizer.safetensors"
+    )
+    assert logs(tmp_path / "whole") == logs(tmp_path / "parts")
+    assert not list((tmp_path / "parts").rglob("*.part"))
+
+
+def test_another_seed_gives_other_weights(world: Path, tmp_path: Path, options: Options) -> None:
+    """Else the tests above could not fail."""
+    for seed in (0, 1):
+        run = DrafterRun(**options(start=str(world / "drafter"), steps=3, seed=seed, answers=""))
+        drafter.train(run, tmp_path / str(seed), silent)
+    a, b = (load_file(tmp_path / str(seed) / "model.safetensors") for seed in (0, 1))
+    assert any(not torch.equal(a[name], b[name]) for name in a)
+
+
+# -- checkpoints ---------------------------------------------------------------------------------------
+
+
+def trained(steps: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.ones(4, 3)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+def test_the_latest_whole_checkpoint_counts(tmp_path: Path) -> None:
+    for steps in (2, 5):
+        checkpoints.save(tmp_path, steps, *trained(steps), log=[{"step": steps}])
+    assert [f.name for f in tmp_path.iterdir()] == ["step-000005"]
+    (tmp_path / "step-000009.part").mkdir()
+    model, optimizer = trained(0)
+    assert checkpoints.restore(tmp_path, model, optimizer) == (5, [{"step": 5}])
+    wanted, theirs = trained(5)
+    assert torch.equal(model.weight, wanted.weight)  # type: ignore[arg-type]
+    for p, q in zip(model.parameters(), wanted.parameters(), strict=True):
+        assert all(torch.equal(optimizer.state[p][k], v) for k, v in theirs.state[q].items())
+
+
+@pytest.mark.parametrize("harm", ["cut", "other model", "no json"])
+def test_a_damaged_checkpoint_is_refused_with_the_remedy(tmp_path: Path, harm: str) -> None:
+    checkpoints.save(tmp_path, 2, *trained(2), log=[])
+    folder = tmp_path / "step-000002"
+    model: torch.nn.Module = torch.nn.Linear(3, 2)
+    if harm == "cut":
+        (folder / "weights.safetensors").write_bytes(b"12345")
+    if harm == "no json":
+        (folder / "state.json").write_text("{")
+    if harm == "other model":
+        model = torch.nn.Sequential(model)
+    with pytest.raises(UserError, match="remove that folder to start again"):
+        checkpoints.restore(tmp_path, model, torch.optim.AdamW(model.parameters()))

@@ -1,0 +1,147 @@
+"""Every verb from end to end on tiny models: what is made works, and is better than what was there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from draftwise import Decoder, registry
+from draftwise.cli import main
+from draftwise.heads.eagle import Eagle3, load_eagle
+from draftwise.heads.medusa import load_medusa
+from draftwise.models import load_model
+from draftwise.scorers import Disco, SpecDecPlus, load
+from draftwise.train import classifier, drafter, eagle, medusa
+from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
+
+Options = Callable[..., dict[str, Any]]
+PROMPT = [5, 9, 3, 12, 4]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    assert what and 0 <= done <= total
+
+
+def losses(results: dict[str, Any]) -> list[float]:
+    return [row["loss"] for row in results["log"] if "loss" in row]
+
+
+def curve(results: dict[str, Any], name: str) -> list[float]:
+    return [row[name] for row in results["log"] if name in row]
+
+
+def complete(out: Path) -> None:
+    """What every training leaves behind."""
+    assert json.loads((out / "results.json").read_text())
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    text = (out / "README.md").read_text()
+    head = yaml.safe_load(text.split("---")[1])
+    assert head["license_name"] == "CC0-1.0" and "draftwise" in head["tags"]
+    assert "| accepted tokens a round |" in text and "| ours | 24 |" in text and "| low | 12 |" in text
+    assert not list(out.rglob("*.part"))
+    assert not [f for f in out.rglob("*") if f.suffix in (".pkl", ".pt", ".bin", ".pth")]
+
+
+@pytest.mark.parametrize("loss", ["kl", "tv", "ce"])
+def test_a_drafter_learns_the_targets_text(world: Path, tmp_path: Path, options: Options, loss: str) -> None:
+    run = DrafterRun(**options(start=str(world / "drafter"), loss=loss, licence="CC0-1.0", steps=80))
+    found = drafter.train(run, tmp_path / "made", silent)
+    assert found["after"]["mean_accepted"] > 2 * found["before"]["mean_accepted"] + 0.2
+    assert losses(found)[-1] < 0.7 * losses(found)[0]
+    assert curve(found, "overlap")[-1] > curve(found, "overlap")[0]
+    complete(tmp_path / "made")
+    target, made = str(world / "target"), str(tmp_path / "made")
+    plain = Decoder.from_pretrained(target, policy="none").generate(PROMPT, max_new_tokens=40)
+    ours = Decoder.from_pretrained(target, drafters=[made], policy="static-4")
+    out = ours.generate(PROMPT, max_new_tokens=40)
+    assert out.token_ids == plain.token_ids and out.stats.mean_accepted > 0
+    assert drafter.train(run, tmp_path / "made", silent) == found  # done: nothing is trained again
+
+
+def test_a_new_drafter_is_the_target_but_smaller(world: Path, tmp_path: Path, options: Options) -> None:
+    run = DrafterRun(**options(layers=1, width=24, steps=3))
+    drafter.train(run, tmp_path / "made", silent)
+    config = load_model(str(tmp_path / "made")).config
+    assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (1, 24, 23)
+    assert config.num_attention_heads == config.num_key_value_heads == 3 and config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("more", [{}, {"hidden": 0}, {"labels": "overlap"}, {"labels": "chance"}])
+def test_disco(world: Path, tmp_path: Path, options: Options, more: dict[str, Any]) -> None:
+    start = {"drafter": str(world / "drafter"), "rate": 0.03, "licence": "CC0-1.0"}
+    found = classifier.train(ClassifierRun(**options(**start, **more)), tmp_path / "made", silent)
+    assert losses(found)[-1] < losses(found)[0]
+    made = load(tmp_path / "made" / "model.safetensors", "disco")
+    assert isinstance(made, Disco) and made.width == (2 if more == {"hidden": 0} else 32) and made.drafter
+    complete(tmp_path / "made")
+
+
+@pytest.mark.parametrize("more", [{}, {"shared": False, "blocks": 2, "labels": "agree"}])
+def test_specdecpp(world: Path, tmp_path: Path, options: Options, more: dict[str, Any]) -> None:
+    start = {"kind": "specdecpp", "drafter": str(world / "drafter"), "rate": 0.02, "licence": "CC0-1.0"}
+    found = classifier.train(ClassifierRun(**options(**start, **more)), tmp_path / "made", silent)
+    assert losses(found)[-1] < losses(found)[0]
+    made = load(tmp_path / "made" / "model.safetensors", "specdecpp")
+    assert isinstance(made, SpecDecPlus) and made.width == 16
+    assert (made.layers, made.repeat) == ((2, 1) if more else (3, 3))
+    complete(tmp_path / "made")
+
+
+@pytest.mark.parametrize("more", [{}, {"eagle3": True}, {"eagle3": True, "drafted": 12}])
+@pytest.mark.skipif("eagle" not in registry.names("drafters"), reason="no such drafter yet")
+def test_eagle(world: Path, tmp_path: Path, options: Options, more: dict[str, Any]) -> None:
+    run = EagleRun(**options(steps=60, dtype="float32", licence="CC0-1.0", share=1.0, **more))
+    found = eagle.train(run, tmp_path / "made", silent)
+    assert losses(found)[-1] < 0.8 * losses(found)[0]
+    assert curve(found, "agreement 1")[-1] > curve(found, "agreement 1")[0]
+    made = load_eagle(tmp_path / "made", load_model(str(world / "target")))
+    assert isinstance(made, Eagle3) == ("eagle3" in more)
+    assert (made.ids is None) == ("drafted" not in more)
+    if made.ids is not None:
+        assert len(made.ids) == 12
+    complete(tmp_path / "made")
+
+
+@pytest.mark.parametrize("more", [{}, {"tied": True, "heads": 2, "loss": "ce"}])
+@pytest.mark.skipif("medusa" not in registry.names("drafters"), reason="no such drafter yet")
+def test_medusa(world: Path, tmp_path: Path, options: Options, more: dict[str, Any]) -> None:
+    run = MedusaRun(**options(dtype="float32", licence="CC0-1.0", **more))
+    found = medusa.train(run, tmp_path / "made", silent)
+    assert losses(found)[-1] < 0.8 * losses(found)[0]
+    assert curve(found, "agreement 1")[-1] > curve(found, "agreement 1")[0]
+    made = load_medusa(tmp_path / "made", load_model(str(world / "target")))
+    assert len(made.medusa_head) == (2 if more else 4) and made.tied == bool(more)
+    complete(tmp_path / "made")
+
+
+def test_the_command_line_and_a_yaml_file_are_one(
+    world: Path, tmp_path: Path, options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = options(start=str(world / "drafter"), steps=2, measure_every=2)
+    given |= {"data": list(given["data"]), "temperatures": "0,1.0"}
+    hyphened = {key.replace("_", "-"): value for key, value in given.items()}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(hyphened | {"steps": 7}))
+    by_file = ["--config", str(tmp_path / "run.yaml"), "--steps", "2", "--out", str(tmp_path / "a")]
+    assert main(["train", "drafter", *by_file, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["steps"] == 2 and first["path"] == str(tmp_path / "a")
+    words = ["--out", str(tmp_path / "b")]
+    for key, value in hyphened.items():
+        words += [f"--{key}", ",".join(value) if isinstance(value, list) else str(value)]
+    assert main(["train", "drafter", *words]) == 0
+    assert "mean_accepted" in capsys.readouterr().out
+    a, b = ((tmp_path / x / "model.safetensors").read_bytes() for x in "ab")
+    assert a == b
+
+
+def test_bfloat16_products_train_too(world: Path, tmp_path: Path, options: Options) -> None:
+    run = DrafterRun(**options(start=str(world / "drafter"), precision="bfloat16", steps=30))
+    found = drafter.train(run, tmp_path / "made", silent)
+    assert losses(found)[-1] < losses(found)[0]
+    assert torch.isfinite(torch.tensor(losses(found))).all()
