@@ -161,3 +161,39 @@ def test_kinds_and_names_of_rows() -> None:
     ]
     assert [row.kind for row in rows] == ["plain", "fixed", "adaptive", "peer"]
     assert [row.name for row in rows][2:] == ["ucb1", "transformers:lookup"]
+
+
+def test_pictures_show_methods_that_are_unlike_before_those_that_are_alike() -> None:
+    """Two over drafters are faster than the one over stop rules, and the second gives way to it."""
+    arms = {
+        "d1": ["a:5", "b:5"],
+        "d2": ["a:5", "b:5"],
+        "rules": ["a:9~svip(0.6)", "a:9~adaedl(0.6)"],
+        "lengths": ["a:1", "a:4"],
+    }
+    played = {m: rounds(*[("qa", arm, 1, 0) for arm in mine], method=m) for m, mine in arms.items()}
+    rows = tuple(
+        Row(method=m, speedup=9.0 - i, pulls=dict.fromkeys(mine, 1))
+        for i, (m, mine) in enumerate(arms.items())
+    )
+    oracle = {"0": ((0, "a", 3), (4, "none", 0))}
+    results = Results(rows=rows, rounds=played, oracle=oracle)
+    figure = learning.values(results)
+    shown = [ax.get_title(loc="left") for ax in figure.axes]
+    assert shown == ["d1", "rules", "lengths", "d2"]
+
+
+def test_lines_are_those_of_the_arms_that_were_played_most() -> None:
+    played = rounds(*[("qa", f"a:{n}", 1, 0) for n in range(1, 16) for _ in range(n)])
+    lines = learning.values(
+        Results(rows=(Row(method="m", pulls={"a:1": 1, "a:2": 2}),), rounds={"m": played})
+    )
+    labels = [text.get_text() for text in lines.axes[0].get_legend().get_texts()]
+    assert labels == [f"a:{n}" for n in range(4, 16)]
+
+
+def test_lengths_stand_in_their_order() -> None:
+    played = rounds(*[("qa", f"a:{n}", n, 0) for n in (10, 2, 1)])
+    figure = drafting.arms(Results(rows=(Row(method="m", pulls={"a:1": 1, "a:2": 2}),), rounds={"m": played}))
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["length 1", "length 2", "length 10"]

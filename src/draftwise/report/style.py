@@ -27,6 +27,7 @@ OWN = "#a9adb3"  # the target's own tokens, and rounds without a draft
 INK = "#1a1c1f"  # becomes the page's own text colour
 DPI = 130
 LONG = 32  # letters
+PAD = 0.1  # inches: letters of the page may be a little wider than those that places were found with
 SCALE = 1.3  # of the picture on the page; letters of 9 points come out like its own small print
 EDGE: Any = {"edgecolor": "#ffffff", "linewidth": 0.3}
 
@@ -69,10 +70,11 @@ def panels(
 ) -> tuple[Figure, list[Axes]]:
     """A figure and its axes in rows of `columns`; inches for the whole width and for one row."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     across = min(count, columns)
     down = ceil(count / across)
-    figure = Figure(figsize=(width, height * down), layout="constrained")
+    figure = Figure(figsize=(width, height * down), layout=ConstrainedLayoutEngine(w_pad=PAD))
     axes = [figure.add_subplot(down, across, i + 1) for i in range(count)]
     return figure, axes
 
@@ -96,7 +98,7 @@ def stack(ax: Axes, rows: Sequence[str], parts: Mapping[str, tuple[Floats, int]]
         ax.barh(range(len(rows)), widths, left=left, label=label, **fill, **EDGE)
         left = left + np.nan_to_num(widths)
     ax.set_yticks(range(len(rows)), rows)
-    ax.invert_yaxis()
+    ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.grid(axis="y", visible=False)
 
 

@@ -46,7 +46,8 @@ def _shares(
     """A panel a method: what `label` makes of its rounds' `key`, coloured by the place in `order`."""
     categories = results.categories or [""]
     tables = [shares(results.rounds[m], key, label, categories) for m in methods]
-    labels = list(dict.fromkeys([*order, *(name for table in tables for name in table if name != "none")]))
+    found = {name for table in tables for name in table if name not in ("none", *order)}
+    labels = [*order, *sorted(found, key=_by_number)]
     numbers = {name: i for i, name in enumerate(labels)} | {"none": -1}
     nothing = np.zeros(len(categories))
     across = 2 if len(methods) > 1 else 1
@@ -58,6 +59,12 @@ def _shares(
         style.name(ax, method)
     below(figure, axes[0])
     return figure
+
+
+def _by_number(label: str) -> tuple[int, str]:
+    """`length 2` before `length 10`, and rules after all lengths."""
+    number = label.removeprefix("length ")
+    return (int(number), "") if number.isdigit() else (1 << 30, label)
 
 
 def shares(
@@ -78,7 +85,8 @@ def lengths(results: Results) -> Figure:
     if not results.oracle:
         raise Missing("the oracle's draft lengths", ORACLE)
     rows = [*results.kinds("adaptive"), *(row for row in results.kinds("fixed") if "~" in "".join(row.pulls))]
-    methods = [row.method for row in rows if _varies(results.rounds.get(row.method))][:3]
+    methods = [row.method for row in rows if _varies(results.rounds.get(row.method))]
+    methods = sorted(methods, key=lambda method: _one_manner(results.rounds[method]))[:3]
     shared = [p for p in results.oracle if all(p in results.rounds[m].names["prompt"] for m in methods)]
     if not methods or not shared:
         raise Missing("rounds, of a policy whose drafts vary in length, on a prompt of the oracle's", ROUNDS)
@@ -111,6 +119,11 @@ def _varies(rounds: Rounds | None) -> bool:
     return rounds is not None and len(np.unique(rounds.drafted)) > 1
 
 
+def _one_manner(rounds: Rounds) -> bool:
+    """Whether all arms draft equally far, so that lengths vary only where a drafter had no more to say."""
+    return len({manner(arm) for arm in rounds.names["arm"]} - {"none"}) < 2
+
+
 def oracle_lengths(results: Results) -> Figure:
     """How often each draft length is the oracle's: DISCO (arXiv 2405.04304), Figure 4."""
     found = Counter(n for path in results.oracle.values() for _, _, n in path)
@@ -122,6 +135,7 @@ def oracle_lengths(results: Results) -> Figure:
     mean = sum(n * count for n, count in found.items()) / total
     ax.axvline(mean, color=INK, linestyle="--", linewidth=1.0, label=f"mean {mean:.2f}")
     ax.set(xlabel="tokens drafted by the oracle", ylabel="share of its rounds")
+    ax.locator_params(axis="x", integer=True)
     ax.legend()
     return figure
 
@@ -153,6 +167,7 @@ def rewards(results: Results) -> Figure:
                 label=f"{reward}, mean {drafted.mean():.2f}",
             )
         ax.set(xlabel="tokens drafted", ylabel="share of the rounds")
+        ax.locator_params(axis="x", integer=True)
         style.name(ax, base)
         ax.legend()
     return figure

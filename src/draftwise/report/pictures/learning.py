@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 POINTS = 400  # of a line: more cannot be told apart
 MOST = 6
+ARMS = 12  # whose lines are told apart beside one panel
 
 
 def thin(x: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -60,11 +61,11 @@ def values(results: Results) -> Figure:
     As the policy reports it where the rounds carry `values`, else the mean accepted tokens of the arm's own
     rounds so far.
     """
-    methods = _adaptive(results, 4)
+    methods = _unlike(results, _adaptive(results, 99))[:4]
     figure, axes = panels(len(methods), columns=1, height=2.5)
     for ax, method in zip(axes, methods, strict=True):
         rounds = results.rounds[method]
-        found = list((rounds.values or so_far(rounds)).items())[:16]
+        found = _most_played(rounds, rounds.values or so_far(rounds))
         names = short([arm for arm, _ in found])
         for i, (name, (arm, (at, value))) in enumerate(zip(names, found, strict=True)):
             ax.plot(*thin(at, value), label=name, **look(_place(arm, i, rounds, results)))
@@ -72,6 +73,29 @@ def values(results: Results) -> Figure:
         style.name(ax, method)
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5)
     return figure
+
+
+def _unlike(results: Results, methods: Sequence[str]) -> list[str]:
+    """The methods with the fastest of each kind of arms first: drafters, lengths, stop rules, products."""
+    kinds: dict[tuple[bool, bool, bool], str] = {}
+    for method in methods:
+        arms = [arm for arm in results.rounds[method].names["arm"] if arm != "none"]
+        heads = [arm.partition("~")[0] for arm in arms]
+        lengths = {head.rpartition(":")[2] for head in heads}
+        ruled = any("~" in arm for arm in arms)
+        kinds.setdefault((len(set(map(drafter_of, arms))) > 1, len(lengths) > 1, ruled), method)
+    first = set(kinds.values())
+    return sorted(methods, key=lambda method: method not in first)
+
+
+def _most_played(
+    rounds: Rounds, found: Mapping[str, tuple[Floats, Floats]]
+) -> list[tuple[str, tuple[Floats, Floats]]]:
+    """The lines of the arms that were played most, in the arms' own order."""
+    names, counts = rounds.names["arm"], np.bincount(rounds.arm)
+    played = {name: int(counts[code]) for code, name in enumerate(names)}
+    kept = sorted(found, key=lambda arm: -played.get(arm, 0))[:ARMS]
+    return [(arm, line) for arm, line in found.items() if arm in kept]
 
 
 def _place(arm: str, number: int, rounds: Rounds, results: Results) -> int:
