@@ -76,7 +76,7 @@ def by_category(folders: Sequence[Path], cell: Callable[[Row], str]) -> Iterator
 
 
 def beside(folders: Sequence[Path]) -> Iterator[str]:
-    """A column a run: speed-up with its interval, and accepted tokens a round; a dash where it was not run."""
+    """A column a run: speed-up with its interval, and accepted tokens a round; a dash for none there."""
     runs = [{row["method"]: row for row in rows(f) if row["category"] == "all"} for f in folders]
     names = list(dict.fromkeys(name for run in runs for name in run))
 

@@ -17,6 +17,7 @@ from draftwise.loop import Loop
 from draftwise.trace import Replay, Trace
 from draftwise.trace.costs import DrafterCosts
 from draftwise.trace.record import Prompt
+from draftwise.trace.results import replayed as write_replay
 from draftwise.trace.stage import Stage
 from draftwise.types import Job, Request, Round, Stop
 from tests.trace.sims import COSTS, TEAM, live, recorded, replayed, settings, target, team
@@ -164,6 +165,16 @@ def test_drawn_traces_refuse_what_they_do_not_know(tmp_path: Path) -> None:
         Stage(next(iter(trace))).draft("good", 0, Job(request, 3, (Stop("svip", 0.6),)))
     assert replayed("static?stop=svip&drafter=ngram", trace)
     assert replayed("hedgespec", trace)
+
+
+def test_a_policy_whose_rules_move_is_named_when_they_ask_too_much(tmp_path: Path) -> None:
+    """`auto` begins to stop drafts only once it knows the drafter."""
+    trace = recorded(
+        tmp_path / "t", names=["good"], length=16, sampling=settings(60, temperature=0.7, seed=2), n=12
+    )
+    with pytest.raises(UserError, match=r"^auto: the policy stops drafts .* record at --temperature 0"):
+        write_replay(trace, ["auto"], COSTS, tmp_path / "o")
+    assert write_replay(trace, ["auto?without=stop"], COSTS, tmp_path / "o")["results"]
 
 
 def _counts(rounds: list[Round]) -> tuple[float, float, float]:

@@ -77,13 +77,24 @@ def _loop(trace: Trace, name: str, costs: Costs, seed: int) -> Replay:
 
 
 def _played(loop: Replay, stage: Stage, about: Row, file: TextIO) -> Iterator[Round]:
-    """The rounds of one text, each written as it comes."""
-    for number, round in enumerate(loop.play(stage)):
+    """The rounds of one text, each written as it comes.
+
+    Raises:
+        UserError: a round's own stop rules, which a moving policy has only now, ask what is not known.
+    """
+    for number, round in enumerate(_named(about["method"], loop.play(stage))):
         line = about | {"round": number} | _line(round) | _seen(loop.team.draft_now, round.accepted)
         if (about["prompt"] < CLOSELY or not number % EVERY) and (values := learnt(loop.policy)):
             line["values"] = values
         file.write(json.dumps(line, separators=(",", ":")) + "\n")
         yield round
+
+
+def _named(name: str, rounds: Iterator[Round]) -> Iterator[Round]:
+    try:
+        yield from rounds
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
 
 
 def _lines(path: Path, rows: Iterable[Row]) -> None:
