@@ -150,7 +150,9 @@ def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3:
     target = model("llama", seed=0)
     torch.manual_seed(3)
     head = new_eagle(target, eagle3=eagle3)
-    task = EagleTask(EagleRun(**options(depth=3, eagle3=eagle3)), head, material(target))
+    task = EagleTask(
+        EagleRun(**options(depth=3, kind="eagle3" if eagle3 else "eagle")), head, material(target)
+    )
     with torch.no_grad():
         seen = task._read(ANSWERS[:1])
         unrolled = task._unrolled(seen, seen.features)

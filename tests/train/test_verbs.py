@@ -93,7 +93,7 @@ def test_specdecpp(world: Path, tmp_path: Path, options: Options, more: dict[str
     complete(tmp_path / "made")
 
 
-@pytest.mark.parametrize("more", [{}, {"eagle3": True}, {"eagle3": True, "drafted": 12}])
+@pytest.mark.parametrize("more", [{}, {"kind": "eagle3"}, {"kind": "eagle3", "drafted": 12}])
 @pytest.mark.skipif("eagle" not in registry.names("drafters"), reason="no such drafter yet")
 def test_eagle(world: Path, tmp_path: Path, options: Options, more: dict[str, Any]) -> None:
     run = EagleRun(**options(steps=60, dtype="float32", licence="CC0-1.0", share=1.0, **more))
@@ -101,7 +101,7 @@ def test_eagle(world: Path, tmp_path: Path, options: Options, more: dict[str, An
     assert losses(found)[-1] < 0.8 * losses(found)[0]
     assert curve(found, "agreement 1")[-1] > curve(found, "agreement 1")[0]
     made = load_eagle(tmp_path / "made", load_model(str(world / "target")))
-    assert isinstance(made, Eagle3) == ("eagle3" in more)
+    assert isinstance(made, Eagle3) == ("kind" in more)
     assert (made.ids is None) == ("drafted" not in more)
     if made.ids is not None:
         assert len(made.ids) == 12

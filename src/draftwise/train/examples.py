@@ -35,9 +35,10 @@ def drafted(
     `chance` draws one from q, accepted with min(1, p / q) (SpecDec++, arXiv 2405.19715); `overlap` is the
     chance before it is drawn, 1 - TV (DISCO, arXiv 2405.04304). Draws depend on the seed alone.
     """
-    rng, found = torch.Generator().manual_seed(seed), list[Drafted]()
+    rng, found = torch.Generator().manual_seed(seed), dict[int, Drafted]()
+    order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # little padding
     for at in range(0, len(answers), batch):
-        some = answers[at : at + batch]
+        some = [answers[i] for i in order[at : at + batch]]
         ids, guessed, first = padded(some, drafter.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
         rows = [m(ids, logits_to_keep=keep, use_cache=False).logits[guessed] for m in (drafter, target)]
@@ -47,9 +48,10 @@ def drafted(
         counts = [len(one.tokens) for one in some]
         places = torch.cat([torch.arange(n) for n in counts])
         parts = (torch.split(t, counts) for t in (features(q, places), tokens, accepted))
-        found += [Drafted(*one) for one in zip(*parts, strict=True)]
+        made = (Drafted(*one) for one in zip(*parts, strict=True))
+        found |= dict(zip(order[at : at + batch], made, strict=True))
         tell("Labels", min(at + batch, len(answers)), len(answers))
-    return found
+    return [found[i] for i in range(len(answers))]
 
 
 def features(q: Tensor, places: Tensor) -> Tensor:

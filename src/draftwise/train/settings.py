@@ -102,7 +102,7 @@ class DrafterRun(Training):
 class EagleRun(Training):
     """An EAGLE or EAGLE-3 head on the target's hidden states."""
 
-    eagle3: bool = option(False, "EAGLE-3: features of three layers, its own output layer, no regression.")
+    kind: str = option("eagle", "eagle, or eagle3: features of three layers, its own output layer.")
     drafted: int = option(0, "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = all.")
     depth: int = option(3, "Draft steps that it learns to take on its own features.")
     fading: float = option(0.8, "The weight of a draft step, as a share of the one before it.")
@@ -117,8 +117,16 @@ class EagleRun(Training):
         check(self, ("fading",), lambda x: 0 < x <= 1, "give a share above 0 and up to 1")
         check(self, ("drafted",), lambda x: x >= 0, "give 0 or a whole number above it")
         check(self, ("share", "noise"), lambda x: x >= 0 and isfinite(x), "give 0 or a positive number")
+        choose(self, "kind", ("eagle", "eagle3"))
         if self.drafted and not self.eagle3:
-            raise UserError(f"drafted={self.drafted}: only EAGLE-3 has a vocabulary of its own; add --eagle3")
+            raise UserError(
+                f"drafted={self.drafted}: only EAGLE-3 drafts from fewer tokens; add --kind eagle3"
+            )
+
+    @property
+    def eagle3(self) -> bool:
+        """EAGLE-3, not EAGLE."""
+        return self.kind == "eagle3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
