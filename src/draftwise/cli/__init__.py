@@ -17,6 +17,7 @@ from .chat import chat
 from .demo import demo
 from .drafters import drafters
 from .generate import generate
+from .merge import merge
 from .models import models
 from .oracle import oracle
 from .policies import policies
@@ -50,6 +51,7 @@ for verb in (
     trace,
     replay,
     oracle,
+    merge,
 ):
     app.command()(verb)
 app.add_typer(datastore.app, name="datastore")

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..catalogue import Method
 from ..errors import UserError
-from ..roles import Drafter, Policy, Seen
+from ..roles import Drafter, Policy, Reader, Seen
 from ..team import Team
 from ..types import Context, Draft, Feedback, Job, Outcome, Request, Round, Sampling, Seconds, Spent
 from .row import Played, Row, Written, verified
@@ -207,6 +207,8 @@ class Follower:
             self._requests[row.key] = self.open[at] = request
             self._keys[at] = row.key
             self.team.observe(request)
+            if isinstance(self.policy, Reader):
+                self.policy.open(at, request.tokens)
             request.done = bool(row.ends) and request.tokens[-1] in row.ends
         room = max(1, request.position + row.room)
         if request.sampling.max_new_tokens != room:
