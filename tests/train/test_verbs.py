@@ -54,13 +54,14 @@ def test_a_drafter_learns_the_targets_text(world: Path, tmp_path: Path, options:
     found = drafter.train(run, tmp_path / "made", silent)
     assert found["after"]["mean_accepted"] > 2 * found["before"]["mean_accepted"] + 0.2
     assert losses(found)[-1] < 0.7 * losses(found)[0]
-    assert curve(found, "overlap")[-1] > curve(found, "overlap")[0]
+    name = "agreement" if loss == "ce" else "overlap"
+    assert curve(found, name)[-1] > curve(found, name)[0]
     complete(tmp_path / "made")
     target, made = str(world / "target"), str(tmp_path / "made")
     plain = Decoder.from_pretrained(target, policy="none").generate(PROMPT, max_new_tokens=40)
     ours = Decoder.from_pretrained(target, drafters=[made], policy="static-4")
     out = ours.generate(PROMPT, max_new_tokens=40)
-    assert out.token_ids == plain.token_ids and out.stats.mean_accepted > 0
+    assert out.token_ids == plain.token_ids and out.stats.drafted > 0
     assert drafter.train(run, tmp_path / "made", silent) == found  # done: nothing is trained again
 
 

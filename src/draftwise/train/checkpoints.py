@@ -44,8 +44,8 @@ def save(folder: Path, step: int, model: nn.Module, optimizer: Any, log: list[di
         _sync(file)
     part.rename(folder / f"step-{step:06}")
     for older in _found(folder)[:-1]:
-        gone = older.with_name(f"{older.name}.part")
-        older.rename(gone)  # half a folder must never look like a whole one
+        older.rename(older.with_name(f"{older.name}.part"))  # half a folder must never look like a whole one
+    for gone in folder.glob("*.part"):
         shutil.rmtree(gone)
 
 
@@ -68,9 +68,12 @@ def restore(folder: Path, model: nn.Module, optimizer: Any) -> tuple[int, list[d
         with torch.no_grad():
             for name, p in named.items():
                 p.copy_(weights[name])
-        for name, p in named.items():
-            mine = {k[len(name) + 1 :]: v for k, v in kept.items() if k.rpartition(".")[0] == name}
-            optimizer.state[p] = {k: v if k == "step" else v.to(p.device) for k, v in mine.items()}
+        parts: dict[int, dict[str, Tensor]] = {i: {} for i in range(len(named))}
+        places = {name: i for i, name in enumerate(named)}
+        for key, value in kept.items():
+            name, _, part = key.rpartition(".")
+            parts[places[name]][part] = value
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": parts})
         return int(state["step"]), list(state["log"])
     except Exception as error:  # whatever is wrong with a damaged file, the remedy is the same
         said = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -42,7 +42,8 @@ class EagleTask:
             wanted, p, tokens = self._wanted(seen, depth)
             lost = distance("kl", self.model.logits(states[wanted]), p, tokens)
             if not self.run.eagle3:
-                lost = F.smooth_l1_loss(states[wanted], seen.states[:, 1:][wanted]) + self.run.share * lost
+                near = F.smooth_l1_loss(states[wanted].float(), seen.states[:, 1:][wanted].float())
+                lost = near + self.run.share * lost
             parts.append(self.run.fading**depth * lost)
         return torch.stack(parts).sum() / sum(self.run.fading**k for k in range(len(parts)))
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import UserError
 from .settings import Run, Training, plain
+from .steps import in_half
 from .texts import Answer, Tell, answers, encoded, prompts
 
 
@@ -53,7 +54,7 @@ class Folder:
                     f"{self.out} holds a training with another {', '.join(other)}: give the same options to "
                     "go on with it, or another --out"
                 )
-        elif self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+        elif self.out.exists() and not (self.out.is_dir() and set(self.out.iterdir()) <= {self.work}):
             raise UserError(f"{self.out} is there and holds no training: give a new folder as --out")
         else:
             try:
@@ -99,7 +100,9 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
 
     to_learn, held = prompts(run)
     tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)
-    target = load_model(run.target, device=run.device, trust_remote_code=run.trust_remote_code)
+    trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
+    dtype = "auto" if in_half(run) else "float32"
+    target = load_model(run.target, dtype=dtype, device=run.device, **trust)
     target.requires_grad_(False)
     learnt = encoded(run, to_learn, target, tokenizer)
     measuring = encoded(run, held, target, tokenizer)

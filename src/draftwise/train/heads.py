@@ -41,7 +41,7 @@ def read(target: Any, answers: Sequence[Answer], layers: Sequence[int]) -> Read:
     out = target(ids, output_hidden_states=True, use_cache=False, logits_to_keep=1)
     guessed = torch.nn.functional.pad(guessed, (first, 1))
     features = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)
-    return Read(ids, guessed, features, out.hidden_states[-1])
+    return Read(ids, guessed, features.to(target.dtype), out.hidden_states[-1].to(target.dtype))
 
 
 def finish(

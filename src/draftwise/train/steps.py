@@ -48,13 +48,13 @@ def take(task: Task, run: Training, folder: Path, tell: Tell) -> list[dict[str, 
     """
     accelerator = accelerate(run)
     parameters = list(checkpoints.trained(task.model).values())
-    fast = accelerator.device.type == "cuda"
-    optimizer = torch.optim.AdamW(parameters, lr=run.rate, weight_decay=run.decay, fused=fast)
+    fused = parameters[0].is_cuda
+    optimizer = torch.optim.AdamW(parameters, lr=run.rate, weight_decay=run.decay, fused=fused)
     done, log = checkpoints.restore(folder, task.model, optimizer)
     optimizer = accelerator.prepare(optimizer)
     losses: list[float] = []
     if done == 0:
-        log.append({"step": 0, **measured(task)})
+        log.append({"step": 0, **measured(task, accelerator)})
     for step in range(done, run.steps):
         for group in optimizer.param_groups:
             group["lr"] = run.rate * schedule(step, run.steps, run.warmup)
@@ -64,7 +64,7 @@ def take(task: Task, run: Training, folder: Path, tell: Tell) -> list[dict[str, 
             log.append({"step": at, "loss": sum(losses) / len(losses)})
             losses = []
         if at % run.measure_every == 0 or at == run.steps:
-            log.append({"step": at, **measured(task)})
+            log.append({"step": at, **measured(task, accelerator)})
         if at % run.checkpoint_every == 0 or at == run.steps:
             losses = []  # a run that goes on from here has not seen them
             checkpoints.save(folder, at, task.model, optimizer.optimizer, log)
@@ -78,7 +78,8 @@ def _step(
     task.model.train()
     rng = torch.Generator().manual_seed(_number(run.seed, "step", step))
     # What draws from PyTorch's own generator, such as dropout, must not depend on where a run began.
-    with torch.random.fork_rng(), accelerator.autocast():
+    devices = [] if accelerator.device.type == "cpu" else [accelerator.device]
+    with torch.random.fork_rng(devices), accelerator.autocast():
         torch.manual_seed(_number(run.seed, "dropout", step))
         loss = task.loss(examples(task.size, run.batch, run.seed, step), rng)
     value = float(loss.detach())
@@ -92,10 +93,11 @@ def _step(
 
 
 @torch.no_grad()
-def measured(task: Task) -> dict[str, float]:
+def measured(task: Task, accelerator: Any) -> dict[str, float]:
     """What the task measures, with the model at rest."""
     task.model.eval()
-    return task.measure()
+    with accelerator.autocast():
+        return task.measure()
 
 
 def examples(size: int, batch: int, seed: int, step: int) -> list[int]:
@@ -117,20 +119,31 @@ def schedule(step: int, steps: int, warmup: float) -> float:
 
 
 def accelerate(run: Training) -> Any:
-    """Accelerate's device and precision; bfloat16 where it helps: on a GPU, or a CPU with AMX."""
+    """Accelerate's device and precision."""
     try:
         from accelerate import Accelerator  # type: ignore[import-untyped]
         from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
     except ImportError:
         raise UserError("training needs more packages: pip install 'draftwise[train]'") from None
-    on_cpu = run.device == "cpu" or not torch.cuda.is_available()
-    helps = bool(torch.cpu.get_capabilities().get("amx_bf16")) if on_cpu else torch.cuda.is_bf16_supported()
-    half = run.precision == "bfloat16" or (run.precision == "auto" and helps)
     AcceleratorState._reset_state(True)  # else a process keeps the first training's device and precision
-    accelerator = Accelerator(cpu=on_cpu, mixed_precision="bf16" if half else "no")
+    accelerator = Accelerator(cpu=_on_cpu(run), mixed_precision="bf16" if in_half(run) else "no")
     if accelerator.num_processes > 1:
         raise UserError("training runs in one process: start it without `accelerate launch`")
     return accelerator
+
+
+def in_half(run: Training) -> bool:
+    """Whether products are in bfloat16: where it is asked for, or helps, on a GPU or a CPU with AMX."""
+    if run.precision != "auto":
+        return run.precision == "bfloat16"
+    if _on_cpu(run):
+        known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # late versions of PyTorch
+        return bool(known.get("amx_bf16"))
+    return bool(torch.cuda.is_bf16_supported())
+
+
+def _on_cpu(run: Training) -> bool:
+    return run.device == "cpu" or not torch.cuda.is_available()
 
 
 def _number(seed: int, what: str, at: int) -> int:
