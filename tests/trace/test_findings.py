@@ -35,6 +35,9 @@ def test_a_ratio_is_of_total_times_over_the_same_prompts(findings: ModuleType) -
     assert findings.ratio(second / 2.0, second) == pytest.approx((2.0, 2.0, 2.0))  # paired: nothing is random
     value, low, high = findings.ratio(np.array([1.0, 9.0, 1.0, 9.0]), np.array([9.0, 1.0, 9.0, 1.0]))
     assert value == 1.0 and low < 0.5 and high > 2.0
+    lucky = np.array([[1.0, 1.0], [3.0, 3.0]])  # another order, another outcome
+    value, low, high = findings.ratio(lucky, np.array([2.0, 2.0]))
+    assert value == 1.0 and low == pytest.approx(2 / 3) and high == pytest.approx(2.0)
     assert findings.verdict(1.01, 1.2) == "confirmed"
     assert findings.verdict(0.8, 0.99) == "reversed"
     assert findings.verdict(0.99, 1.01) == "not confirmed"
@@ -53,7 +56,7 @@ def test_nobody_beats_what_is_known_afterwards(findings: ModuleType, trace: Trac
     """Fixed arms replayed take what the walk says, and the oracle no more than the best of them."""
     world = findings.World(trace, COSTS, "sim", 1)
     ran = world.run("static-4?drafter=good")
-    assert ran.seconds == pytest.approx(world.fixed["good", 4])
+    assert ran.seconds[0] == pytest.approx(world.fixed["good", 4])
     name, best = world.best_fixed(["good"], range(1, 9))
     assert name.startswith("good ") and best.sum() <= ran.seconds.sum()
     assert world.exact("good").sum() < best.sum() * 1.2
@@ -63,8 +66,10 @@ def test_nobody_beats_what_is_known_afterwards(findings: ModuleType, trace: Trac
 def test_orders_and_seeds_are_averaged(findings: ModuleType, trace: Trace) -> None:
     """A policy that draws differs from order to order; one that does not, and keeps nothing, does not."""
     once, thrice = (findings.World(trace, COSTS, "sim", n) for n in (1, 3))
-    assert (once.run("metasd-exp3", TEAM).seconds != thrice.run("metasd-exp3", TEAM).seconds).any()
-    assert once.run("static-3").seconds == pytest.approx(thrice.run("static-3").seconds)
+    drawn = thrice.run("metasd-exp3", TEAM).seconds
+    assert drawn.shape == (3, 12) and (drawn[0] != drawn[1]).any()
+    assert (drawn[0] == once.run("metasd-exp3", TEAM).seconds[0]).all()
+    assert np.ptp(thrice.run("static-3").seconds, axis=0) == pytest.approx(0.0)
 
 
 def test_all_tables_are_made(findings: ModuleType, trace: Trace, capsys: pytest.CaptureFixture[str]) -> None:
