@@ -90,6 +90,16 @@ def test_what_cannot_be_is_refused_at_once(options: dict[str, Any], said: str) -
         draftwise.vllm_config(**options)
 
 
+def test_a_drafter_that_is_part_of_the_target_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Head:
+        def __init__(self, path: str, target: Any) -> None: ...
+
+    monkeypatch.setattr("draftwise.registry.names", lambda group: ["head"])
+    monkeypatch.setattr("draftwise.registry.load", lambda group, name: Head)
+    with pytest.raises(UserError, match="hidden states"):
+        _ = Options(drafters=("head:/a/b",)).longest
+
+
 @pytest.mark.parametrize("query", ["policy", "speed=9", "seed=x"])
 def test_options_by_hand_are_checked(query: str) -> None:
     with pytest.raises(UserError, match=query.partition("=")[0]):

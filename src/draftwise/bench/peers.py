@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import registry
 from ..errors import UserError
+from ..models import resolve
 from .contender import Contender
 from .machine import cores, describe
 from .ours import Models, is_model
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from .child import Child
 
 TRANSFORMERS = ("plain", "assisted", "constant", "heuristic", "threshold", "lookup")
-VLLM = ("plain", "ngram", "suffix", "draft")
 
 
 def llamacpp_plain(*, context: int = 4096, gpu_layers: int = 0) -> dict[str, Any]:
@@ -37,11 +37,37 @@ def llamacpp_lookup(
     return {"context": context, "gpu_layers": gpu_layers, "lookup": length, "ngram": ngram}
 
 
+def vllm_plain() -> None:
+    """No drafts."""
+
+
+def vllm_ngram(*, length: int = 5, min: int = 1, max: int = 4) -> dict[str, Any]:
+    """Its prompt lookup, with the n-grams of ours."""
+    spread = {"prompt_lookup_min": min, "prompt_lookup_max": max}
+    return {"method": "ngram", "num_speculative_tokens": length} | spread
+
+
+def vllm_suffix(*, length: int = 16) -> dict[str, Any]:
+    """Its suffix decoding, which needs arctic-inference."""
+    return {"method": "suffix", "num_speculative_tokens": length}
+
+
+def vllm_draft(*, length: int = 3) -> dict[str, Any]:
+    """A draft model."""
+    return {"method": "draft_model", "num_speculative_tokens": length}
+
+
 LLAMACPP = {"plain": llamacpp_plain, "lookup": llamacpp_lookup}
+VLLM: dict[str, Callable[..., Any]] = {
+    "plain": vllm_plain,
+    "ngram": vllm_ngram,
+    "suffix": vllm_suffix,
+    "draft": vllm_draft,
+}
 ENGINES: Mapping[str, Sequence[str]] = {
     "transformers": TRANSFORMERS,
     "llamacpp": tuple(LLAMACPP),
-    "vllm": VLLM,
+    "vllm": tuple(VLLM),
 }
 
 
@@ -139,9 +165,33 @@ class Peers:
         return child
 
     def _vllm(self, name: str, spec: registry.Spec) -> Contender | Absent:
+        """Its own ways of drafting, in float32 on a CPU as ours; one prompt at a time."""
         if find_spec("vllm") is None:
             return Absent(name, "vllm is not installed")
-        return Absent(name, "vllm is installed, but this version does not drive it")
+        from .child import Child, ChildError
+
+        given, mode = dict(spec.options), VLLM[spec.path]
+        drafter = given.pop("drafter", "") if spec.path == "draft" else ""
+        speculative = mode(**converted(name, mode, given, ("drafter",) if spec.path == "draft" else ()))
+        if speculative is not None and spec.path == "draft":
+            drafter = drafter or next((d for d in self.drafters if is_model(d)), "")
+            if not drafter:
+                return Absent(name, "no draft model: name one among the drafters")
+            speculative["model"] = resolve(model_of(drafter))
+        dtype = self.load.get("dtype", "auto")
+        hello = {
+            "model": resolve(self.target),
+            "context": min(4096, self.models.target.max_length),
+            "dtype": "float32" if dtype == "auto" and describe()["gpu"] is None else dtype,
+            "threads": describe()["threads"] or cores(),
+            "speculative": speculative,
+        }
+        try:
+            child = Child(name, [sys.executable, "-m", "draftwise.bench.vllm"], hello, eos=self.models.eos)
+        except ChildError as error:
+            return Absent(name, str(error))
+        self.children.append(child)
+        return child
 
     @cached_property
     def converted(self) -> Path:
@@ -168,11 +218,16 @@ class Peers:
     def _assistant(self, drafter: str) -> Any:
         from ..models import load_model
 
-        spec = registry.parse(drafter)
-        path = spec.path if spec.name == "lm" else drafter.partition("?")[0]
+        path = model_of(drafter)
         if path not in self.built:
             self.built[path] = load_model(path, **self.load)
         return self.built[path]
+
+
+def model_of(drafter: str) -> str:
+    """The model behind a drafter's name."""
+    spec = registry.parse(drafter)
+    return spec.path if spec.name == "lm" else drafter.partition("?")[0]
 
 
 def converted(

@@ -215,23 +215,27 @@ def test_sampled_pairs_of_tokens_have_the_targets_law(served: Any, plain: Plain)
     """The second and third token, whose law is computed by Transformers: drafted well, and badly."""
     from scipy.stats import chi2
 
-    prompt, n, heat = plain.prompts[3][-40:], 1200, 0.6
+    prompt = max(
+        ([*p, *t[:8]] for p, t in zip(plain.prompts, plain.texts, strict=True) if len(p) < 60), key=len
+    )
+    n, heat = 1000, 0.9
     law = pairs(prompt, heat)
-    assert sum(law.values()) > 0.98
+    assert sum(law.values()) > 0.9
     for others in ({}, {"wrong": Wrong()}):
         follower = use(served, ["zoo:general"], "random?length=2" if others else "static-2", **others)
-        texts = generate(served, [prompt] * n, temperature=heat, max_tokens=3, ignore_eos=True)
-        assert follower.totals()["drafters"]["zoo:general"]["num_accepted_tokens"] > n // 10
+        texts = generate(served, [prompt] * n, temperature=heat, max_tokens=4, ignore_eos=True)
+        told = follower.totals()["drafters"]
+        assert told["zoo:general"]["num_accepted_tokens"] > n // 20, told
         seen = Counter((text[1], text[2]) for text in texts)
         often = [pair for pair, p in law.items() if n * p >= 5]
-        assert len(often) > 10
+        assert len(often) > 6
         cells = [(seen[pair], n * law[pair]) for pair in often]
         cells.append((n - sum(a for a, _ in cells), n - sum(b for _, b in cells)))
         statistic = sum((a - b) ** 2 / b for a, b in cells)
         assert chi2.sf(statistic, len(cells) - 1) > 1e-4, cells
 
 
-def pairs(prompt: Sequence[int], heat: float, least: float = 1e-5) -> Counter[tuple[int, int]]:
+def pairs(prompt: Sequence[int], heat: float, least: float = 5e-5) -> Counter[tuple[int, int]]:
     """The probability of every second and third token; texts less likely than `least` are left out."""
     import torch
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
+from ... import registry
 from ...catalogue import default, method
 from ...errors import UserError
 from ..follow import chains_only
@@ -59,6 +61,8 @@ class Options:
     @property
     def longest(self) -> int:
         """The longest draft that the policy may ask for."""
+        for drafter in self.drafters:
+            _stands_alone(drafter)
         policy = method(self.policy or default(self.drafters), list(self.drafters)).policy
         chains_only(policy, self.drafters)
         return max(arm.length for arm in policy.arms)
@@ -90,3 +94,14 @@ def vllm_config(
     if not longest:
         raise UserError("this policy never drafts: start vLLM without a speculative_config")
     return {"method": "custom_class", "model": options.name, "num_speculative_tokens": longest}
+
+
+def _stands_alone(drafter: str) -> None:
+    """Refuse a drafter that is part of the target, such as a head on its hidden states."""
+    spec = registry.parse(drafter)
+    if spec.name in registry.names("drafters"):
+        asks = inspect.signature(registry.load("drafters", spec.name)).parameters
+        if "target" in asks:
+            raise UserError(
+                f"drafter {drafter}: it reads the target's hidden states, which vLLM keeps to itself"
+            )
