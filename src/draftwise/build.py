@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ def build_drafters(
         spec = registry.parse(name)
         known = registry.names("drafters")
         if spec.name in known and spec.name != "lm":
-            team[name] = registry.build("drafters", spec, *([spec.path] if spec.path else []))
+            team[name] = _registered(spec, target, pack=pack)
             if hasattr(team[name], "check"):
                 from .datastore import tokenizer_fingerprint
 
@@ -62,6 +63,17 @@ def build_drafters(
                 name, spec, target, tokenizer, str(target_name), pack=pack, known=known, **load
             )
     return team
+
+
+def _registered(spec: registry.Spec, target: Target, *, pack: bool) -> Drafter:
+    """A drafter of the registry, given its path and the target where it asks for them."""
+    arguments: list[Any] = [spec.path] if spec.path else []
+    if "target" in inspect.signature(registry.load("drafters", spec.name)).parameters:
+        arguments.append(target)
+    built: Drafter = registry.build("drafters", spec, *arguments)
+    if pack and hasattr(built, "module"):
+        pack_linears(built.module)
+    return built
 
 
 def complete(team: dict[str, Drafter], method: Method) -> dict[str, Drafter]:

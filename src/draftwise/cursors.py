@@ -53,10 +53,10 @@ class Cursor:
 
         Form `product` takes beta for a all through.
         """
-        accept, integrated = self._factors(grade)
         ends = restart = self._done
         states, self._open, self._done = self._open, [], 0.0
         for state in states:
+            accept, integrated = _factors(grade, state.accepted, self.form)
             ends += state.mass * (1.0 - integrated)
             restart += state.mass * (1.0 - accept)
             if accept > 0.0:
@@ -64,11 +64,6 @@ class Cursor:
         if restart > 0.0:
             self._begin(restart)
         return ends
-
-    def _factors(self, grade: Grade) -> tuple[float, float]:
-        if self.form == "ratio" or isnan(grade.overlap):
-            return grade.accept, grade.accept
-        return (grade.overlap if self.form == "product" else grade.accept), grade.overlap
 
     def _begin(self, mass: float) -> None:
         if self.length:
@@ -103,9 +98,9 @@ def window(
     total, survival, joint = 1.0, 1.0, 1.0
     previous: Signals | None = None
     for position, grade in enumerate(grades[:length]):
-        beta = grade.accept if form == "ratio" or isnan(grade.overlap) else grade.overlap
-        total += survival * beta
-        survival *= beta if form == "product" else grade.accept
+        accept, integrated = _factors(grade, position, form)
+        total += survival * integrated
+        survival *= accept
         now = grade.signals
         joint *= _factor(stops, now, position)
         if survival <= 0.0 or _stops(stops, now, position, previous, joint):
@@ -134,9 +129,9 @@ def weighted(
     total, survival, seen, joint = 1.0, 1.0, 1.0, 1.0
     previous: Signals | None = None
     for k, grade in enumerate(grades[: min(length, accepted + 1)]):
-        beta = grade.accept if form == "ratio" or isnan(grade.overlap) else grade.overlap
-        total += survival * beta / seen
-        survival *= beta if form == "product" else grade.accept
+        accept, integrated = _factors(grade, k, form)
+        total += survival * integrated / seen
+        survival *= accept
         seen *= played[k]
         now = grade.signals
         joint *= _factor(stops, now, k)
@@ -144,6 +139,14 @@ def weighted(
             break
         previous = now
     return total
+
+
+def _factors(grade: Grade, place: int, form: str) -> tuple[float, float]:
+    """What a token in this place of a draft counts with where more follows, and where it is the last."""
+    accept, overlap = grade.at(place)
+    if form == "ratio" or isnan(overlap):
+        return accept, accept
+    return (overlap if form == "product" else accept), overlap
 
 
 def _factor(stops: tuple[Stop, ...], now: Signals | None, position: int) -> float:

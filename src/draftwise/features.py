@@ -10,13 +10,19 @@ from torch import Tensor, nn
 
 from .errors import UserError
 from .rows import Rows
+from .types import Draft
 
 
 class Source(Protocol):
-    """A target whose hidden states of committed text can be had, and whose modules a drafter may use."""
+    """A target whose hidden states of committed text can be had, and whose modules a drafter may use.
+
+    `guesses`, for a drafter that makes it a dictionary, holds for each open text the draft that was verified
+    last and the target's likeliest token after the text and after each node.
+    """
 
     rows: Rows
     vocab_size: int
+    guesses: dict[int, tuple[Draft, list[int]]] | None
 
     def features(self, layers: Sequence[int]) -> Features: ...
 
@@ -63,9 +69,12 @@ class Features:
 
     @torch.inference_mode()
     def keep(self, key: int, row: int, which: Any, start: int) -> None:
-        """Take positions from the latest pass: `which` of its row, a slice or indices, from `start` on."""
+        """Take positions from the latest pass: `which` of its row, a slice or indices, from `start` on.
+
+        A text that was open before anyone asked has a gap at its beginning, and nothing is kept of it.
+        """
         if start > self.held(key):
-            raise ValueError(f"features of text {key} are known up to {self.held(key)}, not up to {start}")
+            return
         new = torch.cat([part[row, which].to(self._parts[0].device) for part in self._parts], dim=-1)
         end = start + len(new)
         text = self._texts.get(key)

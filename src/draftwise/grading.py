@@ -219,7 +219,7 @@ class Grading:
     def _chances(self, seen: Seen, text: Text) -> list[float]:
         """The played drafter's own chance of each token of its round; 1 for what a lookup got right."""
         grades = text.latest.get(self.arms[seen.decision.arm].drafter)
-        return [g.accept for g in grades] if grades else [1.0] * len(seen.tokens)
+        return [g.at(k)[0] for k, g in enumerate(grades)] if grades else [1.0] * len(seen.tokens)
 
 
 def _gone(token: int) -> float:

@@ -165,13 +165,14 @@ class Loop:
 
     def _context(self, request: Request, batch_size: int) -> Context:
         hints = self.team.hints(request) if self.policy.reads_hints else {}
+        request.waits = self.team.waiting(request)
         return Context(
             request.id,
             batch_size,
             request.position,
             request.last_accepted,
             hints,
-            frozenset(request.out),
+            request.waits.union(request.out),
             len(request.tokens),
         )
 
@@ -184,7 +185,7 @@ class Loop:
         for i, (request, decision) in enumerate(zip(requests, decisions, strict=True)):
             arm = self.policy.arms[decision.arm]
             length = min(arm.length, request.room - 1)
-            if length > 0 and arm.drafter not in request.out:
+            if length > 0 and arm.drafter not in request.out and arm.drafter not in request.waits:
                 job = Job(request, length, decision.stops, arm.width, rows)
                 jobs.setdefault(arm.drafter, []).append((i, job))
         self.team.patience = max(self.slow_seconds, 20 * self._pass_seconds)
@@ -224,11 +225,12 @@ class Loop:
     ) -> Seen:
         """What the round showed, before the end of the text took its share of it.
 
-        A draft that only the budget kept short, or that failed, says nothing about its arm.
+        A draft that only the budget kept short, or that failed or could not yet be made, says nothing about
+        its arm.
         """
         arm, drafted = self.policy.arms[decision.arm], len(draft.tokens)
         most = request.room - 1 + len(new)
-        censored = arm.length > most <= drafted or arm.drafter in request.out
+        censored = arm.length > most <= drafted or arm.drafter in request.waits.union(request.out)
         overlap = nan
         if "overlap" in self.recorder.reads and drafted:
             overlap = sum(scores.overlaps()) / drafted

@@ -119,6 +119,16 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class Waiter(Protocol):
+    """A drafter that cannot draft for every request at once: one that waits for the target's hidden states.
+
+    Where it is not ready it counts as unavailable, and an empty draft of its own says nothing about it.
+    """
+
+    def ready(self, request: Request) -> bool: ...
+
+
+@runtime_checkable
 class Policy(Protocol):
     """Decides every round and learns from what came of it: numbers only, no torch, no clock, and no
     generator of its own. Its dataclass fields are its saved state."""

@@ -92,6 +92,7 @@ class Rows:
         *,
         slots: int = 0,
         trees: Mapping[int, Sequence[int]] | None = None,
+        model: Any = None,
     ) -> Tensor:
         """Read `texts[i]` after what row `first + i` holds; call it under `torch.inference_mode`.
 
@@ -101,7 +102,8 @@ class Rows:
 
         Returns the logits at the last `keep` of the pass's positions, shape (rows, keep, vocabulary) on the
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
-        counted from `width - keep`. `slots` is the capacity to reserve, in tokens.
+        counted from `width - keep`. `slots` is the capacity to reserve, in tokens. `model` reads in place of
+        the rows' own: some of its layers, in which case the others hold nothing of these tokens.
         """
         width = len(texts[0]) if len(texts) == 1 else max(map(len, texts))
         ids = self._ids(texts, width)
@@ -114,7 +116,7 @@ class Rows:
             positions, mask = self._places(starts, width, total, even)
         more = {"logits_to_keep": keep} if self._keeps else {}
         start = perf_counter()
-        logits: Tensor = self.model(
+        logits: Tensor = (model or self.model)(
             input_ids=ids,
             position_ids=positions,
             attention_mask=mask,

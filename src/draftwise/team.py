@@ -7,7 +7,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Protocol, runtime_checkable
 
-from .roles import Drafter, GradeJob, Grader
+from .roles import Drafter, GradeJob, Grader, Waiter
 from .types import Arm, Draft, Grade, Job, Request
 
 EMPTY = Draft()
@@ -38,6 +38,7 @@ class Team:
         self.graded_seconds = 0.0
         self._read: dict[int, dict[str, int]] = {}
         self._said: dict[int, str] = {}
+        self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
         for drafter in self.drafters.values():
             if isinstance(drafter, Member):
                 drafter.join(self)
@@ -52,6 +53,17 @@ class Team:
                 except Exception as error:
                     self.fault(name, request, _said(error))
         return hints
+
+    def waiting(self, request: Request) -> frozenset[str]:
+        """The drafters that are not ready for a request."""
+        waits = set()
+        for name, waiter in self.waiters.items():
+            try:
+                if name not in request.out and not waiter.ready(request):
+                    waits.add(name)
+            except Exception as error:
+                self.fault(name, request, _said(error))
+        return frozenset(waits)
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
         """One call per drafter for all its jobs, each with its place in a batch of `n`.

@@ -202,11 +202,20 @@ class Grade:
     `accept` is min(1, q(x) / p(x)), the chance that its draft was accepted given that the text went on with
     x; `overlap` is sum_v min(p(v), q(v)) = 1 - TV, the same before x was known (NaN where the target's row is
     gone). A drafter that picks d has q = 1 at d. Laws are those that are decoded from, not the raw ones.
+    `deeper`, for a drafter that knows less of a token the more of its own draft stands before it, has the
+    same two numbers for drafts in which 1, 2, ... tokens do, the last for all longer ones.
     """
 
     accept: float
     overlap: float = nan
     signals: Signals | None = None
+    deeper: tuple[tuple[float, float], ...] = ()
+
+    def at(self, place: int) -> tuple[float, float]:
+        """`accept` and `overlap` where `place` tokens of the same draft stand before this one."""
+        if place and self.deeper:
+            return self.deeper[min(place, len(self.deeper)) - 1]
+        return self.accept, self.overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +247,7 @@ class Request:
     done: bool = False
     finish_reason: str = ""
     out: set[str] = field(default_factory=set)
+    waits: frozenset[str] = frozenset()
     drawn: tuple[int, float] = (-1, 0.0)
 
     @property

@@ -121,6 +121,7 @@ def opened(made: Any, texts: list[list[int]]) -> tuple[HFTarget, list[Request]]:
     reads = HFTarget(made, chunk=8)
     reads.features((-1,))
     reads.features((1, 1, 0))
+    reads.features((1,))
     asked = Sampling(max_new_tokens=50)
     requests = [Request(i, [*t], len(t), asked, Random(i), Random(i)) for i, t in enumerate(texts)]
     for request in requests:

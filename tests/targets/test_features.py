@@ -96,6 +96,21 @@ def test_nobody_asks_and_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not reads.taps and not body._forward_hooks and not body.layers[0]._forward_pre_hooks
 
 
+def test_a_text_that_was_open_before_anyone_asked_is_written_all_the_same() -> None:
+    made = model("llama")
+    reads = HFTarget(made, chunk=8)
+    policy = Anyone(ARMS)
+    loop = Loop(reads, team({}), policy, policy)
+    before = loop.add([3, 4, 5], Sampling(max_new_tokens=12))
+    loop.step()
+    tap = reads.features((-1,))
+    after = loop.add([6, 7, 8], Sampling(max_new_tokens=12))
+    loop.step()
+    loop.step()
+    assert tap.held(before.id) == 0
+    right(reads, made, after, (-1,))
+
+
 def test_layers_that_are_not_there_are_refused() -> None:
     reads = HFTarget(model("llama"))
     with pytest.raises(UserError, match="layer 7: this target has the layers 0 to 1"):

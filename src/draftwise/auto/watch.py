@@ -209,9 +209,9 @@ class Watch:
         for at, context in notes.rounds:
             if at >= start:
                 accepts = []
-                for grade in known[at - start : at - start + LONGEST]:
-                    accepts.append(grade.accept)
-                    if grade.accept <= 0.0:
+                for place, grade in enumerate(known[at - start : at - start + LONGEST]):
+                    accepts.append(grade.at(place)[0])
+                    if accepts[-1] <= 0.0:
                         break
                 made.append(Window(i, context, tuple(accepts)))
         return made

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import nan
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from ..roles import GradeJob
 from ..sampling import draw, likeliest, warp, warpers
 from ..scorers import TOP
-from ..stops import factor, stop
+from ..stops import factor, needs, stop
 from ..types import Draft, Grade, Job, Sampling, Signals
 
 
@@ -67,6 +69,39 @@ class Chain:
             signals=self.signals,
             rows=self.rows or None,
         )
+
+
+class Step(Protocol):
+    """Reads one more set of tokens for each job, and gives what follows them.
+
+    `tokens[i]` are those of job i, none where it is done; `above[i]` are the places of their parents among
+    the tokens that were read before; `kin[i]` the parents of all that were read in this draft, where it is a
+    tree. Returns raw logits, shape (jobs, most tokens of a job, vocabulary), and the states that these came
+    from, shape (jobs, most tokens, width), if any rule may read them.
+    """
+
+    def __call__(
+        self,
+        tokens: Sequence[Sequence[int]],
+        above: Sequence[Sequence[int]],
+        kin: Sequence[Sequence[int]] | None,
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+
+def draft_chains(
+    jobs: Sequence[Job], logits: Tensor, states: Tensor | None, step: Step, *, vocab_size: int, sample: bool
+) -> list[Draft]:
+    """A chain for each job; `logits` (jobs, 1, vocabulary) and `states` are those after its text."""
+    chains = [Chain(job, needs(job.stops)) for job in jobs]
+    while True:
+        picks = likeliest(logits[:, 0, :vocab_size])
+        for i, chain in enumerate(chains):
+            if not chain.done:
+                hidden = None if states is None else states[i, 0]
+                chain.extend(logits[i, 0], picks[i], hidden, vocab_size=vocab_size, sample=sample)
+        if all(chain.done for chain in chains):
+            return [chain.draft for chain in chains]
+        logits, states = step([[] if c.done else c.tokens[-1:] for c in chains], [[0]] * len(jobs), None)
 
 
 def laws(sampling: Sampling, rows: Tensor, vocab_size: int) -> Tensor:

@@ -16,11 +16,13 @@ from ..features import Source
 from ..heads.eagle import Eagle, load_eagle
 from ..roles import GradeJob
 from ..rows import Rows
-from ..sampling import likeliest
-from ..stops import needs
 from ..types import Draft, Grade, Job, Request
-from .chains import Chain, grades
-from .trees import Tree
+from .chains import draft_chains, grades
+from .trees import draft_trees
+
+Texts = Sequence[Sequence[int]]
+Places = Sequence[Sequence[int]]
+Kin = Sequence[Sequence[int]] | None
 
 LONG = 16  # pending pairs from which a row catches up in a pass of its own
 
@@ -31,7 +33,7 @@ class Pairs:
 
     def __init__(self, head: Eagle) -> None:
         self.head, self.config = head, head.config
-        self.weight: Tensor = next(head.parameters())
+        self.weight = next(head.parameters()).new_empty(0)  # where the head is, and in which precision
         self.dtype, self.ids = self.weight.dtype, head.ids
         self.given = self.states = self.weight.new_empty(0)
 
@@ -82,17 +84,18 @@ class EagleDrafter:
     ) -> None:
         if top < 1 or gain < 0:
             raise UserError(f"top={top}&gain={gain}: give top 1 or more and gain 0 or more")
-        self.head, self.vocab_size = head, target.vocab_size
+        self.module, self.vocab_size = head, target.vocab_size
         self.features = target.features(head.layers_read)
         self.model = Pairs(head)
         self.rows = Rows(self.model)
         self.rows.max_length = 1 << 30  # rotary positions have no end of their own
         self.sample, self.top, self.gain = sample, top, gain
+        self.last = self.model.states  # what the latest step of a draft made, by job
         self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
 
     def hint(self, request: Request) -> float:
         """1 where the target has read the text, so that there is something to go on from."""
-        return float(self._ready(request))
+        return float(self.ready(request))
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Nothing yet: what the target has read is read here when a draft is wanted."""
@@ -104,12 +107,12 @@ class EagleDrafter:
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain or tree per job; one without states to go on from gets an empty draft."""
-        ready = [i for i, job in enumerate(jobs) if self._ready(job.request)]
+        ready = [i for i, job in enumerate(jobs) if self.ready(job.request)]
         drafts = [Draft()] * len(jobs)
-        for wide, make in ((False, self._chains), (True, self._trees)):
+        for wide in (False, True):
             which = [i for i in ready if (jobs[i].width > 1) == wide]
             if which:
-                for i, draft in zip(which, make([jobs[i] for i in which]), strict=True):
+                for i, draft in zip(which, self._draft([jobs[i] for i in which]), strict=True):
                     drafts[i] = draft
         return drafts
 
@@ -136,69 +139,51 @@ class EagleDrafter:
             made.append([Grade(0.0, 0.0)] * n + seen)
         return made
 
-    def _ready(self, request: Request) -> bool:
+    def ready(self, request: Request) -> bool:
         """Whether the target has read all of the text but its last token, of two at least."""
         return 1 < len(request.tokens) <= self.features.held(request.id) + 1
 
-    def _chains(self, jobs: Sequence[Job]) -> list[Draft]:
-        chains = [Chain(job, needs(job.stops)) for job in jobs]
-        logits, states, rows = self._catch_up([job.request for job in jobs])
-        while True:
-            picks = likeliest(logits)
-            for i, chain in enumerate(chains):
-                if not chain.done:
-                    chain.extend(
-                        logits[i], picks[i], states[i], vocab_size=self.vocab_size, sample=self.sample
-                    )
-            if all(chain.done for chain in chains):
-                break
-            texts = [list[int]()] * len(jobs)
-            self.model.given = states.new_empty(len(jobs), 1, states.shape[1])
-            for i, row in enumerate(rows):
-                texts[row], self.model.given[row, 0] = chains[i].tokens[-1:], states[i]
-            logits = self.rows.feed(0, texts, 1)[rows, 0]
-            states = self.model.states[rows, 0]
-        self._rewind(jobs, rows)
-        return [chain.draft for chain in chains]
+    def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """Chains, or trees, for jobs that are ready; what is read for them is forgotten again."""
+        requests = [job.request for job in jobs]
+        logits, self.last, rows = self._catch_up(requests)
 
-    def _trees(self, jobs: Sequence[Job]) -> list[Draft]:
-        trees = [Tree(job, self.top, self.gain) for job in jobs]
-        logits, states, rows = self._catch_up([job.request for job in jobs])
-        logits, states = logits[:, None], states[:, None]
-        while True:
-            for i, tree in enumerate(trees):
-                if not tree.done:
-                    tree.grow(logits[i, : len(tree.frontier)])
-            if all(tree.done for tree in trees):
-                break
-            texts: list[list[int]] = [[]] * len(jobs)
-            kin: dict[int, list[int]] = {}
-            widest = max(len(tree.frontier) for tree in trees if not tree.done)
-            given = states.new_zeros(len(jobs), widest, states.shape[2])
-            for i, (tree, row) in enumerate(zip(trees, rows, strict=True)):
-                if not tree.done:
-                    texts[row], kin[row] = tree.follow()
-                    given[row, : len(tree.above)] = states[i, tree.above]
-            self.model.given = given
-            logits = self.rows.feed(0, texts, widest, trees=kin)[rows]
-            states = self.model.states[rows]
-        self._rewind(jobs, rows)
-        return [tree.draft() for tree in trees]
+        def step(tokens: Texts, above: Places, kin: Kin) -> tuple[Tensor, Tensor | None]:
+            return self._step(rows, tokens, above, kin), self.last
 
-    def _rewind(self, jobs: Sequence[Job], rows: Sequence[int]) -> None:
-        """Forget the pairs that hold states of the head's own."""
-        for job, row in zip(jobs, rows, strict=True):
-            self.rows.held[row] = len(job.request.tokens) - 1
+        if jobs[0].width > 1:
+            drafts = draft_trees(jobs, logits, step, top=self.top, gain=self.gain)
+        else:
+            size, sample = self.vocab_size, self.sample
+            drafts = draft_chains(jobs, logits, self.last, step, vocab_size=size, sample=sample)
+        for request, row in zip(requests, rows, strict=True):
+            self.rows.held[row] = len(request.tokens) - 1  # the pairs beyond hold states of the head's own
+        return drafts
+
+    def _step(self, rows: Sequence[int], tokens: Texts, above: Places, kin: Kin) -> Tensor:
+        """Read drafted tokens, each beside the head's own state of its parent."""
+        texts: list[Sequence[int]] = [()] * len(rows)
+        widest = max(map(len, tokens))
+        given = self.last.new_zeros(len(rows), widest, self.last.shape[2])
+        for i, row in enumerate(rows):
+            texts[row] = tokens[i]
+            if tokens[i]:
+                given[row, : len(tokens[i])] = self.last[i, above[i]]
+        self.model.given = given
+        trees = {row: parents for row, parents in zip(rows, kin, strict=True) if parents} if kin else None
+        logits = self.rows.feed(0, texts, widest, trees=trees)[rows]
+        self.last = self.model.states[rows]
+        return logits
 
     def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, Tensor, list[int]]:
         """Read every pair that the target knows the state of.
 
-        Returns the logits after the last one, shape (requests, vocabulary), the states there, shape
-        (requests, width), and each request's row.
+        Returns the logits after the last one, shape (requests, 1, vocabulary), the states there, shape
+        (requests, 1, width), and each request's row.
         """
         ends = [len(request.tokens) - 1 for request in requests]
         read = self._read(requests, [(end - 1, end) for end in ends])
-        logits, states = (torch.cat(part) for part in zip(*read, strict=True))
+        logits, states = (torch.stack(part) for part in zip(*read, strict=True))
         return logits, states, [self.rows.keys.index(request.id) for request in requests]
 
     def _read(
@@ -238,9 +223,9 @@ class EagleDrafter:
         held = self.rows.held
         parts = [self.features.of(request.id, held[row], end) for row, request, end in wanted]
         widest = max(map(len, parts))
-        given = self.model.weight.new_zeros(n, widest, self.head.config.hidden_size)
+        given = self.model.weight.new_zeros(n, widest, self.module.config.hidden_size)
         for (row, _, _), part in zip(wanted, parts, strict=True):
-            given[row if n > 1 else 0, : len(part)] = self.head.read(part.to(given.device, given.dtype))
+            given[row if n > 1 else 0, : len(part)] = self.module.read(part.to(given.device, given.dtype))
         self.model.given = given
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..stops import factor, needs, stop
 from ..types import Draft, Job, Signals
-from .chains import signals
+from .chains import Step, signals
 
 
 @dataclass(slots=True)
@@ -65,11 +65,23 @@ class Tree:
         self.depth += 1
         self.done = not new or self.depth >= self.job.length or self._settled() or self._stopped(rows)
 
-    def follow(self) -> tuple[list[int], list[int]]:
-        """The frontier's tokens, now to be read, and the parents of all nodes read so far and these."""
+    def path(self, node: int) -> list[int]:
+        """The tokens from the root down to a node."""
+        tokens: list[int] = []
+        while node >= 0:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
+    def follow(self) -> tuple[list[int], list[int], list[int]]:
+        """The frontier's tokens, now to be read; each one's parent by its place in the last frontier; and the
+        parents of all nodes read so far and these. Nothing where the tree is done."""
+        if self.done:
+            return [], [], []
         self.read += self.frontier
         where = {node: place for place, node in enumerate(self.read)} | {-1: -1}
-        return [self.tokens[i] for i in self.frontier], [where[self.parents[i]] for i in self.read]
+        tokens = [self.tokens[i] for i in self.frontier]
+        return tokens, self.above, [where[self.parents[i]] for i in self.read]
 
     def draft(self) -> Draft:
         """The best nodes; a parent is never worse than its child, so they are a tree."""
@@ -99,6 +111,19 @@ class Tree:
         rule, previous, self.previous = self.job.stop_at(position), self.previous, now
         self.joint *= factor(rule, now, position=position)
         return bool(stop(rule, now, position=position, previous=previous, joint=self.joint))
+
+
+def draft_trees(jobs: Sequence[Job], logits: Tensor, step: Step, *, top: int, gain: float) -> list[Draft]:
+    """A tree for each job; `logits` (jobs, 1, vocabulary) are those after its text."""
+    trees = [Tree(job, top, gain) for job in jobs]
+    while True:
+        for tree, rows in zip(trees, logits, strict=True):
+            if not tree.done:
+                tree.grow(rows[: len(tree.frontier)])
+        if all(tree.done for tree in trees):
+            return [tree.draft() for tree in trees]
+        tokens, above, kin = zip(*map(Tree.follow, trees), strict=True)
+        logits, _ = step(tokens, above, kin)
 
 
 def sparse(accuracies: Sequence[Sequence[float]], nodes: int) -> list[tuple[int, ...]]:

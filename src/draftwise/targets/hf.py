@@ -35,6 +35,7 @@ class HFTarget:
         self.chains: dict[int, Chain] = {}
         self.reads_trees = False  # not known before there is one
         self.taps: dict[tuple[int, ...], Features] = {}
+        self.guesses: dict[int, tuple[Draft, list[int]]] | None = None
         self.began: list[int] = []  # what each row held before the latest pass
 
     def features(self, layers: Sequence[int]) -> Features:
@@ -96,6 +97,8 @@ class HFTarget:
         self.chains.pop(request.id, None)
         for tap in self.taps.values():
             tap.close(request.id)
+        if self.guesses is not None:
+            self.guesses.pop(request.id, None)
 
     def _keep(self, row: int, request: Request, draft: Draft, path: Sequence[int]) -> None:
         """Keep the features of what the latest pass read of the text, up to its last token but one."""
@@ -146,6 +149,8 @@ class HFTarget:
         for row, plain, (request, draft) in zip(rows, greedy, batch, strict=True):
             end = keep - (widest - widths[row])
             begin = end - 1 - len(draft.tokens)
+            if self.guesses is not None:
+                self.guesses[request.id] = (draft, likeliest(logits[row, begin:end]))
             if plain:
                 scores.append(
                     GreedyScores(draft, logits[row, begin:end], choices[row][begin:end] if choices else None)
