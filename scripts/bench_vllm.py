@@ -109,6 +109,7 @@ def measure(options: argparse.Namespace, speculative: dict[str, Any] | None) -> 
 
     import draftwise
     from draftwise.data import spec_bench
+    from draftwise.hosts.vllm import totals
     from draftwise.models import resolve
 
     ours = speculative is not None and "drafters" in speculative
@@ -137,7 +138,7 @@ def measure(options: argparse.Namespace, speculative: dict[str, Any] | None) -> 
         told["levels"][str(level)] = {"seconds": seconds, "tokens": sum(map(len, texts))} | drafted
         told.setdefault("texts", texts)
     if ours:
-        told["totals"] = draftwise.hosts.vllm.totals(llm)
+        told["totals"] = totals(llm)
     return told
 
 
