@@ -21,7 +21,7 @@ from .folder import Folder, Material, gather
 from .losses import padded
 from .measure import acceptance
 from .settings import ClassifierRun
-from .steps import take
+from .steps import in_half, take
 from .texts import Answer, Tell
 
 
@@ -158,7 +158,7 @@ def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
         return done
     material = gather(run, folder, tell)
     drafter = _drafter(run, material)
-    settings: dict[str, Any] = {"batch": run.batch, "tell": tell}
+    settings: dict[str, Any] = {"batch": run.batch, "tell": tell, "half": in_half(run)}
     learnt, held = (
         drafted(some, material.target, drafter, run.what, seed=run.seed + k, **settings)
         for k, some in enumerate((material.answers, material.held_out))

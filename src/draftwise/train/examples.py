@@ -27,13 +27,22 @@ class Drafted:
 
 @torch.no_grad()
 def drafted(
-    answers: Sequence[Answer], target: Any, drafter: Any, labels: str, *, seed: int, batch: int, tell: Tell
+    answers: Sequence[Answer],
+    target: Any,
+    drafter: Any,
+    labels: str,
+    *,
+    seed: int,
+    batch: int,
+    tell: Tell,
+    half: bool = False,
 ) -> list[Drafted]:
     """Let the drafter guess every token of the answers, each after the target's own text before it.
 
     `labels`: `agree` takes its likeliest token, accepted if it is the target's too (greedy decoding);
     `chance` draws one from q, accepted with min(1, p / q) (SpecDec++, arXiv 2405.19715); `overlap` is the
-    chance before it is drawn, 1 - TV (DISCO, arXiv 2405.04304). Draws depend on the seed alone.
+    chance before it is drawn, 1 - TV (DISCO, arXiv 2405.04304). Draws depend on the seed alone. `half` has
+    the models' products in bfloat16.
     """
     rng, found = torch.Generator().manual_seed(seed), dict[int, Drafted]()
     order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # little padding
@@ -41,7 +50,8 @@ def drafted(
         some = [answers[i] for i in order[at : at + batch]]
         ids, guessed, first = padded(some, drafter.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
-        rows = [m(ids, logits_to_keep=keep, use_cache=False).logits[guessed] for m in (drafter, target)]
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
+            rows = [m(ids, logits_to_keep=keep, use_cache=False).logits[guessed] for m in (drafter, target)]
         size = min(row.shape[-1] for row in rows)
         q, p = (row[:, :size].float().softmax(-1).cpu() for row in rows)
         tokens, accepted = _labels(labels, q, p, rng)
