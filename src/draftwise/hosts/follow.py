@@ -8,7 +8,7 @@ greedy; where it samples, each token is one draw of the target's law, so every s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import count
 from math import nan
 from random import Random
@@ -16,11 +16,10 @@ from time import perf_counter
 from typing import Any
 
 from ..catalogue import Method
-from ..errors import UserError
-from ..roles import Drafter, Policy, Reader, Seen
+from ..roles import Drafter, Reader, Seen
 from ..team import Team
 from ..types import Context, Draft, Feedback, Job, Outcome, Request, Round, Sampling, Seconds, Spent
-from .row import Played, Row, Written, verified
+from .row import Played, Row, Written, chains_only, verified
 from .tally import Tally
 
 GREEDY = Sampling(max_new_tokens=1)  # what is asked of drafters: their likeliest tokens
@@ -78,6 +77,12 @@ class Follower:
         self.tally.steps += 1
         self.tally.overhead += self._ended - began - (self._drafters_seconds() - before)
         return [drafts.get(row.key, []) for row in rows]
+
+    def _show(self, request: Request) -> None:
+        """Bring the drafters up to date; what they make of the text is their own time."""
+        start = perf_counter()
+        self.team.observe(request)
+        self._drafting += perf_counter() - start
 
     def _drafters_seconds(self) -> float:
         return self._drafting + self.team.graded_seconds
@@ -158,7 +163,7 @@ class Follower:
         for seen, _, _ in batch:
             seen.request.last_accepted = seen.outcome.accepted
             seen.request.rounds += 1
-            self.team.observe(seen.request)
+            self._show(seen.request)
         learnt = perf_counter()
         n = len(batch)
         for seen, _, before in batch:
@@ -206,7 +211,7 @@ class Follower:
             request.out |= self.team.broken
             self._requests[row.key] = self.open[at] = request
             self._keys[at] = row.key
-            self.team.observe(request)
+            self._show(request)
             if isinstance(self.policy, Reader):
                 self.policy.open(at, request.tokens)
             request.done = bool(row.ends) and request.tokens[-1] in row.ends
@@ -284,16 +289,3 @@ class Follower:
             self.policy.learn(feedback)
         self.policy.close(request.id)
         self.team.close(request)
-
-
-def chains_only(policy: Policy, drafters: Collection[str]) -> None:
-    """Refuse a policy that drafts trees: an engine that verifies by itself verifies chains.
-
-    Raises:
-        UserError: it has such an arm, or one of a drafter that is not there.
-    """
-    for arm in policy.arms:
-        if arm.width > 1 or (arm.length and arm.drafter not in drafters):
-            raise UserError(
-                f"the arm {arm.name} drafts trees, and this engine verifies chains: name another policy"
-            )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import Any
 
+from ..errors import UserError
+from ..roles import Policy
 from ..team import EMPTY
 from ..types import Decision, Draft, Seconds
 
@@ -94,3 +96,16 @@ def verified(row: Row, draft: Draft) -> Draft:
         return EMPTY
     k = row.verified
     return Draft.chain(draft.tokens[:k], probs=draft.probs[:k], signals=draft.signals[:k])
+
+
+def chains_only(policy: Policy, drafters: Collection[str]) -> None:
+    """Refuse a policy that drafts trees: an engine that verifies by itself verifies chains.
+
+    Raises:
+        UserError: it has such an arm, or one of a drafter that is not there.
+    """
+    for arm in policy.arms:
+        if arm.width > 1 or (arm.length and arm.drafter not in drafters):
+            raise UserError(
+                f"the arm {arm.name} drafts trees, and this engine verifies chains: name another policy"
+            )

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote
 from ... import registry
 from ...catalogue import default, method
 from ...errors import UserError
-from ..follow import chains_only
+from ..row import chains_only
 
 HOME = "draftwise.hosts.vllm.Proposer"
 
