@@ -69,6 +69,11 @@ def _registered(spec: registry.Spec, target: Target, *, pack: bool) -> Drafter:
     """A drafter of the registry, given its path and the target where it asks for them."""
     arguments: list[Any] = [spec.path] if spec.path else []
     if "target" in inspect.signature(registry.load("drafters", spec.name)).parameters:
+        if not hasattr(target, "features"):
+            raise UserError(
+                f"drafter {spec.name}: it needs the target's hidden states, which {type(target).__name__} "
+                "does not hand out; use it with a Decoder"
+            )
         arguments.append(target)
     built: Drafter = registry.build("drafters", spec, *arguments)
     if pack and hasattr(built, "module"):

@@ -17,7 +17,7 @@ from .errors import UserError
 from .roles import GradeJob, Graders, Seen
 from .stops import needs
 from .tracks import Rounds, Track, Windows
-from .types import Arm, Feedback, Grade, Request
+from .types import Arm, Draft, Feedback, Grade, Request
 
 WINDOWS = ("cursor", "all", "rounds")
 STRETCH = 32  # tokens that are graded, or left out, together when cursors are thinned
@@ -89,10 +89,9 @@ class Grading:
         for name in dict.fromkeys(arm.drafter for arm in self.arms):
             if graders.grades_itself(name):
                 self._ask_model(name, batch, graders)
-            else:
-                for seen in batch:
-                    if name not in seen.request.out | self.texts[seen.request.id].mute:
-                        self._walk(name, seen, len(seen.request.tokens) - len(seen.tokens), None, graders)
+            for seen in batch:
+                if name not in seen.request.out | self.texts[seen.request.id].mute:
+                    self._walk(name, seen, len(seen.request.tokens) - len(seen.tokens), None, graders)
         return [feedback for seen in batch for feedback in self._ripe(seen)]
 
     def close(self, request: Request) -> Sequence[Feedback]:
@@ -111,7 +110,8 @@ class Grading:
         text.probs += [seen.scores.chance(node, token) for node, token in pairs]
 
     def _track(self, arm: Arm, graders: Graders) -> Track:
-        lookup = arm.length > 0 and not graders.grades_itself(arm.drafter)
+        tree = max(arm.width, graders.width(arm.drafter)) > 1
+        lookup = arm.length > 0 and (tree or not graders.grades_itself(arm.drafter))
         if self.windows == "cursor":
             return Rounds(arm, form=self.form, lookup=lookup)
         span = 1 if self.loss == "acceptance" else max(a.length for a in self.arms)
@@ -126,6 +126,8 @@ class Grading:
             request, text = seen.request, self.texts[seen.request.id]
             start = self._live(text, text.graded.get(name, text.start))
             waiting = len(request.tokens) - start
+            if all(self._by_draft(text, i, graders) for i in self._arms_of(name)):
+                continue
             if name in request.out or waiting <= 0 or (waiting < self.every and not request.done):
                 continue
             fresh = start - (len(request.tokens) - len(seen.tokens))
@@ -142,9 +144,12 @@ class Grading:
     def _walk(
         self, name: str, seen: Seen, start: int, grades: Sequence[Grade] | None, graders: Graders
     ) -> None:
-        """Take the arms of one drafter over `request.tokens[start:]`."""
+        """Take the arms of one drafter over `request.tokens[start:]`: with grades those that go by them, else
+        those that go by their drafts."""
         request, text = seen.request, self.texts[seen.request.id]
-        mine = [i for i, arm in enumerate(self.arms) if arm.drafter == name]
+        mine = [i for i in self._arms_of(name) if (grades is None) == self._by_draft(text, i, graders)]
+        if not mine:
+            return
         first = len(request.tokens) - len(seen.tokens)
         for at in range(start, len(request.tokens)):
             if self._live(text, at) != at:
@@ -166,18 +171,25 @@ class Grading:
                     track.begin(draft)
                 text.losses[i].extend(track.step(token, grade, chance))
 
-    def _drafted(self, i: int, seen: Seen, at: int, lookup: bool, graders: Graders) -> tuple[int, ...] | None:
+    def _arms_of(self, name: str) -> list[int]:
+        return [i for i, arm in enumerate(self.arms) if arm.drafter == name]
+
+    def _by_draft(self, text: Text, i: int, graders: Graders) -> bool:
+        """Whether an arm is known by the drafts it makes; no draft at all goes with its drafter's others."""
+        return text.tracks[i].lookup or not graders.grades_itself(self.arms[i].drafter)
+
+    def _drafted(self, i: int, seen: Seen, at: int, lookup: bool, graders: Graders) -> Draft | None:
         """What a lookup drafts at `at`: its draft of this very round, or one it is asked for now.
 
         None for one that failed, or that drew its tokens.
         """
         arm, request = self.arms[i], seen.request
         if not lookup or not arm.length:
-            return ()
+            return Draft()
         played = at == len(request.tokens) - len(seen.tokens) and seen.decision.arm == i
-        if played:
-            return seen.draft.tokens if seen.draft.dist is None else None
-        return graders.guess(arm.drafter, request, at, arm)
+        if played and arm.drafter not in request.waits:
+            return seen.draft if seen.draft.dist is None else None
+        return graders.redraft(arm.drafter, request, at, arm)
 
     def _live(self, text: Text, at: int) -> int:
         """The first position from `at` on that is graded."""

@@ -170,6 +170,14 @@ class Graders(Protocol):
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None: ...
 
+    def width(self, name: str) -> int:
+        """Branches that a drafter gives its drafts by itself: 1 for chains."""
+        ...
+
+    def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
+        """What `guess` is made of: the draft, which may be a tree."""
+        ...
+
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The draft that `name` makes for `arm` where the text is `request.tokens[:at]`, unless drawn."""
         ...

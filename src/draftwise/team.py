@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from time import perf_counter
 from typing import Protocol, runtime_checkable
 
@@ -95,7 +96,7 @@ class Team:
             said = said or f"took {seconds:.1f} s for one draft"
         drafts = []
         for k, job in enumerate(jobs):
-            if fault := said or self._wrong(made[k], job):
+            if fault := said or self._wrong(name, made[k], job):
                 self.fault(name, job.request, fault)
             drafts.append(EMPTY if fault else made[k])
         return drafts
@@ -131,7 +132,19 @@ class Team:
             return None
         return made
 
+    def width(self, name: str) -> int:
+        """Branches that a drafter gives its drafts by itself: 1 for chains."""
+        return int(getattr(self.drafters.get(name), "width", 1))
+
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
+        """The tokens of `redraft`; of a tree, those of its first branch."""
+        draft = self.redraft(name, request, at, arm)
+        if draft is None:
+            return None
+        branch = takewhile(lambda node: draft.parents[node] == node - 1, range(len(draft.tokens)))
+        return tuple(draft.tokens[node] for node in branch)
+
+    def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
         """The draft that `name` makes for `arm` where the text is `request.tokens[:at]`.
 
         None if the drafter failed, or drew its tokens: one draw is no guide to another, so only `grade` can
@@ -139,24 +152,24 @@ class Team:
         """
         start = perf_counter()
         try:
-            return self._guess(name, request, at, arm)
+            return self._redraft(name, request, at, arm)
         finally:
             self.graded_seconds += perf_counter() - start
 
-    def _guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
+    def _redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
         if not self._tell(name, request, at):
             return None
         view = request if at == len(request.tokens) else replace(request, tokens=request.tokens[:at])
         job = Job(view, arm.length, arm.stops, arm.width)
         try:
             (made,) = self.drafters[name].draft([job])
-            fault = self._wrong(made, job)
+            fault = self._wrong(name, made, job)
         except Exception as error:
             fault = _said(error)
         if fault:
             self.fault(name, request, fault)
             return None
-        return made.tokens if made.dist is None else None
+        return made if made.dist is None else None
 
     def _tell(self, name: str, request: Request, upto: int) -> bool:
         """Bring a drafter up to `upto` tokens of the text; false if it failed."""
@@ -197,10 +210,10 @@ class Team:
             for other in self.open.values():
                 other.out.add(name)
 
-    def _wrong(self, draft: Draft, job: Job) -> str:
+    def _wrong(self, name: str, draft: Draft, job: Job) -> str:
         """How a draft breaks its contract, or nothing."""
         n = len(draft.tokens)
-        most = job.length * job.width
+        most = job.length * max(job.width, self.width(name))
         if n > most:
             return f"{n} tokens where {most} were asked for"
         if n and not (min(draft.tokens) >= 0 and max(draft.tokens) < self.vocab_size):

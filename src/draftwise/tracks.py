@@ -8,22 +8,26 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .cursors import Cursor, weighted, window
-from .types import NEVER, Arm, Grade
+from .types import NEVER, Arm, Draft, Grade
 
 Chance = Callable[[int], float]
 """The target's probability of a token at the present position, before it is known which one came."""
 
 MISS = Grade(0.0, 0.0)
+NOTHING = Draft()
+LOST = -2
 
 
 class Track(Protocol):
-    """One arm on one text, token by token. A lookup's rounds hold the draft it made where they begin."""
+    """One arm on one text, token by token. A `lookup`'s rounds hold the draft it made where they begin."""
+
+    lookup: bool
 
     def begins(self, *, played: bool) -> bool:
         """Whether a round to be scored begins here; `played` where one was really played from here."""
         ...
 
-    def begin(self, draft: tuple[int, ...] | None) -> None: ...
+    def begin(self, draft: Draft) -> None: ...
 
     def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
         """One more committed token, with its grade for a model; returns the losses that are now known."""
@@ -42,30 +46,51 @@ class Track(Protocol):
         ...
 
 
+class Path:
+    """How far a text has come down a draft that is held against it: a chain, or a tree of picked tokens.
+
+    A tree's grade is the target's probability of all children together, of which one is accepted if the text
+    goes on with it: HedgeSpec's Theorem 2 (arXiv 2510.20064), in the tree grown where the round began.
+    """
+
+    __slots__ = ("_draft", "_node")
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft, self._node = draft, LOST if not draft.tokens else -1
+
+    def step(self, token: int, chance: Chance) -> Grade:
+        """One more token of the text; it is lost once it went another way than any child."""
+        if self._node == LOST:
+            return MISS
+        below = [i for i, parent in enumerate(self._draft.parents) if parent == self._node]
+        tokens = [self._draft.tokens[i] for i in below]
+        mass = sum(chance(child) for child in tokens)
+        self._node = below[tokens.index(token)] if token in tokens else LOST
+        return Grade(float(self._node != LOST), mass)
+
+
 class Rounds:
     """The arm's own rounds, one after the other; a token's loss is the chance that a round begins with it."""
 
-    __slots__ = ("_arm", "_at", "_begins", "_cursor", "_draft", "_form", "_lookup")
+    __slots__ = ("_arm", "_begins", "_cursor", "_form", "_path", "lookup")
 
     def __init__(self, arm: Arm, *, form: str, lookup: bool) -> None:
-        self._arm, self._form, self._lookup = arm, form, lookup
-        self._draft: tuple[int, ...] = ()
-        self._at, self._begins = 0, 1.0
+        self._arm, self._form, self.lookup = arm, form, lookup
+        self._path, self._begins = Path(NOTHING), 1.0
         self.restart()
 
     def begins(self, *, played: bool) -> bool:
         """A lookup drafts where its own last round has ended."""
-        return self._lookup and self._cursor.fresh
+        return self.lookup and self._cursor.fresh
 
-    def begin(self, draft: tuple[int, ...] | None) -> None:
+    def begin(self, draft: Draft) -> None:
         """Hold the draft made here."""
-        self._draft, self._at = draft or (), 0
+        self._path = Path(draft)
 
     def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
         """One loss for every token."""
         if grade is None:
-            grade = _hit(self._draft, self._at, token, chance)
-            self._at += 1
+            grade = self._path.step(token, chance)
         begins, self._begins = self._begins, self._cursor.step(grade)
         return (begins,)
 
@@ -79,22 +104,18 @@ class Rounds:
 
     def restart(self) -> None:
         """Begin a round here."""
-        stops = (NEVER,) if self._lookup else self._arm.stops  # a lookup's drafts have been stopped already
+        stops = (NEVER,) if self.lookup else self._arm.stops  # a lookup's drafts have been stopped already
         self._cursor = Cursor(self._arm.length, stops=stops, form=self._form)
-        self._draft, self._at, self._begins = (), 0, 1.0
+        self._path, self._begins = Path(NOTHING), 1.0
 
 
 @dataclass(slots=True)
 class _Window:
-    draft: tuple[int, ...] | None
+    path: Path
     grades: list[Grade] = field(default_factory=list)
-    alive: bool = True
 
     def add(self, token: int, grade: Grade | None, chance: Chance) -> None:
-        if grade is None and self.alive:
-            grade = _hit(self.draft or (), len(self.grades), token, chance)
-            self.alive = grade.accept > 0.0
-        self.grades.append(grade or MISS)
+        self.grades.append(self.path.step(token, chance) if grade is None else grade)
 
 
 class Windows:
@@ -104,19 +125,19 @@ class Windows:
         "_arm",
         "_count",
         "_form",
-        "_lookup",
         "_open",
         "_rounds",
         "_span",
         "_stops",
         "_thin",
         "_weigh",
+        "lookup",
     )
 
     def __init__(
         self, arm: Arm, span: int, *, form: str, lookup: bool, rounds: bool, thin: int, weigh: bool
     ) -> None:
-        self._arm, self._span, self._form, self._lookup = arm, span, form, lookup
+        self._arm, self._span, self._form, self.lookup = arm, span, form, lookup
         self._rounds, self._thin, self._weigh = rounds, thin, weigh
         self._stops = (NEVER,) if lookup else arm.stops  # a lookup's drafts have been stopped already
         self._count = 0
@@ -129,9 +150,9 @@ class Windows:
         self._count += 1
         return (self._count - 1) % self._thin == 0
 
-    def begin(self, draft: tuple[int, ...] | None) -> None:
+    def begin(self, draft: Draft) -> None:
         """Open a window, with the draft that a lookup made here."""
-        self._open.append(_Window(draft if self._lookup else None))
+        self._open.append(_Window(Path(draft)))
 
     def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
         """The loss of the oldest window when its span is full."""
@@ -165,9 +186,3 @@ class Windows:
     def _scale(self, chunk: float) -> float:
         # A window of one token asks only whether it is accepted: HedgeSpec's acceptance loss, 1 - gamma.
         return 2.0 - chunk if self._span == 1 else 1.0 - chunk / (self._span + 1)
-
-
-def _hit(draft: tuple[int, ...], at: int, token: int, chance: Chance) -> Grade:
-    if at >= len(draft):
-        return MISS
-    return Grade(float(draft[at] == token), chance(draft[at]))

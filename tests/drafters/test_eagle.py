@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Any
@@ -280,8 +281,33 @@ def test_grades_are_those_of_the_targets_own_states() -> None:
     assert sum(g.accept for grades in drafter.grade(jobs) for g in grades) >= 3
 
 
+def test_grades_fall_with_the_depth_of_a_draft_as_its_own_drafts_did() -> None:
+    """A head whose own states are worthless: right at the first place, and wrong at the second."""
+    made, head = target(), good("eagle")
+    reads, requests = opened(made, [list(range(2, 22))])
+    drafter, (request,) = EagleDrafter(head, reads), requests
+    honest = drafter.grade([GradeJob(request, request.prompt_length, [1.0])])[0][0]
+    assert not honest.deeper
+    hits = wrong = 0.0
+    for _ in range(30):
+        (draft,) = drafter.draft([Job(request, 2, rows=True)])
+        start = len(request.tokens)
+        read_on(reads, requests, 2)
+        if draft.tokens[0] == request.tokens[start]:
+            spoilt = replace(draft, rows=[draft.rows[0], -draft.rows[1]])
+            job = GradeJob(request, start, [1.0, 1.0], draft=spoilt)
+            second, picks = drafter.grade([job])[0][1], (-draft.rows[1]).argmax()
+            hits, wrong = hits + second.accept, wrong + float(int(picks) == request.tokens[start + 1])
+    assert hits >= 4 and wrong == 0
+    factor = 4.0 / (4.0 + hits)
+    (grade,) = drafter.grade([GradeJob(request, len(request.tokens) - 1, [1.0])])[0]
+    assert grade.at(0)[0] == grade.accept
+    assert grade.at(1) == pytest.approx((grade.accept * factor, grade.overlap * factor))
+    assert grade.at(9) == grade.at(1)
+
+
 def test_options_out_of_range_are_refused() -> None:
     reads = HFTarget(target())
     for options in ({"top": 0}, {"gain": -1.0}):
-        with pytest.raises(UserError, match="top 1 or more"):
+        with pytest.raises(UserError, match="width and top 1 or more"):
             EagleDrafter(bad("eagle"), reads, **options)

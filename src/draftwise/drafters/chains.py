@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Protocol
 
@@ -151,6 +151,43 @@ def grades(
             for i, (row, pick, state) in enumerate(zip(logits, picks, hidden, strict=True))
         ]
     return [Grade(*grade) for grade in zip(accept, overlap, seen, strict=True)]
+
+
+@dataclass(slots=True)
+class Drift:
+    """How much less a drafter's later tokens are accepted than grades from the target's own states say.
+
+    One factor for each place in a draft, the ratio of the two on the drafts that were played, leaning on 1
+    with the weight of `lean` accepted tokens.
+    """
+
+    lean: float = 4.0
+    played: list[float] = field(default_factory=list)
+    graded: list[float] = field(default_factory=list)
+
+    def learn(self, job: GradeJob, found: Sequence[Grade], *, vocab_size: int, sample: bool) -> None:
+        """Hold the rows of the job's own draft, if it has one, against the grades of the same tokens."""
+        rows = known(job)
+        if len(rows) < 2:
+            return
+        mine = replace(job.request, tokens=job.request.tokens[: job.start + len(rows)])
+        laws = None if job.laws is None else job.laws[: len(rows)]
+        own = replace(job, request=mine, probs=job.probs[: len(rows)], laws=laws, signals=frozenset())
+        truth = grades(own, torch.stack(rows), None, vocab_size=vocab_size, sample=sample)
+        missing = len(rows) - 1 - len(self.played)
+        self.played += [0.0] * missing
+        self.graded += [0.0] * missing
+        for place, (was, said) in enumerate(zip(truth[1:], found[1:], strict=False)):
+            self.played[place] += was.accept
+            self.graded[place] += said.accept
+
+    def applied(self, grade: Grade) -> Grade:
+        """A grade that knows what the places in a draft are worth."""
+        pairs = zip(self.played, self.graded, strict=True)
+        factors = [min(1.0, (a + self.lean) / (b + self.lean)) for a, b in pairs]
+        if not factors:
+            return grade
+        return replace(grade, deeper=tuple((grade.accept * f, grade.overlap * f) for f in factors))
 
 
 def signals(row: Tensor, pick: int, wanted: frozenset[str], place: int, hidden: Tensor | None) -> Signals:

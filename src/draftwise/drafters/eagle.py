@@ -17,7 +17,7 @@ from ..heads.eagle import Eagle, load_eagle
 from ..roles import GradeJob
 from ..rows import Rows
 from ..types import Draft, Grade, Job, Request
-from .chains import draft_chains, grades
+from .chains import Drift, draft_chains, grades
 from .trees import draft_trees
 
 Texts = Sequence[Sequence[int]]
@@ -70,26 +70,35 @@ class Pairs:
 class EagleDrafter:
     """Drafts from the target's hidden states with a published EAGLE or EAGLE-3 head.
 
-    With an arm of width 1 it drafts a chain, sampled where the request samples unless `sample` is off. A
-    wider arm gets EAGLE-2's tree of at most length * width picked nodes: each depth reads the `top` best and
-    tries `top` tokens after each; with `gain` it grows, as OPT-Tree does, only while the expected number
-    accepted grows by more than that. Before the target has read a prompt there are no states to draft from:
-    the first round is plain decoding.
+    With `width` 1 it drafts a chain, sampled where the request samples unless `sample` is off. With more, or
+    a wider arm, it drafts EAGLE-2's tree of at most length * width picked nodes: each depth reads the `top`
+    best and tries `top` tokens after each; with `gain` it grows, as OPT-Tree does, only while the expected
+    number accepted grows by more than that. Before the target has read a prompt there are no states to draft
+    from: the first round is plain decoding.
     """
 
     hidden_states = True  # for stop rules that read them
 
     def __init__(
-        self, head: Eagle, target: Source, *, sample: bool = True, top: int = 8, gain: float = 0.0
+        self,
+        head: Eagle,
+        target: Source,
+        *,
+        width: int = 1,
+        sample: bool = True,
+        top: int = 8,
+        gain: float = 0.0,
     ) -> None:
-        if top < 1 or gain < 0:
-            raise UserError(f"top={top}&gain={gain}: give top 1 or more and gain 0 or more")
+        if min(width, top) < 1 or gain < 0:
+            said = f"width={width}&top={top}&gain={gain}"
+            raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
         self.module, self.vocab_size = head, target.vocab_size
         self.features = target.features(head.layers_read)
         self.model = Pairs(head)
         self.rows = Rows(self.model)
         self.rows.max_length = 1 << 30  # rotary positions have no end of their own
-        self.sample, self.top, self.gain = sample, top, gain
+        self.width, self.sample, self.top, self.gain = width, sample, top, gain
+        self.drift = Drift()
         self.last = self.model.states  # what the latest step of a draft made, by job
         self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
 
@@ -109,6 +118,7 @@ class EagleDrafter:
         """One chain or tree per job; one without states to go on from gets an empty draft."""
         ready = [i for i, job in enumerate(jobs) if self.ready(job.request)]
         drafts = [Draft()] * len(jobs)
+        jobs = [replace(job, width=max(job.width, self.width)) for job in jobs]
         for wide in (False, True):
             which = [i for i in ready if (jobs[i].width > 1) == wide]
             if which:
@@ -120,7 +130,9 @@ class EagleDrafter:
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         """One grade per committed token, from one pass over the target's own states.
 
-        A text's first two tokens cannot be guessed: there is no state before them.
+        A draft goes on from the head's own states, which drift: its later tokens are graded lower by as much
+        as those of its own drafts were (`Drift`). A text's first two tokens cannot be guessed: there is no
+        state before them.
         """
         blind = [max(0, 2 - job.start) for job in jobs]
         spans = [(job.start + n - 2, len(job.request.tokens) - 2) for job, n in zip(jobs, blind, strict=True)]
@@ -136,8 +148,10 @@ class EagleDrafter:
             laws = None if job.laws is None else job.laws[n:]
             rest = replace(job, start=job.start + n, probs=job.probs[n:], laws=laws)
             seen = grades(rest, logits, states, vocab_size=self.vocab_size, sample=self.sample)
+            if not n:
+                self.drift.learn(job, seen, vocab_size=self.vocab_size, sample=self.sample)
             made.append([Grade(0.0, 0.0)] * n + seen)
-        return made
+        return [[self.drift.applied(grade) for grade in mine] for mine in made]
 
     def ready(self, request: Request) -> bool:
         """Whether the target has read all of the text but its last token, of two at least."""
@@ -229,7 +243,9 @@ class EagleDrafter:
         self.model.given = given
 
 
-def eagle(path: str, target: Source, *, sample: bool = True, top: int = 8, gain: float = 0.0) -> EagleDrafter:
-    """A published EAGLE or EAGLE-3 head for this target, as a chain or, with wider arms, as a tree."""
+def eagle(
+    path: str, target: Source, *, width: int = 1, sample: bool = True, top: int = 8, gain: float = 0.0
+) -> EagleDrafter:
+    """A published EAGLE or EAGLE-3 head for this target, drafting chains or, with a width, trees."""
     head = load_eagle(path, target.rows.model)
-    return EagleDrafter(head, target, sample=sample, top=top, gain=gain)
+    return EagleDrafter(head, target, width=width, sample=sample, top=top, gain=gain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,22 +26,30 @@ class EarlyExitDrafter:
 
     `layers` 0 is a third of them. What the target has read of a text is in its cache for these layers as
     well, so nothing is read twice; drafted tokens lie beyond it and are forgotten before the target verifies
-    them. A wider arm gets a tree, by `top` and `gain` as for `eagle`. The first round of a text is plain
-    decoding: the target has not read it yet.
+    them. With a `width`, or a wider arm, it drafts a tree, by `top` and `gain` as `eagle` does. The first
+    round of a text is plain decoding: the target has not read it yet.
     """
 
     def __init__(
-        self, target: Source, *, layers: int = 0, sample: bool = True, top: int = 8, gain: float = 0.0
+        self,
+        target: Source,
+        *,
+        layers: int = 0,
+        width: int = 1,
+        sample: bool = True,
+        top: int = 8,
+        gain: float = 0.0,
     ) -> None:
-        if top < 1 or gain < 0:
-            raise UserError(f"top={top}&gain={gain}: give top 1 or more and gain 0 or more")
+        if min(width, top) < 1 or gain < 0:
+            said = f"width={width}&top={top}&gain={gain}"
+            raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
         self.rows, self.vocab_size = target.rows, target.vocab_size
         depth = int(self.rows.config.num_hidden_layers)
         if not 0 <= layers < depth:
             raise UserError(f"layers={layers}: this target has {depth} layers, exit after 1 to {depth - 1}")
         layers = layers or max(1, depth // 3)
         self.model, self.features = first_layers(self.rows.model, layers), target.features((layers,))
-        self.sample, self.top, self.gain = sample, top, gain
+        self.width, self.sample, self.top, self.gain = width, sample, top, gain
 
     def ready(self, request: Request) -> bool:
         """Whether the target has read all of the text but its last token.
@@ -64,6 +73,7 @@ class EarlyExitDrafter:
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain or tree per job; an empty one where the target has not read the text."""
         drafts = [Draft()] * len(jobs)
+        jobs = [replace(job, width=max(job.width, self.width)) for job in jobs]
         for wide in (False, True):
             which = [i for i, job in enumerate(jobs) if (job.width > 1) == wide and self.ready(job.request)]
             if which:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import UserError
 from ..features import Source
@@ -35,7 +35,7 @@ class Text:
 class LookaheadDrafter:
     """Drafts n-grams that the target itself has said under guessed beginnings; nothing is trained or loaded.
 
-    Lookahead decoding (arXiv 2402.02057). An arm of width w gives w branches of its length: one half are
+    Lookahead decoding (arXiv 2402.02057). A `width`, or a wider arm, gives as many branches: one half are
     n-grams that begin with the last token (the verification branch), the other half a window of guesses for
     the next positions (the lookahead branch), laid out as a tree, whose continuations by the target make
     new n-grams of `n` tokens and the next window. Both are verified, so a guess that comes true is accepted
@@ -44,10 +44,10 @@ class LookaheadDrafter:
     for each first token.
     """
 
-    def __init__(self, target: Source, *, n: int = 5, pool: int = 16) -> None:
-        if n < 2 or pool < 1:
-            raise UserError(f"n={n}&pool={pool}: give n 2 or more and pool 1 or more")
-        self.n, self.pool = n, pool
+    def __init__(self, target: Source, *, width: int = 1, n: int = 5, pool: int = 16) -> None:
+        if n < 2 or min(width, pool) < 1:
+            raise UserError(f"width={width}&n={n}&pool={pool}: give n 2 or more, width and pool 1 or more")
+        self.width, self.n, self.pool = width, n, pool
         if target.guesses is None:
             target.guesses = {}
         self.guesses = target.guesses
@@ -77,7 +77,7 @@ class LookaheadDrafter:
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One tree per job: n-grams first, then the window, as far as there is room."""
-        return [self._draft(job) for job in jobs]
+        return [self._draft(replace(job, width=max(job.width, self.width))) for job in jobs]
 
     def _draft(self, job: Job) -> Draft:
         text = self.texts.setdefault(job.request.id, Text())

@@ -29,12 +29,12 @@ RANKS = (0.55, 0.12, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01, 0.01, 0.01)
 class MedusaDrafter:
     """Drafts from the target's last hidden state with published Medusa heads, one pass for the whole draft.
 
-    With an arm of width 1 it drafts a chain of every head's token, which is blockwise parallel decoding
-    (arXiv 1811.03115), sampled where the request samples unless `sample` is off. A wider arm gets a tree of
-    at most length * width picked nodes: with `tree=joint` the likeliest paths by the heads' probabilities,
-    with `tree=fixed` Medusa's own, the same ranks in every round. With a `rescore` weight above 0, trigrams
-    of the text choose among the heads' likeliest tokens (R-BPD and R-Medusa, after arXiv 2404.09221), and all
-    tokens are picked. The first round of a text is plain decoding: there is no state yet.
+    With `width` 1 it drafts a chain of every head's token, which is blockwise parallel decoding (arXiv
+    1811.03115), sampled where the request samples unless `sample` is off. With more, or a wider arm, it
+    drafts a tree of at most length * width picked nodes: with `tree=joint` the likeliest paths by the heads'
+    probabilities, with `tree=fixed` Medusa's own, the same ranks in every round. With a `rescore` weight
+    above 0, trigrams of the text choose among the heads' likeliest tokens (R-BPD and R-Medusa, after arXiv
+    2404.09221), and all tokens are picked. The first round of a text is plain decoding: there is no state.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class MedusaDrafter:
         heads: Medusa,
         target: Source,
         *,
+        width: int = 1,
         sample: bool = True,
         tree: str = "joint",
         top: int = 10,
@@ -49,12 +50,13 @@ class MedusaDrafter:
     ) -> None:
         if tree not in TREES:
             raise UserError(f"tree={tree}: choose from {', '.join(TREES)}")
-        if top < 1 or rescore < 0:
-            raise UserError(f"top={top}&rescore={rescore}: give top 1 or more and rescore 0 or more")
+        if min(width, top) < 1 or rescore < 0:
+            said = f"width={width}&top={top}&rescore={rescore}"
+            raise UserError(f"{said}: give width and top 1 or more and rescore 0 or more")
         self.module, self.vocab_size = heads, target.vocab_size
         self.features = target.features((-1,))
         self.sample, self.tree, self.top, self.weight = sample and not rescore, tree, top, rescore
-        self.longest = len(heads.medusa_head)
+        self.width, self.longest = width, len(heads.medusa_head)
         self.texts: dict[int, TextGrams] = {}
 
     def ready(self, request: Request) -> bool:
@@ -96,7 +98,7 @@ class MedusaDrafter:
 
     def _draft(self, job: Job, rows: Tensor) -> Draft:
         """A draft from the logits of every head, shape (heads, vocabulary)."""
-        job = replace(job, length=min(job.length, self.longest))
+        job = replace(job, length=min(job.length, self.longest), width=max(job.width, self.width))
         if job.width > 1:
             return self._tree(job, rows)
         chain = Chain(job, needs(job.stops))
@@ -165,11 +167,12 @@ def medusa(
     path: str,
     target: Source,
     *,
+    width: int = 1,
     sample: bool = True,
     tree: str = "joint",
     top: int = 10,
     rescore: float = 0.0,
 ) -> MedusaDrafter:
-    """Published Medusa heads for this target, as a chain or, with wider arms, as a tree."""
+    """Published Medusa heads for this target, drafting chains or, with a width, trees."""
     heads = load_medusa(path, target.rows.model)
-    return MedusaDrafter(heads, target, sample=sample, tree=tree, top=top, rescore=rescore)
+    return MedusaDrafter(heads, target, width=width, sample=sample, tree=tree, top=top, rescore=rescore)

@@ -94,12 +94,21 @@ class Cast(Team):
         """Grades from the first token of its draft at each position."""
         return [self._grade(name, job) for job in jobs]
 
+    def width(self, name: str) -> int:
+        """Only chains are recorded."""
+        return 1
+
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The draft recorded there."""
         lines = self.stage.lines[name]
         first, n = lines.ends(at - request.prompt_length, arm.length, arm.stops)
         self.graded_seconds += self.costs[name].draft(n)
         return tuple(lines.tokens[first : first + n])
+
+    def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
+        """The same as a draft."""
+        tokens = self.guess(name, request, at, arm)
+        return None if tokens is None else Draft.chain(tokens)
 
     def close(self, request: Request) -> None:
         """Nothing to free."""
