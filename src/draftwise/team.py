@@ -134,7 +134,7 @@ class Team:
 
     def width(self, name: str) -> int:
         """Branches that a drafter gives its drafts by itself: 1 for chains."""
-        return int(getattr(self.drafters.get(name), "width", 1))
+        return int(getattr(self.drafters.get(name), "branches", 1))
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The tokens of `redraft`; of a tree, those of its first branch."""

@@ -97,7 +97,7 @@ class EagleDrafter:
         self.model = Pairs(head)
         self.rows = Rows(self.model)
         self.rows.max_length = 1 << 30  # rotary positions have no end of their own
-        self.width, self.sample, self.top, self.gain = width, sample, top, gain
+        self.branches, self.sample, self.top, self.gain = width, sample, top, gain
         self.drift = Drift()
         self.last = self.model.states  # what the latest step of a draft made, by job
         self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
@@ -118,7 +118,7 @@ class EagleDrafter:
         """One chain or tree per job; one without states to go on from gets an empty draft."""
         ready = [i for i, job in enumerate(jobs) if self.ready(job.request)]
         drafts = [Draft()] * len(jobs)
-        jobs = [replace(job, width=max(job.width, self.width)) for job in jobs]
+        jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
         for wide in (False, True):
             which = [i for i in ready if (jobs[i].width > 1) == wide]
             if which:

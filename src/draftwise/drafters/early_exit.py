@@ -49,7 +49,7 @@ class EarlyExitDrafter:
             raise UserError(f"layers={layers}: this target has {depth} layers, exit after 1 to {depth - 1}")
         layers = layers or max(1, depth // 3)
         self.model, self.features = first_layers(self.rows.model, layers), target.features((layers,))
-        self.width, self.sample, self.top, self.gain = width, sample, top, gain
+        self.branches, self.sample, self.top, self.gain = width, sample, top, gain
 
     def ready(self, request: Request) -> bool:
         """Whether the target has read all of the text but its last token.
@@ -73,7 +73,7 @@ class EarlyExitDrafter:
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain or tree per job; an empty one where the target has not read the text."""
         drafts = [Draft()] * len(jobs)
-        jobs = [replace(job, width=max(job.width, self.width)) for job in jobs]
+        jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
         for wide in (False, True):
             which = [i for i, job in enumerate(jobs) if (job.width > 1) == wide and self.ready(job.request)]
             if which:

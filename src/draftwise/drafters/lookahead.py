@@ -47,7 +47,7 @@ class LookaheadDrafter:
     def __init__(self, target: Source, *, width: int = 1, n: int = 5, pool: int = 16) -> None:
         if n < 2 or min(width, pool) < 1:
             raise UserError(f"width={width}&n={n}&pool={pool}: give n 2 or more, width and pool 1 or more")
-        self.width, self.n, self.pool = width, n, pool
+        self.branches, self.n, self.pool = width, n, pool
         if target.guesses is None:
             target.guesses = {}
         self.guesses = target.guesses
@@ -77,7 +77,7 @@ class LookaheadDrafter:
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One tree per job: n-grams first, then the window, as far as there is room."""
-        return [self._draft(replace(job, width=max(job.width, self.width))) for job in jobs]
+        return [self._draft(replace(job, width=max(job.width, self.branches))) for job in jobs]
 
     def _draft(self, job: Job) -> Draft:
         text = self.texts.setdefault(job.request.id, Text())

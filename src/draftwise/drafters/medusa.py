@@ -56,7 +56,7 @@ class MedusaDrafter:
         self.module, self.vocab_size = heads, target.vocab_size
         self.features = target.features((-1,))
         self.sample, self.tree, self.top, self.weight = sample and not rescore, tree, top, rescore
-        self.width, self.longest = width, len(heads.medusa_head)
+        self.branches, self.longest = width, len(heads.medusa_head)
         self.texts: dict[int, TextGrams] = {}
 
     def ready(self, request: Request) -> bool:
@@ -98,7 +98,7 @@ class MedusaDrafter:
 
     def _draft(self, job: Job, rows: Tensor) -> Draft:
         """A draft from the logits of every head, shape (heads, vocabulary)."""
-        job = replace(job, length=min(job.length, self.longest), width=max(job.width, self.width))
+        job = replace(job, length=min(job.length, self.longest), width=max(job.width, self.branches))
         if job.width > 1:
             return self._tree(job, rows)
         chain = Chain(job, needs(job.stops))
