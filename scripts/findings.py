@@ -266,10 +266,11 @@ def disco(longest: int) -> list[Claim]:
 
 
 def table(claims: Sequence[Claim], worlds: Sequence[World]) -> Iterator[str]:
-    """Claims as a table in Markdown: ratio of times, verdict, and accepted tokens a round of both sides."""
-    costs = "".join(f" {world.label}: second's time over first's | verdict |" for world in worlds)
+    """Claims as a table in Markdown: verdict, time of the second side over that of the first, accepted tokens
+    a round of both."""
+    costs = "".join(f" {world.label} |" for world in worlds)
     yield f"| ordering | first | second |{costs} accepted |"
-    yield "|---|---|---|" + "---|---|" * len(worlds) + "---|"
+    yield "|---|---|---|" + "---|" * len(worlds) + "---|"
     for claim in claims:
         sides = [(claim.first(world), claim.second(world)) for world in worlds]
         cells = "".join(f" {_cell(*pair)} |" for pair in sides)
@@ -282,7 +283,7 @@ def table(claims: Sequence[Claim], worlds: Sequence[World]) -> Iterator[str]:
 def _cell(first: Side, second: Side) -> str:
     value, low, high = ratio(first.seconds, second.seconds)
     which = "".join(f", `{side.detail}`" for side in (first, second) if side.detail)
-    return f"{value:.3f} ({low:.3f} to {high:.3f}){which} | {verdict(low, high)}"
+    return f"{verdict(low, high)}: {value:.3f} ({low:.3f} to {high:.3f}){which}"
 
 
 def main() -> None:

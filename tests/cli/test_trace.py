@@ -116,6 +116,7 @@ def test_recording_goes_on_where_it_stopped(run: Run, models: Models, workload: 
         (["--policies", "tapout-seq-ucb1"], "tapout-seq-ucb1: the policy drafts up to 128 tokens"),
         (["--policies", "disco?model=x"], "disco"),
         (["--policies", "nobody"], "unknown policy 'nobody'"),
+        (["--drafters", "nobody"], "drafter 'nobody' was not recorded"),
         (["--policies", ""], "--policies is empty"),
         (["--costs", "nothing"], "cannot read the costs 'nothing'"),
     ],

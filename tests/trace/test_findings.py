@@ -47,9 +47,9 @@ def test_a_worse_drafter_is_found_to_be_slower(findings: ModuleType, trace: Trac
     world = findings.World(trace, COSTS, "sim", 2)
     good, bad = (findings.policy(f"static-3?drafter={name}", findings.everyone) for name in ("good", "bad"))
     (line,) = list(findings.table([findings.Claim("good beats bad", good, bad)], [world]))[2:]
-    assert "| confirmed |" in line and line.startswith("| good beats bad | `static-3?drafter=good` |")
+    assert "| confirmed: " in line and line.startswith("| good beats bad | `static-3?drafter=good` |")
     (line,) = list(findings.table([findings.Claim("bad beats good", bad, good)], [world]))[2:]
-    assert "| reversed |" in line
+    assert "| reversed: " in line
 
 
 def test_nobody_beats_what_is_known_afterwards(findings: ModuleType, trace: Trace) -> None:
@@ -80,6 +80,6 @@ def test_all_tables_are_made(findings: ModuleType, trace: Trace, capsys: pytest.
     titles = [line[3:] for line in lines if line.startswith("## ")]
     assert titles == ["TapOut", "DISCO", "BanditSpec", "BanditSpec, with specialists", "MetaSD", "HedgeSpec"]
     rows = [line for line in lines if line.startswith("| ") and " | ordering" not in line]
-    verdicts = ("| confirmed |", "| not confirmed |", "| reversed |")
+    verdicts = ("| confirmed: ", "| not confirmed: ", "| reversed: ")
     assert sum(any(v in row for v in verdicts) for row in rows) == 25
-    assert all(row.count("|") == 7 for row in rows)
+    assert all(row.count("|") == 6 for row in rows)

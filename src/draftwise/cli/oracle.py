@@ -9,12 +9,13 @@ import typer
 
 from . import show
 from .options import AsJson
-from .replay import COSTS, costs_of
+from .replay import COSTS, DRAFTERS, costs_of, listed
 from .trace import progress
 
 
 def oracle(
     trace: Annotated[Path, typer.Argument(help="The folder that `draftwise trace` made.", metavar="TRACE")],
+    drafters: Annotated[str, typer.Option(help=DRAFTERS)] = "",
     costs: Annotated[str, typer.Option(help=f"{COSTS} Default: as measured with the trace.")] = "",
     out: Annotated[
         Path | None, typer.Option(help="Also write oracle.json here, beside the results of a replay.")
@@ -26,7 +27,7 @@ def oracle(
     from draftwise.trace.files import write_json
     from draftwise.trace.results import folder, foreseen
 
-    recorded = Trace(trace)
+    recorded = Trace(trace, listed(drafters))
     with progress("Looking back") as tell:
         found = foreseen(recorded, costs_of(recorded, costs), tell=tell)
     if out is not None:

@@ -17,6 +17,7 @@ from .trace import progress
 if TYPE_CHECKING:
     from draftwise.trace import Costs, Trace
 
+DRAFTERS = "Who may draft, of those recorded, with commas between. Default: all of them."
 COSTS = "A file of seconds, a published profile, or c=NUMBER (a drafted token in target passes)."
 
 
@@ -26,6 +27,7 @@ def replay(
     policies: Annotated[
         str, typer.Option(help="Who decides, with commas between: names of `draftwise policies`.")
     ] = "ucb1",
+    drafters: Annotated[str, typer.Option(help=DRAFTERS)] = "",
     costs: Annotated[str, typer.Option(help=f"{COSTS} Default: as measured with the trace.")] = "",
     seed: Annotated[int, typer.Option(help="For the policies' own lots.")] = 0,
     as_json: AsJson = False,
@@ -38,7 +40,7 @@ def replay(
     names = policy_names(policies)
     if not names:
         raise UserError("--policies is empty: give names of `draftwise policies`")
-    recorded = Trace(trace)
+    recorded = Trace(trace, listed(drafters))
     with progress("Replaying") as tell:
         found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, tell=tell)
     report(out)
@@ -65,6 +67,11 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{row['mean_accepted']:.2f}",
         "" if optimum is None else f"{100 * optimum:.1f} %",
     ]
+
+
+def listed(names: str) -> list[str]:
+    """Names with commas between."""
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def costs_of(trace: Trace, asked: str) -> Costs:

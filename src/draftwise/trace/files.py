@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 from zipfile import BadZipFile
@@ -115,15 +115,20 @@ class Recording:
 
 
 class Trace:
-    """A finished trace, read prompt by prompt.
+    """A finished trace, read prompt by prompt, as if only `drafters` had been recorded, if any are named.
 
     Raises:
-        UserError: no trace in the folder, one of another version, a damaged or an unfinished one.
+        UserError: no trace in the folder, one of another version, a damaged or an unfinished one, or one
+            without a drafter that is named.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, drafters: Sequence[str] = ()) -> None:
         self.folder = Path(folder)
-        self.header = read_header(self.folder)
+        self._whole = read_header(self.folder)
+        known = self._whole.drafters
+        if unknown := [name for name in drafters if name not in known]:
+            raise UserError(f"drafter {unknown[0]!r} was not recorded: choose from {', '.join(known)}")
+        self.header = replace(self._whole, drafters={name: known[name] for name in drafters or known})
         missing = [i for i in range(self.header.prompts) if not file_of(self.folder, i).is_file()]
         if missing:
             done = self.header.prompts - len(missing)
@@ -141,8 +146,14 @@ class Trace:
         return self.header.prompts
 
     def __iter__(self) -> Iterator[Recording]:
+        names = self.header.drafters
         for i in range(len(self)):
-            yield load(file_of(self.folder, i), self.header)
+            found = load(file_of(self.folder, i), self._whole)
+            yield replace(
+                found,
+                given={name: found.given[name] for name in names},
+                answers={name: found.answers[name] for name in names},
+            )
 
 
 def file_of(folder: Path, index: int) -> Path:
