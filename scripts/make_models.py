@@ -52,7 +52,8 @@ def recipes(target: str, out: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     }
     for name in FILES:
         own = {"data": (name,), "start": str(out / "general"), "limit": 3000, "held_out": 60}
-        made[name] = ("drafter", own | {"max_new_tokens": 128, "steps": 1500, "batch": 32, "rate": 5e-4})
+        own |= {"max_new_tokens": MIXTURE["max_new_tokens"]}
+        made[name] = ("drafter", own | {"steps": 1500, "batch": 32, "rate": 5e-4})
     made["eagle"] = ("eagle", mixture | {"steps": 6000, "batch": 32, "rate": 1e-3})
     made["medusa"] = ("medusa", mixture | {"steps": 3000, "batch": 32, "rate": 1e-3, "tied": True})
     made["disco"] = ("classifier", mixture | stop | {"kind": "disco", "steps": 4000})

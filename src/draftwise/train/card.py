@@ -45,20 +45,26 @@ def card(kind: str, out: str, run: Run, results: Mapping[str, Any], material: Ma
     options.pop("answers", None)
     drafter = options.get("drafter") or ",".join(results.get("drafters", ()))
     use = USE[kind].format(target=run.target, out=out, drafter=drafter)
-    head = {"license": "other", "license_name": run.licence or "as the data", "tags": TAGS}
+    head = {"library_name": "transformers" if kind == "drafter" else "draftwise", "license": "other"}
+    head |= {"license_name": run.licence or "as the data"}
+    said = yaml.safe_dump(head | {"tags": TAGS}, sort_keys=False)
     return "\n".join(
         [
-            f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n",
+            f"---\n{said}---\n",
             f"# {out}\n",
             f"{WHAT[kind]} Made for `{run.target}` with Draftwise.\n",
             f"## Use\n\n```sh\n{use}\n```\n",
             f"## Measured\n\n{_measured(results)}\n",
             f"## Data\n\n{_data(run, material, options['data'])}\n",
             f"## Training\n\n```yaml\n{yaml.safe_dump(options, sort_keys=False)}```\n",
+            f"## Limits\n\n{LIMITS.format(target=run.target)}\n",
         ]
     )
 
 
+LIMITS = """- Made for `{target}`: with another target it is refused, or little that it guesses is accepted.
+- It changes how fast the target writes, never what it writes, and says nothing about the target's quality.
+- Measured on text like the data; other text may fare worse."""
 TAGS = ["speculative-decoding", "draftwise"]
 
 

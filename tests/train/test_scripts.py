@@ -1,0 +1,107 @@
+"""The scripts that make the bundled models and measure them, on tiny models."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from draftwise import Decoder
+from tests.train.world import LETTERS, write_prompts
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Domains as the scripts want them, in letters."""
+    for name in ("code_python", "mbpp", "gsm8k", "translation", "summarization", "qa", "sql"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for part, n in (("train", 12), ("test", 3)):
+            file = write_prompts(tmp_path / "data" / name / f"{part}.jsonl", n)
+            rows = [json.loads(line) for line in file.read_text().splitlines()]
+            for i, row in enumerate(rows):
+                row["domain"], row["completion"] = name, LETTERS[i : i + 6]
+                row["prompt"] += LETTERS[len(name) : len(name) + 3]
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "data"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"script_{name}", SCRIPTS / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(monkeypatch: pytest.MonkeyPatch, name: str, *words: object) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+    script(name).main()
+
+
+def test_the_models_are_made_one_from_the_other(
+    world: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    out, target = tmp_path / "out", world / "target"
+    asked = ("--data", data, "--out", out, "--target", target, "--scale", 0.002)
+    only = "general,sql,medusa,specdecpp,router"
+    module = script("make_models")
+    monkeypatch.setattr(module, "MIXTURE", module.MIXTURE | {"max_new_tokens": 8})
+    found = module.recipes(str(target), out)
+    assert set(only.split(",")) < set(found) and len(found) == 12
+    monkeypatch.setattr(sys, "argv", ["make_models", *map(str, asked), "--only", only])
+    module.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == only.split(",")
+    made = Decoder.from_pretrained(
+        str(target), drafters=[str(out / "sql"), f"medusa:{out / 'medusa'}"], policy="ucb1"
+    )
+    assert made.generate([4, 5, 6], max_new_tokens=8).token_ids
+    assert json.loads((out / "sql" / "results.json").read_text())["steps"] == 3
+    assert (out / "mixture.answers.jsonl").exists() and (out / "router" / "model.safetensors").exists()
+
+
+def test_the_table_of_acceptance(
+    world: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    names = f"{world / 'target'},{world / 'drafter'}"
+    words = ("--data", data, "--target", world / "target", "--drafters", names, "--limit", 1)
+    run(monkeypatch, "acceptance", *words, "--max-new-tokens", 12, "--out", tmp_path / "t.json")
+    table = json.loads((tmp_path / "t.json").read_text())["table"]
+    assert len(table) == 7
+    for row in table.values():
+        assert row["prompts"] == 1  # a copy of the target is never wrong
+        assert row[names.split(",")[0]]["mean_accepted"] > row[names.split(",")[1]]["mean_accepted"]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9 and all("*" in line for line in lines[2:])
+
+
+def test_the_routers_workloads(data: Path) -> None:
+    found = script("router").workloads(data, 2)
+    assert {name: len(rows) for name, rows in found.items()} == {
+        "as asked": 14,
+        "other words": 0,  # letters are in no form of the table
+        "elsewhere": 14,
+        "long": 14,
+    }
+    asked = {row["prompt"] for row in found["as asked"]}
+    assert all(any(row["prompt"].endswith(text) for text in asked) for row in found["long"])
+
+
+def test_a_target_from_nothing(
+    world: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--data", data, "--out", tmp_path / "made", "--tokenizer", world / "target", "--layers", 1)
+    more = ("--width", 64, "--length", 16, "--steps", 25, "--batch", 8, "--rate", 0.01)
+    run(monkeypatch, "make_target", *words, *more)
+    log = json.loads((tmp_path / "made" / "results.json").read_text())["log"]
+    held = [row["loss held out"] for row in log if "loss held out" in row]
+    assert held[-1] < 0.9 * held[0]
+    decoder = Decoder.from_pretrained(str(tmp_path / "made"), policy="none")
+    assert decoder.generate("abc", max_new_tokens=5).token_ids
