@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import isnan
 from random import Random
 
 import pytest
@@ -16,7 +17,6 @@ from draftwise.catalogue import default, method
 from draftwise.errors import UserError
 from draftwise.state import dump, load
 from draftwise.types import Arm, Context, Decision, Feedback, Outcome, Signals, Spent, Window
-from tests.auto.world import EASY, HARD, Prices, World, mixed, phases, table
 
 # -- costs -------------------------------------------------------------------------------------------
 
@@ -54,20 +54,29 @@ def test_readings_that_are_none_are_left_out(wrong: float) -> None:
     cost.add(1, wrong)
     assert not cost.known
     draft.drafted(3, 0, wrong)
-    assert draft.draft(1) == 0.0
+    assert all(map(isnan, draft.price(1))) or draft.price(1) == (0.0, 0.0)
 
 
 def test_a_draft_has_a_start_and_a_price_for_each_token() -> None:
     cost = DraftCost()
+    assert all(map(isnan, cost.price(1)))
     cost.drafted(2, 1, 0.003)
-    assert cost.draft(1) == pytest.approx(0.0015) and cost.draft.start == 0.0  # one size: by the token
+    assert cost.price(1) == pytest.approx((0.0, 0.0015))  # one size: by the token
     for _ in range(40):
         for tokens in (1, 2, 4, 8):
             cost.drafted(tokens, 1, 0.001 + 0.0005 * tokens)
-    assert cost.draft.each == pytest.approx(0.0005, rel=0.03)
-    assert cost.draft.start == pytest.approx(0.001, rel=0.05)
+    assert cost.price(1) == pytest.approx((0.001, 0.0005), rel=0.05)
     cost.drafted(4, 1, 3.0)
-    assert cost.draft(4) < 0.0033  # a hiccup
+    assert cost.price(1) == pytest.approx((0.001, 0.0005), rel=0.15)  # a hiccup
+
+
+def test_a_call_for_many_is_paid_by_all_of_them() -> None:
+    cost = DraftCost()
+    for _ in range(40):
+        for tokens in (2, 6):
+            cost.drafted(tokens, 8, 0.001 + 0.0008 * tokens, mates=8, batch=8)
+    assert cost.price(8) == pytest.approx((0.001 / 8, 0.0001), rel=0.1)
+    assert cost.price(1) == cost.price(8) == cost.price(32)  # the nearest that is known
 
 
 def test_neither_the_start_nor_the_token_is_ever_less_than_free() -> None:
@@ -84,10 +93,10 @@ def test_a_draft_after_a_long_absence_teaches_the_price_of_reading() -> None:
     cost = DraftCost()
     for _ in range(5):
         cost.drafted(4, 2, 0.004)
-    before = cost.draft(4)
-    assert before == pytest.approx(0.004)
+    before = cost.price(1)
+    assert before == pytest.approx((0.0, 0.001))
     cost.drafted(4, 500, 0.004 + 0.020)
-    assert cost.draft(4) == before and cost.reading.each == pytest.approx(0.020 / 500)
+    assert cost.price(1) == before and cost.reading.each == pytest.approx(0.020 / 500)
 
 
 def test_a_pass_that_grades_has_a_start_that_is_not_the_price_of_reading() -> None:
@@ -244,58 +253,6 @@ def test_it_is_the_default_wherever_there_is_a_drafter() -> None:
         method("auto?share=1", ["ngram"])
 
 
-# -- worlds --------------------------------------------------------------------------------------------
-
-NEAR = mixed(EASY, table(5, 3.0), 0.8)
-FAR = table(9, 3.0)
-
-
-def best_fixed(world: World, texts: int) -> float:
-    names = [*list(world.models)[:2], *world.lookups]
-    return min(
-        world.seconds(f"static?length={n}&drafter={name}", texts=texts)
-        for name in names
-        for n in (1, 2, 3, 4, 6, 8, 12, 16)
-    )
-
-
-@pytest.mark.parametrize(
-    ("law", "models"),
-    [
-        (EASY, {"near": NEAR, "far": FAR}),
-        (HARD, {"near": mixed(HARD, table(5, 3.0), 0.5), "far": FAR}),
-        (phases([EASY, HARD], 40), {"near": NEAR, "far": FAR}),
-    ],
-    ids=["easy", "hard", "phases"],
-)
-def test_nearly_as_fast_as_the_best_fixed_drafter_and_length(
-    monkeypatch: pytest.MonkeyPatch, law: object, models: dict[str, object]
-) -> None:
-    world = World(monkeypatch, law, Prices(), models, ["ngram"])  # type: ignore[arg-type]
-    ours = sum(world.seconds("auto", texts=20, seed=seed) for seed in (1, 2)) / 2
-    assert ours < best_fixed(world, 8) / 0.93
-    assert ours < 0.8 * world.seconds("none", texts=2)
-
-
-@pytest.mark.parametrize(
-    ("law", "prices", "models"),
-    [
-        (EASY, Prices(token=10e-3), {"dear": EASY}),
-        (table(3, 0.0), Prices(), {"far": FAR}),
-        (EASY, Prices(target=lambda tokens, requests: 5e-3 * tokens), {"near": NEAR}),
-    ],
-    ids=["as dear as the target", "hostile text", "passes by the token"],
-)
-@pytest.mark.parametrize("batch", [1, 8])
-def test_never_much_slower_than_plain_decoding(
-    monkeypatch: pytest.MonkeyPatch, law: object, prices: Prices, models: dict[str, object], batch: int
-) -> None:
-    world = World(monkeypatch, law, prices, models)  # type: ignore[arg-type]
-    plain = world.seconds("none", texts=48, batch=batch)
-    # in a batch the first trials of all requests fall together, which takes longer to pay off
-    assert world.seconds("auto", texts=48, batch=batch) < plain / (0.98 if batch == 1 else 0.97)
-
-
 def test_the_guard_calls_speculation_off_where_it_does_not_pay_and_tries_again() -> None:
     guard = Guard()
     for _ in range(int(TRIAL)):
@@ -313,25 +270,21 @@ def test_the_guard_calls_speculation_off_where_it_does_not_pay_and_tries_again()
     assert guard.penalty == FIRST
 
 
-@pytest.mark.parametrize("useless", [2, 8, 32])
-def test_useless_drafters_cost_at_most_three_per_cent(monkeypatch: pytest.MonkeyPatch, useless: int) -> None:
-    flat = {f"useless{i}": table(50 + i, 6.0) for i in range(useless)}
-    alone = World(monkeypatch, EASY, Prices(), {"near": NEAR})
-    among = World(monkeypatch, EASY, Prices(), {"near": NEAR} | flat)
-    assert among.seconds("auto", texts=30, seed=1) < 1.03 * alone.seconds("auto", texts=30, seed=2) * 1.02
+def test_in_a_batch_the_price_of_a_token_is_that_with_what_the_others_draft() -> None:
+    """A pass of 64 tokens costs as much as one of 32, and each token more 0.1 ms."""
+    cost = PassCost()
+    for size in (32, 48, 64, 96, 128) * 30:
+        cost.add(size, 0.010 + 0.0001 * max(0, size - 64), requests=32)
+    for size, price in ((48, 0.0), (96, 0.0008)):
+        for _ in range(60 * 32):
+            cost.add(size, 0.010 + 0.0001 * max(0, size - 64), requests=32)
+        assert cost.extra[8] == pytest.approx(price, abs=5e-5)
 
 
-def test_a_load_that_makes_passes_dear_switches_drafting_off_and_on_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    prices = Prices()
-    world = World(monkeypatch, EASY, prices, {"near": NEAR})
-    played: list[float] = []
-    flat, steep = prices.target, lambda tokens, requests: 20e-3 * tokens
-    rounds = world.run("auto", texts=6)[2]
-    played.append(sum(r.arm.length > 0 for r in rounds) / len(rounds))
-    prices.target = steep
-    rounds = world.run("auto", texts=6)[2]
-    played.append(sum(r.arm.length > 0 for r in rounds) / len(rounds))
-    prices.target = flat
-    assert played[0] > 0.8 and played[1] < 0.1
+def test_drafts_grow_step_by_step_while_longer_passes_are_unknown() -> None:
+    cost = PassCost()
+    assert cost.room(1) == 1
+    for tokens, room in ((1, 1), (2, 3), (4, 7), (8, 15), (16, 31)):
+        cost.add(tokens, 0.01)
+        assert cost.room(1) == room
+    assert cost.room(32) == 1

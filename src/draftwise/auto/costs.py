@@ -5,86 +5,127 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import isfinite
+from math import isfinite, nan
 
 from ..learners.learner import LEARNED
 
 KNOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24, 28, 33, 40, 48, 64, 96, 128, 192, 256, 384, 512)
 CLASSES = (1, 2, 4, 8, 16, 32)  # a batch is of the first class that holds it
-MEMORY = 64  # a knot's mean is over about as many passes
+MEMORY = 64  # passes that a mean is over, of whatever size: what was long not met counts for little
 FRESH = 8  # passes between two fits
+LONGEST = 16  # the longest draft whose price is kept ready
+BUSIEST = 2.0  # times what is usual
+SETTLING = 0.1  # of a new price, with each pass of a batch
 
 
 @dataclass(slots=True)
 class PassCost:
-    """Seconds of a target pass by the tokens it reads: a mean per knot, made monotone.
+    """Seconds of a target pass by the tokens it reads: a mean for each range of sizes, made monotone.
 
     A pass of more tokens never costs less, so means that fall are pooled (isotonic regression). A reading is
-    taken for at most twice and at least half of what is known of its knot, so that a hiccup moves a mean
-    little and lasting change moves it soon. Beyond the largest pass seen, the last slope goes on; with one
-    knot alone more tokens are taken to be free, which they are until tried.
+    taken for at most twice and at least half of what is known of its range, so that a hiccup moves a mean
+    little and lasting change moves it soon. Beyond the passes seen, slopes go on; with one
+    knot alone more tokens are taken to be free, which is why drafts grow step by step (`room`).
+
+    `extra` is what a request adds to a pass with 0, 1, ... drafted tokens. In a batch that depends on what
+    the others draft, so it is a mean over what they drafted of late: the price that, if all keep to it, fills
+    a pass just as far as it pays.
     """
 
     means: list[float] = field(default_factory=list, metadata=LEARNED)
     counts: list[float] = field(default_factory=list, metadata=LEARNED)
-    since: int = 0
-    fitted: list[tuple[int, float]] = field(default_factory=list)
-    tables: dict[int, list[float]] = field(default_factory=dict)
+    middles: list[float] = field(default_factory=list, metadata=LEARNED)
+    extra: list[float] = field(default_factory=list, metadata=LEARNED)
+    met: list[float] = field(default_factory=list, metadata=LEARNED)
+    passes: float = field(default=0.0, metadata=LEARNED)
+    since: float = 0.0
+    part: float = 1.0
+    sizes: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.means = self.means or [0.0] * len(KNOTS)
         self.counts = self.counts or [0.0] * len(KNOTS)
+        self.middles = self.middles or [0.0] * len(KNOTS)
+        self.met = self.met or [0.0] * len(KNOTS)
 
     @property
     def known(self) -> bool:
         """Whether any pass was seen."""
-        return any(self.counts)
+        return bool(self.sizes) or any(self.counts)
 
-    def add(self, tokens: int, seconds: float) -> None:
-        """One pass."""
+    def add(self, tokens: int, seconds: float, *, requests: int = 1) -> None:
+        """One pass, or one request's part of the news of it."""
         if not (isfinite(seconds) and seconds > 0.0):
             return
-        at = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)
+        at, weight = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1), 1.0 / requests
         mean, n = self.means[at], self.counts[at]
-        if n >= 4.0:
+        if self.met[at]:
             seconds = min(max(seconds, 0.5 * mean), 2.0 * mean)
-        self.counts[at] = n = min(n + 1.0, MEMORY)
-        self.means[at] = mean + (seconds - mean) / n
-        self.since += 1
-        if self.since >= FRESH or n == 1.0 or not self.fitted:
-            self.fitted, self.since = self._fit(), 0
-            self.tables.clear()
+        age, self.passes, self.met[at] = self.passes - self.met[at], self.passes + weight, self.passes
+        self.counts[at] = count = n / (1.0 + age / MEMORY) + weight
+        self.means[at] = mean + weight * (seconds - mean) / count
+        self.middles[at] += weight * (tokens - self.middles[at]) / count
+        self.since += weight
+        fresh = not n or self.since >= FRESH
+        if fresh:
+            self._fit()
+        if not n:
+            self.extra = []  # what was thought of passes of this size was a guess
+        self.part += weight
+        drafts = tokens > requests or not self.extra  # a plain pass says nothing of what others draft
+        if self.part >= 1.0 and drafts if requests > 1 else fresh:
+            self._price(tokens * (1.0 - weight))
 
     def usual(self, tokens: int) -> float:
-        """Seconds of a pass of about this size, or 0 where too few were seen."""
+        """Seconds of a pass of about this size, or 0 where none was seen before."""
         at = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)
-        return self.means[at] if self.counts[at] >= 4.0 else 0.0
+        return self(tokens) if self.met[at] else 0.0
+
+    def room(self, batch: int) -> int:
+        """How many tokens each may draft in a batch of this size: passes are at most doubled at a time."""
+        largest = self.sizes[-1] if self.sizes else 1
+        return max(1, int(2 * largest / batch) - 1)
 
     def __call__(self, tokens: float) -> float:
         """Seconds of a pass over so many tokens; 0 before any was seen."""
-        points = self.fitted or self._fit()
-        if not points:
+        if not self.sizes:
+            self._fit()
+        sizes, values = self.sizes, self.values
+        if not sizes:
             return 0.0
-        if tokens <= points[0][0]:
-            return points[0][1]
-        for (x0, y0), (x1, y1) in pairwise(points):
-            if tokens <= x1:
-                return y0 + (y1 - y0) * (tokens - x0) / (x1 - x0)
-        last = points[-1]
-        if len(points) == 1:
-            return last[1]
-        slope = (last[1] - points[0][1]) / (last[0] - points[0][0])
-        return last[1] + slope * (tokens - last[0])
+        if tokens <= sizes[0]:
+            return values[0] - self._slope() * (sizes[0] - tokens)
+        at = bisect_left(sizes, tokens)
+        if at < len(sizes):
+            x, y = sizes[at - 1], values[at - 1]
+            return y + (values[at] - y) * (tokens - x) / (sizes[at] - x)
+        if len(sizes) == 1:
+            return values[0]
+        slope = (values[-1] - values[0]) / (sizes[-1] - sizes[0])
+        return values[-1] + slope * (tokens - sizes[-1])
 
-    def table(self, first: int, count: int) -> list[float]:
+    def _slope(self) -> float:
+        """Seconds for a token, below the smallest pass seen: what the least of the known slopes says."""
+        sizes, values = self.sizes, self.values
+        if len(sizes) == 1 or sizes[0] <= 1.0:
+            return 0.0
+        whole = (values[-1] - values[0]) / (sizes[-1] - sizes[0])
+        return min(whole, (values[1] - values[0]) / (sizes[1] - sizes[0]), values[0] / sizes[0])
+
+    def table(self, first: float, count: int) -> list[float]:
         """Seconds more than a pass of `first` tokens, for 0, 1, ... `count` more."""
-        if first not in self.tables or len(self.tables[first]) <= count:
-            base = self(first)
-            self.tables[first] = [self(first + k) - base for k in range(count + 1)]
-        return self.tables[first]
+        base = self(first)
+        return [self(first + k) - base for k in range(count + 1)]
 
-    def _fit(self) -> list[tuple[int, float]]:
+    def _price(self, others: float) -> None:
+        """A pass in which the other requests had so many tokens."""
+        now = self.table(others + 1.0, LONGEST)
+        share = max(SETTLING, 1.0 / self.passes) if others and self.extra else 1.0
+        self.extra = [old + share * (new - old) for old, new in zip(self.extra or now, now, strict=True)]
+        self.part = 0.0
+
+    def _fit(self) -> None:
         pools: list[tuple[float, float, int]] = []  # (mean, weight, knots)
         seen = [i for i, n in enumerate(self.counts) if n]
         for i in seen:
@@ -94,8 +135,9 @@ class PassCost:
                 mean = (mean * weight + before * other) / (weight + other)
                 weight, size = weight + other, size + more
             pools.append((mean, weight, size))
-        values = [mean for mean, _, size in pools for _ in range(size)]
-        return [(KNOTS[i], value) for i, value in zip(seen, values, strict=True)]
+        self.sizes = [self.middles[i] for i in seen]
+        self.values = [mean for mean, _, size in pools for _ in range(size)]
+        self.since = 0.0
 
 
 @dataclass(slots=True)
@@ -103,15 +145,17 @@ class Load:
     """How busy the machine is: what passes take now over what they take by and large.
 
     Costs are learnt at different times: a busy spell that met only plain passes would make them look dear
-    beside drafts that were timed in a quiet one. So every reading is divided by this first.
+    beside drafts that were timed in a quiet one. So every reading is divided by this first. What goes beyond
+    twice or half is no busy spell: then the prices themselves have changed.
     """
 
     factor: float = 1.0
 
-    def add(self, seconds: float, usual: float) -> None:
-        """One pass, of a size whose usual seconds are known."""
+    def add(self, seconds: float, usual: float, *, requests: int = 1) -> None:
+        """One pass, of a size whose usual seconds are known, or one request's part of it."""
         if usual > 0.0 and isfinite(seconds) and seconds > 0.0:
-            self.factor += 0.15 * (min(max(seconds / usual, 0.2), 5.0) - self.factor)
+            now = min(max(seconds / usual, 1.0 / BUSIEST), BUSIEST)
+            self.factor += 0.25 / requests * (now - self.factor)
 
 
 @dataclass(slots=True)
@@ -152,22 +196,45 @@ class Line:
 
 @dataclass(slots=True)
 class DraftCost:
-    """Seconds of one drafter: of a draft, and of a pass in which it reads text."""
+    """Seconds of one drafter: of a call that drafts for one or more requests, and of reading text.
 
-    draft: Line = field(default_factory=Line, metadata=LEARNED)
+    A call takes as long as its longest draft. Its price is shared by those who were in it of late, so that
+    each pays what a token more costs if all of them draft it.
+    """
+
+    calls: list[Line] = field(default_factory=list, metadata=LEARNED)
+    mates: list[float] = field(default_factory=list, metadata=LEARNED)
     reading: Line = field(default_factory=Line, metadata=LEARNED)
 
-    def drafted(self, tokens: int, pending: int, seconds: float) -> None:
-        """One draft of `tokens`, before which `pending` tokens of the text were read.
+    def __post_init__(self) -> None:
+        self.calls = self.calls or [Line() for _ in CLASSES]
+        self.mates = self.mates or [1.0] * len(CLASSES)
+
+    def drafted(self, longest: int, pending: int, seconds: float, *, mates: int = 1, batch: int = 1) -> None:
+        """One call for `mates` of a batch, before which `pending` tokens of their texts were read.
 
         Many of them teach the price of reading, few that of drafting.
         """
         if not isfinite(seconds):
             return
-        if pending > 16 + 4 * tokens and self.draft.readings:
-            self.reading.add(pending, max(0.0, seconds - self.draft(tokens)), starts=0.0)
-        else:
-            self.draft.add(max(1, tokens), max(0.0, seconds - self.reading.each * pending))
+        at = size_class(batch)
+        call = self.calls[at]
+        if pending > 16 * mates + 4 * longest and call.readings:
+            self.reading.add(pending, max(0.0, seconds - call(longest)), starts=0.0)
+            return
+        call.add(max(1, longest), max(0.0, seconds - self.reading.each * pending))
+        self.mates[at] += (1.0 if call.readings <= 1.0 else SETTLING) * (mates - self.mates[at])
+
+    def price(self, batch: int) -> tuple[float, float]:
+        """Seconds of a draft for one request, as a start and for each token; NaN before any call."""
+        at = size_class(batch)
+        if not self.calls[at].readings:
+            known = [k for k, call in enumerate(self.calls) if call.readings]
+            if not known:
+                return nan, nan
+            at = min(known, key=lambda k: abs(k - at))
+        call, mates = self.calls[at], self.mates[at]
+        return call.start / mates, call.each / mates
 
     def read(self, tokens: int, seconds: float) -> None:
         """One pass over `tokens` of the text."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 TRIAL = 64.0  # rounds of speculation that are judged together
 MEMORY = 1.0 - 1.0 / TRIAL
 FIRST, GROWTH, LONGEST = 128, 4, 8192  # rounds of a pause
+PROBE = 64  # rounds between two looks at plain decoding while the machine is not as it was
+ODD = 1.25  # times faster or slower than usual
 
 
 @dataclass(slots=True)
@@ -16,30 +18,46 @@ class Guard:
     Estimates may be wrong; this compares seconds that were spent. When the last rounds with drafts in them
     took longer than plain passes for as many tokens, no draft is made for a while: 128 rounds, and four times
     as many each time that the next trial fails too, so that the loss stays a small part of all time.
+
+    In a batch of n one pass is n rounds, and the first of them show little: all these numbers are of passes
+    and n^(1/2) times smaller.
+
+    Under another load than usual nobody knows what plain passes take, as long as there are none: then one
+    round in 64 is plain.
     """
 
     spent: float = 0.0
     plain: float = 0.0
     rounds: float = 0.0
-    pause: int = 0
+    pause: float = 0.0
     penalty: int = FIRST
+    looked: int = 0
 
-    def stands(self) -> bool:
-        """Whether drafts may be made in this round."""
-        if self.pause > 0:
-            self.pause -= 1
+    def stands(self, load: float = 1.0, batch: int = 1) -> bool:
+        """Whether this request may draft in this round, on a machine so many times slower than usual."""
+        if self.pause > 0.0:
+            self.pause -= 1.0 / batch**0.5
+            return False
+        self.looked += 1
+        if self.looked > PROBE * batch and not 1.0 / ODD < load < ODD:
+            self.looked, self.pause = (
+                0,
+                2 * batch**0.5 - 2 / batch**0.5,
+            )  # a whole pass of the batch, wherever it begins
             return False
         return True
 
-    def add(self, seconds: float, plain: float) -> None:
+    def add(self, seconds: float, plain: float, batch: int = 1) -> None:
         """One round in a pass with drafts: what it took, and what plain passes take for its tokens."""
-        self.spent = MEMORY * self.spent + seconds
-        self.plain = MEMORY * self.plain + plain
-        self.rounds += 1.0
+        part = 1.0 / batch**0.5
+        keep = MEMORY if batch == 1 else MEMORY**part
+        self.spent = keep * self.spent + seconds
+        self.plain = keep * self.plain + plain
+        self.rounds += part
         if self.rounds < TRIAL:
             return
         if self.spent > self.plain > 0.0:
-            self.pause, self.penalty = self.penalty, min(GROWTH * self.penalty, LONGEST)
+            self.pause, self.penalty = float(self.penalty), min(GROWTH * self.penalty, LONGEST)
             self.spent = self.plain = self.rounds = 0.0
         elif self.rounds > 4 * TRIAL:
             self.penalty = FIRST

@@ -102,28 +102,35 @@ class AutoPolicy:
         """Tokens per second of late, all requests together, had the machine its usual load; 0 at first."""
         return self.tokens / self.seconds if self.seconds > 0.0 else 0.0
 
+    def price(self, batch: int) -> float:
+        """Tokens that a second is worth: as they come of late, and never fewer than plain decoding writes."""
+        alone = nearest(self.passes, size_class(batch))(batch)
+        return max(self.rate, batch / alone) if alone else self.rate
+
     # -- choosing ------------------------------------------------------------------------------------
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """The arm of the highest worth at this round's hints."""
         place = self._place(context)
-        worths = self.worths(context, place)
+        worths, batch = self.worths(context, place), context.batch_size
         best = max(worths, key=lambda worth: worth.gain, default=None)
-        stands = best is None or best.gain <= 0.0 or self.guard.stands()
-        if best is None or best.gain <= 0.0 or not stands:
+        pays = best is not None and best.gain > 0.0
+        stands = not pays or self.guard.stands(self.load.factor, batch)
+        if best is None or not (pays and stands):
             decision = Decision(self.index[-1, 0])
         else:
-            stop = self._stop(best.drafter, context.batch_size)
+            stop = self._stop(best.drafter, batch)
             decision = Decision(self.index[best.drafter, best.length], 1.0, (stop,))
         if self.reasons is not None:
-            arm = self.arms[decision.arm]
-            self.reasons.append(Reason(context.position, self.rate, arm, tuple(worths), not stands))
+            arm, price = self.arms[decision.arm], self.price(batch)
+            self.reasons.append(Reason(context.position, price, arm, tuple(worths), not stands))
         return decision
 
     def worths(self, context: Context, place: Place) -> list[Worth]:
         """What every drafter in use is worth in this round, at its best length."""
-        rate, batch = self.rate, context.batch_size
-        extra = nearest(self.passes, size_class(batch)).table(self._typical(batch), LENGTHS[-1])
+        batch = context.batch_size
+        passes, rate = nearest(self.passes, size_class(batch)), self.price(batch)
+        extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
         rounds = self._rounds_left(context)
         found = []
         for i, name in enumerate(self.drafters):
@@ -131,21 +138,28 @@ class AutoPolicy:
             unknown = not where if self.looks_up[i] else not self.skills[i].seen
             if unknown or name in context.unavailable:
                 continue  # no match, or a model of which nothing is known yet: `Watch` will see to it
-            cost = self.drafting[i]
-            pending = context.length - place.read[i]
-            reading = 0.0 if self.looks_up[i] else cost.reading.each * max(0, pending) / rounds
             curve = self.skills[i].survival(context.request, where)
-            found.append(self._best(i, curve, extra, reading, rate))
+            start, each = self.drafting[i].price(batch)
+            if start != start:  # whose price is not known yet drafts one token
+                start, each, curve = 0.0, 0.0, curve[:1]
+            if not self.looks_up[i]:
+                start += self.drafting[i].reading.each * max(0, context.length - place.read[i]) / rounds
+            found.append(self._best(i, curve[:room], (start, each), extra, rate))
         return found
 
     def _best(
-        self, i: int, survival: Sequence[float], extra: Sequence[float], reading: float, rate: float
+        self,
+        i: int,
+        survival: Sequence[float],
+        price: tuple[float, float],
+        extra: Sequence[float],
+        rate: float,
     ) -> Worth:
-        draft = self.drafting[i].draft
-        start, each, untried = reading + draft.start, draft.each, not draft.readings
+        """The best length of one drafter: its chances, its price, and what the pass costs more."""
+        start, each = price
         best, most = (0, 0.0, 0.0, -1.0), len(survival)
         tokens, at = 0.0, 0
-        for length in LENGTHS[:1] if untried else LENGTHS:  # whose price is not known yet drafts one token
+        for length in LENGTHS:
             tokens += sum(survival[at:length])
             at = length
             seconds = start + each * length + extra[length]
@@ -156,16 +170,22 @@ class AutoPolicy:
                 break
         return Worth(i, *best)
 
-    def may_pay(self, i: int) -> bool:
+    def may_pay(self, i: int, batch: int) -> bool:
         """Whether one token of this drafter may be worth its price, for all that is known."""
-        return self.skills[i].hope >= self.rate * self.drafting[i].draft(1)
+        start, each = self.drafting[i].price(batch)
+        return not self.skills[i].hope < self.price(batch) * (start + each)
 
     def _stop(self, i: int, batch: int) -> Stop:
         """Draft on while the chance that one more token is accepted as well is above its price."""
-        if self.looks_up[i] or self.calibrations[i].seen < TRUSTED:
+        if self.looks_up[i]:
             return NEVER
-        extra = nearest(self.passes, size_class(batch)).table(self._typical(batch), LENGTHS[-1])
-        price = self.rate * (self.drafting[i].draft.each + extra[-1] / LENGTHS[-1])
+        if self.calibrations[i].seen < TRUSTED:
+            return Stop(
+                "gain", 0.0, self.calibrations[i]
+            )  # never, but its confidence is read and learnt from
+        extra = nearest(self.passes, size_class(batch)).extra
+        _, each = self.drafting[i].price(batch)
+        price = self.price(batch) * (each + (extra[-1] if extra else 0.0) / LENGTHS[-1])
         return Stop("gain", min(price / self.skills[i].level, 0.9), self.calibrations[i])
 
     def _place(self, context: Context) -> Place:
@@ -187,10 +207,6 @@ class AutoPolicy:
         left = max(self.answer - context.position, 0.5 * context.position, 8.0)
         return max(1.0, left / 2.0)
 
-    def _typical(self, batch: int) -> int:
-        """Tokens of a pass before this request's draft: one for each request of the batch."""
-        return max(1, batch)
-
     # -- learning ------------------------------------------------------------------------------------
 
     def learn(self, feedback: Feedback) -> None:
@@ -205,15 +221,16 @@ class AutoPolicy:
         spent = outcome.spent
         if spent is None or not isfinite(outcome.seconds):
             return
-        passes = self.passes[size_class(spent.requests)]
-        self.load.add(spent.target, passes.usual(spent.pass_tokens))
+        n = spent.requests
+        passes = self.passes[size_class(n)]
+        self.load.add(spent.target, passes.usual(spent.pass_tokens), requests=n)
         seconds = outcome.seconds / self.load.factor
-        passes.add(spent.pass_tokens, spent.target / self.load.factor)
-        self.tokens = self.memory * self.tokens + outcome.accepted + 1
-        self.seconds = self.memory * self.seconds + seconds
-        if spent.pass_tokens > spent.requests:
-            alone = passes(spent.requests) / spent.requests
-            self.guard.add(seconds, (outcome.accepted + 1) * alone)
+        passes.add(spent.pass_tokens, spent.target / self.load.factor, requests=n)
+        keep = self.memory if n == 1 else self.memory ** (1.0 / n)
+        self.tokens = keep * self.tokens + outcome.accepted + 1
+        self.seconds = keep * self.seconds + seconds
+        if spent.pass_tokens > n:
+            self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
 
     def _calibrate(self, outcome: Outcome) -> None:
         arm = self.arms[outcome.arm]

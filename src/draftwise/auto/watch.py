@@ -11,7 +11,7 @@ from .policy import LENGTHS, AutoPolicy
 
 LONGEST = LENGTHS[-1]
 SHARE = 0.005  # of all time, that may go into drafters that do not play
-ENOUGH = 24  # tokens that wait before a model is graded on them
+ENOUGH = 24  # tokens of a batch that wait before a model is graded on them
 RARELY = 8  # a model that cannot pay at its present price is graded in one turn of so many
 
 
@@ -69,6 +69,7 @@ class Watch:
     texts: dict[int, Notes] = field(default_factory=dict)
     total: float = 0.0
     waits: list[int] = field(default_factory=list)
+    models: list[int] = field(default_factory=list)
     turns: int = 0
     met: bool = False
 
@@ -80,7 +81,9 @@ class Watch:
         if not self.met:
             self.met = True
             self.policy.looks_up = tuple(not graders.grades_itself(name) for name in self.policy.drafters)
+            self.models = [i for i, up in enumerate(self.policy.looks_up) if not up]
         self.total += sum(seen.outcome.seconds for seen in batch if seen.outcome.spent)
+        self._price(batch)
         found = [self._follow(seen, graders) for seen in batch]
         for i in self._due(batch, graders):
             self._grade(i, batch, graders, found)
@@ -93,6 +96,20 @@ class Watch:
         """Forget a text."""
         self.texts.pop(request.id, None)
         return ()
+
+    def _price(self, batch: Sequence[Seen]) -> None:
+        """What each call of a drafter cost, and for whom it was."""
+        policy = self.policy
+        for i, name in enumerate(policy.drafters):
+            mine = [s for s in batch if s.outcome.spent and policy.arms[s.outcome.arm].drafter == name]
+            if not mine:
+                continue
+            pending = 0
+            for s in mine if not policy.looks_up[i] else ():
+                pending += len(s.request.tokens) - len(s.tokens) - policy.places[s.request.id].read[i]
+            seconds = sum(s.outcome.spent.draft for s in mine if s.outcome.spent) / policy.load.factor
+            longest = max(s.outcome.drafted for s in mine)
+            policy.drafting[i].drafted(longest, pending, seconds, mates=len(mine), batch=len(batch))
 
     def _broke(self, graders: Graders) -> bool:
         """Whether the time for drafters that do not play is used up for now."""
@@ -131,9 +148,6 @@ class Watch:
     def _played(self, i: int, start: int, seen: Seen, notes: Notes, settled: list[Window]) -> None:
         policy, outcome = self.policy, seen.outcome
         place = policy.places[seen.request.id]
-        if outcome.spent:
-            pending = 0 if policy.looks_up[i] else start - place.read[i]
-            policy.drafting[i].drafted(outcome.drafted, pending, outcome.spent.draft / policy.load.factor)
         if outcome.censored:
             return
         if policy.looks_up[i]:
@@ -156,41 +170,50 @@ class Watch:
     # -- models that did not play -----------------------------------------------------------------------
 
     def _due(self, batch: Sequence[Seen], graders: Graders) -> list[int]:
-        """The model to grade now, if any: the one that has waited longest, while there is time for it."""
+        """The model to grade now, if any: the one that has waited longest, while there is time for it.
+
+        For one of which nothing is known yet, there always is.
+        """
         policy = self.policy
-        models = [i for i, up in enumerate(policy.looks_up) if not up]
-        if not models or self._broke(graders):
-            return []
+        ready = [i for i in self.models if any(self._ready(i, seen, len(batch)) for seen in batch)]
         self.turns += 1
-        ready = [i for i in models if any(self._ready(i, seen) for seen in batch)]
-        if self.turns % RARELY:
-            ready = [i for i in ready if policy.may_pay(i)]
+        if self._broke(graders):
+            ready = [i for i in ready if not policy.skills[i].seen]
+        elif self.turns % RARELY:
+            ready = [i for i in ready if policy.may_pay(i, len(batch))]
         if not ready:
             return []
         first = max(ready, key=lambda i: self.waits[i])
-        for i in models:
+        for i in self.models:
             self.waits[i] += 1
         self.waits[first] = 0
         return [first]
 
-    def _ready(self, i: int, seen: Seen) -> bool:
+    def _ready(self, i: int, seen: Seen, batch: int) -> bool:
         place, notes = self.policy.places[seen.request.id], self.texts[seen.request.id]
         unread = len(seen.request.tokens) - max(place.read[i], notes.start)
-        return (unread >= ENOUGH or (seen.request.done and unread > 0)) and (
+        return (unread * batch >= ENOUGH or (seen.request.done and unread > 0)) and (
             self.policy.drafters[i] not in seen.request.out
         )
 
     def _grade(self, i: int, batch: Sequence[Seen], graders: Graders, found: Sequence[list[Window]]) -> None:
         policy, name = self.policy, self.policy.drafters[i]
-        mine = [(seen, windows) for seen, windows in zip(batch, found, strict=True) if self._ready(i, seen)]
-        jobs, tokens = [], 0
-        for seen, _ in mine:
-            place, notes = policy.places[seen.request.id], self.texts[seen.request.id]
-            start = max(place.read[i], notes.start)
-            length = len(seen.request.tokens)
+        jobs, mine, tokens, graded = [], [], 0, 0
+        for seen, windows in sorted(
+            zip(batch, found, strict=True), key=lambda pair: self._unread(i, pair[0])
+        ):
+            if not self._ready(i, seen, len(batch)):
+                continue
+            notes, length = self.texts[seen.request.id], len(seen.request.tokens)
+            read = policy.places[seen.request.id].read[i]
+            start = max(read, notes.start)
             probs = notes.probs[start - notes.start :] or [1.0] * (length - start)
             jobs.append(GradeJob(seen.request, start, probs, signals=frozenset({"chosen"})))
-            tokens += length - place.read[i]
+            mine.append((seen, windows))
+            tokens += length - read
+            graded += length - start
+            if graded >= ENOUGH:
+                break
         before = graders.graded_seconds
         grades = graders.grade(name, jobs)
         if grades is None:
@@ -202,6 +225,9 @@ class Watch:
                 if grade.signals:
                     policy.calibrations[i].learn(grade.signals.chosen, grade.accept)
             windows += self._windows(i, job.start, known, self.texts[seen.request.id])
+
+    def _unread(self, i: int, seen: Seen) -> int:
+        return len(seen.request.tokens) - self.policy.places[seen.request.id].read[i]
 
     def _windows(self, i: int, start: int, known: Sequence[Grade], notes: Notes) -> list[Window]:
         """One window for each round that began on the graded tokens."""

@@ -18,7 +18,12 @@ class FlatPrice(AutoPolicy):
     """Every drafted token costs the same small part of a target pass, whoever drafts it: nothing measured."""
 
     def _best(
-        self, i: int, survival: Sequence[float], extra: Sequence[float], reading: float, rate: float
+        self,
+        i: int,
+        survival: Sequence[float],
+        price: tuple[float, float],
+        extra: Sequence[float],
+        rate: float,
     ) -> Worth:
         plain = self.passes[0](1)
         flat = [FLAT * plain * k for k in range(len(extra))]
@@ -29,7 +34,12 @@ class NoPrice(AutoPolicy):
     """As many accepted tokens a round as can be had, whatever they cost."""
 
     def _best(
-        self, i: int, survival: Sequence[float], extra: Sequence[float], reading: float, rate: float
+        self,
+        i: int,
+        survival: Sequence[float],
+        price: tuple[float, float],
+        extra: Sequence[float],
+        rate: float,
     ) -> Worth:
         return _at_most(self, i, survival, [0.0] * len(extra), 0.0, LENGTHS)
 
@@ -38,9 +48,14 @@ class OneLength(AutoPolicy):
     """Drafts of eight tokens or none: the drafter is chosen, the length is not."""
 
     def _best(
-        self, i: int, survival: Sequence[float], extra: Sequence[float], reading: float, rate: float
+        self,
+        i: int,
+        survival: Sequence[float],
+        price: tuple[float, float],
+        extra: Sequence[float],
+        rate: float,
     ) -> Worth:
-        prices = [reading + self.drafting[i].draft(k) + extra[k] for k in range(len(extra))]
+        prices = [price[0] + price[1] * k + extra[k] for k in range(len(extra))]
         return _at_most(self, i, survival, prices, rate, (8,))
 
 
@@ -98,10 +113,9 @@ class NoHints(AutoPolicy):
 class NoReading(AutoPolicy):
     """Reading the text into a drafter is taken to cost nothing."""
 
-    def _best(
-        self, i: int, survival: Sequence[float], extra: Sequence[float], reading: float, rate: float
-    ) -> Worth:
-        return super()._best(i, survival, extra, 0.0, rate)
+    def worths(self, context: Context, place: Place) -> list[Worth]:
+        place.read = [context.length] * len(place.read)
+        return super().worths(context, place)
 
 
 class PlayedOnly(AutoPolicy):
@@ -130,13 +144,13 @@ class Thorough(Watch):
     def _broke(self, graders: Graders) -> bool:
         return False
 
-    def _ready(self, i: int, seen: Seen) -> bool:
+    def _ready(self, i: int, seen: Seen, batch: int) -> bool:
         unread = len(seen.request.tokens) - self.policy.places[seen.request.id].read[i]
         return unread > 0 and self.policy.drafters[i] not in seen.request.out
 
 
 class _Open(Guard):
-    def stands(self) -> bool:
+    def stands(self, load: float = 1.0, batch: int = 1) -> bool:
         return True
 
 
