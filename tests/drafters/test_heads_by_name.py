@@ -14,6 +14,8 @@ from draftwise.errors import UserError
 from draftwise.heads.eagle import Eagle3, new_eagle
 from draftwise.heads.medusa import new_medusa
 from draftwise.targets.sim import SimTarget
+from draftwise.trace.record import record
+from draftwise.types import Sampling
 from tests.test_exact_hf import law_of
 from tests.tiny import model
 
@@ -59,3 +61,11 @@ def test_an_engine_without_hidden_states_is_refused() -> None:
     target = SimTarget(law_of(model("llama")), 23)
     with pytest.raises(UserError, match=r"early-exit: it needs the target's hidden states.*SimTarget"):
         build_drafters(["early-exit"], target, None, "sim", pack=False)
+
+
+def test_a_trace_refuses_what_it_cannot_hold(plain_model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    for name, said in (("early-exit", "hidden states"), ("lookahead?width=2", "chains")):
+        decoder = Decoder.from_pretrained(plain_model, tokenizer=tokenizer, drafters=[name])
+        with pytest.raises(UserError, match=said):
+            record(decoder.loop.target, decoder.loop.team.drafters, [], tmp_path / "t", Any, Sampling())  # type: ignore[arg-type]
+    assert not (tmp_path / "t").exists()

@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from ..errors import UserError
-from ..roles import Drafter, Grader, Target
+from ..roles import Drafter, Grader, Target, Waiter
 from ..types import Sampling
 from . import costs, drafts, drawn, models
 from .drafts import Given
@@ -86,6 +86,8 @@ def record(
     Raises:
         UserError: the folder holds another trace, or a drafter fails or cannot be recorded.
     """
+    for name, drafter in drafters.items():
+        _check(name, drafter)
     begin(folder, header)
     recorder, known = Recorder(target, drafters, header, sampling), 0
     for i, prompt in enumerate(prompts):
@@ -99,6 +101,17 @@ def record(
         if progress:
             progress(i + 1, len(prompts))
     return known
+
+
+def _check(name: str, drafter: Drafter) -> None:
+    """Refuse what a trace cannot hold."""
+    if isinstance(drafter, Waiter):
+        raise UserError(
+            f"drafter {name}: it goes on from the target's hidden states, which a trace does not hold; leave "
+            "it out of --drafters, and use draftwise bench"
+        )
+    if getattr(drafter, "branches", 1) > 1:
+        raise UserError(f"drafter {name}: a trace holds chains; leave out its width")
 
 
 def begin(folder: Path, header: Header) -> None:
