@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..roles import GradeJob
 from ..rows import Rows
 from ..sampling import likeliest
@@ -22,10 +23,18 @@ LONG = 16  # pending tokens from which a row catches up in a pass of its own
 
 @dataclass(slots=True)
 class Place:
-    """What a row holds: the request's first `base` tokens, then the drafted tokens `fed`."""
+    """What a row holds: the first `base` tokens that it sees of the request, then the drafted tokens `fed`.
+
+    `skip` tokens of the request after its first ones are not seen.
+    """
 
     base: int = 0
     fed: list[int] = field(default_factory=list)
+    skip: int = 0
+
+    def now(self, base: int) -> None:
+        """Hold committed tokens alone."""
+        self.base, self.fed = base, []
 
     def matched(self, tokens: Sequence[int]) -> int:
         """How much of it is still the request's text."""
@@ -42,12 +51,22 @@ class LMDrafter:
 
     A request that it was not asked about for a while is read up to date in one pass, when it is asked again.
     With `sample` off it always drafts its likeliest tokens: fewer are accepted, but a seed then gives the
-    same text whatever the policy does.
+    same text whatever the policy does. With a `window` it sees a text's first `sinks` tokens and one to two
+    windows of its last (StreamingLLM, arXiv 2309.17453), at the places that these have in what it sees: its
+    cache and what it reads up on a switch stay that short, whatever the text's length.
+
+    Raises:
+        UserError: a window or a number of sinks below 0.
     """
 
     hidden_states = True  # for stop rules that read them
 
-    def __init__(self, model: Any, vocab_size: int, *, sample: bool = True) -> None:
+    def __init__(
+        self, model: Any, vocab_size: int, *, sample: bool = True, window: int = 0, sinks: int = 4
+    ) -> None:
+        if min(window, sinks) < 0:
+            raise UserError(f"window={window}&sinks={sinks}: give 0 or more; window 0 sees all of a text")
+        self.window, self.sinks = window, sinks
         self.rows = Rows(model)
         self.vocab_size, self.sample = vocab_size, sample
         self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
@@ -70,6 +89,8 @@ class LMDrafter:
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain per job; every row takes part in each pass until the last one has its draft."""
+        if self.window:
+            jobs = [replace(job, request=self._seen(job.request, len(job.request.tokens))) for job in jobs]
         chains = [Chain(job, needs(job.stops)) for job in jobs]
         self._watch(chain.needs for chain in chains)
         logits, rows = self._catch_up([job.request for job in jobs])
@@ -88,6 +109,8 @@ class LMDrafter:
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         """One grade per committed token: from the rows it was drafted with, and one pass over the others."""
+        if self.window:
+            jobs = [self._seen_job(job) for job in jobs]
         self._watch(job.signals for job in jobs)
         had = [known(job) if "hidden" not in job.signals else [] for job in jobs]
         missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, had, strict=True)]
@@ -100,6 +123,27 @@ class LMDrafter:
                 logits = torch.cat((torch.stack(rows), logits))
             made.append(grades(job, logits, states, vocab_size=self.vocab_size, sample=self.sample))
         return made
+
+    def _seen(self, request: Request, start: int) -> Request:
+        """The request as it is seen through the window by whoever goes on from `start`."""
+        place, tokens = self._place(request), request.tokens
+        if not self.sinks < start - place.skip <= self.sinks + 2 * self.window:
+            skip = max(0, start - self.sinks - self.window)
+            if skip != place.skip:
+                place.base, place.fed, place.skip = min(place.base, self.sinks), [], skip
+        kept = [*tokens[: self.sinks], *tokens[self.sinks + place.skip :]]
+        return replace(request, tokens=kept, prompt_length=request.prompt_length - place.skip)
+
+    def _seen_job(self, job: GradeJob) -> GradeJob:
+        seen = self._seen(job.request, job.start)
+        return replace(job, request=seen, start=job.start - self.places[seen.id].skip)
+
+    def _place(self, request: Request) -> Place:
+        """What the request's row holds; a new row where it has none."""
+        if request.id not in self.places:
+            self.rows.open(request.id)
+            self.places[request.id] = Place()
+        return self.places[request.id]
 
     def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
         """The logits that each job's last `n` tokens were to be guessed from, shape (n, vocabulary) each, and
@@ -118,7 +162,7 @@ class LMDrafter:
         slots = max(len(job.request.tokens) + job.request.room for job, _ in wanted)
         logits = self.rows.feed(0, texts, widest, slots=slots)[..., : self.vocab_size]
         for job, _ in wanted:
-            self.places[job.request.id] = Place(len(job.request.tokens) - 1)
+            self.places[job.request.id].now(len(job.request.tokens) - 1)
         states = None if self.states is None else self.states.latest
         ends = [
             (row, slice(len(texts[row]) - n, len(texts[row])))
@@ -139,7 +183,7 @@ class LMDrafter:
             while len(tokens) - held[row] > (LONG if len(requests) > 1 else self.chunk):
                 self.rows.feed(row, [tokens[held[row] : -1][: self.chunk]], 1, slots=slots)
             texts[row] = tokens[held[row] :]
-            self.places[request.id] = Place(len(tokens))
+            self.places[request.id].now(len(tokens))
         widths = [len(t) for t in texts]
         keep = 1 if len(texts) == 1 else max(widths) - min(widths) + 1
         logits = self.rows.feed(0, texts, keep, slots=slots)
@@ -163,9 +207,7 @@ class LMDrafter:
     def _rows_of(self, requests: Sequence[Request]) -> list[int]:
         """Each request's row, brought to the front and rewound to what is still its text."""
         for request in requests:
-            if request.id not in self.places:
-                self.rows.open(request.id)
-                self.places[request.id] = Place()
+            self._place(request)
         rows = self.rows.front([r.id for r in requests])
         for row, request in zip(rows, requests, strict=True):
             matched = self.places[request.id].matched(request.tokens)

@@ -121,8 +121,8 @@ def _seat(drafter: Any, whole: Request, views: Sequence[Request]) -> None:
     """Let views of a text start from what a causal LM has read of it, instead of reading again."""
     from ..drafters.lm import LMDrafter, Place
 
-    if not isinstance(drafter, LMDrafter) or whole.id not in drafter.places:
-        return
+    if not isinstance(drafter, LMDrafter) or drafter.window or whole.id not in drafter.places:
+        return  # through a window each place sees another text
     for view in views:
         drafter.rows.open(view.id)
         known = min(len(view.tokens), drafter.places[whole.id].base) - 1
