@@ -150,12 +150,12 @@ class Watch:
         place = policy.places[seen.request.id]
         if outcome.censored:
             return
+        asked = policy.arms[seen.decision.arm].length
         if policy.looks_up[i]:
-            asked = policy.arms[seen.decision.arm].length
             notes.held.append(Held(i, place.contexts[i], seen.draft.tokens, asked))
         else:
             place.read[i] = start
-            missed = outcome.accepted < outcome.drafted
+            missed = outcome.accepted < min(outcome.drafted, asked)  # a tree has more nodes than depths
             accepts = (1.0,) * outcome.accepted + ((0.0,) if missed else ())
             settled.append(Window(i, place.contexts[i], accepts))
 
