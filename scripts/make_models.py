@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from draftwise.errors import UserError
-from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, read
+from draftwise.train.reading import read
+from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun
 
 FILES = {
     "code": ("code_python", "mbpp"),

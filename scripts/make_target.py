@@ -29,6 +29,7 @@ from draftwise.train.curves import curves
 from draftwise.train.folder import Folder
 from draftwise.train.settings import Training
 from draftwise.train.steps import take
+from draftwise.train.texts import Answer
 
 HEAD = 64  # width of an attention head
 
@@ -38,7 +39,7 @@ class Pretraining:
 
     def __init__(self, model: Any, text: Tensor, held_out: Tensor) -> None:
         self.model, self.text, self.held_out = model, text, held_out
-        self.size = len(text)
+        self.answers = [Answer((), tuple(window), 0.0) for window in text.tolist()]
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """Over all tokens of some windows."""

@@ -11,7 +11,8 @@ import yaml
 
 from draftwise.cli import main
 from draftwise.errors import UserError
-from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Training, read
+from draftwise.train.reading import read
+from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Training
 
 Options = Callable[..., dict[str, Any]]
 

@@ -16,12 +16,14 @@ from draftwise.heads.eagle import new_eagle
 from draftwise.heads.medusa import new_medusa
 from draftwise.models import load_model, load_tokenizer
 from draftwise.scorers import features
-from draftwise.train import examples, losses, settings, steps, texts
+from draftwise.train import examples, losses, steps, texts
 from draftwise.train.classifier import DiscoTask, weighted
+from draftwise.train.drafter import Distillation
 from draftwise.train.eagle import EagleTask, frequent
 from draftwise.train.folder import Material
 from draftwise.train.medusa import MedusaTask
-from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, Run
+from draftwise.train.reading import defaults
+from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Run
 from draftwise.train.texts import Answer
 from draftwise.types import Signals
 from tests.tiny import VOCAB, model
@@ -61,6 +63,17 @@ def test_the_rate_rises_and_falls() -> None:
     assert rates[:10] == pytest.approx([(s + 1) / 11 for s in range(10)])
     assert rates[10] == 1.0 and rates[10:] == sorted(rates[10:], reverse=True) and 0 < rates[-1] < 0.001
     assert steps.schedule(0, 5, 0.0) == 1.0
+
+
+def test_a_batch_in_pieces_has_the_same_loss(options: Options) -> None:
+    parts = steps.pieces(ANSWERS, [2, 0, 1], 2)
+    assert [part for _, part in parts] == [[1, 0], [2]] or [part for _, part in parts] == [[0, 1], [2]]
+    assert [share for share, _ in parts] == pytest.approx([0.5, 0.5])  # seven tokens each
+    assert steps.pieces(ANSWERS, [2, 0, 1], 1) == [(1.0, [2, 0, 1])]
+    task = Distillation(model("llama", seed=1), material(model("llama", seed=0)), "kl")
+    rng = torch.Generator()
+    whole = float(task.loss([2, 0, 1], rng).detach())
+    assert sum(share * float(task.loss(part, rng).detach()) for share, part in parts) == pytest.approx(whole)
 
 
 # -- losses ----------------------------------------------------------------------------------------------
@@ -132,7 +145,7 @@ def test_what_is_stored_is_what_was_trained(options: Options, hidden: int) -> No
     target, drafter = model("llama", seed=0), model("llama", seed=1)
     found = examples.drafted(ANSWERS, target, drafter, "agree", seed=4, batch=2, tell=silent)
     torch.manual_seed(1)
-    task = DiscoTask(ClassifierRun(**options(hidden=hidden)), found, found)
+    task = DiscoTask(ClassifierRun(**options(hidden=hidden)), ANSWERS, found, found)
     scorer = task.scorer("")
     with torch.no_grad():
         wanted = task._odds(found).sigmoid().tolist()
@@ -241,7 +254,7 @@ def test_one_domain_or_all(options: Options) -> None:
     assert len(few + held) == 9
 
 
-@pytest.mark.parametrize("kind", [DrafterRun, EagleRun, MedusaRun, ClassifierRun])
+@pytest.mark.parametrize("kind", [DrafterRun, EagleRun, MedusaRun, ClassifierRun, RouterRun])
 def test_every_option_has_a_line_of_help(kind: type[Run]) -> None:
-    for name, (_, said) in settings.defaults(kind).items():
+    for name, (_, said) in defaults(kind).items():
         assert said.endswith((".", "off", "all.")) and len(said) > 10, name

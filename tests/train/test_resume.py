@@ -25,7 +25,7 @@ VERBS: dict[str, Any] = {
     "disco": (classifier.train, ClassifierRun, {}),
     "specdecpp": (classifier.train, ClassifierRun, {"kind": "specdecpp", "labels": "chance"}),
     "eagle": (eagle.train, EagleRun, {}),
-    "medusa": (medusa.train, MedusaRun, {"heads": 2}),
+    "medusa": (medusa.train, MedusaRun, {"heads": 2, "pieces": 2}),
 }
 
 

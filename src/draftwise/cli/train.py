@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from draftwise.train.reading import defaults, read
 from draftwise.train.settings import (
     ClassifierRun,
     DrafterRun,
@@ -20,8 +21,6 @@ from draftwise.train.settings import (
     MedusaRun,
     RouterRun,
     Run,
-    defaults,
-    read,
 )
 
 from . import show

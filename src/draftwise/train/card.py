@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from .folder import Material
-from .settings import Run, plain
+from .reading import plain
+from .settings import Run
 
 WHAT = {
     "drafter": "A drafter: a small language model that guesses what the target writes.",

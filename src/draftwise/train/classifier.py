@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +41,10 @@ class DiscoTask:
     A hidden layer of width 0 is logistic regression.
     """
 
-    def __init__(self, run: ClassifierRun, learnt: list[Drafted], held: list[Drafted]) -> None:
-        self.learnt, self.held, self.weight = learnt, held, run.weight
-        self.size = len(learnt)
+    def __init__(
+        self, run: ClassifierRun, answers: Sequence[Answer], learnt: list[Drafted], held: list[Drafted]
+    ) -> None:
+        self.answers, self.learnt, self.held, self.weight = answers, learnt, held, run.weight
         every = torch.cat([one.features for one in learnt])
         self.mean, self.scale = every.mean(0), every.std(0).clamp(min=1e-6)
         body: list[nn.Module] = [nn.Linear(INPUTS, run.hidden), nn.ReLU()] if run.hidden else []
@@ -73,6 +74,9 @@ class DiscoTask:
     def _odds(self, some: Sequence[Drafted]) -> Tensor:
         odds: Tensor = self.model((torch.cat([one.features for one in some]) - self.mean) / self.scale)
         return odds[:, 0]
+
+
+Pair: TypeAlias = tuple[Answer, Drafted]
 
 
 class Head(nn.Module):
@@ -105,7 +109,7 @@ class SpecDecPlusTask:
     def __init__(self, run: ClassifierRun, drafter: Any, learnt: Sequence[Any], held: Sequence[Any]) -> None:
         self.learnt, self.held, self.run = learnt, held, run
         self.drafter, self.states = drafter, States(drafter)
-        self.size, self.weight = len(learnt), run.weight
+        self.answers, self.weight = [answer for answer, _ in learnt], run.weight
         width = int(drafter.get_output_embeddings().weight.shape[1])
         self.model = Head(width, run.blocks, shared=run.shared).to(drafter.device)
 
@@ -128,7 +132,7 @@ class SpecDecPlusTask:
         out, bias = model.out.weight.detach().numpy(), model.out.bias.detach().numpy()
         return SpecDecPlus(blocks, out, bias, model.repeat, drafter)
 
-    def _odds(self, some: Sequence[tuple[Answer, Drafted]], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _odds(self, some: Sequence[Pair], rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Log-odds and chances of acceptance, both of shape (drafted tokens)."""
         texts, ours = [], []
         for answer, drafts in some:
@@ -194,7 +198,7 @@ def _task(
     with torch.random.fork_rng():
         torch.manual_seed(run.seed)
         if run.kind == "disco":
-            return DiscoTask(run, learnt, held)
+            return DiscoTask(run, material.answers, learnt, held)
         pairs = (zip(a, b, strict=True) for a, b in ((material.answers, learnt), (material.held_out, held)))
         return SpecDecPlusTask(run, drafter, *(list(pair) for pair in pairs))
 

@@ -26,12 +26,12 @@ class Distillation:
 
     def __init__(self, drafter: Any, material: Material, loss: str) -> None:
         self.model, self.material, self.kind = drafter, material, loss
-        self.size = len(material.answers)
+        self.answers = material.answers
         self.device = drafter.device
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """The mean over the answers' tokens."""
-        q, p, tokens = self._rows([self.material.answers[i] for i in examples], teach=self.kind != "ce")
+        q, p, tokens = self._rows([self.answers[i] for i in examples], teach=self.kind != "ce")
         return distance(self.kind, q, p, tokens)
 
     def measure(self) -> dict[str, float]:

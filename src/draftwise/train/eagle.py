@@ -31,11 +31,11 @@ class EagleTask:
 
     def __init__(self, run: EagleRun, head: Eagle, material: Material) -> None:
         self.run, self.model, self.material = run, head, material
-        self.size = len(material.answers)
+        self.answers = material.answers
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """Over all steps and the tokens of some answers."""
-        seen = self._read([self.material.answers[i] for i in examples])
+        seen = self._read([self.answers[i] for i in examples])
         noise = torch.rand(seen.features.shape, generator=rng).to(seen.features) - 0.5
         parts = []
         for depth, states in enumerate(self._unrolled(seen, seen.features + 2 * self.run.noise * noise)):

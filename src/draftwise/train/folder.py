@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .settings import Run, Training, plain
+from .reading import plain
+from .settings import Run, Training
 from .steps import in_half
 from .texts import Answer, Tell, answers, encoded, prompts
 

@@ -26,11 +26,11 @@ class MedusaTask:
 
     def __init__(self, run: MedusaRun, heads: Medusa, material: Material) -> None:
         self.run, self.model, self.material = run, heads, material
-        self.size = len(material.answers)
+        self.answers = material.answers
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """Over all heads and the tokens of some answers."""
-        guesses = self._guesses([self.material.answers[i] for i in examples])
+        guesses = self._guesses([self.answers[i] for i in examples])
         weights = [self.run.fading**k for k in range(len(guesses))]
         losses = [w * distance(self.run.loss, *rows) for w, rows in zip(weights, guesses, strict=True)]
         return torch.stack(losses).sum() / sum(weights)

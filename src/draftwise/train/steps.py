@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from math import ceil, cos, isfinite, pi
 from pathlib import Path
@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from . import checkpoints
 from .settings import Training
-
-Tell = Callable[[str, int, int], None]
+from .texts import Answer, Tell
 
 
 class Task(Protocol):
@@ -27,12 +26,12 @@ class Task(Protocol):
         ...
 
     @property
-    def size(self) -> int:
-        """Examples to train on."""
+    def answers(self) -> Sequence[Answer]:
+        """What is learnt from: the examples."""
         ...
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """The mean loss of some examples."""
+        """The mean loss over the tokens of some examples."""
         ...
 
     def measure(self) -> dict[str, float]:
@@ -79,17 +78,21 @@ def _step(
     rng = torch.Generator().manual_seed(_number(run.seed, "step", step))
     # What draws from PyTorch's own generator, such as dropout, must not depend on where a run began.
     devices = [] if accelerator.device.type == "cpu" else [accelerator.device]
-    with torch.random.fork_rng(devices), accelerator.autocast():
+    total = 0.0
+    with torch.random.fork_rng(devices):
         torch.manual_seed(_number(run.seed, "dropout", step))
-        loss = task.loss(examples(task.size, run.batch, run.seed, step), rng)
-    value = float(loss.detach())
-    if not isfinite(value):
-        raise UserError(f"the loss is {value} at step {step + 1}: lower --rate (now {run.rate:g})")
-    accelerator.backward(loss)
+        chosen = examples(len(task.answers), run.batch, run.seed, step)
+        for share, some in pieces(task.answers, chosen, run.pieces):
+            with accelerator.autocast():
+                loss = share * task.loss(some, rng)
+            total += float(loss.detach())
+            if not isfinite(total):
+                raise UserError(f"the loss is {total} at step {step + 1}: lower --rate (now {run.rate:g})")
+            accelerator.backward(loss)
     accelerator.clip_grad_norm_(parameters, run.clip)
     optimizer.step()
     optimizer.zero_grad()
-    return value
+    return total
 
 
 @torch.no_grad()
@@ -108,6 +111,16 @@ def examples(size: int, batch: int, seed: int, step: int) -> list[int]:
     order = torch.randperm(size, generator=torch.Generator().manual_seed(_number(seed, "order", turn)))
     found: list[int] = order[place * batch : (place + 1) * batch].tolist()
     return found
+
+
+def pieces(answers: Sequence[Answer], chosen: Sequence[int], n: int) -> list[tuple[float, list[int]]]:
+    """A batch in `n` parts of texts of like length, each with its share of the tokens: less is padded."""
+    if n > 1:
+        chosen = sorted(chosen, key=lambda i: (len(answers[i].text), i))
+    size = ceil(len(chosen) / n)
+    parts = [list(chosen[at : at + size]) for at in range(0, len(chosen), size)]
+    tokens = [sum(len(answers[i].tokens) for i in part) for part in parts]
+    return [(count / sum(tokens), part) for count, part in zip(tokens, parts, strict=True)]
 
 
 def schedule(step: int, steps: int, warmup: float) -> float:
