@@ -249,4 +249,7 @@ def size_class(batch: int) -> int:
 
 def nearest(costs: Sequence[PassCost], at: int) -> PassCost:
     """The costs of this class, or of the nearest one that is known."""
-    return min((c for c in costs if c.known), key=lambda c: abs(costs.index(c) - at), default=costs[at])
+    if costs[at].known:
+        return costs[at]
+    known = [k for k, cost in enumerate(costs) if cost.known]
+    return costs[min(known, key=lambda k: abs(k - at), default=at)]

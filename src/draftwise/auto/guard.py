@@ -40,10 +40,8 @@ class Guard:
             return False
         self.looked += 1
         if self.looked > PROBE * batch and not 1.0 / ODD < load < ODD:
-            self.looked, self.pause = (
-                0,
-                2 * batch**0.5 - 2 / batch**0.5,
-            )  # a whole pass of the batch, wherever it begins
+            whole = 2 * batch - 2  # rounds that hold a pass of the batch, wherever it begins
+            self.looked, self.pause = 0, whole / batch**0.5
             return False
         return True
 

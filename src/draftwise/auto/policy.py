@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import accumulate
 from math import isfinite
+from operator import attrgetter
 from random import Random
 
 from ..learners.learner import LEARNED
@@ -17,6 +20,7 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 # A lookup's context is the first of these that holds its match.
 MATCHES = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0)
 CONTEXTS = len(MATCHES) + 1
+GAIN = attrgetter("gain")
 TRUSTED = 40.0  # tested tokens from which a drafter's own confidence may stop it
 
 
@@ -104,8 +108,8 @@ class AutoPolicy:
 
     def price(self, batch: int) -> float:
         """Tokens that a second is worth: as they come of late, and never fewer than plain decoding writes."""
-        alone = nearest(self.passes, size_class(batch))(batch)
-        return max(self.rate, batch / alone) if alone else self.rate
+        rate, alone = self.rate, nearest(self.passes, size_class(batch))(batch)
+        return max(rate, batch / alone) if alone else rate
 
     # -- choosing ------------------------------------------------------------------------------------
 
@@ -113,7 +117,7 @@ class AutoPolicy:
         """The arm of the highest worth at this round's hints."""
         place = self._place(context)
         worths, batch = self.worths(context, place), context.batch_size
-        best = max(worths, key=lambda worth: worth.gain, default=None)
+        best = max(worths, key=GAIN, default=None)
         pays = best is not None and best.gain > 0.0
         stands = not pays or self.guard.stands(self.load.factor, batch)
         if best is None or not (pays and stands):
@@ -128,22 +132,22 @@ class AutoPolicy:
 
     def worths(self, context: Context, place: Place) -> list[Worth]:
         """What every drafter in use is worth in this round, at its best length."""
-        batch = context.batch_size
+        batch, request, unavailable = context.batch_size, context.request, context.unavailable
         passes, rate = nearest(self.passes, size_class(batch)), self.price(batch)
         extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
-        rounds = self._rounds_left(context)
         found = []
         for i, name in enumerate(self.drafters):
             where = place.contexts[i]
             unknown = not where if self.looks_up[i] else not self.skills[i].seen
-            if unknown or name in context.unavailable:
+            if unknown or name in unavailable:
                 continue  # no match, or a model of which nothing is known yet: `Watch` will see to it
-            curve = self.skills[i].survival(context.request, where)
+            curve = self.skills[i].survival(request, where)
             start, each = self.drafting[i].price(batch)
             if start != start:  # whose price is not known yet drafts one token
                 start, each, curve = 0.0, 0.0, curve[:1]
             if not self.looks_up[i]:
-                start += self.drafting[i].reading.each * max(0, context.length - place.read[i]) / rounds
+                unread = max(0, context.length - place.read[i])
+                start += self.drafting[i].reading.each * unread / self._rounds_left(context)
             found.append(self._best(i, curve[:room], (start, each), extra, rate))
         return found
 
@@ -157,18 +161,16 @@ class AutoPolicy:
     ) -> Worth:
         """The best length of one drafter: its chances, its price, and what the pass costs more."""
         start, each = price
-        best, most = (0, 0.0, 0.0, -1.0), len(survival)
-        tokens, at = 0.0, 0
+        sums, most = [0.0, *accumulate(survival)], len(survival)
+        best, highest = 0, -1.0
         for length in LENGTHS:
-            tokens += sum(survival[at:length])
-            at = length
-            seconds = start + each * length + extra[length]
-            gain = tokens - rate * seconds
-            if gain > best[3]:
-                best = (length, tokens, seconds, gain)
+            tokens = sums[length] if length < most else sums[-1]
+            gain = tokens - rate * (start + each * length + extra[length])
+            if gain > highest:
+                best, highest = length, gain
             if length >= most:
                 break
-        return Worth(i, *best)
+        return Worth(i, best, sums[min(best, most)], start + each * best + extra[best], highest)
 
     def may_pay(self, i: int, batch: int) -> bool:
         """Whether one token of this drafter may be worth its price, for all that is known."""
@@ -179,27 +181,28 @@ class AutoPolicy:
         """Draft on while the chance that one more token is accepted as well is above its price."""
         if self.looks_up[i]:
             return NEVER
-        if self.calibrations[i].seen < TRUSTED:
-            return Stop(
-                "gain", 0.0, self.calibrations[i]
-            )  # never, but its confidence is read and learnt from
+        calibration = self.calibrations[i]
+        if calibration.seen < TRUSTED:
+            return Stop("gain", 0.0, calibration)  # never, but its confidence is read and learnt from
         extra = nearest(self.passes, size_class(batch)).extra
         _, each = self.drafting[i].price(batch)
         price = self.price(batch) * (each + (extra[-1] if extra else 0.0) / LENGTHS[-1])
-        return Stop("gain", min(price / self.skills[i].level, 0.9), self.calibrations[i])
+        return Stop("gain", min(price / self.skills[i].level, 0.9), calibration)
 
     def _place(self, context: Context) -> Place:
         place = self.places.get(context.request)
         if place is None:
             place = self.places[context.request] = Place([0] * len(self.drafters), [0] * len(self.drafters))
         hints = context.hints
-        match = [
+        contexts = [
             _match(hints.get(name, 0.0)) if up else 0
             for name, up in zip(self.drafters, self.looks_up, strict=True)
         ]
-        best = max(match, default=0)
-        place.best = best
-        place.contexts = [m if up else best for m, up in zip(match, self.looks_up, strict=True)]
+        place.best = best = max(contexts, default=0)
+        for i, up in enumerate(self.looks_up):
+            if not up:
+                contexts[i] = best
+        place.contexts = contexts
         return place
 
     def _rounds_left(self, context: Context) -> float:
@@ -250,4 +253,4 @@ class AutoPolicy:
 
 def _match(hint: float) -> int:
     """The context of a match: 0 for none."""
-    return next((i for i, most in enumerate(MATCHES) if hint <= most), len(MATCHES))
+    return bisect_left(MATCHES, hint)

@@ -34,6 +34,8 @@ class Skill:
     tested: list[list[float]] = field(default_factory=list, metadata=LEARNED)
     accepted: list[list[float]] = field(default_factory=list, metadata=LEARNED)
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
+    whole: tuple[float, float] | None = None  # sums and anchors, until something new is learnt
+    anchors: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         zeros = [[0.0] * self.longest for _ in range(self.contexts)]
@@ -43,12 +45,19 @@ class Skill:
     @property
     def seen(self) -> float:
         """How many tokens were tested of late, in all contexts."""
-        return sum(sum(row) for row in self.tested)
+        return self._sums()[0]
 
     @property
     def level(self) -> float:
         """The chance of a token, all contexts and places together."""
-        return (sum(map(sum, self.accepted)) + 1.0) / (self.seen + 2.0)
+        tested, accepted = self._sums()
+        return (accepted + 1.0) / (tested + 2.0)
+
+    def _sums(self) -> tuple[float, float]:
+        """Tokens tested and accepted of late, in all contexts."""
+        if self.whole is None:
+            self.whole = (sum(map(sum, self.tested)), sum(map(sum, self.accepted)))
+        return self.whole
 
     @property
     def hope(self) -> float:
@@ -58,6 +67,8 @@ class Skill:
 
     def learn(self, request: int, context: int, accepts: Sequence[float]) -> None:
         """A draft in this context had these chances to be accepted, one token after the other."""
+        self.anchors.pop(context, None)
+        self.whole = None
         mine = self.own.setdefault(request, {})
         if context not in mine:
             mine[context] = ([0.0] * self.longest, [0.0] * self.longest)
@@ -69,14 +80,21 @@ class Skill:
         """The chances that the first 1, 2, ... tokens are accepted, as far as they are above `least`."""
         tested, accepted = self.tested[context], self.accepted[context]
         lean, own_lean, least = self.lean, self.own_lean, self.least
-        anchor = lean * (sum(accepted) + 1.0) / (sum(tested) + 2.0)
+        anchor = self.anchors.get(context)
+        if anchor is None:
+            anchor = self.anchors[context] = lean * (sum(accepted) + 1.0) / (sum(tested) + 2.0)
         mine = self.own.get(request, NOTHING).get(context)
-        curve, alive = [], 1.0
-        for k, (t, a) in enumerate(zip(tested, accepted, strict=True)):
-            chance = (a + anchor) / (t + lean)
-            if mine is not None:
-                chance = (mine[1][k] + own_lean * chance) / (mine[0][k] + own_lean)
-            alive *= chance
+        curve: list[float] = []
+        alive = 1.0
+        if mine is None:
+            for t, a in zip(tested, accepted, strict=True):
+                alive *= (a + anchor) / (t + lean)
+                if alive < least:
+                    break
+                curve.append(alive)
+            return curve
+        for t, a, mine_t, mine_a in zip(tested, accepted, *mine, strict=True):
+            alive *= (mine_a + own_lean * (a + anchor) / (t + lean)) / (mine_t + own_lean)
             if alive < least:
                 break
             curve.append(alive)

@@ -70,11 +70,16 @@ class Watch:
     total: float = 0.0
     waits: list[int] = field(default_factory=list)
     models: list[int] = field(default_factory=list)
+    lookups: list[int] = field(default_factory=list)
+    number: dict[str, int] = field(default_factory=dict)
+    arms: list[Arm] = field(default_factory=list)
     turns: int = 0
     met: bool = False
 
     def __post_init__(self) -> None:
+        self.arms = [Arm(name, LONGEST) for name in self.policy.drafters]
         self.waits = [0] * len(self.policy.drafters)
+        self.number = {name: i for i, name in enumerate(self.policy.drafters)}
 
     def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
         """The played arms' outcomes, and windows of every draft that is settled."""
@@ -82,6 +87,7 @@ class Watch:
             self.met = True
             self.policy.looks_up = tuple(not graders.grades_itself(name) for name in self.policy.drafters)
             self.models = [i for i, up in enumerate(self.policy.looks_up) if not up]
+            self.lookups = [i for i, up in enumerate(self.policy.looks_up) if up]
         self.total += sum(seen.outcome.seconds for seen in batch if seen.outcome.spent)
         self._price(batch)
         found = [self._follow(seen, graders) for seen in batch]
@@ -100,15 +106,18 @@ class Watch:
     def _price(self, batch: Sequence[Seen]) -> None:
         """What each call of a drafter cost, and for whom it was."""
         policy = self.policy
-        for i, name in enumerate(policy.drafters):
-            mine = [s for s in batch if s.outcome.spent and policy.arms[s.outcome.arm].drafter == name]
-            if not mine:
-                continue
-            pending = 0
-            for s in mine if not policy.looks_up[i] else ():
-                pending += len(s.request.tokens) - len(s.tokens) - policy.places[s.request.id].read[i]
+        calls: dict[str, list[Seen]] = {}
+        for seen in batch:
+            arm = policy.arms[seen.outcome.arm]
+            if arm.length and seen.outcome.spent:
+                calls.setdefault(arm.drafter, []).append(seen)
+        for name, mine in calls.items():
+            i, pending = self.number[name], 0
+            for seen in mine if not policy.looks_up[i] else ():
+                read = policy.places[seen.request.id].read[i]
+                pending += len(seen.request.tokens) - len(seen.tokens) - read
             seconds = sum(s.outcome.spent.draft for s in mine if s.outcome.spent) / policy.load.factor
-            longest = max(s.outcome.drafted for s in mine)
+            longest = max(seen.outcome.drafted for seen in mine)
             policy.drafting[i].drafted(longest, pending, seconds, mates=len(mine), batch=len(batch))
 
     def _broke(self, graders: Graders) -> bool:
@@ -125,13 +134,13 @@ class Watch:
         settled: list[Window] = []
         arm, player = policy.arms[seen.decision.arm], -1
         if arm.length:
-            player = policy.drafters.index(arm.drafter)
+            player = self.number[arm.drafter]
             self._played(player, start, seen, notes, settled)
-        for i, up in enumerate(policy.looks_up):
-            if up and i != player and place.contexts[i] and not self._broke(graders):
+        for i in self.lookups:
+            if i != player and place.contexts[i] and not self._broke(graders):
                 self._guess(i, place.contexts[i], seen, start, graders, notes)
         notes.rounds.append((start, place.best))
-        if not request.sampling.greedy and not all(policy.looks_up):
+        if self.models and not request.sampling.greedy:
             notes.probs += [seen.scores.chance(n, t) for n, t in zip(seen.nodes, seen.tokens, strict=True)]
         still = []
         for held in notes.held:
@@ -163,7 +172,7 @@ class Watch:
         """What this lookup would have drafted where the round began."""
         name = self.policy.drafters[i]
         if name not in seen.request.out:
-            draft = graders.guess(name, seen.request, start, Arm(name, LONGEST))
+            draft = graders.guess(name, seen.request, start, self.arms[i])
             if draft is not None:
                 notes.held.append(Held(i, context, draft, LONGEST))
 
