@@ -154,6 +154,14 @@ def test_what_is_stored_is_what_was_trained(options: Options, hidden: int) -> No
     assert [scorer.score(now) for now in known] == pytest.approx(wanted, abs=2e-3)
 
 
+def test_yes_is_said_where_acceptance_is_as_likely_as_not() -> None:
+    true = torch.tensor([1.0, 1.0, 0.0, 0.0])
+    found = examples.scores(torch.tensor([0.9, 0.4, 0.6, 0.1]), true)
+    assert found == {"f1": pytest.approx(0.5), "accuracy": 0.5}
+    found = examples.scores(torch.tensor([0.9, 0.4, 0.2, 0.1]), true, weight=3.0)
+    assert found == {"f1": 1.0, "accuracy": 1.0}
+
+
 # -- heads -----------------------------------------------------------------------------------------------
 
 

@@ -57,7 +57,8 @@ class DiscoTask:
 
     def measure(self) -> dict[str, float]:
         """F1 and accuracy on answers held out."""
-        return scores(self._odds(self.held).sigmoid(), torch.cat([one.accepted for one in self.held]))
+        accepted = torch.cat([one.accepted for one in self.held])
+        return scores(self._odds(self.held).sigmoid(), accepted, weight=self.weight)
 
     def scorer(self, drafter: str) -> Scorer:
         """The classifier as it is stored, with the scaling of its inputs folded into the first layer."""
@@ -122,7 +123,7 @@ class SpecDecPlusTask:
         rng = torch.Generator().manual_seed(self.run.seed)
         parts = [self._odds(self.held[at : at + 16], rng) for at in range(0, len(self.held), 16)]
         odds, accepted = (torch.cat(part) for part in zip(*parts, strict=True))
-        return scores(odds.sigmoid(), accepted)
+        return scores(odds.sigmoid(), accepted, weight=self.weight)
 
     def scorer(self, drafter: str) -> Scorer:
         """The head as it is stored."""

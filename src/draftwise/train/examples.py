@@ -84,9 +84,13 @@ def _labels(labels: str, q: Tensor, p: Tensor, rng: torch.Generator) -> tuple[Te
     return tokens, (p.gather(1, chosen) / q.gather(1, chosen).clamp(min=1e-30)).clamp(max=1.0)[:, 0]
 
 
-def scores(chances: Tensor, accepted: Tensor) -> dict[str, float]:
-    """F1 of the answer "accepted" at a chance of one half, and the share that is right."""
-    said, true = chances >= 0.5, accepted >= 0.5
+def scores(chances: Tensor, accepted: Tensor, *, weight: float = 1.0) -> dict[str, float]:
+    """F1 of the answer "accepted", and the share that is right.
+
+    The answer is yes where acceptance is as likely as not: for one who has learnt with rejections weighing
+    `weight`, that is a chance of 1 / (1 + weight).
+    """
+    said, true = chances * (1.0 + weight) >= 1.0, accepted >= 0.5
     hits = float((said & true).sum())
     wrong = float((said ^ true).sum())
     return {"f1": 2 * hits / max(2 * hits + wrong, 1.0), "accuracy": 1.0 - wrong / max(len(true), 1)}
