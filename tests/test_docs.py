@@ -49,7 +49,7 @@ def test_commands_and_options_exist(page: Path) -> None:
         source = (ROOT / script).read_text()
         for option in re.findall(r"--[a-z][a-z-]+", rest):
             assert f'"{option}"' in source, f"{page.name}: {script} {option}"
-    text = re.sub(r"`python [^`]*`|^.*\bvllm serve\b.*$", "", text, flags=re.M)  # options of others
+    text = re.sub(r"`python [^`]*`|^.*\bvllm(?: serve|\.entrypoints)\b.*$", "", text, flags=re.M)  # options of others
     for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
         assert option in known, f"{page.name}: {option}"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import draftwise
 from draftwise.errors import UserError
@@ -49,7 +50,7 @@ def build(told: dict[str, Any], **options: Any) -> Any:
     proposer = getattr(vllm, name)(
         config(resolve("zoo:target"), most=told["num_speculative_tokens"], **options)
     )
-    proposer.load_model(SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device="cpu")])))
+    proposer.load_model(SimpleNamespace(parameters=lambda: iter([torch.zeros(1)])))
     return proposer
 
 

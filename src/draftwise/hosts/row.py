@@ -14,6 +14,14 @@ from ..types import Decision, Draft, Seconds
 
 
 @dataclass(frozen=True, slots=True)
+class Engine:
+    """What drafters are checked against: the size of the target's vocabulary and of its window."""
+
+    vocab_size: int
+    max_length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One request as it stands after an engine's step, by a `key` that the engine knows it by.
 

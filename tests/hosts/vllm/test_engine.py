@@ -227,7 +227,7 @@ def test_sampled_pairs_of_tokens_have_the_targets_law(served: Any, plain: Plain)
     from scipy.stats import chi2
 
     prompt = max((p for p in plain.prompts if len(p) < 80), key=len)
-    n, top = 1000, 0.5
+    n, top = 500, 0.5
     law = pairs(prompt, top)
     assert sum(law.values()) > 0.98
     ((likeliest, _),) = law.most_common(1)

@@ -13,17 +13,18 @@ from ...catalogue import default
 from ...statefile import StateFile, usable
 from ..follow import Follower
 from .options import Options
-from .report import path_of
+from .report import path_of, sweep
 
-EVERY = 30.0  # seconds between two savings while texts end
+EVERY = 30.0  # seconds between two savings while texts end; 1 where none is left, as before a shutdown
 OFTEN = 1.0  # seconds between two reports of the totals
 
 
 class Keeper:
     """Saves what the policy learns, and reports who drafted what.
 
-    Saved now and then after texts have ended, and when the engine shuts down; the totals go to a small file
-    that vLLM's front process reads (`report`).
+    Saved when texts have ended: now and then, when there is nothing left to do, and when the engine shuts
+    down in peace, which vLLM's server does not always wait for. The totals go to a small file that vLLM's
+    front process reads (`report`).
     """
 
     def __init__(self, follower: Follower, state: StateFile | None, report: Path) -> None:
@@ -32,6 +33,7 @@ class Keeper:
         self._open = 0
         if state is not None:
             state.load()
+        sweep(report.parent)
 
     @classmethod
     def of(cls, owner: Any, follower: Follower, options: Options, config: Any) -> Keeper:
@@ -56,7 +58,8 @@ class Keeper:
         if now - self._reported >= OFTEN or not open:
             self._reported = now
             self.tell()
-        if open < self._open and now - self._saved >= EVERY and self.state is not None:
+        due = now - self._saved >= (EVERY if open else OFTEN)
+        if open < self._open and due and self.state is not None:
             self._saved = now
             self.state.keep()
         self._open = open

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
+from logging import getLogger
 from typing import Any
 
 from ...build import build_drafters
@@ -12,19 +12,12 @@ from ...catalogue import default, method
 from ...errors import UserError
 from ...models import load_tokenizer
 from ..follow import Follower
-from ..row import Row
+from ..row import Engine, Row
 from .identity import ByText
 from .keep import Keeper
+from .mend import mend
 from .options import Options
 from .runner import Probabilities, Step, attach
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What drafters are checked against: the size of the target's vocabulary and of its window."""
-
-    vocab_size: int
-    max_length: int
 
 
 class Proposer:
@@ -55,8 +48,11 @@ class Proposer:
 
     def load_model(self, target: Any) -> None:
         """Build the drafters and the policy, once vLLM has loaded the target; on the first rank only."""
+        weight = next(target.parameters())
+        if weight.device.type == "cpu" and (mended := mend(weight)):
+            getLogger("vllm.draftwise").warning("put right for this process: vLLM's %s", ", ".join(mended))
         if _first_rank():
-            self.follower = self.follow(self.options, device=str(next(target.parameters()).device))
+            self.follower = self.follow(self.options, device=str(weight.device))
             self._keeper = Keeper.of(self, self.follower, self.options, self.config)
 
     def follow(self, options: Options, *, device: str = "cpu") -> Follower:

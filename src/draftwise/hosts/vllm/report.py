@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from time import time
 from typing import Any
+
+WEEK = 7 * 24 * 3600.0
 
 
 def path_of(instance: str, replica: int) -> Path:
@@ -32,3 +36,11 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return told
+
+
+def sweep(folder: Path) -> None:
+    """Remove the totals of engines that were killed, a week after their last word."""
+    for path in folder.glob("vllm-*.json"):
+        with suppress(FileNotFoundError):
+            if time() - path.stat().st_mtime > WEEK:
+                path.unlink()

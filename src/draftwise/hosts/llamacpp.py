@@ -1,0 +1,55 @@
+"""Draftwise inside llama-cpp-python: `Llama(..., draft_model=llama_drafts(...))`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..build import build_drafters
+from ..catalogue import default, method
+from .follow import Follower
+from .row import Engine, Row
+
+Ids = NDArray[np.intc]
+ROOM = 1 << 20  # llama-cpp-python keeps its budget to itself
+
+
+def llama_drafts(
+    *,
+    vocab_size: int,
+    drafters: Sequence[Any] = ("ngram", "suffix"),
+    policy: str = "",
+    tokenizer: Any = None,
+    seed: int = 0,
+) -> Callable[..., Ids]:
+    """A `draft_model` for llama-cpp-python: each call drafts as the policy decides, the text stays its own.
+
+    Keep the returned function for many calls: what the policy learnt stays. Drafters are names or loaded
+    models; `tokenizer` (Transformers') is only needed to check a model given by name. llama-cpp-python tells
+    nothing but the tokens so far: a text that goes on from the last one is the same, any other a new one.
+
+    Raises:
+        UserError: an unknown name, or a policy that drafts trees.
+    """
+    engine: Any = Engine(vocab_size, ROOM)
+    load = {"dtype": "auto", "device": "cpu", "trust_remote_code": False}
+    team = build_drafters(drafters, engine, tokenizer, "the llama.cpp model", pack=True, **load)
+    follower = Follower(team, method(policy or default(team), list(team)), vocab_size=vocab_size, seed=seed)
+    known = np.empty(0, dtype=np.intc)
+    number = 0
+
+    def draft(input_ids: Ids, /, **options: Any) -> Ids:
+        nonlocal known, number
+        before = len(known)
+        if not 0 < before < len(input_ids) or not np.array_equal(input_ids[:before], known):
+            before, number = len(input_ids) - 1, number + 1
+        known = np.array(input_ids, dtype=np.intc)
+        new = known[before:].tolist()
+        row = Row(number, len(known), new, lambda start: known[start:].tolist(), before, ROOM)
+        (made,) = follower.step([row])
+        return np.array(made, dtype=np.intc)
+
+    return draft

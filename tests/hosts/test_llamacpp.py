@@ -1,0 +1,47 @@
+"""Drafts for llama-cpp-python, which calls with all tokens so far and verifies by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwise.errors import UserError
+from draftwise.hosts.llamacpp import llama_drafts
+
+
+def circle(text: Sequence[int]) -> int:
+    """The target: twelve tokens, round and round."""
+    return (text[-1] + 1) % 12
+
+
+def generate(draft: Callable[..., Any], prompt: Sequence[int], count: int) -> tuple[list[int], int]:
+    """As llama-cpp-python does it: verify the draft token by token, then ask for another."""
+    text, passes, guesses = list(prompt), 0, list[int]()
+    while len(text) < len(prompt) + count:
+        passes += 1
+        for guess in [*guesses, -1]:
+            text.append(circle(text))
+            if text[-1] != guess:
+                break
+        asked = np.array(text, dtype=np.intc)
+        told = draft(asked)
+        assert told.dtype == np.intc
+        guesses = told.tolist()
+    return text[len(prompt) : len(prompt) + count], passes
+
+
+@pytest.mark.parametrize("policy", ["static-4?drafter=ngram", "random", "hedgespec", "auto"])
+def test_the_text_is_the_same_in_fewer_passes(policy: str) -> None:
+    draft = llama_drafts(vocab_size=12, policy=policy)
+    for prompt in ([3, 4], [7], [3, 4]):
+        text, passes = generate(draft, prompt, 60)
+        assert text == [(prompt[-1] + 1 + k) % 12 for k in range(60)]
+        assert passes < 60 or policy == "auto"  # which sees that passes of this target cost nothing
+
+
+def test_policies_that_draft_trees_are_refused() -> None:
+    with pytest.raises(UserError, match="trees"):
+        llama_drafts(vocab_size=12, policy="draft-all")
