@@ -86,3 +86,15 @@ def test_lookups_are_known_by_name_and_options() -> None:
 def test_an_unknown_model_is_the_users_error() -> None:
     with pytest.raises(UserError, match="zoo:nothing"):
         model_fingerprint("zoo:nothing")
+
+
+def test_a_head_that_was_trained_on_is_another_one(tmp_path: Path) -> None:
+    from draftwise.heads.medusa import new_medusa
+
+    heads, name = new_medusa(tiny.model("llama"), heads=1, tied=True), f"medusa:{tmp_path}?width=2"
+    heads.save(tmp_path)
+    before = drafter_fingerprint(name)
+    assert before == drafter_fingerprint(name) != drafter_fingerprint(f"medusa:{tmp_path}")
+    torch.nn.init.normal_(heads.medusa_head[0][0].linear.weight)  # type: ignore[index]
+    heads.save(tmp_path)
+    assert drafter_fingerprint(name) != before

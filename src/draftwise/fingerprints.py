@@ -12,11 +12,12 @@ from .roles import Drafter
 
 SAMPLES, BYTES = 64, 64  # places in a file of weights, and bytes read at each
 HEADER = 1 << 20  # of a Safetensors header, which names every tensor with its shape
+HEADS = ("eagle", "medusa")  # drafters whose path is a folder of weights
 VALUES = 8  # of each parameter of a model in memory
 
 
 def drafter_fingerprint(asked: Any) -> str:
-    """A drafter's fingerprint: a lookup is known by its name and options, a model by its weights.
+    """A drafter's fingerprint: a lookup is known by its name and options, a model or a head by its weights.
 
     `asked` is what `Decoder.from_pretrained` takes.
     """
@@ -24,6 +25,8 @@ def drafter_fingerprint(asked: Any) -> str:
         spec = registry.parse(asked)
         if spec.name == "lm":
             return model_fingerprint(spec.path)
+        if spec.name in HEADS:
+            return f"{asked.strip()} {model_fingerprint(spec.path)}"
         known = spec.name in registry.names("drafters")
         return asked.strip() if known else model_fingerprint(asked.strip().partition("?")[0])
     if isinstance(asked, Drafter):
