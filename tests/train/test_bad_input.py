@@ -137,6 +137,16 @@ def test_models_that_do_not_fit(tmp_path: Path, world: Path, options: Options) -
             drafter.train(DrafterRun(**options(answers="", **changes)), tmp_path / said[:9], silent)
 
 
+def test_packages_that_are_missing(tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftwise.train import drafter, reading
+
+    monkeypatch.setattr(reading, "find_spec", lambda name: None if name in ("yaml", "sklearn") else name)
+    with pytest.raises(UserError, match=r"training needs sklearn, yaml: pip install 'draftwise\[train\]'"):
+        drafter.train(DrafterRun(**options()), tmp_path / "made", lambda what, done, total: None)
+    with pytest.raises(UserError, match="training needs"):
+        read(DrafterRun, tmp_path / "run.yaml", {})
+
+
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, world: Path, options: Options) -> None:
     from draftwise.train import drafter
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .folder import Material
 from .reading import plain
 from .settings import Run
@@ -41,6 +39,8 @@ MEASURES = {
 
 def card(kind: str, out: str, run: Run, results: Mapping[str, Any], material: Material | None) -> str:
     """The text of README.md, with the metadata that Hugging Face reads at its head."""
+    import yaml
+
     options = plain(run)
     options["data"] = [Path(name).name if Path(name).is_absolute() else name for name in run.data]
     options.pop("answers", None)

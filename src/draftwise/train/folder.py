@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .reading import plain
+from .reading import packages, plain
 from .settings import Run, Training
 from .steps import in_half
 from .texts import Answer, Tell, answers, encoded, prompts
@@ -43,6 +43,7 @@ class Folder:
         Raises:
             UserError: it holds another training, or something else.
         """
+        packages()
         import yaml
 
         said = {"train": verb, **plain(run)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -37,7 +38,19 @@ def defaults(kind: type[Run]) -> dict[str, tuple[Any, str]]:
     return {f.name: (f.default, f.metadata["help"]) for f in fields(kind)}
 
 
+def packages() -> None:
+    """See that what only training needs is there.
+
+    Raises:
+        UserError: it is not.
+    """
+    missing = [name for name in ("accelerate", "matplotlib", "sklearn", "yaml") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"training needs {', '.join(missing)}: pip install 'draftwise[train]'")
+
+
 def _yaml(path: Path) -> dict[str, Any]:
+    packages()
     import yaml
 
     try:

@@ -66,11 +66,9 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
 
 def fitted(run: RouterRun, texts: Sequence[Sequence[int]], names: Sequence[str], vocabulary: str) -> Router:
     """TF-IDF over runs of tokens, and logistic regression, both scikit-learn's."""
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        raise UserError("training needs more packages: pip install 'draftwise[train]'") from None
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
     # A term in one prompt only says nothing of others; few prompts have few others.
     words = TfidfVectorizer(
         analyzer=lambda ids: runs(ids, run.longest),

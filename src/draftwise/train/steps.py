@@ -133,11 +133,9 @@ def schedule(step: int, steps: int, warmup: float) -> float:
 
 def accelerate(run: Training) -> Any:
     """Accelerate's device and precision."""
-    try:
-        from accelerate import Accelerator  # type: ignore[import-untyped]
-        from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
-    except ImportError:
-        raise UserError("training needs more packages: pip install 'draftwise[train]'") from None
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+    from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
+
     AcceleratorState._reset_state(True)  # else a process keeps the first training's device and precision
     accelerator = Accelerator(cpu=_on_cpu(run), mixed_precision="bf16" if in_half(run) else "no")
     if accelerator.num_processes > 1:
