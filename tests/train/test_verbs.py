@@ -45,6 +45,7 @@ def complete(out: Path) -> None:
     assert head["license_name"] == "CC0-1.0" and "draftwise" in head["tags"]
     assert "| accepted tokens a round |" in text and "| ours | 24 |" in text and "| low | 12 |" in text
     assert not list(out.rglob("*.part"))
+    assert len({file.stat().st_mode for file in out.iterdir() if file.is_file()}) == 1
     assert not [f for f in out.rglob("*") if f.suffix in (".pkl", ".pt", ".bin", ".pth")]
 
 

@@ -73,7 +73,9 @@ class Folder:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         write(part)
+        mode = (self.work / "run.yaml").stat().st_mode  # Safetensors would keep weights to their owner
         for file in sorted(part.iterdir()):
+            file.chmod(mode)
             file.replace(self.out / file.name)
         part.rmdir()
 
