@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--concurrency", default="1,4,16", help="with commas between them")
     parser.add_argument("--only", default="", help="methods whose names contain this")
     parser.add_argument("--cores", default="0-1", help="cores that vLLM's threads are bound to")
+    parser.add_argument("--compile", action="store_true", help="let vLLM compile: a slower start")
     parser.add_argument("--out", type=Path, default=Path("bench-vllm.json"))
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -117,7 +118,7 @@ def measure(options: argparse.Namespace, speculative: dict[str, Any] | None) -> 
     llm = LLM(
         resolve(options.target),
         dtype="float32",
-        enforce_eager=True,
+        enforce_eager=not options.compile,
         max_num_seqs=max(levels),
         enable_prefix_caching=False,
         disable_log_stats=False,
