@@ -94,7 +94,9 @@ def test_the_oracle_beside_the_results(run: Run, traced: Path, tmp_path: Path) -
 
 
 def test_measured_costs_are_the_default(run: Run, traced: Path, tmp_path: Path) -> None:
-    status, text, err = run("replay", str(traced), "--out", str(tmp_path / "out"), "--json")
+    status, text, err = run(
+        "replay", str(traced), "--policies", "ucb1", "--out", str(tmp_path / "out"), "--json"
+    )
     assert status == 0, err
     assert json.loads(text)["settings"]["costs"]["source"] == "measured"
 
@@ -131,7 +133,7 @@ def test_bad_input_is_one_line(
 
 def test_a_benchmark_is_not_written_over(run: Run, traced: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    status, _, err = run("replay", str(traced), "--out", str(tmp_path))
+    status, _, err = run("replay", str(traced), "--policies", "ucb1", "--out", str(tmp_path))
     assert status == 2 and "holds a benchmark: choose another --out" in err
 
 
@@ -166,7 +168,17 @@ def test_drawn_traces(run: Run, models: Models, workload: Path, tmp_path: Path) 
         "3",
     )
     assert status == 0, err
-    status, text, err = run("replay", str(folder), "--out", str(tmp_path / "o"), "--json", "--costs", "c=0.1")
+    status, text, err = run(
+        "replay",
+        str(folder),
+        "--policies",
+        "ucb1",
+        "--out",
+        str(tmp_path / "o"),
+        "--json",
+        "--costs",
+        "c=0.1",
+    )
     assert status == 0, err
     assert all("fraction_of_optimum" not in row for row in json.loads(text)["results"])
     status, _, err = run("oracle", str(folder))

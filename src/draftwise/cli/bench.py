@@ -80,7 +80,7 @@ def bench(
     out: Annotated[Path, Option(help="The folder for the results; a run that is there goes on.")],
     policies: Annotated[
         str, Option(help="Who decides, with commas between: names of `draftwise policies`.")
-    ] = "ucb1",
+    ] = "auto",
     peers: Annotated[
         str, Option(help="Others, with commas between: transformers, llamacpp, vllm, ENGINE:MODE or all.")
     ] = "",

@@ -26,7 +26,7 @@ def replay(
     out: Annotated[Path, typer.Option(help="The folder for the results.")],
     policies: Annotated[
         str, typer.Option(help="Who decides, with commas between: names of `draftwise policies`.")
-    ] = "ucb1",
+    ] = "auto",
     drafters: Annotated[str, typer.Option(help=DRAFTERS)] = "",
     costs: Annotated[str, typer.Option(help=f"{COSTS} Default: as measured with the trace.")] = "",
     seed: Annotated[int, typer.Option(help="For the policies' own lots.")] = 0,
