@@ -197,3 +197,29 @@ def test_lengths_stand_in_their_order() -> None:
     figure = drafting.arms(Results(rows=(Row(method="m", pulls={"a:1": 1, "a:2": 2}),), rounds={"m": played}))
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["length 1", "length 2", "length 10"]
+
+
+def test_divergence_is_over_the_rounds_a_drafter_had_near_each_place() -> None:
+    """Both are tried once in a set round of every text; one of them is played on, and both have a line."""
+    lines: list[Mapping[str, Any]] = []
+    for prompt in range(20):
+        for number in range(12):
+            drafter = "b" if number == 1 else "a"
+            overlap = 0.25 if drafter == "b" else 0.5
+            lines.append(
+                {
+                    "method": "m",
+                    "prompt": prompt,
+                    "round": number,
+                    "arm": f"{drafter}:5",
+                    "drafter": drafter,
+                    "length": 5,
+                    "drafted": 5,
+                    "overlap": overlap,
+                }
+            )
+    found = read_rounds(lines)
+    figure = learning.divergence(Results(rows=(Row(method="m"),), rounds=found))
+    (x, y), (at, b) = line(figure, "a"), line(figure, "b")
+    assert (x[0], x[-1]) == (0, 11) and y == pytest.approx([0.5] * 12)
+    assert at == [1] and b == pytest.approx([0.25])

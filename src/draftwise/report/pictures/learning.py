@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 POINTS = 400  # of a line: more cannot be told apart
 MOST = 6
+WINDOW, FEW = 5, 8  # rounds that a mean is over, and how many of a drafter's it must hold
 ARMS = 12  # whose lines are told apart beside one panel
 
 
@@ -200,24 +201,25 @@ def _by_prompt(results: Results, rows: list[Row], key: str) -> Floats:
 
 def divergence(results: Results) -> Figure:
     """Mean 1 - TV of each drafter by round within a text: MetaSD (arXiv 2604.05417), Figure 6."""
-    sums: dict[str, list[Any]] = {}
+    found: dict[str, list[Any]] = {}
     for rounds in results.rounds.values():
         known = ~np.isnan(rounds.overlap) & (rounds.drafted > 0)
         for code, drafter in enumerate(rounds.names["drafter"]):
             mask = known & (rounds.drafter == code)
             if mask.any():
-                sums.setdefault(drafter, []).append((rounds.number[mask], rounds.overlap[mask]))
-    if not sums:
+                found.setdefault(drafter, []).append((rounds.number[mask], rounds.overlap[mask]))
+    if not found:
         raise Missing(
             "no overlap of drafter and target was recorded", "a run with `metasd-ucb`, whose reward reads it"
         )
     figure, (ax,) = panels(height=2.5)
-    for drafter, parts in sorted(sums.items(), key=lambda item: results.drafters.index(item[0])):
+    for drafter, parts in sorted(found.items(), key=lambda item: results.drafters.index(item[0])):
         number, overlap = (np.concatenate(column) for column in zip(*parts, strict=True))
-        counts = np.bincount(number)
-        enough = np.flatnonzero(counts >= max(3, counts.max() // 4))
-        means = np.bincount(number, overlap)[enough] / counts[enough]
-        ax.plot(enough, moving(means, 5), label=drafter, **look(results.drafters.index(drafter)))
+        last = len(np.bincount(number))
+        counts, sums = (np.convolve(np.bincount(number, w), np.ones(WINDOW))[:last] for w in (None, overlap))
+        enough = np.flatnonzero(counts >= FEW)  # a policy tries each drafter once in the same round
+        line = look(results.drafters.index(drafter))
+        ax.plot(enough, sums[enough] / counts[enough], label=drafter, **line)
     ax.set(xlabel="round within a text", ylabel="1 - TV, mean over the draft", ylim=(0, 1.02))
     below(figure, ax)
     return figure
