@@ -42,7 +42,7 @@ def card(kind: str, out: str, run: Run, results: Mapping[str, Any], material: Ma
     import yaml
 
     options = plain(run)
-    options["data"] = [Path(name).name if Path(name).is_absolute() else name for name in run.data]
+    options["data"] = ["/".join(Path(name).parts[-2:]) for name in run.data]  # no folders of this machine
     options.pop("answers", None)
     drafter = options.get("drafter") or ",".join(results.get("drafters", ()))
     use = USE[kind].format(target=run.target, out=out, drafter=drafter)
@@ -66,18 +66,23 @@ def card(kind: str, out: str, run: Run, results: Mapping[str, Any], material: Ma
 LIMITS = """- Made for `{target}`: with another target it is refused, or little that it guesses is accepted.
 - It changes how fast the target writes, never what it writes, and says nothing about the target's quality.
 - Measured on text like the data; other text may fare worse."""
+BEFORE = {
+    "drafter": "Greedy, 5 tokens a draft; before: the model that it started from.",
+    "eagle": "Greedy, 5 tokens a draft.",
+    "medusa": "Greedy, 5 tokens a draft.",
+    "classifier": "Greedy; before: 5 tokens a draft, and yes to every token.",
+}
 TAGS = ["speculative-decoding", "draftwise"]
 
 
 def _measured(results: Mapping[str, Any]) -> str:
-    """What was measured before and after, on prompts held out."""
+    """What was measured on prompts held out, and before training where there was something."""
     before, after = results.get("before") or {}, results["after"]
-    names = [name for name in MEASURES if name in after]
-    lines = ["On prompts that were held out, greedy, drafts of 5 tokens where tokens are drafted.\n"]
-    lines += ["| | before | after |", "|---|---|---|"]
-    for name in names:
-        old = f"{before[name]:.3f}" if name in before else ""
-        lines.append(f"| {MEASURES[name]} | {old} | {after[name]:.3f} |")
+    lines = [f"On prompts that were held out. {BEFORE.get(results['train'], '')}".strip() + "\n"]
+    lines += ["| | before | after |", "|---|---|---|"] if before else ["| | |", "|---|---|"]
+    for name in [name for name in MEASURES if name in after]:
+        old = f" {before[name]:.3f} |" if before else ""
+        lines.append(f"| {MEASURES[name]} |{old} {after[name]:.3f} |")
     return "\n".join(lines)
 
 
