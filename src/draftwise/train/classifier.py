@@ -208,9 +208,9 @@ def _drafter(run: ClassifierRun, material: Material) -> Any:
     """The drafter whose drafts are to be stopped."""
     from ..build import check_vocabulary
 
-    check_vocabulary(run.drafter, load_tokenizer(run.drafter), run.target, material.tokenizer)
-    where = material.target.device
-    drafter: Any = load_model(run.drafter, device=where, trust_remote_code=run.trust_remote_code)
+    trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
+    check_vocabulary(run.drafter, load_tokenizer(run.drafter, **trust), run.target, material.tokenizer)
+    drafter: Any = load_model(run.drafter, device=material.target.device, **trust)
     drafter.requires_grad_(False)
     return drafter
 

@@ -69,12 +69,12 @@ def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
         return done
     material = gather(run, folder, tell)
     drafter, dtype = _drafter(run, material)
-    measured: dict[str, Any] = {"max_new_tokens": run.max_new_tokens}
-    before = acceptance(material.target, material.tokenizer, drafter.eval(), material.measuring, **measured)
+    drafter.eval()
+    before = folder.once("before", lambda: _measured(run, material, drafter))
     log = take(Distillation(drafter, material, run.loss), run, folder.checkpoints, tell)
     tell("Measuring", 0, 1)
-    drafter = drafter.eval().to(dtype)  # what is measured is what is shipped
-    after = acceptance(material.target, material.tokenizer, drafter.float(), material.measuring, **measured)
+    drafter.eval().to(dtype)  # what is measured is what is shipped
+    after = _measured(run, material, drafter.float())
     results = {"train": "drafter", "before": before, "after": after, "steps": run.steps, "log": log}
 
     def write(part: Path) -> None:
@@ -90,6 +90,12 @@ def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
     return results
 
 
+def _measured(run: DrafterRun, material: Material, drafter: Any) -> dict[str, float]:
+    """Accepted tokens on prompts held out."""
+    target, tokenizer, prompts = material.target, material.tokenizer, material.measuring
+    return acceptance(target, tokenizer, drafter, prompts, max_new_tokens=run.max_new_tokens)
+
+
 def _drafter(run: DrafterRun, material: Material) -> tuple[Any, torch.dtype]:
     """The model to train, in float32 where the target is, and the type that its weights are kept in."""
     from ..build import check_vocabulary
@@ -97,9 +103,9 @@ def _drafter(run: DrafterRun, material: Material) -> tuple[Any, torch.dtype]:
 
     where = material.target.device
     if run.start:
-        check_vocabulary(run.start, load_tokenizer(run.start), run.target, material.tokenizer)
-        trust = run.trust_remote_code
-        drafter = load_model(run.start, dtype="float32", device=where, trust_remote_code=trust)
+        trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
+        check_vocabulary(run.start, load_tokenizer(run.start, **trust), run.target, material.tokenizer)
+        drafter = load_model(run.start, dtype="float32", device=where, **trust)
         return drafter, _stored(run.start)
     return _smaller(run, material.target).to(where), torch.bfloat16
 

@@ -67,6 +67,15 @@ class Folder:
         results = self.out / "results.json"
         return json.loads(results.read_text()) if results.exists() else None
 
+    def once(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """What was measured before training: a run that goes on has it already."""
+        file = self.work / f"{name}.json"
+        if not file.exists():
+            text = json.dumps(measure())
+            replace(file, lambda part: part.write_text(text))
+        found: dict[str, float] = json.loads(file.read_text())
+        return found
+
     def deliver(self, write: Callable[[Path], None]) -> None:
         """Let something write its files elsewhere, then move them in, each whole."""
         part = self.work / "delivery.part"
