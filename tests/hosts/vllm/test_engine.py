@@ -10,6 +10,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +23,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
 import draftwise
 from draftwise.catalogue import method
 from draftwise.data import spec_bench
+from draftwise.datastore import build, tokenizer_fingerprint
 from draftwise.hosts.follow import Follower
 from draftwise.hosts.vllm.options import Options
 from draftwise.models import load_model, resolve
@@ -162,6 +164,24 @@ def test_the_text_is_vllms_own(served: Any, plain: Plain, name: str, one: bool) 
     follower = use(served, names, "random" if name == "all" else "static-5")
     assert generate(served, prompts, one=one) == texts
     assert all(follower.totals()["drafters"][n]["num_draft_tokens"] > 10 for n in names)
+
+
+def test_a_datastore_drafts_too(served: Any, plain: Plain, tmp_path: Path) -> None:
+    prompts, texts, _ = plain
+    tokenizer, corpus = served.get_tokenizer(), tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(tokenizer.decode(text) for text in texts))
+    vocab = tokenizer.get_vocab()
+    build(
+        [corpus],
+        tmp_path / "store",
+        encode=lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]),
+        vocab_size=max(vocab.values()) + 1,
+        fingerprint=tokenizer_fingerprint(vocab),
+    )
+    follower = use(served, [f"retrieval:{tmp_path / 'store'}"], "static-5")
+    assert generate(served, prompts) == texts
+    (told,) = follower.totals()["drafters"].values()
+    assert told["num_accepted_tokens"] > 20
 
 
 @pytest.mark.parametrize("policy", ["auto", "metasd-ucb", "hedgespec", "tapout-seq-ucb1?drafter=zoo:general"])
