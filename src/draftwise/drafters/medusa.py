@@ -54,7 +54,7 @@ class MedusaDrafter:
             said = f"width={width}&top={top}&rescore={rescore}"
             raise UserError(f"{said}: give width and top 1 or more and rescore 0 or more")
         self.module, self.vocab_size = heads, target.vocab_size
-        self.features = target.features((-1,))
+        self.features, self.device = target.features((-1,)), next(heads.parameters()).device
         self.sample, self.tree, self.top, self.weight = sample and not rescore, tree, top, rescore
         self.branches, self.longest = width, len(heads.medusa_head)
         self.texts: dict[int, TextGrams] = {}
@@ -86,7 +86,7 @@ class MedusaDrafter:
             states = [
                 self.features.of(jobs[i].request.id, n - 1, n) for i, n in zip(ready, ends, strict=True)
             ]
-            logits = self.module(torch.cat(states))[..., : self.vocab_size]
+            logits = self.module(torch.cat(states).to(self.device))[..., : self.vocab_size]
             for place, i in enumerate(ready):
                 drafts[i] = self._draft(jobs[i], logits[:, place])
         return drafts
@@ -143,7 +143,8 @@ class MedusaDrafter:
         """Head k guessed token j from the state of token j - k - 2, had a round begun k tokens before it."""
         tokens = job.request.tokens
         first = max(0, job.start - self.longest - 1)
-        logits = self.module(self.features.of(job.request.id, first, len(tokens) - 2))[..., : self.vocab_size]
+        states = self.features.of(job.request.id, first, len(tokens) - 2).to(self.device)
+        logits = self.module(states)[..., : self.vocab_size]
         found: list[list[Grade]] = []
         for k in range(self.longest):
             blind = min(max(0, k + 2 - job.start), len(tokens) - job.start)

@@ -108,7 +108,7 @@ class Eagle(nn.Module):
     def logits(self, states: Tensor) -> Tensor:
         """Logits of the token after each pair, shape (..., drafted vocabulary): see `ids`."""
         head: Any = getattr(self, "lm_head", self.shared[1])
-        logits: Tensor = head(states)
+        logits: Tensor = head(states.to(head.weight.device))  # a target's head may be on another device
         return logits
 
     def save(self, folder: str | Path) -> None:

@@ -58,7 +58,10 @@ class Medusa(nn.Module):
         `states` are the target's last hidden states after its final norm, shape (..., width).
         """
         ahead = [head(states) for head in self.medusa_head]
-        return torch.stack([cast(Tensor, self.shared[0](s)) for s in ahead] if self.tied else ahead)
+        if self.tied:
+            head = self.shared[0]  # may be on another device
+            ahead = [cast(Tensor, head(s.to(head.weight.device))) for s in ahead]
+        return torch.stack(ahead)
 
     def save(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors as they are published."""
