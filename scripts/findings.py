@@ -192,54 +192,44 @@ def everyone(world: World) -> list[str]:
     return world.trace.drafters
 
 
+def pair(says: str, first: str, second: str, who: Callable[[World], Sequence[str]]) -> Claim:
+    """A claim about two policies over the same drafters."""
+    return Claim(says, policy(first, who), policy(second, who))
+
+
 def tapout(longest: int) -> list[Claim]:
     """TapOut's, arXiv 2511.02017, on one model drafter."""
-    seq = policy(f"tapout-seq-ucb1?length={longest}", model)
-
-    def than(says: str, name: str) -> Claim:
-        return Claim(says, seq, policy(name, model))
-
-    return [
-        than("sequence level beats token level (UCB1)", f"tapout-token-ucb1?length={longest}"),
-        than("sequence level beats token level (Thompson)", f"tapout-token-ts?length={longest}"),
-        than("sequence-level UCB1 beats Static-6", "static-6"),
-        than("the blended reward beats the simple one", f"tapout-seq-ucb1?length={longest}&reward=simple"),
-        than("UCB1 beats UCB-Tuned", f"tapout-seq-ucbtuned?length={longest}"),
-        than("more thresholds as arms are worse", "thresholds"),
-    ]
+    seq = f"tapout-seq-ucb1?length={longest}"
+    others = {
+        "sequence level beats token level (UCB1)": f"tapout-token-ucb1?length={longest}",
+        "sequence level beats token level (Thompson)": f"tapout-token-ts?length={longest}",
+        "sequence-level UCB1 beats Static-6": "static-6",
+        "the blended reward beats the simple one": f"{seq}&reward=simple",
+        "UCB1 beats UCB-Tuned": f"tapout-seq-ucbtuned?length={longest}",
+        "more thresholds as arms are worse": "thresholds",
+    }
+    return [pair(says, seq, other, model) for says, other in others.items()]
 
 
 def metasd() -> list[Claim]:
     """MetaSD's, arXiv 2604.05417, on all model drafters."""
-    ucb = policy("metasd-ucb", several)
+    ucb, wide, other = "metasd-ucb", "metasd-ucb?beta=1", "reward=block-efficiency"
     return [
-        Claim("UCB beats EXP3", ucb, policy("metasd-exp3", several)),
-        Claim("UCB beats sequential halving", ucb, policy("metasd-sh", several)),
-        Claim(
-            "block divergence beats block efficiency",
-            ucb,
-            policy("metasd-ucb?reward=block-efficiency", several),
-        ),
-        Claim(
-            "the same with UCB1's own radius",
-            policy("metasd-ucb?beta=1", several),
-            policy("metasd-ucb?beta=1&reward=block-efficiency", several),
-        ),
-        Claim("UCB beats the best single drafter", ucb, hindsight(several, (5,))),
+        pair("UCB beats EXP3", ucb, "metasd-exp3", several),
+        pair("UCB beats sequential halving", ucb, "metasd-sh", several),
+        pair("block divergence beats block efficiency", ucb, f"{ucb}?{other}", several),
+        pair("the same with UCB1's own radius", wide, f"{wide}&{other}", several),
+        Claim("UCB beats the best single drafter", policy(ucb, several), hindsight(several, (5,))),
     ]
 
 
 def banditspec() -> list[Claim]:
     """BanditSpec's, arXiv 2505.15141, on all drafters."""
-    ucb = policy("ucbspec", everyone)
+    best, small = hindsight(everyone, (5,)), policy("ucbspec?strength=0.1", everyone)
     return [
-        Claim("UCBSpec beats EXP3Spec", ucb, policy("exp3spec", everyone)),
-        Claim("UCBSpec beats the best single drafter", ucb, hindsight(everyone, (5,))),
-        Claim(
-            "with a tenth of its radius",
-            policy("ucbspec?strength=0.1", everyone),
-            hindsight(everyone, (5,)),
-        ),
+        pair("UCBSpec beats EXP3Spec", "ucbspec", "exp3spec", everyone),
+        Claim("UCBSpec beats the best single drafter", policy("ucbspec", everyone), best),
+        Claim("with a tenth of its radius", small, best),
     ]
 
 
@@ -248,16 +238,13 @@ def hedgespec() -> list[Claim]:
     found = []
     for n in (2, 3, 5, 7):
         some = partial(several, most=n)
-        sides = policy("hedgespec", some), policy("ucbspec", some)
-        found.append(Claim(f"HedgeSpec beats UCBSpec, {n} models", *sides))
-    rare = policy("hedgespec?every=16", several)
-    return [*found, Claim("graded every 16 tokens, all models", rare, policy("ucbspec", several))]
+        found.append(pair(f"HedgeSpec beats UCBSpec, {n} models", "hedgespec", "ucbspec", some))
+    return [*found, pair("graded every 16 tokens, all models", "hedgespec?every=16", "ucbspec", several)]
 
 
 def disco(longest: int) -> list[Claim]:
     """DISCO's, arXiv 2405.04304, on one model drafter."""
-    best = hindsight(model)
-    heuristic = policy(f"hf-heuristic?start=5&longest={longest}", model)
+    best, heuristic = hindsight(model), policy(f"hf-heuristic?start=5&longest={longest}", model)
     return [
         Claim("the oracle beats the best static length", foreseen, best),
         Claim("the best static length beats the heuristic", best, heuristic),
@@ -266,8 +253,7 @@ def disco(longest: int) -> list[Claim]:
 
 
 def table(claims: Sequence[Claim], worlds: Sequence[World]) -> Iterator[str]:
-    """Claims as a table in Markdown: verdict, time of the second side over that of the first, accepted tokens
-    a round of both."""
+    """Claims in Markdown: verdict, the second side's time over the first's, and what both accept a round."""
     costs = "".join(f" {world.label} |" for world in worlds)
     yield f"| ordering | first | second |{costs} accepted |"
     yield "|---|---|---|" + "---|" * len(worlds) + "---|"
