@@ -30,15 +30,8 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
     if done := folder.claim("router", run):
         return done
     tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)
-    to_learn, held = (
-        [(p, name) for p in some if (name := route(run.pairs, p.domain))] for some in prompts(run)
-    )
+    to_learn, held = labelled(run)
     names = sorted({name for _, name in to_learn})
-    if len(names) < 2 or not held:
-        raise UserError(
-            f"the data has prompts for {', '.join(names) or 'no drafter'}: name two or more as "
-            "--routes DOMAIN=DRAFTER,..., by how the `domain` of the rows begins"
-        )
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         return [prompt_ids(tokenizer, text, chat=not run.raw) for text in texts]
@@ -62,6 +55,24 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
     folder.finish(results)
     tell("Training", 2, 2)
     return results
+
+
+def labelled(run: RouterRun) -> tuple[list[tuple[Prompt, str]], list[tuple[Prompt, str]]]:
+    """Prompts to learn from and those held out, each with its drafter; those without one are left out.
+
+    Raises:
+        UserError: fewer than two drafters have prompts.
+    """
+    to_learn, held = (
+        [(p, name) for p in some if (name := route(run.pairs, p.domain))] for some in prompts(run)
+    )
+    names = sorted({name for _, name in to_learn})
+    if len(names) < 2 or not held:
+        raise UserError(
+            f"the data has prompts for {', '.join(names) or 'no drafter'}: name two or more as "
+            "--routes DOMAIN=DRAFTER,..., by how the `domain` of the rows begins"
+        )
+    return to_learn, held
 
 
 def fitted(run: RouterRun, texts: Sequence[Sequence[int]], names: Sequence[str], vocabulary: str) -> Router:
