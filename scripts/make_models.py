@@ -74,6 +74,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names with commas between; default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of prompts and steps")
     parser.add_argument("--precision", default="auto")
+    parser.add_argument("--pieces", type=int, default=1, help="parts of an update: 4 on a CPU")
+    parser.add_argument("--together", type=int, default=16, help="prompts answered at once: 256 on a GPU")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     found = recipes(args.target, args.out)
@@ -94,7 +96,9 @@ def scaled(options: dict[str, Any], args: argparse.Namespace, verb: str) -> dict
     for name in ("limit", "held_out", "steps"):
         if name in options:
             more[name] = max(2, round(options[name] * args.scale))
-    return options | more | ({} if verb == "router" else {"precision": args.precision})
+    if verb != "router":
+        more |= {name: getattr(args, name) for name in ("precision", "pieces", "together")}
+    return options | more
 
 
 def tell(what: str, done: int, total: int) -> None:
