@@ -1,4 +1,4 @@
-"""Virtual cursors: on greedy text every arm's own rounds, and with them its seconds, are those of its replay."""
+"""Virtual cursors: on greedy text every arm's rounds and seconds are those of its own replay."""
 
 from __future__ import annotations
 
