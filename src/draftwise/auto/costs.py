@@ -24,8 +24,8 @@ class PassCost:
 
     A pass of more tokens never costs less, so means that fall are pooled (isotonic regression). A reading is
     taken for at most twice and at least half of what is known of its range, so that a hiccup moves a mean
-    little and lasting change moves it soon. Beyond the passes seen, slopes go on; with one
-    knot alone more tokens are taken to be free, which is why drafts grow step by step (`room`).
+    little and lasting change moves it soon. Beyond the passes seen, slopes go on; with one size alone more
+    tokens are taken to be free, which is why drafts grow step by step (`room`).
 
     `extra` is what a request adds to a pass with 0, 1, ... drafted tokens. In a batch that depends on what
     the others draft, so it is a mean over what they drafted of late: the price that, if all keep to it, fills

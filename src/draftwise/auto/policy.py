@@ -63,14 +63,14 @@ class AutoPolicy:
     """Plays, in every round, the drafter and length of the most tokens net of their price; or no draft.
 
     A draft of n tokens is worth the sum of the chances that its first 1, 2, ... n tokens are accepted, less
-    `rate` times the seconds that it adds: drafting, reading up, and a longer target pass. `rate` is tokens
-    per second as they come, which makes this the rule that maximises total tokens over total seconds
-    (Dinkelbach 1967; the ratio objective of renewal rewards). Chances are known per drafter and context
-    (`Skill`): for a lookup, the length of its match; for a model, the best match that any lookup has. Every
-    committed text teaches them for all drafters (`Watch`). A model whose confidence has been calibrated stops
-    as soon as the chance that all is accepted so far falls below the price of one more token. `looks_up` says
-    which drafters are known by their drafts; `Watch` corrects it once it meets them. `reasons`, if it is a
-    list, gets one entry for every choice.
+    `price` times the seconds that it adds: drafting, reading up, and a longer target pass. The price is the
+    tokens per second of late, and never less than plain decoding's, which makes this the rule that maximises
+    total tokens over total seconds (Dinkelbach 1967; the ratio objective of renewal rewards; docs/auto.md).
+    Chances are known per drafter and context (`Skill`): for a lookup, the length of its match; for a model,
+    the best match that any lookup has. Every committed text teaches them for all drafters (`Watch`). A model
+    whose confidence has been calibrated stops as soon as the chance that one more token is accepted falls
+    below that token's price. `looks_up` says which drafters are known by their drafts; `Watch` corrects it
+    once it meets them. `reasons`, if it is a list, gets one entry for every choice.
     """
 
     arms: tuple[Arm, ...]

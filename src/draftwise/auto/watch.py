@@ -60,7 +60,8 @@ class Watch:
     A lookup's draft costs microseconds: each that has a match drafts where the round began, and is followed
     until it is wrong. A model that plays is known from its own drafts. One that does not is graded in one
     pass over what it has not read, the one that has waited longest first. All this takes at most `share` of
-    the time that was measured, so useless drafters cost no more than that, however many there are.
+    the time that was measured, and one pass for each model of which nothing is known yet, so useless drafters
+    cost little more than that, however many there are.
     """
 
     policy: AutoPolicy
