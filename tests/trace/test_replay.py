@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from draftwise.catalogue import Method, method
+from draftwise.catalogue.compose import fixed
 from draftwise.errors import UserError
 from draftwise.loop import Loop
 from draftwise.trace import Replay, Trace
@@ -19,7 +20,7 @@ from draftwise.trace.costs import DrafterCosts
 from draftwise.trace.record import Prompt
 from draftwise.trace.results import replayed as write_replay
 from draftwise.trace.stage import Stage
-from draftwise.types import Decision, Job, Request, Round, Stop
+from draftwise.types import Arm, Decision, Job, Request, Round, Stop
 from tests.trace.sims import COSTS, TEAM, live, recorded, replayed, settings, target, team
 
 POLICIES = [
@@ -99,6 +100,15 @@ def test_what_the_trace_lacks_is_refused_with_what_to_do(tmp_path: Path) -> None
     }.items():
         with pytest.raises(UserError, match=said):
             replayed(name, trace)
+
+
+@pytest.mark.parametrize(("rule", "signals"), [("disco", "place, top"), ("specdecpp", "hidden")])
+def test_rules_that_ask_a_classifier_are_refused_with_what_to_do(
+    rule: str, signals: str, trace: Trace
+) -> None:
+    made = fixed(Arm("good", 3, stop=Stop(rule, 0.5, scorer=object())))
+    with pytest.raises(UserError, match=rf"read {signals}, .* measure it with `draftwise bench`"):
+        Replay(trace, made, COSTS)
 
 
 def test_seconds_are_the_costs(trace: Trace) -> None:
