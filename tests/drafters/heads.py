@@ -118,7 +118,7 @@ def narrow(settings: str, length: int) -> Sampling:
     return replace(SETTINGS[settings], top_k=3, top_p=1.0, min_p=0.0, max_new_tokens=length)
 
 
-def holds(make: Callable[[], Loop], law: Law, settings: str, *, length: int = 5, n: int = 1200) -> None:
+def holds(make: Callable[[], Loop], law: Law, settings: str, *, length: int = 5, n: int = 700) -> None:
     """Texts have the target's law: long enough for drafts of three tokens after a first round without one."""
     counts = sample(make, PROMPT, narrow(settings, length), n, batch=100)
     short = Counter[tuple[int, ...]]({text: k for text, k in counts.items() if len(text) == length})

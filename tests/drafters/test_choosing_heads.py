@@ -68,7 +68,7 @@ def test_the_law_is_the_targets() -> None:
         chosen = method("hedgespec?length=3", list(drafters))
         return Loop(reads, drafters, chosen.policy, chosen.recorder)
 
-    holds(make, law_of(made), "shaped", n=700)
+    holds(make, law_of(made), "shaped", n=400)
 
 
 def test_the_better_head_is_chosen() -> None:

@@ -115,7 +115,7 @@ def test_the_law_is_the_targets() -> None:
         loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
         return loop
 
-    holds(make, law_of(made), "shaped", n=800)
+    holds(make, law_of(made), "shaped")
 
 
 def test_what_is_below_zero_is_refused() -> None:
