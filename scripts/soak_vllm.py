@@ -41,9 +41,7 @@ def main() -> int:
     left = len(follower.open) + sum(
         len(getattr(d, "places", ()) or getattr(d, "_texts", ())) for d in follower.team.drafters.values()
     )
-    print(
-        f"memory {settled:.0f} MB after three quarters, {last:.0f} MB at the end; {left} texts left with drafters"
-    )
+    print(f"memory {settled:.0f} MB after three quarters, {last:.0f} MB at the end; {left} texts left")
     return int(last > 1.02 * settled or left > 0)
 
 

