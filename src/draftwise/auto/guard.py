@@ -23,7 +23,7 @@ class Guard:
     and n^(1/2) times smaller.
 
     Under another load than usual nobody knows what plain passes take, as long as there are none: then one
-    round in 64 is plain.
+    round in 64 is plain. A pause that began under another load is over.
     """
 
     spent: float = 0.0
@@ -32,12 +32,16 @@ class Guard:
     pause: float = 0.0
     penalty: int = FIRST
     looked: int = 0
+    load: float = 1.0
 
     def stands(self, load: float = 1.0, batch: int = 1) -> bool:
         """Whether this request may draft in this round, on a machine so many times slower than usual."""
+        if self.pause > 0.0 and not 1.0 / ODD < load / self.load < ODD:
+            self.pause = 0.0
         if self.pause > 0.0:
             self.pause -= 1.0 / batch**0.5
             return False
+        self.load = load
         self.looked += 1
         if self.looked > PROBE * batch and not 1.0 / ODD < load < ODD:
             whole = 2 * batch - 2  # rounds that hold a pass of the batch, wherever it begins

@@ -12,6 +12,7 @@ from .policy import LENGTHS, AutoPolicy
 LONGEST = LENGTHS[-1]
 SHARE = 0.005  # of all time, that may go into drafters that do not play
 ENOUGH = 24  # tokens of a batch that wait before a model is graded on them
+FIRST = 0.02  # of the time so far, that may go into first looks that take longer than a round
 RARELY = 8  # a model that cannot pay at its present price is graded in one turn of so many
 
 
@@ -44,13 +45,18 @@ class Held:
 
 @dataclass(slots=True)
 class Notes:
-    """What is under way in one text: drafts that are held, where rounds began and in which context, and the
-    target's probabilities of the tokens from `start` on (sampling only)."""
+    """What is under way in one text: drafts that are held, where rounds began and in which context, the
+    target's probabilities of the tokens from `start` on (sampling only), and how far each model is known."""
 
     start: int
     held: list[Held] = field(default_factory=list)
     rounds: list[tuple[int, int]] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
+    known: dict[int, int] = field(default_factory=dict)
+
+    def unknown(self, i: int) -> int:
+        """The first token that this model has not been held against."""
+        return max(self.known.get(i, 0), self.start)
 
 
 @dataclass(slots=True)
@@ -60,8 +66,8 @@ class Watch:
     A lookup's draft costs microseconds: each that has a match drafts where the round began, and is followed
     until it is wrong. A model that plays is known from its own drafts. One that does not is graded in one
     pass over what it has not read, the one that has waited longest first. All this takes at most `share` of
-    the time that was measured, and one pass for each model of which nothing is known yet, so useless drafters
-    cost little more than that, however many there are.
+    the time that was measured, and one pass for each model of which nothing is known yet, once enough was
+    written to pay for it; so useless drafters cost little more than that, however many there are.
     """
 
     policy: AutoPolicy
@@ -75,6 +81,7 @@ class Watch:
     number: dict[str, int] = field(default_factory=dict)
     arms: list[Arm] = field(default_factory=list)
     turns: int = 0
+    looked: tuple[int, float] = (0, 0.0)
     met: bool = False
 
     def __post_init__(self) -> None:
@@ -165,6 +172,7 @@ class Watch:
             notes.held.append(Held(i, place.contexts[i], seen.draft.tokens, asked))
         else:
             place.read[i] = start
+            notes.known[i] = len(seen.request.tokens)
             missed = outcome.accepted < min(outcome.drafted, asked)  # a tree has more nodes than depths
             accepts = (1.0,) * outcome.accepted + ((0.0,) if missed else ())
             settled.append(Window(i, place.contexts[i], accepts))
@@ -182,13 +190,13 @@ class Watch:
     def _due(self, batch: Sequence[Seen], graders: Graders) -> list[int]:
         """The model to grade now, if any: the one that has waited longest, while there is time for it.
 
-        For one of which nothing is known yet, there always is.
+        For one of which nothing is known yet, there is as soon as enough has been written.
         """
         policy = self.policy
         ready = [i for i in self.models if any(self._ready(i, seen, len(batch)) for seen in batch)]
         self.turns += 1
         if self._broke(graders):
-            ready = [i for i in ready if not policy.skills[i].seen]
+            ready = [i for i in ready if not policy.skills[i].seen and self._first_look(i, batch)]
         elif self.turns % RARELY:
             ready = [i for i in ready if policy.may_pay(i, len(batch))]
         if not ready:
@@ -199,10 +207,16 @@ class Watch:
         self.waits[first] = 0
         return [first]
 
+    def _first_look(self, i: int, batch: Sequence[Seen]) -> bool:
+        """Whether a text may be read for a model that has never been looked at: a long prompt waits."""
+        tokens, seconds = self.looked
+        ready = (seen for seen in batch if self._ready(i, seen, len(batch)))
+        more = seconds / max(1, tokens) * min(self._unread(i, seen) for seen in ready)
+        return more <= self.total / self.turns or seconds + more <= FIRST * self.total
+
     def _ready(self, i: int, seen: Seen, batch: int) -> bool:
-        place, notes = self.policy.places[seen.request.id], self.texts[seen.request.id]
-        unread = len(seen.request.tokens) - max(place.read[i], notes.start)
-        return (unread * batch >= ENOUGH or (seen.request.done and unread > 0)) and (
+        unknown = len(seen.request.tokens) - self.texts[seen.request.id].unknown(i)
+        return (unknown * batch >= ENOUGH or (seen.request.done and unknown > 0)) and (
             self.policy.drafters[i] not in seen.request.out
         )
 
@@ -215,22 +229,24 @@ class Watch:
             if not self._ready(i, seen, len(batch)):
                 continue
             notes, length = self.texts[seen.request.id], len(seen.request.tokens)
-            read = policy.places[seen.request.id].read[i]
-            start = max(read, notes.start)
+            start = notes.unknown(i)
             probs = notes.probs[start - notes.start :] or [1.0] * (length - start)
             jobs.append(GradeJob(seen.request, start, probs, signals=frozenset({"chosen"})))
             mine.append((seen, windows))
-            tokens += length - read
+            tokens += self._unread(i, seen)
             graded += length - start
             if graded >= ENOUGH:
                 break
         before = graders.graded_seconds
         grades = graders.grade(name, jobs)
+        if not policy.skills[i].seen:
+            self.looked = self.looked[0] + tokens, self.looked[1] + graders.graded_seconds - before
         if grades is None:
             return
         policy.drafting[i].read(tokens, (graders.graded_seconds - before) / policy.load.factor)
         for (seen, windows), job, known in zip(mine, jobs, grades, strict=True):
             policy.places[seen.request.id].read[i] = len(seen.request.tokens) - 1
+            self.texts[seen.request.id].known[i] = len(seen.request.tokens)
             for grade in known:
                 if grade.signals:
                     policy.calibrations[i].learn(grade.signals.chosen, grade.accept)

@@ -39,13 +39,14 @@ class Costs:
     """Seconds of a target pass over 1, 2, ... tokens (`passes`), of every drafter, and of learning.
 
     Passes beyond the last go on along the line through the last two. A drafter that is not named costs what
-    `others` says, or nothing if it looks its tokens up (a name of `lookups` before any `?` or `:`). `learn`
-    is for one update of a policy that learns from all arms. Passes never get shorter with more tokens.
+    `others` says, or nothing if it looks its tokens up (a name of `lookups` before any `?` or `:`); where
+    `others` is None it has no price, and is refused. `learn` is for one update of a policy that learns from
+    all arms. Passes never get shorter with more tokens.
     """
 
     passes: Sequence[float]
     drafters: Mapping[str, DrafterCosts] = field(default_factory=dict)
-    others: DrafterCosts = field(default_factory=DrafterCosts)
+    others: DrafterCosts | None = field(default_factory=DrafterCosts)
     lookups: Sequence[str] = ("ngram", "suffix", "retrieval", "none")
     learn: float = 0.0
     name: str = ""
@@ -60,11 +61,21 @@ class Costs:
         return known[-1] + slope * (tokens - len(known))
 
     def of(self, drafter: str) -> DrafterCosts:
-        """The costs of one drafter."""
+        """The costs of one drafter.
+
+        Raises:
+            UserError: nobody has said what it costs.
+        """
         if drafter in self.drafters:
             return self.drafters[drafter]
-        kind = drafter.partition("?")[0].partition(":")[0]
-        return DrafterCosts() if kind in self.lookups else self.others
+        if drafter.partition("?")[0].partition(":")[0] in self.lookups:
+            return DrafterCosts()
+        if self.others is None:
+            raise UserError(
+                f"these costs name {', '.join(self.drafters) or 'no drafter'} and not {drafter!r}: "
+                "add it under `drafters`, or give `others`"
+            )
+        return self.others
 
 
 def profiles() -> list[str]:
@@ -129,7 +140,11 @@ def _costs(found: Any) -> Costs:
     if any(a > b for a, b in pairwise(passes)):
         raise ValueError("passes: a pass over more tokens is never shorter")
     drafters = {name: _drafter(costs) for name, costs in given.get("drafters", {}).items()}
-    more = {"others": _drafter(given.get("others", {})), "learn": _seconds("learn", given.get("learn", 0.0))}
+    others = given.get("others")
+    more = {
+        "others": None if others is None else _drafter(others),
+        "learn": _seconds("learn", given.get("learn", 0.0)),
+    }
     lists = {"passes": tuple(passes), "lookups": tuple(given.get("lookups", Costs(passes=(1.0,)).lookups))}
     return Costs(**given | lists | {"drafters": drafters} | more)
 

@@ -71,7 +71,7 @@ def measure(
     for name in names:
         grade = _grading(drafters[name], max(prompts, key=len), sampling)
         found[name] = fit(samples.drafts[name], grade=grade, reads=isinstance(drafters[name], Grader))
-    return Costs(passes=passes(samples.passes, length + 1), drafters=found, source="measured")
+    return Costs(passes=passes(samples.passes, length + 1), drafters=found, others=None, source="measured")
 
 
 def _play(loop: Loop, prompt: Sequence[int], settings: Sampling, samples: Samples) -> None:
