@@ -49,7 +49,8 @@ def test_commands_and_options_exist(page: Path) -> None:
         source = (ROOT / script).read_text()
         for option in re.findall(r"--[a-z][a-z-]+", rest):
             assert f'"{option}"' in source, f"{page.name}: {script} {option}"
-    text = re.sub(r"`python [^`]*`|^.*\bvllm(?: serve|\.entrypoints)\b.*$", "", text, flags=re.M)  # options of others
+    others = r"`python [^`]*`|^.*\bvllm(?: serve|\.entrypoints)\b.*$"  # whose options are not ours
+    text = re.sub(others, "", text, flags=re.M)
     for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
         assert option in known, f"{page.name}: {option}"
 

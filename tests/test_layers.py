@@ -160,7 +160,7 @@ def test_policies_are_numbers_only() -> None:
             "stops",
             "adaptive",
             "rewards",
-                "policies",
+            "policies",
             "types",
             "roles",
             "accept",

@@ -188,7 +188,9 @@ def test_lines_are_those_of_the_arms_that_were_played_most() -> None:
     lines = learning.values(
         Results(rows=(Row(method="m", pulls={"a:1": 1, "a:2": 2}),), rounds={"m": played})
     )
-    labels = [text.get_text() for text in lines.axes[0].get_legend().get_texts()]
+    legend = lines.axes[0].get_legend()
+    assert legend is not None
+    labels = [text.get_text() for text in legend.get_texts()]
     assert labels == [f"a:{n}" for n in range(4, 16)]
 
 
