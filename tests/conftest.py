@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: tests ask no server for anything
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """No draft is too slow where a test does not say so: another busy process must not fail one."""
+    from draftwise.hosts.follow import Follower
+    from draftwise.loop import Loop
+
+    patch = pytest.MonkeyPatch()
+    for kind in (Loop, Follower):
+        patch.setitem(kind.__init__.__kwdefaults__ or {}, "slow_seconds", math.inf)
+    yield
+    patch.undo()
 
 
 @pytest.fixture(scope="session")
