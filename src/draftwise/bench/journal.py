@@ -82,11 +82,9 @@ class Journal:
         self._append("rounds.jsonl", rounds)
         self._append("pieces.jsonl", pieces)
         state = self._state(unit.method)
-        if memory is not None:
-            write_json(state.with_suffix(".next"), {"after": unit.keys[-1], "memory": memory})
+        write_json(state.with_suffix(".next"), {"after": unit.keys[-1], "memory": memory})
         self._append("prompts.jsonl", rows)
-        if memory is not None:
-            os.replace(state.with_suffix(".next"), state)
+        os.replace(state.with_suffix(".next"), state)
         self.done |= {row["key"]: row for row in rows}
 
     def memory(self, method: str) -> Any:
