@@ -240,12 +240,13 @@ def draw(report: dict[str, dict[str, Any]], folder: Path) -> None:
         axes, ("mean_accepted", "tokens_per_s"), ("mean accepted", "tokens per second"), strict=True
     ):
         grid = np.array([place(report, categories, name, key) for name in POLICIES])
-        image = axis.imshow(grid, cmap="RdYlGn", vmin=0.0, vmax=1.0, aspect="auto")
-        axis.set_xticks(range(len(categories)), categories, rotation=60, ha="right")
-        axis.set_yticks(range(len(POLICIES)), POLICIES)
+        mesh = axis.pcolormesh(grid, cmap="RdYlGn", vmin=0.0, vmax=1.0)
+        axis.invert_yaxis()
+        axis.set_xticks(np.arange(len(categories)) + 0.5, categories, rotation=60, ha="right")
+        axis.set_yticks(np.arange(len(POLICIES)) + 0.5, POLICIES)
         axis.set_title(f"{title}: worst fixed drafter 0, best 1")
         axis.grid(False)
-        figure.colorbar(image, ax=axis, shrink=0.6)
+        figure.colorbar(mesh, ax=axis, shrink=0.6).solids.set_rasterized(False)  # lines, no bitmap
     save(figure, folder / "adapt.svg")
 
 

@@ -270,6 +270,16 @@ def test_memory_is_that_of_the_last_finished_unit(half: Path) -> None:
         resume(half).memory("m")
 
 
+def test_a_peer_that_keeps_nothing_goes_on_too(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, {"seed": 1, "limit": 20}, load=0.0)
+    unit = Unit("m", 2, (0, 1))
+    rows = [{"key": key, "method": "m", "batch": 2, "prompt": i} for i, key in enumerate(unit.keys)]
+    journal.finish(unit, rows, [], [], None)
+    journal.close()
+    again = resume(tmp_path)
+    assert again.finished(unit) and again.memory("m") is None
+
+
 def test_other_settings_are_refused_by_name(half: Path) -> None:
     with pytest.raises(UserError, match=r"holds a run with limit 20, now 30: go on with the same settings"):
         resume(half, limit=30)

@@ -238,16 +238,21 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
 
 
 class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
     def __reduce__(self) -> Any:
-        return (Path.touch, (Path("/tmp/draftwise-pickle-ran"),))
+        return (Path.touch, (self.trace,))
 
 
 def test_a_pickle_that_would_run_code_is_not_run(tmp_path: Path) -> None:
     folder = published(tmp_path / "head", eagle3=False, file="pytorch_model.bin")
-    torch.save({"fc.weight": Evil()}, folder / "pytorch_model.bin")
+    torch.save({"fc.weight": Evil(tmp_path / "ran")}, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match="could run code"):
         load_eagle(folder, model("llama"))
-    assert not Path("/tmp/draftwise-pickle-ran").exists()
+    assert not (tmp_path / "ran").exists()
     (folder / "pytorch_model.bin").unlink()
     with pytest.raises(UserError, match="no weights"):
         load_eagle(folder, model("llama"))
