@@ -86,6 +86,7 @@ TORCH = {
     "train.losses",
     "train.medusa",
     "train.steps",
+    "train.teacher",
     "hosts.transformers",
     "bench.transformers",
 }

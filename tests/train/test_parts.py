@@ -24,6 +24,7 @@ from draftwise.train.folder import Material
 from draftwise.train.medusa import MedusaTask
 from draftwise.train.reading import defaults
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Run
+from draftwise.train.teacher import Teacher, teacher
 from draftwise.train.texts import Answer
 from draftwise.types import Signals
 from tests.tiny import VOCAB, model
@@ -70,7 +71,8 @@ def test_a_batch_in_pieces_has_the_same_loss(options: Options) -> None:
     assert [part for _, part in parts] == [[1, 0], [2]] or [part for _, part in parts] == [[0, 1], [2]]
     assert [share for share, _ in parts] == pytest.approx([0.5, 0.5])  # seven tokens each
     assert steps.pieces(ANSWERS, [2, 0, 1], 1) == [(1.0, [2, 0, 1])]
-    task = Distillation(model("llama", seed=1), material(model("llama", seed=0)), "kl")
+    run = DrafterRun(**options())
+    task = Distillation(run, model("llama", seed=1), material(model("llama", seed=0)))
     rng = torch.Generator()
     whole = float(task.loss([2, 0, 1], rng).detach())
     assert sum(share * float(task.loss(part, rng).detach()) for share, part in parts) == pytest.approx(whole)
@@ -104,6 +106,53 @@ def test_weighted_cross_entropy_by_hand() -> None:
     a = 1 / (1 + np.exp(-z.numpy()))
     lost = -np.log(a[0]) - 0.25 * np.log(a[1]) - 6 * 0.75 * np.log(1 - a[1])
     assert float(weighted(z, accepted, 6.0)) == pytest.approx(lost / (1 + 0.25 + 4.5), rel=1e-5)
+
+
+# -- the teacher -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [(), (-1,), (0, 1, 2)])
+def test_what_is_kept_is_what_a_pass_gives(monkeypatch: pytest.MonkeyPatch, layers: tuple[int, ...]) -> None:
+    target = model("llama", seed=0)
+    fresh, kept = Teacher(target, layers), Teacher(target, layers, ANSWERS, 1e6)
+    some = [ANSWERS[2], ANSWERS[0]]
+    for _ in range(2):
+        a, b = fresh.read(some), kept.read(some)
+        assert torch.equal(a.ids, b.ids) and torch.equal(a.guessed, b.guessed)
+        for i, one in enumerate(some):
+            assert torch.allclose(a.features[i, : len(one.text)], b.features[i, : len(one.text)])
+            assert torch.allclose(a.states[i, : len(one.text)], b.states[i, : len(one.text)])
+        assert a.features.shape == b.features.shape and a.states.shape[-1] == b.states.shape[-1]
+        assert torch.allclose(fresh.logits(some), kept.logits(some))
+    passes: list[int] = []
+    monkeypatch.setattr(type(target), "forward", lambda *_, **__: passes.append(1))
+    kept.logits([ANSWERS[1]])
+    assert not passes  # the first three were read as one group
+
+
+def test_nothing_is_kept_without_room_or_need(options: Options) -> None:
+    target = model("llama", seed=0)
+    tokens, width = sum(len(one.text) for one in ANSWERS), target.config.hidden_size
+    needed = tokens * width * target.dtype.itemsize * 2
+    assert Teacher(target, (1,), ANSWERS, needed)._group
+    assert not Teacher(target, (1,), ANSWERS, needed - 1)._group
+    assert teacher(DrafterRun(**options(steps=2, batch=2)), target, ANSWERS)._group
+    assert not teacher(DrafterRun(**options(steps=1, batch=3)), target, ANSWERS)._group
+    assert not teacher(DrafterRun(**options(steps=2, batch=2, remember=0.0)), target, ANSWERS)._group
+
+
+def test_a_target_that_bounds_its_logits_is_asked_itself() -> None:
+    target = model("llama", seed=0)
+    plain = target.forward
+
+    def bounded(*args: Any, **kwargs: Any) -> Any:
+        out = plain(*args, **kwargs)
+        out.logits = torch.tanh(out.logits)
+        return out
+
+    target.forward = bounded
+    kept, fresh = Teacher(target, (), ANSWERS, 1e6), Teacher(target, ())
+    assert torch.allclose(kept.logits(ANSWERS), fresh.logits(ANSWERS))
 
 
 # -- what classifiers learn from --------------------------------------------------------------------------
@@ -175,7 +224,7 @@ def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3:
         EagleRun(**options(depth=3, kind="eagle3" if eagle3 else "eagle")), head, material(target)
     )
     with torch.no_grad():
-        seen = task._read(ANSWERS[:1])
+        seen = task.teacher.read(ANSWERS[:1])
         unrolled = task._unrolled(seen, seen.features)
         tokens, true = seen.ids[:, 1:], head.read(seen.features[:, :-1])
         for begin in range(2, tokens.shape[1] - 2):
@@ -190,7 +239,7 @@ def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3:
 def test_eagle_learns_from_tokens_of_the_answer_alone(options: Options) -> None:
     target = model("llama", seed=0)
     task = EagleTask(EagleRun(**options(depth=3)), new_eagle(target), material(target))
-    seen = task._read(ANSWERS)
+    seen = task.teacher.read(ANSWERS)
     for depth in range(3):
         wanted, p, tokens = task._wanted(seen, depth)
         expected: list[int] = []
@@ -233,7 +282,7 @@ def test_answers_are_the_targets_own(world: Path, tmp_path: Path, options: Optio
     found = texts.answers(run, encoded, target, tokenizer, tmp_path / "a.jsonl", silent)
     assert [one.temperature for one in found] == [0.0, 1.0] * 5
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
-    for one, ids in zip(found[::2], encoded, strict=True):
+    for one, ids in zip(found[::2], sorted(encoded, key=len), strict=True):
         assert one.prompt == tuple(ids)
         assert list(one.tokens) == decoder.generate(ids, max_new_tokens=12).token_ids
     assert any(a.tokens != b.tokens for a, b in zip(found[::2], found[1::2], strict=True))

@@ -49,11 +49,11 @@ def test_the_models_are_made_one_from_the_other(
     world: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     out, target = tmp_path / "out", world / "target"
-    asked = ("--data", data, "--out", out, "--target", target, "--scale", 0.002)
+    asked = ("--data", data, "--out", out, "--target", target, "--scale", 0.002, "--steps", 0.002)
     only = "general,sql,medusa,specdecpp,router"
     module = script("make_models")
     monkeypatch.setattr(module, "MIXTURE", module.MIXTURE | {"max_new_tokens": 8})
-    found = module.recipes(str(target), out)
+    found = module.recipes(str(target), out, "")
     assert set(only.split(",")) < set(found) and len(found) == 12
     monkeypatch.setattr(sys, "argv", ["make_models", *map(str, asked), "--only", only])
     module.main()

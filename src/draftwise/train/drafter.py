@@ -18,15 +18,17 @@ from .losses import agreement, distance, padded
 from .measure import acceptance
 from .settings import DrafterRun
 from .steps import take
+from .teacher import teacher
 from .texts import Answer, Tell
 
 
 class Distillation:
     """A drafter brought nearer to the target on the target's own answers (see `steps.Task`)."""
 
-    def __init__(self, drafter: Any, material: Material, loss: str) -> None:
-        self.model, self.material, self.kind = drafter, material, loss
+    def __init__(self, run: DrafterRun, drafter: Any, material: Material) -> None:
+        self.model, self.material, self.kind = drafter, material, run.loss
         self.answers = material.answers
+        self.teacher = teacher(run, material.target, [*self.answers, *material.held_out])
         self.device = drafter.device
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
@@ -51,8 +53,7 @@ class Distillation:
         q = self.model(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
         p = None
         if teach:
-            with torch.no_grad():
-                p = self.material.target(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
+            p = self.teacher.logits(batch)
             size = min(q.shape[-1], p.shape[-1])  # vocabularies of one family differ by padding at most
             q, p = q[:, :size], p[:, :size]
         return q, p, ids[:, first + 1 :][guessed]
@@ -71,7 +72,7 @@ def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
     drafter, dtype = _drafter(run, material)
     drafter.eval()
     before = folder.once("before", lambda: _measured(run, material, drafter))
-    log = take(Distillation(drafter, material, run.loss), run, folder.checkpoints, tell)
+    log = take(Distillation(run, drafter, material), run, folder.checkpoints, tell)
     tell("Measuring", 0, 1)
     drafter.eval().to(dtype)  # what is measured is what is shipped
     after = _measured(run, material, drafter.float())

@@ -13,10 +13,11 @@ from transformers import DynamicCache
 
 from ..heads.eagle import Eagle, Eagle3, new_eagle
 from .folder import Folder, Material, gather
-from .heads import Read, finish, read
+from .heads import finish
 from .losses import distance
 from .settings import EagleRun
 from .steps import take
+from .teacher import Read, teacher
 from .texts import Answer, Tell
 
 
@@ -32,10 +33,12 @@ class EagleTask:
     def __init__(self, run: EagleRun, head: Eagle, material: Material) -> None:
         self.run, self.model, self.material = run, head, material
         self.answers = material.answers
+        every = [*self.answers, *material.held_out]
+        self.teacher = teacher(run, material.target, every, head.layers_read)
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """Over all steps and the tokens of some answers."""
-        seen = self._read([self.answers[i] for i in examples])
+        seen = self.teacher.read([self.answers[i] for i in examples])
         noise = torch.rand(seen.features.shape, generator=rng).to(seen.features) - 0.5
         parts = []
         for depth, states in enumerate(self._unrolled(seen, seen.features + 2 * self.run.noise * noise)):
@@ -51,15 +54,12 @@ class EagleTask:
         """Each step's agreement with the target on answers held out, given the right tokens before it."""
         hits: dict[int, list[Tensor]] = {}
         for at in range(0, len(self.material.held_out), 16):
-            seen = self._read(self.material.held_out[at : at + 16])
+            seen = self.teacher.read(self.material.held_out[at : at + 16])
             for depth, states in enumerate(self._unrolled(seen, seen.features)):
                 wanted, p, _ = self._wanted(seen, depth)
                 same = self.model.logits(states[wanted]).argmax(-1) == p.argmax(-1)
                 hits.setdefault(depth, []).append(same.float())
         return {f"agreement {k + 1}": float(torch.cat(found).mean()) for k, found in hits.items()}
-
-    def _read(self, batch: Sequence[Answer]) -> Read:
-        return read(self.material.target, batch, self.model.layers_read)
 
     def _wanted(self, seen: Read, depth: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which pairs are learnt from at a depth, the target's logits after them, and the next tokens.

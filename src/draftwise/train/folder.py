@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import UserError
 from .reading import packages, plain
 from .settings import Run, Training
-from .steps import in_half
+from .steps import in_half, on_cpu
 from .texts import Answer, Tell, answers, encoded, prompts
 
 
@@ -114,7 +114,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     to_learn, held = prompts(run)
     tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)
     trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
-    dtype = "auto" if in_half(run) else "float32"
+    dtype = "auto" if in_half(run) and not on_cpu(run) else "float32"  # which decodes faster on a CPU
     target = load_model(run.target, dtype=dtype, device=run.device, **trust)
     target.requires_grad_(False)
     learnt = encoded(run, to_learn, target, tokenizer)

@@ -1,47 +1,18 @@
-"""What EAGLE and Medusa have in common: the target's states along its answers, and how a head is finished."""
+"""How EAGLE and Medusa heads are finished: stored, measured, described."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .card import card
 from .curves import curves
 from .folder import Folder, Material
-from .losses import padded
 from .measure import acceptance
 from .settings import EagleRun, MedusaRun
-from .texts import Answer, Tell
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Some answers as the target reads them.
-
-    `features` are its hidden states of the layers asked for beside each other, shape (answers, length, layers
-    * width), `states` the last ones after the final norm, (answers, length, width), `ids` the tokens and
-    `guessed` the places whose next token belongs to the answer, both (answers, length).
-    """
-
-    ids: Tensor
-    guessed: Tensor
-    features: Tensor
-    states: Tensor
-
-
-@torch.no_grad()
-def read(target: Any, answers: Sequence[Answer], layers: Sequence[int]) -> Read:
-    """One pass of the target over some answers."""
-    ids, guessed, first = padded(answers, target.device)
-    out = target(ids, output_hidden_states=True, use_cache=False, logits_to_keep=1)
-    guessed = torch.nn.functional.pad(guessed, (first, 1))
-    features = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)
-    return Read(ids, guessed, features.to(target.dtype), out.hidden_states[-1].to(target.dtype))
+from .texts import Tell
 
 
 def finish(

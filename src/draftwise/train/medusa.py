@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ..heads.medusa import Medusa, new_medusa
 from .folder import Folder, Material, gather
-from .heads import finish, read
+from .heads import finish
 from .losses import agreement, distance
 from .settings import MedusaRun
 from .steps import take
+from .teacher import teacher
 from .texts import Answer, Tell
 
 
@@ -27,6 +28,7 @@ class MedusaTask:
     def __init__(self, run: MedusaRun, heads: Medusa, material: Material) -> None:
         self.run, self.model, self.material = run, heads, material
         self.answers = material.answers
+        self.teacher = teacher(run, material.target, [*self.answers, *material.held_out], (-1,))
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """Over all heads and the tokens of some answers."""
@@ -46,7 +48,7 @@ class MedusaTask:
 
     def _guesses(self, batch: Sequence[Answer]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Each head's logits and the target's, both (tokens, vocabulary), and the tokens it is to guess."""
-        seen = read(self.material.target, batch, (-1,))
+        seen = self.teacher.read(batch)
         found = []
         for k, head in enumerate(self.model.medusa_head):
             ahead = k + 1  # from a state, whose own next token is the target's, to what this head guesses

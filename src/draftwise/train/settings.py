@@ -71,6 +71,9 @@ class Training(Run):
     checkpoint_every: int = option(100, "Steps between two checkpoints.")
     log_every: int = option(10, "Steps between two points of the loss curve.")
     measure_every: int = option(100, "Steps between two points of the acceptance curve.")
+    remember: float = option(
+        4.0, "GiB for the target's states, kept if answers are gone through more than once; 0 = none."
+    )
     precision: str = option("auto", "auto, float32, or bfloat16 for the products (autocast).")
     device: str = option("auto", "auto (a GPU where there is one) or cpu.")
 
@@ -84,7 +87,7 @@ class Training(Run):
         check(self, COUNTS, lambda x: x >= 1, "give a whole number of at least 1")
         check(self, ("rate", "clip"), lambda x: x > 0 and isfinite(x), "give a positive number")
         check(self, ("warmup",), lambda x: 0 <= x < 1, "give a share from 0 to below 1")
-        check(self, ("decay",), lambda x: x >= 0 and isfinite(x), "give 0 or a positive number")
+        check(self, ("decay", "remember"), lambda x: x >= 0 and isfinite(x), "give 0 or a positive number")
         choose(self, "precision", ("auto", "float32", "bfloat16"))
         choose(self, "device", ("auto", "cpu"))
 

@@ -137,7 +137,7 @@ def accelerate(run: Training) -> Any:
     from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 
     AcceleratorState._reset_state(True)  # else a process keeps the first training's device and precision
-    accelerator = Accelerator(cpu=_on_cpu(run), mixed_precision="bf16" if in_half(run) else "no")
+    accelerator = Accelerator(cpu=on_cpu(run), mixed_precision="bf16" if in_half(run) else "no")
     if accelerator.num_processes > 1:
         raise UserError("training runs in one process: start it without `accelerate launch`")
     return accelerator
@@ -147,13 +147,14 @@ def in_half(run: Training) -> bool:
     """Whether products are in bfloat16: where it is asked for, or helps, on a GPU or a CPU with AMX."""
     if run.precision != "auto":
         return run.precision == "bfloat16"
-    if _on_cpu(run):
+    if on_cpu(run):
         known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # late versions of PyTorch
         return bool(known.get("amx_bf16"))
     return bool(torch.cuda.is_bf16_supported())
 
 
-def _on_cpu(run: Training) -> bool:
+def on_cpu(run: Training) -> bool:
+    """Whether it trains without a GPU."""
     return run.device == "cpu" or not torch.cuda.is_available()
 
 

@@ -102,6 +102,7 @@ def answers(
         UserError: the file is there and holds other prompts, another target's text, or is damaged.
     """
     jobs = [(list(ids), t, i) for i, ids in enumerate(encoded) for t in run.temperatures]
+    jobs.sort(key=lambda job: len(job[0]))  # the rows of a batch are as long as its longest
     size = run.together * GROUP
     groups = [jobs[at : at + size] for at in range(0, len(jobs), size)]
     done = _known(path, header(run, encoded, target), len(groups))
@@ -123,7 +124,7 @@ def header(run: Training, encoded: Sequence[Sequence[int]], target: Any) -> dict
 
     asked = sha256(json.dumps([list(ids) for ids in encoded]).encode()).hexdigest()
     settings = {"temperatures": list(run.temperatures), "max_new_tokens": run.max_new_tokens}
-    settings |= {"together": run.together, "seed": run.seed}
+    settings |= {"together": run.together, "seed": run.seed, "order": "length"}
     return {
         "format": FORMAT,
         "version": VERSION,
