@@ -92,7 +92,10 @@ class Target:
 
 @dataclass
 class Model:
-    """Drafts the text's own token where it knows it, and is somewhat surer there."""
+    """Drafts the text's own token where it knows it, and is somewhat surer there.
+
+    With `branches` above 1 it drafts a tree: every token has siblings, all of them wrong.
+    """
 
     texts: Sequence[Sequence[int]]
     known: Sequence[Sequence[bool]]
@@ -100,6 +103,7 @@ class Model:
     prices: Prices
     read: dict[int, int] = field(default_factory=dict)
     fails_at: float = float("inf")
+    branches: int = 1
 
     def hint(self, request: Request) -> float:
         return 1.0
@@ -135,9 +139,20 @@ class Model:
                     joint *= rule.scorer.score(signal)
                     if joint < rule.threshold:
                         break
+            if self.branches > 1:
+                made.append(self._tree(job.request, tokens))
+                continue
             made.append(Draft.chain(tokens, signals=signals if rule.rule == "gain" else ()))
         self.clock.now += self.prices.start + self.prices.token * max(len(d.tokens) for d in made)
         return made
+
+    def _tree(self, request: Request, tokens: Sequence[int]) -> Draft:
+        nodes, parents = list(tokens), list(range(-1, len(tokens) - 1))
+        for k in range(len(tokens)):
+            true = self.texts[request.tokens[0]][request.position + k]
+            nodes += [(true + j) % (V - 1) for j in range(1, self.branches)]
+            parents += [k - 1] * (self.branches - 1)
+        return Draft(tuple(nodes), tuple(parents))
 
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         self.clock.now += self.prices.start + self.prices.token
@@ -161,6 +176,7 @@ class Stage:
     models: Mapping[str, Right]
     prices: Prices = field(default_factory=Prices)
     own: Mapping[str, Prices] = field(default_factory=dict)  # of drafters that have prices of their own
+    widths: Mapping[str, int] = field(default_factory=dict)  # of drafters of trees
     texts: int = 32
     tokens: int = 200
     prompt: int = 60
@@ -178,6 +194,8 @@ class Stage:
             name: Model(texts, self._known(name, right), self.clock, self.own.get(name, self.prices))
             for name, right in self.models.items()
         }
+        for name, width in self.widths.items():
+            team[name].branches = width
         made = method(policy, list(team)) if isinstance(policy, str) else policy
         loop = Loop(Target(texts, self.clock, self.prices), team, made.policy, made.recorder)
         return self.clock.now, loop, list(self._rounds(loop, batch, **settings))

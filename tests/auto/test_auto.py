@@ -79,6 +79,19 @@ def test_a_call_for_many_is_paid_by_all_of_them() -> None:
     assert cost.price(1) == cost.price(8) == cost.price(32)  # the nearest that is known
 
 
+def test_a_tree_costs_its_nodes_and_a_chain_its_tokens() -> None:
+    cost = DraftCost()
+    for _ in range(50):
+        cost.drafted(4, 0, 4e-3)
+        cost.shaped(3, 4)  # a chain that stopped early
+    each = cost.price(1)[1]
+    assert cost.width == 1.0
+    cost.shaped(24, 4)
+    assert cost.width == 6.0 and cost.price(1)[1] == pytest.approx(6 * each)
+    cost.shaped(8, 4)
+    assert 2.0 < cost.width < 6.0
+
+
 def test_neither_the_start_nor_the_token_is_ever_less_than_free() -> None:
     falling, steep = Line(), Line()
     for _ in range(40):

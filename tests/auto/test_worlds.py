@@ -104,6 +104,32 @@ def test_useless_drafters_cost_at_most_three_per_cent(monkeypatch: pytest.Monkey
     assert 0.0 < graded < 0.01 * among.clock.now
 
 
+# -- trees ---------------------------------------------------------------------------------------------
+
+BY_THE_TOKEN = Prices(target=lambda tokens: 5e-3 + 1e-3 * tokens, token=0.05e-3)
+
+
+def test_a_tree_is_priced_by_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight nodes a depth: a tree of length 2 is as dear as a chain of 16, and is right as often as one of 2."""
+    stage = Stage(monkeypatch, GOOD, BY_THE_TOKEN, widths={"good": 8})
+    best = min(best_fixed(stage, "good", 1, (1, 2, 3, 4)), stage.seconds("none"))
+    assert stage.seconds("auto") < best / 0.97
+    assert stage.seconds("auto") < stage.seconds("none") / 0.98
+
+
+def test_a_chain_goes_before_a_tree_that_is_right_somewhat_more_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = {"chain": always(0.75), "tree": always(0.85)}
+    stage = Stage(monkeypatch, models, BY_THE_TOKEN, widths={"tree": 8})
+    _, _, rounds = stage.run("auto")
+    played = Counter(r.arm.drafter for r in rounds)
+    assert played["chain"] > 0.9 * len(rounds)
+    free = Prices(target=lambda tokens: 10e-3, token=0.0)
+    _, _, rounds = Stage(monkeypatch, models, free, widths={"tree": 8}).run("auto")
+    assert Counter(r.arm.drafter for r in rounds)["tree"] > 0.9 * len(rounds)
+
+
 # -- changes -------------------------------------------------------------------------------------------
 
 

@@ -113,10 +113,10 @@ class PassCost:
         whole = (values[-1] - values[0]) / (sizes[-1] - sizes[0])
         return min(whole, (values[1] - values[0]) / (sizes[1] - sizes[0]), values[0] / sizes[0])
 
-    def table(self, first: float, count: int) -> list[float]:
-        """Seconds more than a pass of `first` tokens, for 0, 1, ... `count` more."""
+    def table(self, first: float, count: int, width: float = 1.0) -> list[float]:
+        """Seconds more than a pass of `first` tokens, for 0, 1, ... `count` times `width` more."""
         base = self(first)
-        return [self(first + k) - base for k in range(count + 1)]
+        return [self(first + k * width) - base for k in range(count + 1)]
 
     def _price(self, others: float) -> None:
         """A pass in which the other requests had so many tokens."""
@@ -199,12 +199,14 @@ class DraftCost:
     """Seconds of one drafter: of a call that drafts for one or more requests, and of reading text.
 
     A call takes as long as its longest draft. Its price is shared by those who were in it of late, so that
-    each pays what a token more costs if all of them draft it.
+    each pays what a token more costs if all of them draft it. `width` is how many tokens a draft has for each
+    that it can be right about at most: 1 for a chain, more for a tree.
     """
 
     calls: list[Line] = field(default_factory=list, metadata=LEARNED)
     mates: list[float] = field(default_factory=list, metadata=LEARNED)
     reading: Line = field(default_factory=Line, metadata=LEARNED)
+    width: float = field(default=1.0, metadata=LEARNED)
 
     def __post_init__(self) -> None:
         self.calls = self.calls or [Line() for _ in CLASSES]
@@ -225,8 +227,18 @@ class DraftCost:
         call.add(max(1, longest), max(0.0, seconds - self.reading.each * pending))
         self.mates[at] += (1.0 if call.readings <= 1.0 else SETTLING) * (mates - self.mates[at])
 
+    @property
+    def tried(self) -> int:
+        """How many calls were timed, counted up to two."""
+        return min(2, round(max(call.readings for call in self.calls)))
+
+    def shaped(self, tokens: int, length: int) -> None:
+        """A draft had so many tokens where a length was asked for."""
+        share = SETTLING if self.width > 1.0 else 1.0  # the first tree tells that there are trees
+        self.width += share * (max(1.0, tokens / length) - self.width)
+
     def price(self, batch: int) -> tuple[float, float]:
-        """Seconds of a draft for one request, as a start and for each token; NaN before any call."""
+        """Seconds of a draft for one request, as a start and for each of its length; NaN before any call."""
         at = size_class(batch)
         if not self.calls[at].readings:
             known = [k for k, call in enumerate(self.calls) if call.readings]
@@ -234,7 +246,7 @@ class DraftCost:
                 return nan, nan
             at = min(known, key=lambda k: abs(k - at))
         call, mates = self.calls[at], self.mates[at]
-        return call.start / mates, call.each / mates
+        return call.start / mates, call.each * self.width / mates
 
     def read(self, tokens: int, seconds: float) -> None:
         """One pass over `tokens` of the text."""

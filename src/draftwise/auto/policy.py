@@ -21,6 +21,7 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 MATCHES = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0)
 CONTEXTS = len(MATCHES) + 1
 GAIN = attrgetter("gain")
+TRIALS = (1, 4)  # tokens of a drafter's first drafts: two lengths tell its start from its price a token
 TRUSTED = 40.0  # tested tokens from which a drafter's own confidence may stop it
 
 
@@ -143,12 +144,16 @@ class AutoPolicy:
                 continue  # no match, or a model of which nothing is known yet: `Watch` will see to it
             curve = self.skills[i].survival(request, where)
             start, each = self.drafting[i].price(batch)
-            if start != start:  # whose price is not known yet drafts one token
-                start, each, curve = 0.0, 0.0, curve[:1]
+            width = self.drafting[i].width
+            if self.drafting[i].tried < len(TRIALS):  # the best at no price is tried, to learn its price
+                length = min(TRIALS[self.drafting[i].tried], room)
+                found.append(Worth(i, length, sum(curve[:length]), 0.0, sum(curve)))
+                continue
             if not self.looks_up[i]:
                 unread = max(0, context.length - place.read[i])
                 start += self.drafting[i].reading.each * unread / self._rounds_left(context)
-            found.append(self._best(i, curve[:room], (start, each), extra, rate))
+            more = extra if width <= 1.0 else passes.table(batch, LENGTHS[-1], width)
+            found.append(self._best(i, curve[: max(1, int(room / width))], (start, each), more, rate))
         return found
 
     def _best(
@@ -186,7 +191,8 @@ class AutoPolicy:
             return Stop("gain", 0.0, calibration)  # never, but its confidence is read and learnt from
         extra = nearest(self.passes, size_class(batch)).extra
         _, each = self.drafting[i].price(batch)
-        price = self.price(batch) * (each + (extra[-1] if extra else 0.0) / LENGTHS[-1])
+        width = self.drafting[i].width
+        price = self.price(batch) * (each + width * (extra[-1] if extra else 0.0) / LENGTHS[-1])
         return Stop("gain", min(price / self.skills[i].level, 0.9), calibration)
 
     def _place(self, context: Context) -> Place:

@@ -126,6 +126,8 @@ class Watch:
                 pending += len(seen.request.tokens) - len(seen.tokens) - read
             seconds = sum(s.outcome.spent.draft for s in mine if s.outcome.spent) / policy.load.factor
             longest = max(seen.outcome.drafted for seen in mine)
+            for seen in mine:
+                policy.drafting[i].shaped(seen.outcome.drafted, policy.arms[seen.outcome.arm].length)
             policy.drafting[i].drafted(longest, pending, seconds, mates=len(mine), batch=len(batch))
 
     def _broke(self, graders: Graders) -> bool:
