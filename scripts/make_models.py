@@ -59,8 +59,8 @@ def recipes(target: str, out: Path, start: str) -> dict[str, tuple[str, dict[str
         own = {"data": (name,), "start": str(out / "general"), "limit": 3000, "held_out": 40}
         own |= {"max_new_tokens": MIXTURE["max_new_tokens"]}
         made[name] = ("drafter", own | {"steps": 1500, "batch": 32, "rate": 5e-4})
-    made["eagle"] = ("eagle", mixture | {"steps": 6000, "batch": 32, "rate": 1e-3})
-    made["medusa"] = ("medusa", mixture | {"steps": 3000, "batch": 32, "rate": 1e-3, "tied": True})
+    made["eagle"] = ("eagle", mixture | {"steps": 6000, "batch": 32, "rate": 2e-3, "share": 1.0})
+    made["medusa"] = ("medusa", mixture | {"steps": 3000, "batch": 32, "rate": 2e-3, "tied": True})
     made["disco"] = ("classifier", mixture | stop | {"kind": "disco", "steps": 4000})
     made["specdecpp"] = ("classifier", mixture | stop | {"kind": "specdecpp", "steps": 2000, "rate": 2e-3})
     made["router"] = ("router", {"data": tuple(FILES), "limit": 1000, "held_out": 600, "routes": ROUTES})

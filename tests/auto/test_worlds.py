@@ -110,7 +110,7 @@ BY_THE_TOKEN = Prices(target=lambda tokens: 5e-3 + 1e-3 * tokens, token=0.05e-3)
 
 
 def test_a_tree_is_priced_by_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight nodes a depth: a tree of length 2 is as dear as a chain of 16, and is right as often as one of 2."""
+    """Eight nodes a depth: a tree of length 2 is as dear as a chain of 16, and as good as one of 2."""
     stage = Stage(monkeypatch, GOOD, BY_THE_TOKEN, widths={"good": 8})
     best = min(best_fixed(stage, "good", 1, (1, 2, 3, 4)), stage.seconds("none"))
     assert stage.seconds("auto") < best / 0.97

@@ -89,9 +89,7 @@ def test_a_run_with_other_settings_is_refused(run: Run, tmp_path: Path) -> None:
     assert 'holds a run with policies ["static-3"], now ["static-4"]' in err
 
 
-def test_interrupted_it_says_how_to_go_on(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_it_says_how_to_go_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path))
     real, calls = Policy.decode, iter(range(100))
 
