@@ -59,7 +59,8 @@ def recipes(target: str, out: Path, start: str) -> dict[str, tuple[str, dict[str
         own = {"data": (name,), "start": str(out / "general"), "limit": 3000, "held_out": 40}
         own |= {"max_new_tokens": MIXTURE["max_new_tokens"]}
         made[name] = ("drafter", own | {"steps": 1500, "batch": 32, "rate": 5e-4})
-    made["eagle"] = ("eagle", mixture | {"steps": 6000, "batch": 32, "rate": 2e-3, "share": 1.0})
+    head = {"steps": 6000, "batch": 16, "rate": 2e-3, "share": 1.0, "context": 64}
+    made["eagle"] = ("eagle", mixture | head)
     made["medusa"] = ("medusa", mixture | {"steps": 3000, "batch": 32, "rate": 2e-3, "tied": True})
     made["disco"] = ("classifier", mixture | stop | {"kind": "disco", "steps": 4000})
     made["specdecpp"] = ("classifier", mixture | stop | {"kind": "specdecpp", "steps": 2000, "rate": 2e-3})

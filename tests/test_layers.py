@@ -57,6 +57,7 @@ SAME_LAYER = {
     ("datastore", "corpus"),
     ("datastore", "models"),
     ("adaptive", "learners"),
+    ("build", "fingerprints"),
 }
 TORCH = {
     "packed",

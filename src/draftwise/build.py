@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import registry
@@ -11,6 +12,7 @@ from .arms import TOGETHER
 from .catalogue import Method
 from .drafters.together import TogetherDrafter
 from .errors import UserError
+from .fingerprints import drafter_fingerprint
 from .models import load_model, load_tokenizer
 from .packed import pack as pack_linears
 from .roles import Drafter, Target
@@ -88,12 +90,24 @@ def complete(team: dict[str, Drafter], method: Method) -> dict[str, Drafter]:
     return team
 
 
-def check_policy(method: Method, tokenizer: Any) -> None:
-    """See that a policy that reads text was made for this tokenizer.
+def check_policy(method: Method, tokenizer: Any, asked: Mapping[str, Any]) -> None:
+    """See that a policy that was trained was trained for this tokenizer and these drafters.
+
+    A classifier for another drafter may still do some good: it is used, with a warning.
 
     Raises:
-        UserError: it was not.
+        UserError: the tokenizer is another one.
     """
+    for arm in method.policy.arms:
+        made_for = getattr(getattr(arm.stop, "scorer", None), "drafter", "")
+        name = asked.get(arm.drafter)  # a loaded model has no fingerprint that a file could hold
+        if made_for and isinstance(name, str) and drafter_fingerprint(name) != made_for:
+            warnings.warn(
+                f"the classifier was trained for another drafter than {arm.drafter}: train one for it with "
+                "`draftwise train classifier`",
+                stacklevel=3,
+            )
+            break
     check = getattr(method.policy, "check", None)
     if check is not None and tokenizer is not None:
         from .datastore import tokenizer_fingerprint

@@ -99,7 +99,7 @@ class Decoder:
         team = build_drafters(drafters, built, tokenizer, target, pack=pack, **load)
         policy = policy or default(team)
         chosen, asked = method(policy, list(team)), dict(zip(team, drafters, strict=True))
-        check_policy(chosen, tokenizer)
+        check_policy(chosen, tokenizer, asked)
         file = None
         if path is not None:
             file = StateFile.of(path, chosen.policy, name=policy, target=target, drafters=asked)

@@ -35,6 +35,14 @@ DESCRIPTIONS: Mapping[str, str] = {
     "sql": "drafter for SQL",
 }
 
+PARTS: Mapping[str, str] = {
+    "eagle": "EAGLE head on the target's states: eagle:zoo:eagle",
+    "medusa": "four Medusa heads on the target's last state: medusa:zoo:medusa",
+    "disco": "DISCO's classifier, which stops drafts of zoo:general: --policy disco",
+    "specdecpp": "SpecDec++'s head, which stops drafts of zoo:general: --policy specdecpp",
+    "router": "picks a specialist from the prompt: --policy router:zoo:router",
+}
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -43,7 +51,10 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
-    """One bundled model. `parameters` counts the weights, the tied ones once."""
+    """One bundled model. `parameters` counts the weights, the tied ones once.
+
+    What is no model of its own (a head, a classifier, a router) has no layers and no width.
+    """
 
     name: str
     path: str
@@ -54,17 +65,23 @@ class ZooModel:
 
 
 def list_zoo() -> list[ZooModel]:
-    """The bundled models, the target first."""
+    """The bundled language models, the target first."""
     return [_zoo_model(name, description) for name, description in DESCRIPTIONS.items()]
 
 
+def list_parts() -> list[ZooModel]:
+    """The bundled heads, classifiers and the router."""
+    return [_zoo_model(name, description) for name, description in PARTS.items()]
+
+
 def _zoo_model(name: str, description: str) -> ZooModel:
-    folder = ZOO / name
-    config = json.loads((folder / "config.json").read_text())
+    folder, layers, width = ZOO / name, 0, 0
+    if name in DESCRIPTIONS:
+        config = json.loads((folder / "config.json").read_text())
+        layers, width = config["num_hidden_layers"], config["hidden_size"]
     with open(folder / "model.safetensors", "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     parameters = sum(prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
-    layers, width = config["num_hidden_layers"], config["hidden_size"]
     return ZooModel(f"zoo:{name}", str(folder), parameters, layers, width, description)
 
 
@@ -75,8 +92,8 @@ def resolve(name: str) -> str:
         UserError: no such bundled model or folder, or a text that cannot name a model.
     """
     if name.startswith("zoo:"):
-        if name[4:] not in DESCRIPTIONS:
-            bundled = ", ".join(f"zoo:{n}" for n in DESCRIPTIONS)
+        if name[4:] not in (*DESCRIPTIONS, *PARTS):
+            bundled = ", ".join(f"zoo:{n}" for n in (*DESCRIPTIONS, *PARTS))
             raise UserError(f"unknown model {name!r}: choose from {bundled}")
         return str(ZOO / name[4:])
     folder = Path(name).expanduser()
@@ -87,6 +104,16 @@ def resolve(name: str) -> str:
     if not _HUB_ID.fullmatch(name) or name.startswith("."):
         raise UserError(f"no model {name!r}: give an existing folder, a Hugging Face id or zoo:target")
     return name
+
+
+def weights_of(name: str) -> Path:
+    """The file with the weights of a classifier or a router: `zoo:NAME`, a folder, or the file itself.
+
+    Raises:
+        UserError: no such bundled model.
+    """
+    place = Path(resolve(name) if name.startswith("zoo:") else name).expanduser()
+    return place / "model.safetensors" if place.is_dir() else place
 
 
 def load_model(
@@ -108,6 +135,8 @@ def load_model(
         UserError: the model cannot be found or is of a kind that is not supported; names the remedy.
     """
     path = resolve(name)
+    if name.startswith("zoo:") and name[4:] in PARTS:
+        raise UserError(f"{name} is no language model: {PARTS[name[4:]]}")
     with quiet():
         config = _config(name, path, trust_remote_code)
         place = _device(device)

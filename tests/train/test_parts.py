@@ -130,6 +130,18 @@ def test_what_is_kept_is_what_a_pass_gives(monkeypatch: pytest.MonkeyPatch, laye
     assert not passes  # the first three were read as one group
 
 
+def test_a_short_context_leaves_out_the_beginnings_of_prompts() -> None:
+    target = model("llama", seed=0)
+    for one in (Teacher(target, (1,)), Teacher(target, (1,), ANSWERS, 1e6)):
+        whole, short = one.read(ANSWERS), one.read(ANSWERS, 2)
+        for i, a in enumerate(ANSWERS):
+            first, n = max(0, len(a.prompt) - 2), len(a.text)
+            assert short.ids[i, : n - first].tolist() == list(a.text[first:])
+            assert torch.equal(short.features[i, : n - first], whole.features[i, first:n])
+            assert torch.equal(short.states[i, : n - first], whole.states[i, first:n])
+            assert short.guessed[i].sum() == len(a.tokens) and not short.states[i, n - first :].any()
+
+
 def test_nothing_is_kept_without_room_or_need(options: Options) -> None:
     target = model("llama", seed=0)
     tokens, width = sum(len(one.text) for one in ANSWERS), target.config.hidden_size

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .. import registry
 from ..arms import one, positive
 from ..errors import UserError
+from ..models import weights_of
 from ..policies.routed import RoutedPolicy
 from ..router import load as load_router
 from ..scorers import Scorer, load
@@ -15,11 +16,17 @@ from .compose import Method, fixed, recorder
 
 
 def disco(
-    drafters: Sequence[str], *, model: str = "", drafter: str = "", length: int = 40, threshold: float = 0.5
+    drafters: Sequence[str],
+    *,
+    model: str = "zoo:disco",
+    drafter: str = "",
+    length: int = 40,
+    threshold: float = 0.5,
 ) -> Method:
     """Draft until a classifier's chance that the token is accepted falls below 0.5 (DISCO, arXiv 2405.04304).
 
-    `model` is the classifier's file (see `draftwise.scorers`). It reads the ten largest probabilities, their
+    `model` is the classifier: a folder that `draftwise train classifier` made, its file, or the bundled one,
+    which was trained for `zoo:general`. It reads the ten largest probabilities, their
     entropy and the place in the output. The paper tunes threshold and greatest length for speed on each data
     set and reports neither: 0.5 is where the classifier turns from yes to no, and 40 is SVIP's length. A
     drafter that looks tokens up gives the two probabilities that it knows.
@@ -35,7 +42,7 @@ def disco(
 def specdecpp(
     drafters: Sequence[str],
     *,
-    model: str = "",
+    model: str = "zoo:specdecpp",
     drafter: str = "",
     length: int = 20,
     shortest: int = 2,
@@ -43,8 +50,9 @@ def specdecpp(
 ) -> Method:
     """Draft until a head on the drafter finds a rejection likelier than 0.7 (SpecDec++, arXiv 2405.19715).
 
-    `model` is the head's file (see `draftwise.scorers`). Drafting ends when 1 less the
-    product of the predicted acceptances exceeds the threshold. The paper shows that such a threshold is the
+    `model` is the head: a folder that `draftwise train classifier` made, its file, or the bundled one, which
+    was trained for `zoo:general`. Drafting ends when 1 less the product of the predicted acceptances exceeds
+    the threshold. The paper shows that such a threshold is the
     best rule and leaves its value open: 0.7 is its code's example (0.3 its evaluation's), and so are the
     bounds of 2 and 20 tokens. A token's prediction reads the state that the token leaves behind, which is
     there once the next one is drafted: it lags by one.
@@ -73,7 +81,7 @@ def router(drafters: Sequence[str], path: str, *, length: int = 5) -> Method:
     Raises:
         UserError: the router cannot be used, or knows a drafter that is not at hand.
     """
-    chosen = load_router(path)
+    chosen = load_router(weights_of(path))
     if missing := [name for name in chosen.drafters if name not in drafters]:
         raise UserError(
             f"router:{path} picks among {', '.join(chosen.drafters)}, and {missing[0]} is not at hand: "
@@ -84,8 +92,6 @@ def router(drafters: Sequence[str], path: str, *, length: int = 5) -> Method:
 
 
 def _load(name: str, model: str, threshold: float) -> Scorer:
-    if not model:
-        raise UserError(f"{name} asks a trained classifier: give its file as {name}?model=FILE")
     if not 0.0 <= threshold <= 1.0:
         raise UserError(f"{name}?threshold={threshold:g}: give a chance from 0 to 1")
-    return load(model, name)
+    return load(weights_of(model), name)

@@ -38,7 +38,7 @@ class EagleTask:
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """Over all steps and the tokens of some answers."""
-        seen = self.teacher.read([self.answers[i] for i in examples])
+        seen = self.teacher.read([self.answers[i] for i in examples], self.run.context)
         noise = torch.rand(seen.features.shape, generator=rng).to(seen.features) - 0.5
         parts = []
         for depth, states in enumerate(self._unrolled(seen, seen.features + 2 * self.run.noise * noise)):

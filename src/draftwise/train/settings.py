@@ -113,6 +113,7 @@ class EagleRun(Training):
 
     kind: str = option("eagle", "eagle, or eagle3: features of three layers, its own output layer.")
     drafted: int = option(0, "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = all.")
+    context: int = option(0, "Tokens of the prompt that it sees while it learns, the last ones; 0 = all.")
     depth: int = option(3, "Draft steps that it learns to take on its own features.")
     fading: float = option(0.8, "The weight of a draft step, as a share of the one before it.")
     share: float = option(0.1, "EAGLE: the weight of the tokens beside that of the features.")
@@ -124,7 +125,7 @@ class EagleRun(Training):
         choose(self, "dtype", DTYPES)
         check(self, ("depth",), lambda x: x >= 1, "give a whole number of at least 1")
         check(self, ("fading",), lambda x: 0 < x <= 1, "give a share above 0 and up to 1")
-        check(self, ("drafted",), lambda x: x >= 0, "give 0 or a whole number above it")
+        check(self, ("drafted", "context"), lambda x: x >= 0, "give 0 or a whole number above it")
         check(self, ("share", "noise"), lambda x: x >= 0 and isfinite(x), "give 0 or a positive number")
         choose(self, "kind", ("eagle", "eagle3"))
         if self.drafted and not self.eagle3:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ class Read:
     `features` are its hidden states of the layers asked for beside each other, shape (answers, length, layers
     * width), `states` the last ones after the final norm, (answers, length, width), `ids` the tokens and
     `guessed` the places whose next token belongs to the answer, both (answers, length). States of padding
-    are arbitrary.
+    are 0.
     """
 
     ids: Tensor
@@ -63,16 +63,14 @@ class Teacher:
         return () if self.layers == (-1,) else self.layers
 
     @torch.no_grad()
-    def read(self, answers: Sequence[Answer]) -> Read:
-        """The states along some answers."""
-        if not all(one in self._group for one in answers):
-            ids, guessed, states = self._pass(answers)
-        else:
-            for one in answers:
-                if one not in self._kept:
-                    self._keep(self._groups[self._group[one]])
-            ids, guessed = _places(answers, self.target.device)
-            states = torch.nn.utils.rnn.pad_sequence([self._kept[one] for one in answers], batch_first=True)
+    def read(self, answers: Sequence[Answer], context: int = 0) -> Read:
+        """The states along some answers; with a `context`, of the prompts' last so many tokens only."""
+        rows = self._rows(answers)
+        if context:
+            rows = [row[max(0, len(a.prompt) - context) :] for row, a in zip(rows, answers, strict=True)]
+            answers = [replace(a, prompt=a.prompt[-context:]) for a in answers]
+        ids, guessed = _places(answers, self.target.device)
+        states = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         width = states.shape[-1] // (1 + len(self._others))
         last = states[..., -width:]
         return Read(ids, guessed, states[..., :-width] if self._others else last, last)
@@ -99,16 +97,22 @@ class Teacher:
             self._alone = bool(torch.allclose(bare, out.logits, rtol=1e-3, atol=1e-3))
         return self._alone
 
-    def _keep(self, group: Sequence[Answer]) -> None:
-        _, _, states = self._pass(group)
-        for one, row in zip(group, states, strict=True):
-            self._kept[one] = row[: len(one.text)].clone()
+    def _rows(self, answers: Sequence[Answer]) -> list[Tensor]:
+        """Each answer's states, shape (length, width)."""
+        if not all(one in self._group for one in answers):
+            return self._pass(answers)
+        for one in answers:
+            if one not in self._kept:
+                group = self._groups[self._group[one]]
+                self._kept |= zip(group, (row.clone() for row in self._pass(group)), strict=True)
+        return [self._kept[one] for one in answers]
 
-    def _pass(self, answers: Sequence[Answer]) -> tuple[Tensor, Tensor, Tensor]:
-        ids, guessed = _places(answers, self.target.device)
+    def _pass(self, answers: Sequence[Answer]) -> list[Tensor]:
+        ids, _ = _places(answers, self.target.device)
         out = self.target(ids, output_hidden_states=True, use_cache=False, logits_to_keep=1)
         layers = (*self._others, -1)
-        return ids, guessed, torch.cat([out.hidden_states[k].to(self.dtype) for k in layers], dim=-1)
+        states = torch.cat([out.hidden_states[k].to(self.dtype) for k in layers], dim=-1)
+        return [row[: len(one.text)] for row, one in zip(states, answers, strict=True)]
 
 
 def teacher(run: Training, target: Any, answers: Sequence[Answer], layers: Sequence[int] = ()) -> Teacher:

@@ -6,8 +6,11 @@ own drafters and policy. To be run by `make test-vllm`.
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +32,7 @@ from draftwise.hosts.vllm.options import Options
 from draftwise.models import load_model, resolve
 from draftwise.types import Draft, Job, Request
 
-NEW = 24
+NEW, BRIEF = 24, 12
 BLOCKS = 20  # of 128 tokens: too few for eight texts of 380, so that some are put off
 GROWING: dict[str, Any] = {"max_tokens": 140, "ignore_eos": True}
 
@@ -66,11 +69,17 @@ class Failing(Wrong):
 
 
 class Plain(NamedTuple):
-    """Prompts, and what vLLM writes after them by itself; `grown` after eight longer ones."""
+    """Prompts, and what vLLM writes after them by itself; `brief` after their ends alone."""
 
     prompts: list[list[int]]
     texts: list[list[int]]
+    brief: list[list[int]]
     grown: list[list[int]]
+
+
+def ends(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Short prompts, for many requests."""
+    return [list(prompt[-100:]) for prompt in prompts]
 
 
 def slices(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -127,10 +136,11 @@ def plain() -> Plain:
     llm = engine()
     prompts = ids(llm, 16)
     texts = generate(llm, prompts)
+    brief = generate(llm, ends(prompts), max_tokens=BRIEF)
     grown = generate(llm, slices(prompts), **GROWING)
     del llm
     cleanup_dist_env_and_memory()
-    return Plain(prompts, texts, grown)
+    return Plain(prompts, texts, brief, grown)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +169,7 @@ def use(llm: Any, drafters: Sequence[str], policy: str, **others: Any) -> Follow
 @pytest.mark.parametrize("one", [True, False], ids=["concurrency 1", "concurrency 8"])
 @pytest.mark.parametrize("name", ["ngram", "suffix", "zoo:general", "all"])
 def test_the_text_is_vllms_own(served: Any, plain: Plain, name: str, one: bool) -> None:
-    prompts, texts, _ = plain
+    prompts, texts, *_ = plain
     names = ["ngram", "suffix", "zoo:general", "zoo:code"] if name == "all" else [name]
     follower = use(served, names, "random" if name == "all" else "static-5")
     assert generate(served, prompts, one=one) == texts
@@ -167,7 +177,7 @@ def test_the_text_is_vllms_own(served: Any, plain: Plain, name: str, one: bool) 
 
 
 def test_a_datastore_drafts_too(served: Any, plain: Plain, tmp_path: Path) -> None:
-    prompts, texts, _ = plain
+    prompts, texts, *_ = plain
     tokenizer, corpus = served.get_tokenizer(), tmp_path / "corpus.txt"
     corpus.write_text("\n".join(tokenizer.decode(text) for text in texts))
     vocab = tokenizer.get_vocab()
@@ -186,7 +196,7 @@ def test_a_datastore_drafts_too(served: Any, plain: Plain, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("policy", ["auto", "metasd-ucb", "hedgespec", "tapout-seq-ucb1?drafter=zoo:general"])
 def test_policies_of_the_catalogue_run_and_change_no_text(served: Any, plain: Plain, policy: str) -> None:
-    prompts, texts, _ = plain
+    prompts, texts, *_ = plain
     follower = use(served, ["ngram", "suffix", "zoo:general"], policy)
     assert generate(served, prompts) == texts
     assert follower.totals()["num_rounds"] > 50 and not any(follower.team.faults.values())
@@ -205,7 +215,7 @@ def preemptions(llm: Any) -> int:
 
 
 def test_drafters_that_fail_or_are_always_wrong_change_no_text(served: Any, plain: Plain) -> None:
-    prompts, texts, _ = plain
+    prompts, texts, *_ = plain
     follower = use(served, ["ngram"], "random", wrong=Wrong(), failing=Failing())
     assert generate(served, prompts) == texts
     told = follower.totals()["drafters"]
@@ -214,32 +224,58 @@ def test_drafters_that_fail_or_are_always_wrong_change_no_text(served: Any, plai
 
 
 def test_random_aborts_lose_nothing_and_leave_nothing_behind(served: Any, plain: Plain) -> None:
+    """200 requests, some aborted before their first token, some half-way, some when they have ended."""
     from vllm import SamplingParams
 
-    prompts = plain.prompts
-    follower = use(served, ["ngram", "zoo:general"], "random")
-    served_engine, rng = served.llm_engine, random.Random(5)
-    greedy = SamplingParams(temperature=0.0, max_tokens=NEW)
-    asked: dict[str, int] = {}
-    for k in range(60):
-        asked[f"r{k}"] = k % len(prompts)
-        served_engine.add_request(f"r{k}", {"prompt_token_ids": prompts[k % len(prompts)][-200:]}, greedy)
-    got: dict[str, list[int]] = {}
-    while served_engine.has_unfinished_requests():
-        for out in served_engine.step():
-            got[out.request_id] = list(out.outputs[0].token_ids)
-        if rng.random() < 0.2:
-            served_engine.abort_request([rng.choice(list(asked))])
-    generate(served, prompts[:1])
-    assert len(got) > 20
+    prompts, count = ends(plain.prompts), 200
+    follower = use(served, ["ngram", "suffix", "zoo:general"], "random")
+    serving, rng = served.llm_engine, random.Random(5)
+    greedy = SamplingParams(temperature=0.0, max_tokens=BRIEF)
+    for k in range(count):
+        serving.add_request(str(k), {"prompt_token_ids": prompts[k % len(prompts)]}, greedy)
+    finished, partial, aborted = dict[str, list[int]](), dict[str, list[int]](), set[str]()
+    while serving.has_unfinished_requests():
+        for out in serving.step():
+            (finished if out.finished else partial)[out.request_id] = list(out.outputs[0].token_ids)
+        if rng.random() < 0.5:
+            flying = [k for k in partial if k not in finished | dict.fromkeys(aborted)]
+            gone = rng.choice(flying if flying and rng.random() < 0.7 else list(map(str, range(count))))
+            serving.abort_request([gone])
+            aborted.add(gone)
+    generate(served, prompts[:1], max_tokens=1)  # the engine's news of the last
+    whole = {str(k): plain.brief[k % len(prompts)] for k in range(count)}
+    assert finished.keys() | aborted == whole.keys()
+    assert [k for k, text in finished.items() if text != whole[k]] == []
+    assert [k for k, text in partial.items() if text != whole[k][: len(text)]] == []
+    halfway = [k for k in partial if k not in finished]
+    assert len(finished) > 80 and len(halfway) > 10 and not aborted.isdisjoint(finished)
+    suffix: Any = follower.team.drafters["suffix"]
     models: Any = follower.team.drafters["zoo:general"]
-    use(served, ["ngram"], "static-1")
-    whole = generate(served, [p[-200:] for p in prompts])
-    assert [k for k, text in got.items() if text != whole[asked[k]][: len(text)]] == []
-    held = [len(text) for text in got.values()]
-    assert any(n < NEW for n in held) or len(got) < 60
-    assert not follower.open and not models.places
-    assert not follower.team._read and not follower._keys
+    assert not follower.open and not models.places and not suffix._texts
+    assert not follower.team._read and not follower._keys and not follower._played
+
+
+def test_an_engine_that_starts_again_goes_on_from_what_it_had_learnt(plain: Plain, tmp_path: Path) -> None:
+    """Two engines after one another, each in a process of its own, that share a state file."""
+    file, out = tmp_path / "state.v1.json", tmp_path / "told.json"
+    config = draftwise.vllm_config(drafters=["ngram", "suffix"], policy="ucb1?length=3", state=file)
+    halves, pulls = (plain.prompts[:8], plain.prompts[8:]), [0.0]
+    for half, want in zip(halves, (plain.texts[:8], plain.texts[8:]), strict=True):
+        asked = json.dumps({"config": config, "prompts": half, "out": str(out)})
+        subprocess.run([sys.executable, __file__, asked], check=True, cwd=tmp_path)
+        told = json.loads(out.read_text())
+        assert told["texts"] == want
+        pulls.append(sum(json.loads(file.read_text())["numbers"]["shared"]["pulls"]))
+        assert pulls[-1] - pulls[-2] == sum(told["totals"]["arms"].values()) > 100
+
+
+def write_once(config: dict[str, Any], prompts: Sequence[Sequence[int]], out: str) -> None:
+    """What an engine writes between its start and its end, to a file."""
+    from draftwise.hosts.vllm import totals
+
+    llm = engine(speculative_config=config)
+    texts = generate(llm, prompts)
+    Path(out).write_text(json.dumps({"texts": texts, "totals": totals(llm)}))
 
 
 def test_sampled_pairs_of_tokens_have_the_targets_law(served: Any, plain: Plain) -> None:
@@ -293,3 +329,7 @@ def pairs(prompt: Sequence[int], top: float, least: float = 3e-5) -> Counter[tup
 
 def batched(items: Sequence[tuple[int, ...]], size: int) -> list[Sequence[tuple[int, ...]]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+if __name__ == "__main__":
+    write_once(**json.loads(sys.argv[1]))
