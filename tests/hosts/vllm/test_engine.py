@@ -99,6 +99,7 @@ def engine(**options: Any) -> Any:
         max_model_len=1024,
         enable_prefix_caching=False,
         disable_log_stats=False,
+        gpu_memory_utilization=0.3,  # vLLM starts only where that much of all memory is free
         num_gpu_blocks_override=BLOCKS,
         **options,
     )
@@ -259,23 +260,26 @@ def test_an_engine_that_starts_again_goes_on_from_what_it_had_learnt(plain: Plai
     """Two engines after one another, each in a process of its own, that share a state file."""
     file, out = tmp_path / "state.v1.json", tmp_path / "told.json"
     config = draftwise.vllm_config(drafters=["ngram", "suffix"], policy="ucb1?length=3", state=file)
-    halves, pulls = (plain.prompts[:8], plain.prompts[8:]), [0.0]
-    for half, want in zip(halves, (plain.texts[:8], plain.texts[8:]), strict=True):
-        asked = json.dumps({"config": config, "prompts": half, "out": str(out)})
+    learnt = 0.0
+    for part in (slice(0, 8), slice(8, 16)):
+        asked = json.dumps({"config": config, "prompts": plain.prompts[part], "out": str(out)})
         subprocess.run([sys.executable, __file__, asked], check=True, cwd=tmp_path)
         told = json.loads(out.read_text())
-        assert told["texts"] == want
-        pulls.append(sum(json.loads(file.read_text())["numbers"]["shared"]["pulls"]))
-        assert pulls[-1] - pulls[-2] == sum(told["totals"]["arms"].values()) > 100
+        assert told["texts"] == plain.texts[part]
+        assert told["known"] == learnt
+        learnt = sum(json.loads(file.read_text())["numbers"]["shared"]["pulls"])
+        rounds = told["totals"]["num_rounds"]  # less those that say nothing, as where a text had no room left
+        assert 0.9 * rounds <= learnt - told["known"] <= rounds > 50
 
 
 def write_once(config: dict[str, Any], prompts: Sequence[Sequence[int]], out: str) -> None:
-    """What an engine writes between its start and its end, to a file."""
+    """What an engine knows when it starts, and what it writes until it ends, to a file."""
     from draftwise.hosts.vllm import totals
 
     llm = engine(speculative_config=config)
+    known = sum(proposer(llm).follower.policy.shared.pulls)
     texts = generate(llm, prompts)
-    Path(out).write_text(json.dumps({"texts": texts, "totals": totals(llm)}))
+    Path(out).write_text(json.dumps({"known": known, "texts": texts, "totals": totals(llm)}))
 
 
 def test_sampled_pairs_of_tokens_have_the_targets_law(served: Any, plain: Plain) -> None:
