@@ -66,15 +66,16 @@ class ZooModel:
 
 def list_zoo() -> list[ZooModel]:
     """The bundled language models, the target first."""
-    return [_zoo_model(name, description) for name, description in DESCRIPTIONS.items()]
+    return [bundled(name) for name in DESCRIPTIONS]
 
 
 def list_parts() -> list[ZooModel]:
     """The bundled heads, classifiers and the router."""
-    return [_zoo_model(name, description) for name, description in PARTS.items()]
+    return [bundled(name) for name in PARTS]
 
 
-def _zoo_model(name: str, description: str) -> ZooModel:
+def bundled(name: str) -> ZooModel:
+    """The bundled model of this name, without `zoo:`."""
     folder, layers, width = ZOO / name, 0, 0
     if name in DESCRIPTIONS:
         config = json.loads((folder / "config.json").read_text())
@@ -82,6 +83,7 @@ def _zoo_model(name: str, description: str) -> ZooModel:
     with open(folder / "model.safetensors", "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     parameters = sum(prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
+    description = {**DESCRIPTIONS, **PARTS}[name]
     return ZooModel(f"zoo:{name}", str(folder), parameters, layers, width, description)
 
 

@@ -41,8 +41,8 @@ def silent(what: str, done: int, total: int) -> None:
     """Nobody looks."""
 
 
-def material(target: Any) -> Material:
-    return Material(target, None, ANSWERS, ANSWERS, [], {}, {})
+def material(target: Any, file: Path = Path()) -> Material:
+    return Material(target, None, file, ANSWERS, ANSWERS, [], {}, {})
 
 
 # -- steps ---------------------------------------------------------------------------------------------
@@ -71,8 +71,8 @@ def test_a_batch_in_pieces_has_the_same_loss(options: Options) -> None:
     assert [part for _, part in parts] == [[1, 0], [2]] or [part for _, part in parts] == [[0, 1], [2]]
     assert [share for share, _ in parts] == pytest.approx([0.5, 0.5])  # seven tokens each
     assert steps.pieces(ANSWERS, [2, 0, 1], 1) == [(1.0, [2, 0, 1])]
-    run = DrafterRun(**options())
-    task = Distillation(run, model("llama", seed=1), material(model("llama", seed=0)))
+    run = DrafterRun(**options(remember=0.0))
+    task = Distillation(run, model("llama", seed=1), material(model("llama", seed=0)), silent)
     rng = torch.Generator()
     whole = float(task.loss([2, 0, 1], rng).detach())
     assert sum(share * float(task.loss(part, rng).detach()) for share, part in parts) == pytest.approx(whole)
@@ -111,28 +111,41 @@ def test_weighted_cross_entropy_by_hand() -> None:
 # -- the teacher -----------------------------------------------------------------------------------------
 
 
+def kept(target: Any, folder: Path, layers: tuple[int, ...] = ()) -> Teacher:
+    made = Teacher(target, layers)
+    made.keep(ANSWERS, folder / "a.states.safetensors", silent)
+    return made
+
+
 @pytest.mark.parametrize("layers", [(), (-1,), (0, 1, 2)])
-def test_what_is_kept_is_what_a_pass_gives(monkeypatch: pytest.MonkeyPatch, layers: tuple[int, ...]) -> None:
+def test_what_is_kept_is_what_a_pass_gives(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, layers: tuple[int, ...]
+) -> None:
     target = model("llama", seed=0)
-    fresh, kept = Teacher(target, layers), Teacher(target, layers, ANSWERS, 1e6)
+    fresh, known = Teacher(target, layers), kept(target, tmp_path, layers)
     some = [ANSWERS[2], ANSWERS[0]]
-    for _ in range(2):
-        a, b = fresh.read(some), kept.read(some)
-        assert torch.equal(a.ids, b.ids) and torch.equal(a.guessed, b.guessed)
-        for i, one in enumerate(some):
-            assert torch.allclose(a.features[i, : len(one.text)], b.features[i, : len(one.text)])
-            assert torch.allclose(a.states[i, : len(one.text)], b.states[i, : len(one.text)])
-        assert a.features.shape == b.features.shape and a.states.shape[-1] == b.states.shape[-1]
-        assert torch.allclose(fresh.logits(some), kept.logits(some))
-    passes: list[int] = []
-    monkeypatch.setattr(type(target), "forward", lambda *_, **__: passes.append(1))
-    kept.logits([ANSWERS[1]])
-    assert not passes  # the first three were read as one group
+    a, b = fresh.read(some), known.read(some)
+    assert torch.equal(a.ids, b.ids) and torch.equal(a.guessed, b.guessed)
+    assert torch.allclose(a.features, b.features) and torch.allclose(a.states, b.states)
+    assert torch.allclose(fresh.logits(some), known.logits(some))
+    monkeypatch.setattr(type(target), "forward", lambda *_, **__: pytest.fail("the target was asked again"))
+    known.logits([ANSWERS[1]])
+    again = kept(target, tmp_path, layers)  # from the file
+    again._alone = True
+    assert torch.equal(again.read(some).states, b.states)
 
 
-def test_a_short_context_leaves_out_the_beginnings_of_prompts() -> None:
+def test_a_file_of_other_states_is_written_anew(tmp_path: Path) -> None:
+    kept(model("llama", seed=1), tmp_path)
     target = model("llama", seed=0)
-    for one in (Teacher(target, (1,)), Teacher(target, (1,), ANSWERS, 1e6)):
+    assert torch.allclose(kept(target, tmp_path).read(ANSWERS).states, Teacher(target).read(ANSWERS).states)
+    (tmp_path / "a.states.safetensors").write_bytes(b"no tensors")
+    assert torch.allclose(kept(target, tmp_path).read(ANSWERS).states, Teacher(target).read(ANSWERS).states)
+
+
+def test_a_short_context_leaves_out_the_beginnings_of_prompts(tmp_path: Path) -> None:
+    target = model("llama", seed=0)
+    for one in (Teacher(target, (1,)), kept(target, tmp_path, (1,))):
         whole, short = one.read(ANSWERS), one.read(ANSWERS, 2)
         for i, a in enumerate(ANSWERS):
             first, n = max(0, len(a.prompt) - 2), len(a.text)
@@ -142,18 +155,19 @@ def test_a_short_context_leaves_out_the_beginnings_of_prompts() -> None:
             assert short.guessed[i].sum() == len(a.tokens) and not short.states[i, n - first :].any()
 
 
-def test_nothing_is_kept_without_room_or_need(options: Options) -> None:
+def test_nothing_is_kept_without_room_or_need(options: Options, tmp_path: Path) -> None:
     target = model("llama", seed=0)
+    given = material(target, tmp_path / "answers.jsonl")
     tokens, width = sum(len(one.text) for one in ANSWERS), target.config.hidden_size
-    needed = tokens * width * target.dtype.itemsize * 2
-    assert Teacher(target, (1,), ANSWERS, needed)._group
-    assert not Teacher(target, (1,), ANSWERS, needed - 1)._group
-    assert teacher(DrafterRun(**options(steps=2, batch=2)), target, ANSWERS)._group
-    assert not teacher(DrafterRun(**options(steps=1, batch=3)), target, ANSWERS)._group
-    assert not teacher(DrafterRun(**options(steps=2, batch=2, remember=0.0)), target, ANSWERS)._group
+    assert Teacher(target, (1,)).size([*ANSWERS, *ANSWERS]) == tokens * width * target.dtype.itemsize * 2
+    assert not teacher(DrafterRun(**options(steps=1, batch=6)), given, silent).kept
+    assert not teacher(DrafterRun(**options(steps=4, batch=2, remember=0.0)), given, silent).kept
+    assert not list(tmp_path.iterdir())
+    assert teacher(DrafterRun(**options(steps=4, batch=2)), given, silent).kept
+    assert (tmp_path / "answers.states.safetensors").exists()
 
 
-def test_a_target_that_bounds_its_logits_is_asked_itself() -> None:
+def test_a_target_that_bounds_its_logits_is_asked_itself(tmp_path: Path) -> None:
     target = model("llama", seed=0)
     plain = target.forward
 
@@ -163,8 +177,7 @@ def test_a_target_that_bounds_its_logits_is_asked_itself() -> None:
         return out
 
     target.forward = bounded
-    kept, fresh = Teacher(target, (), ANSWERS, 1e6), Teacher(target, ())
-    assert torch.allclose(kept.logits(ANSWERS), fresh.logits(ANSWERS))
+    assert torch.allclose(kept(target, tmp_path).logits(ANSWERS), Teacher(target).logits(ANSWERS))
 
 
 # -- what classifiers learn from --------------------------------------------------------------------------
@@ -173,7 +186,7 @@ def test_a_target_that_bounds_its_logits_is_asked_itself() -> None:
 @pytest.mark.parametrize("labels", ["agree", "chance", "overlap"])
 def test_labels_are_those_of_each_text_read_alone(labels: str) -> None:
     target, drafter = model("llama", seed=0), model("llama", seed=1)
-    found = examples.drafted(ANSWERS, target, drafter, labels, seed=4, batch=2, tell=silent)
+    found = examples.drafted(ANSWERS, Teacher(target), drafter, labels, seed=4, batch=2, tell=silent)
     for one, drafted in zip(ANSWERS, found, strict=True):
         ids, n = torch.tensor([one.text]), len(one.prompt)
         with torch.no_grad():
@@ -204,7 +217,7 @@ def test_drawn_tokens_have_the_drafters_law() -> None:
 @pytest.mark.parametrize("hidden", [0, 8])
 def test_what_is_stored_is_what_was_trained(options: Options, hidden: int) -> None:
     target, drafter = model("llama", seed=0), model("llama", seed=1)
-    found = examples.drafted(ANSWERS, target, drafter, "agree", seed=4, batch=2, tell=silent)
+    found = examples.drafted(ANSWERS, Teacher(target), drafter, "agree", seed=4, batch=2, tell=silent)
     torch.manual_seed(1)
     task = DiscoTask(ClassifierRun(**options(hidden=hidden)), ANSWERS, found, found)
     scorer = task.scorer("")
@@ -233,7 +246,10 @@ def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3:
     torch.manual_seed(3)
     head = new_eagle(target, eagle3=eagle3)
     task = EagleTask(
-        EagleRun(**options(depth=3, kind="eagle3" if eagle3 else "eagle")), head, material(target)
+        EagleRun(**options(remember=0.0, depth=3, kind="eagle3" if eagle3 else "eagle")),
+        head,
+        material(target),
+        silent,
     )
     with torch.no_grad():
         seen = task.teacher.read(ANSWERS[:1])
@@ -250,7 +266,7 @@ def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3:
 
 def test_eagle_learns_from_tokens_of_the_answer_alone(options: Options) -> None:
     target = model("llama", seed=0)
-    task = EagleTask(EagleRun(**options(depth=3)), new_eagle(target), material(target))
+    task = EagleTask(EagleRun(**options(remember=0.0, depth=3)), new_eagle(target), material(target), silent)
     seen = task.teacher.read(ANSWERS)
     for depth in range(3):
         wanted, p, tokens = task._wanted(seen, depth)
@@ -264,7 +280,9 @@ def test_eagle_learns_from_tokens_of_the_answer_alone(options: Options) -> None:
 
 def test_medusas_heads_guess_further_and_further(options: Options) -> None:
     target = model("llama", seed=0)
-    task = MedusaTask(MedusaRun(**options(heads=2)), new_medusa(target, heads=2), material(target))
+    task = MedusaTask(
+        MedusaRun(**options(remember=0.0, heads=2)), new_medusa(target, heads=2), material(target), silent
+    )
     for k, (q, p, tokens) in enumerate(task._guesses(ANSWERS[:1])):
         one = ANSWERS[0]
         begin = len(one.prompt)

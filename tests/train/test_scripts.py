@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from draftwise import Decoder
+from draftwise import Decoder, models
 from tests.train.world import LETTERS, write_prompts
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -65,6 +65,19 @@ def test_the_models_are_made_one_from_the_other(
     assert made.generate([4, 5, 6], max_new_tokens=8).token_ids
     assert json.loads((out / "sql" / "results.json").read_text())["steps"] == 3
     assert (out / "mixture.answers.jsonl").exists() and (out / "router" / "model.safetensors").exists()
+    monkeypatch.setattr(models, "ZOO", tmp_path / "zoo")
+    (tmp_path / "zoo").mkdir()
+    run(monkeypatch, "ship_models", out)
+    assert capsys.readouterr().out.startswith(f"{only.replace(',', ', ')}: ")
+    for name in only.split(","):
+        files = {file.name for file in (tmp_path / "zoo" / name).iterdir()}
+        assert {"README.md", "model.safetensors"} <= files and not files & {"training", "results.json"}
+        card = (tmp_path / "zoo" / name / "README.md").read_text()
+        assert f"# zoo:{name}\n" in card
+        assert str(out) not in card
+        assert card.count("zoo:") >= 3 and "(../NOTICE)" in card
+    assert "--drafters zoo:sql\n" in (tmp_path / "zoo" / "sql" / "README.md").read_text()
+    assert "--policy router:zoo:router\n" in (tmp_path / "zoo" / "router" / "README.md").read_text()
 
 
 def test_the_table_of_acceptance(

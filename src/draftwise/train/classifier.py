@@ -22,6 +22,7 @@ from .losses import padded
 from .measure import acceptance
 from .settings import ClassifierRun
 from .steps import in_half, take
+from .teacher import teacher
 from .texts import Answer, Tell
 
 
@@ -164,8 +165,9 @@ def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
     material = gather(run, folder, tell)
     drafter = _drafter(run, material)
     settings: dict[str, Any] = {"batch": run.batch, "tell": tell, "half": in_half(run)}
+    target = teacher(run, material, tell)
     learnt, held = (
-        drafted(some, material.target, drafter, run.what, seed=run.seed + k, **settings)
+        drafted(some, target, drafter, run.what, seed=run.seed + k, **settings)
         for k, some in enumerate((material.answers, material.held_out))
     )
     task = _task(run, drafter, material, learnt, held)

@@ -25,10 +25,10 @@ from .texts import Answer, Tell
 class Distillation:
     """A drafter brought nearer to the target on the target's own answers (see `steps.Task`)."""
 
-    def __init__(self, run: DrafterRun, drafter: Any, material: Material) -> None:
+    def __init__(self, run: DrafterRun, drafter: Any, material: Material, tell: Tell) -> None:
         self.model, self.material, self.kind = drafter, material, run.loss
         self.answers = material.answers
-        self.teacher = teacher(run, material.target, [*self.answers, *material.held_out])
+        self.teacher = teacher(run, material, tell)
         self.device = drafter.device
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
@@ -72,7 +72,7 @@ def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
     drafter, dtype = _drafter(run, material)
     drafter.eval()
     before = folder.once("before", lambda: _measured(run, material, drafter))
-    log = take(Distillation(run, drafter, material), run, folder.checkpoints, tell)
+    log = take(Distillation(run, drafter, material, tell), run, folder.checkpoints, tell)
     tell("Measuring", 0, 1)
     drafter.eval().to(dtype)  # what is measured is what is shipped
     after = _measured(run, material, drafter.float())

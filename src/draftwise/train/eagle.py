@@ -30,11 +30,10 @@ class EagleTask:
     training-time test); a step's weight is `fading` times that of the one before it.
     """
 
-    def __init__(self, run: EagleRun, head: Eagle, material: Material) -> None:
+    def __init__(self, run: EagleRun, head: Eagle, material: Material, tell: Tell) -> None:
         self.run, self.model, self.material = run, head, material
         self.answers = material.answers
-        every = [*self.answers, *material.held_out]
-        self.teacher = teacher(run, material.target, every, head.layers_read)
+        self.teacher = teacher(run, material, tell, head.layers_read)
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """Over all steps and the tokens of some answers."""
@@ -120,7 +119,7 @@ def train(run: EagleRun, out: Path, tell: Tell) -> dict[str, Any]:
         head = new_eagle(material.target, eagle3=run.eagle3, drafted=run.drafted).float()
     if isinstance(head, Eagle3) and run.drafted:
         head.choose(frequent(material.answers, run.drafted, head.vocab_size))
-    log = take(EagleTask(run, head, material), run, folder.checkpoints, tell)
+    log = take(EagleTask(run, head, material, tell), run, folder.checkpoints, tell)
     return finish("eagle", run, folder, head, material, log, tell)
 
 

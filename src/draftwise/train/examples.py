@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..scorers import TOP
 from .losses import padded
+from .teacher import Teacher
 from .texts import Answer, Tell
 
 
@@ -28,7 +29,7 @@ class Drafted:
 @torch.no_grad()
 def drafted(
     answers: Sequence[Answer],
-    target: Any,
+    teacher: Teacher,
     drafter: Any,
     labels: str,
     *,
@@ -51,7 +52,8 @@ def drafted(
         ids, guessed, first = padded(some, drafter.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
-            rows = [m(ids, logits_to_keep=keep, use_cache=False).logits[guessed] for m in (drafter, target)]
+            guesses = drafter(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
+            rows = (guesses, teacher.logits(some))
         size = min(row.shape[-1] for row in rows)
         q, p = (row[:, :size].float().softmax(-1).cpu() for row in rows)
         tokens, accepted = _labels(labels, q, p, rng)

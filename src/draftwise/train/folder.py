@@ -96,10 +96,11 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a drafter learns from: the target, its answers, and prompts that are held out."""
+    """What a drafter learns from: the target, its answers and their `file`, and prompts held out."""
 
     target: Any
     tokenizer: Any
+    file: Path
     answers: list[Answer]
     held_out: list[Answer]
     measuring: list[list[int]]
@@ -125,6 +126,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     return Material(
         target=target,
         tokenizer=tokenizer,
+        file=path,
         answers=[one for one in known if one.prompt not in apart],
         held_out=[one for one in known if one.prompt in apart],
         measuring=measuring,

@@ -25,10 +25,10 @@ class MedusaTask:
     The loss is a weighted mean over heads, the weight of each a share of the one before it.
     """
 
-    def __init__(self, run: MedusaRun, heads: Medusa, material: Material) -> None:
+    def __init__(self, run: MedusaRun, heads: Medusa, material: Material, tell: Tell) -> None:
         self.run, self.model, self.material = run, heads, material
         self.answers = material.answers
-        self.teacher = teacher(run, material.target, [*self.answers, *material.held_out], (-1,))
+        self.teacher = teacher(run, material, tell, (-1,))
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """Over all heads and the tokens of some answers."""
@@ -74,5 +74,5 @@ def train(run: MedusaRun, out: Path, tell: Tell) -> dict[str, Any]:
         return done
     material = gather(run, folder, tell)
     heads = new_medusa(material.target, heads=run.heads, blocks=run.blocks, tied=run.tied).float()
-    log = take(MedusaTask(run, heads, material), run, folder.checkpoints, tell)
+    log = take(MedusaTask(run, heads, material, tell), run, folder.checkpoints, tell)
     return finish("medusa", run, folder, heads, material, log, tell)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from hashlib import sha256
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from .losses import padded
 from .settings import Training
-from .steps import in_half
-from .texts import Answer
+from .steps import accelerate, in_half
+from .texts import Answer, Tell
+
+if TYPE_CHECKING:
+    from .folder import Material
 
 GROUP = 16  # answers in one pass of what is kept
 
@@ -34,33 +40,12 @@ class Read:
 
 
 class Teacher:
-    """Reads answers with the target; those of `again` only once, where they fit into `room` bytes of `dtype`.
+    """Reads answers with the target, in `dtype`; what has been `kept` is not read again."""
 
-    What is kept is computed in groups that depend on `again` alone, never on the order of the steps: a run
-    that goes on from a checkpoint learns from the very same numbers.
-    """
-
-    def __init__(
-        self,
-        target: Any,
-        layers: Sequence[int],
-        again: Sequence[Answer] = (),
-        room: float = 0.0,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        self.target, self.layers = target, tuple(layers)
-        self.dtype = dtype or target.dtype
-        order = sorted(dict.fromkeys(again), key=lambda one: len(one.text))
-        width = sum(len(one.text) for one in order) * int(target.get_output_embeddings().weight.shape[1])
-        size = width * (1 + len(self._others)) * self.dtype.itemsize
-        self._groups = [order[at : at + GROUP] for at in range(0, len(order), GROUP)] if size <= room else []
-        self._group = {one: k for k, group in enumerate(self._groups) for one in group}
-        self._kept: dict[Answer, Tensor] = {}
-
-    @property
-    def _others(self) -> tuple[int, ...]:
-        """The layers beside the last."""
-        return () if self.layers == (-1,) else self.layers
+    def __init__(self, target: Any, layers: Sequence[int] = (), dtype: torch.dtype | None = None) -> None:
+        self.target, self.dtype = target, dtype or target.dtype
+        self.others = () if tuple(layers) == (-1,) else tuple(layers)  # the layers beside the last
+        self.kept: dict[tuple[int, ...], Tensor] = {}
 
     @torch.no_grad()
     def read(self, answers: Sequence[Answer], context: int = 0) -> Read:
@@ -70,15 +55,15 @@ class Teacher:
             rows = [row[max(0, len(a.prompt) - context) :] for row, a in zip(rows, answers, strict=True)]
             answers = [replace(a, prompt=a.prompt[-context:]) for a in answers]
         ids, guessed = _places(answers, self.target.device)
-        states = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        width = states.shape[-1] // (1 + len(self._others))
+        states = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(ids.device)
+        width = states.shape[-1] // (1 + len(self.others))
         last = states[..., -width:]
-        return Read(ids, guessed, states[..., :-width] if self._others else last, last)
+        return Read(ids, guessed, states[..., :-width] if self.others else last, last)
 
     @torch.no_grad()
     def logits(self, answers: Sequence[Answer]) -> Tensor:
         """The target's logits before each token of some answers, shape (tokens, vocabulary)."""
-        if self._group and self._plain:
+        if all(one.text in self.kept for one in answers) and self._plain:
             seen = self.read(answers)
             found: Tensor = self.target.get_output_embeddings()(seen.states[seen.guessed])
             return found
@@ -87,11 +72,55 @@ class Teacher:
         found = self.target(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
         return found
 
+    @torch.no_grad()
+    def keep(self, answers: Sequence[Answer], file: Path, tell: Tell) -> None:
+        """Read answers once and for all: their states are in a file, which later trainings share.
+
+        They are read in groups that depend on the answers alone, so that every run learns from the very same
+        numbers. A file of other answers is written anew.
+        """
+        from safetensors.torch import load_file, save_file
+
+        order = sorted({one.text: one for one in answers}.values(), key=lambda one: (len(one.text), one.text))
+        about = {"format": "draftwise-states", "of": self._said(order)}
+        if _about(file) != about:
+            states = torch.empty(sum(len(one.text) for one in order), self._width, dtype=self.dtype)
+            done = 0
+            for at in range(0, len(order), GROUP):
+                tell("Reading answers", at, len(order))
+                for row in self._pass(order[at : at + GROUP]):
+                    states[done : done + len(row)] = row
+                    done += len(row)
+            part = file.with_name(f"{file.name}.part")
+            save_file({"states": states}, part, about)
+            part.replace(file)
+            tell("Reading answers", len(order), len(order))
+        states = load_file(file)["states"]
+        ends = accumulate(len(one.text) for one in order)
+        self.kept = {
+            one.text: states[end - len(one.text) : end] for one, end in zip(order, ends, strict=True)
+        }
+
+    def size(self, answers: Sequence[Answer]) -> int:
+        """Bytes that keeping these answers takes."""
+        return sum(map(len, {one.text for one in answers})) * self._width * self.dtype.itemsize
+
+    @property
+    def _width(self) -> int:
+        return int(self.target.get_output_embeddings().weight.shape[1]) * (1 + len(self.others))
+
+    def _said(self, order: Sequence[Answer]) -> str:
+        """What the states are of."""
+        from ..fingerprints import model_fingerprint
+
+        texts = sha256(str([one.text for one in order]).encode()).hexdigest()
+        return f"{model_fingerprint(self.target)} {self.others} {self.dtype} {texts}"
+
     @property
     def _plain(self) -> bool:
         """Whether nothing comes after the output layer, such as a bound on the logits."""
         if not hasattr(self, "_alone"):
-            ids = torch.tensor([self._groups[0][0].text[:8]], device=self.target.device)
+            ids = torch.tensor([next(iter(self.kept))[:8]], device=self.target.device)
             out = self.target(ids, output_hidden_states=True, use_cache=False)
             bare = self.target.get_output_embeddings()(out.hidden_states[-1])
             self._alone = bool(torch.allclose(bare, out.logits, rtol=1e-3, atol=1e-3))
@@ -99,28 +128,39 @@ class Teacher:
 
     def _rows(self, answers: Sequence[Answer]) -> list[Tensor]:
         """Each answer's states, shape (length, width)."""
-        if not all(one in self._group for one in answers):
-            return self._pass(answers)
-        for one in answers:
-            if one not in self._kept:
-                group = self._groups[self._group[one]]
-                self._kept |= zip(group, (row.clone() for row in self._pass(group)), strict=True)
-        return [self._kept[one] for one in answers]
+        if all(one.text in self.kept for one in answers):
+            return [self.kept[one.text] for one in answers]
+        return self._pass(answers)
 
     def _pass(self, answers: Sequence[Answer]) -> list[Tensor]:
         ids, _ = _places(answers, self.target.device)
         out = self.target(ids, output_hidden_states=True, use_cache=False, logits_to_keep=1)
-        layers = (*self._others, -1)
-        states = torch.cat([out.hidden_states[k].to(self.dtype) for k in layers], dim=-1)
+        states = torch.cat([out.hidden_states[k].to(self.dtype) for k in (*self.others, -1)], dim=-1)
         return [row[: len(one.text)] for row, one in zip(states, answers, strict=True)]
 
 
-def teacher(run: Training, target: Any, answers: Sequence[Answer], layers: Sequence[int] = ()) -> Teacher:
-    """The teacher of a training: it keeps its states if the steps go through the answers more than once."""
-    again = answers if run.steps * run.batch > len(answers) else ()
-    return Teacher(target, layers, again, run.remember * 2**30, torch.bfloat16 if in_half(run) else None)
+def teacher(run: Training, material: Material, tell: Tell, layers: Sequence[int] = ()) -> Teacher:
+    """The teacher of a training: it keeps its states if the answers are gone through more than once."""
+    made = Teacher(material.target, layers, torch.bfloat16 if in_half(run) else None)
+    every = [*material.answers, *material.held_out]
+    if run.steps * run.batch > len(every) and made.size(every) <= run.remember * 2**30:
+        name = "-".join(["states", *map(str, made.others)])
+        with accelerate(run).autocast():
+            made.keep(every, material.file.with_suffix(f".{name}.safetensors"), tell)
+    return made
 
 
 def _places(answers: Sequence[Answer], device: torch.device) -> tuple[Tensor, Tensor]:
     ids, guessed, first = padded(answers, device)
     return ids, torch.nn.functional.pad(guessed, (first, 1))
+
+
+def _about(file: Path) -> dict[str, str]:
+    """What a file of states says of itself; nothing if it is no such file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return dict(opened.metadata() or {})
+    except (OSError, SafetensorError):
+        return {}
