@@ -75,7 +75,7 @@ def test_the_models_are_made_one_from_the_other(
         card = (tmp_path / "zoo" / name / "README.md").read_text()
         assert f"# zoo:{name}\n" in card
         assert str(out) not in card
-        assert card.count("zoo:") >= 3 and "(../NOTICE)" in card
+        assert "(../NOTICE)" in card
     assert "--drafters zoo:sql\n" in (tmp_path / "zoo" / "sql" / "README.md").read_text()
     assert "--policy router:zoo:router\n" in (tmp_path / "zoo" / "router" / "README.md").read_text()
 
