@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import isnan
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -258,6 +259,15 @@ def test_what_was_learnt_is_kept_as_numbers() -> None:
     for match in (1.0, 2.0, 5.0, 20.0):
         here = Context(request=5, hints={"a": match})
         assert fresh.choose(here, Random(0)) == made.choose(here, Random(0))
+
+
+def test_a_longest_draft_can_be_named() -> None:
+    made: Any = method("auto?length=5", ["a", "b"]).policy
+    assert made.lengths == (1, 2, 3, 4, 5) and max(arm.length for arm in made.arms) == 5
+    assert isinstance(usual := method("auto", ["a"]).policy, AutoPolicy) and usual.lengths == LENGTHS
+    for wrong in (0, 17):
+        with pytest.raises(UserError, match=rf"auto\?length={wrong}: give 1 to 16"):
+            method(f"auto?length={wrong}", ["a"])
 
 
 def test_it_is_the_default_wherever_there_is_a_drafter() -> None:

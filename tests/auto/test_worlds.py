@@ -104,6 +104,14 @@ def test_useless_drafters_cost_at_most_three_per_cent(monkeypatch: pytest.Monkey
     assert 0.0 < graded < 0.01 * among.clock.now
 
 
+def test_no_draft_is_longer_than_the_longest_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = {"right": always(1.0)}
+    _, _, rounds = Stage(monkeypatch, right, texts=8).run("auto?length=5")
+    assert max(r.drafted for r in rounds) == 5
+    _, _, rounds = Stage(monkeypatch, right, texts=8).run("auto?length=3&without=length")
+    assert {r.arm.length for r in rounds} <= {0, 1, 3}
+
+
 # -- trees ---------------------------------------------------------------------------------------------
 
 BY_THE_TOKEN = Prices(target=lambda tokens: 5e-3 + 1e-3 * tokens, token=0.05e-3)

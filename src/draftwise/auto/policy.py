@@ -92,6 +92,7 @@ class AutoPolicy:
     reasons: list[Reason] | None = None
     places: dict[int, Place] = field(default_factory=dict)
     index: Mapping[tuple[int, int], int] = field(init=False)
+    lengths: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.drafters)
@@ -99,6 +100,7 @@ class AutoPolicy:
         self.calibrations = [Calibration() for _ in range(n)]
         self.drafting = [DraftCost() for _ in range(n)]
         self.passes = [PassCost() for _ in CLASSES]
+        self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
         self.index = {(number.get(arm.drafter, -1), arm.length): i for i, arm in enumerate(self.arms)}
 
@@ -146,7 +148,7 @@ class AutoPolicy:
             start, each = self.drafting[i].price(batch)
             width = self.drafting[i].width
             if self.drafting[i].tried < len(TRIALS):  # the best at no price is tried, to learn its price
-                length = min(TRIALS[self.drafting[i].tried], room)
+                length = min(TRIALS[self.drafting[i].tried], room, self.lengths[-1])
                 found.append(Worth(i, length, sum(curve[:length]), 0.0, sum(curve)))
                 continue
             if not self.looks_up[i]:
@@ -168,7 +170,7 @@ class AutoPolicy:
         start, each = price
         sums, most = [0.0, *accumulate(survival)], len(survival)
         best, highest = 0, -1.0
-        for length in LENGTHS:
+        for length in self.lengths:
             tokens = sums[length] if length < most else sums[-1]
             gain = tokens - rate * (start + each * length + extra[length])
             if gain > highest:

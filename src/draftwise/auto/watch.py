@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from ..roles import GradeJob, Graders, Seen
 from ..types import Arm, Feedback, Grade, Request, Window
-from .policy import LENGTHS, AutoPolicy
+from .policy import AutoPolicy
 
-LONGEST = LENGTHS[-1]
 SHARE = 0.005  # of all time, that may go into drafters that do not play
 ENOUGH = 24  # tokens of a batch that wait before a model is graded on them
 FIRST = 0.02  # of the time so far, that may go into first looks that take longer than a round
@@ -85,7 +84,7 @@ class Watch:
     met: bool = False
 
     def __post_init__(self) -> None:
-        self.arms = [Arm(name, LONGEST) for name in self.policy.drafters]
+        self.arms = [Arm(name, self.longest) for name in self.policy.drafters]
         self.waits = [0] * len(self.policy.drafters)
         self.number = {name: i for i, name in enumerate(self.policy.drafters)}
 
@@ -129,6 +128,11 @@ class Watch:
             for seen in mine:
                 policy.drafting[i].shaped(seen.outcome.drafted, policy.arms[seen.outcome.arm].length)
             policy.drafting[i].drafted(longest, pending, seconds, mates=len(mine), batch=len(batch))
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the longest draft has."""
+        return self.policy.lengths[-1]
 
     def _broke(self, graders: Graders) -> bool:
         """Whether the time for drafters that do not play is used up for now."""
@@ -185,7 +189,7 @@ class Watch:
         if name not in seen.request.out:
             draft = graders.guess(name, seen.request, start, self.arms[i])
             if draft is not None:
-                notes.held.append(Held(i, context, draft, LONGEST))
+                notes.held.append(Held(i, context, draft, self.longest))
 
     # -- models that did not play -----------------------------------------------------------------------
 
@@ -263,7 +267,7 @@ class Watch:
         for at, context in notes.rounds:
             if at >= start:
                 accepts = []
-                for place, grade in enumerate(known[at - start : at - start + LONGEST]):
+                for place, grade in enumerate(known[at - start : at - start + self.longest]):
                     accepts.append(grade.at(place)[0])
                     if accepts[-1] <= 0.0:
                         break

@@ -27,7 +27,7 @@ class FlatPrice(AutoPolicy):
     ) -> Worth:
         plain = self.passes[0](1)
         flat = [FLAT * plain * k for k in range(len(extra))]
-        return _at_most(self, i, survival, flat, rate, LENGTHS)
+        return _at_most(self, i, survival, flat, rate, self.lengths)
 
 
 class NoPrice(AutoPolicy):
@@ -41,7 +41,7 @@ class NoPrice(AutoPolicy):
         extra: Sequence[float],
         rate: float,
     ) -> Worth:
-        return _at_most(self, i, survival, [0.0] * len(extra), 0.0, LENGTHS)
+        return _at_most(self, i, survival, [0.0] * len(extra), 0.0, self.lengths)
 
 
 class OneLength(AutoPolicy):
@@ -56,7 +56,7 @@ class OneLength(AutoPolicy):
         rate: float,
     ) -> Worth:
         prices = [price[0] + price[1] * k + extra[k] for k in range(len(extra))]
-        return _at_most(self, i, survival, prices, rate, (8,))
+        return _at_most(self, i, survival, prices, rate, (min(8, self.lengths[-1]),))
 
 
 class NoStop(AutoPolicy):
