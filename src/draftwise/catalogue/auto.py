@@ -20,8 +20,9 @@ def auto(
 ) -> Method:
     """Who drafts, how far and when to stop, by measured tokens per second; or no draft at all (ours).
 
-    `length` is the longest draft that may be asked for, of 16 at most. `share` is the part of all time that may go into watching drafters that do not play. `without` takes out
-    one part of the policy, to see what it is worth.
+    `length` is the longest draft that may be asked for, of 16 at most. `share` is the part of all time that
+    may go into watching drafters that do not play. `without` takes out one part of the policy, to see what it
+    is worth.
     """
     if not 1 <= length <= LENGTHS[-1]:
         raise UserError(f"auto?length={length}: give 1 to {LENGTHS[-1]} tokens")
