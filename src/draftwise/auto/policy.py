@@ -9,6 +9,7 @@ from itertools import accumulate
 from math import isfinite
 from operator import attrgetter
 from random import Random
+from typing import TypeAlias
 
 from ..learners.learner import LEARNED
 from ..types import NEVER, Arm, Context, Decision, Feedback, Outcome, Stop
@@ -23,6 +24,10 @@ CONTEXTS = len(MATCHES) + 1
 GAIN = attrgetter("gain")
 TRIALS = (1, 4)  # tokens of a drafter's first drafts: two lengths tell its start from its price a token
 TRUSTED = 40.0  # tested tokens from which a drafter's own confidence may stop it
+
+
+Price: TypeAlias = tuple[float, float, Sequence[float]]
+"""Seconds of a draft: its start, each of its tokens, and what the pass takes more with 0, 1, ... of them."""
 
 
 @dataclass(slots=True)
@@ -148,26 +153,25 @@ class AutoPolicy:
             start, each = self.drafting[i].price(batch)
             width = self.drafting[i].width
             if self.drafting[i].tried < len(TRIALS):  # the best at no price is tried, to learn its price
-                length = min(TRIALS[self.drafting[i].tried], room, self.lengths[-1])
+                most = min(TRIALS[self.drafting[i].tried], room)
+                length = next((n for n in self.lengths if n >= most), self.lengths[-1])
                 found.append(Worth(i, length, sum(curve[:length]), 0.0, sum(curve)))
                 continue
             if not self.looks_up[i]:
                 unread = max(0, context.length - place.read[i])
                 start += self.drafting[i].reading.each * unread / self._rounds_left(context)
             more = extra if width <= 1.0 else passes.table(batch, LENGTHS[-1], width)
-            found.append(self._best(i, curve[: max(1, int(room / width))], (start, each), more, rate))
+            price = self._price(start, each, more)
+            found.append(self._best(i, curve[: max(1, int(room / width))], price, rate))
         return found
 
-    def _best(
-        self,
-        i: int,
-        survival: Sequence[float],
-        price: tuple[float, float],
-        extra: Sequence[float],
-        rate: float,
-    ) -> Worth:
-        """The best length of one drafter: its chances, its price, and what the pass costs more."""
-        start, each = price
+    def _price(self, start: float, each: float, extra: Sequence[float]) -> Price:
+        """What a draft of this drafter costs: the measured seconds."""
+        return start, each, extra
+
+    def _best(self, i: int, survival: Sequence[float], price: Price, rate: float) -> Worth:
+        """The best length of one drafter, by its chances and its price."""
+        start, each, extra = price
         sums, most = [0.0, *accumulate(survival)], len(survival)
         best, highest = 0, -1.0
         for length in self.lengths:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ..roles import Graders, Seen
 from ..types import NEVER, Context, Stop
 from .guard import Guard
-from .policy import CONTEXTS, LENGTHS, AutoPolicy, Place, Worth
+from .policy import CONTEXTS, LENGTHS, AutoPolicy, Place, Price, Worth
 from .skill import Skill
 from .watch import Notes, Watch
 
@@ -17,46 +17,24 @@ FLAT = 0.05  # of a target pass, for a drafted token of whoever it is
 class FlatPrice(AutoPolicy):
     """Every drafted token costs the same small part of a target pass, whoever drafts it: nothing measured."""
 
-    def _best(
-        self,
-        i: int,
-        survival: Sequence[float],
-        price: tuple[float, float],
-        extra: Sequence[float],
-        rate: float,
-    ) -> Worth:
+    def _price(self, start: float, each: float, extra: Sequence[float]) -> Price:
         plain = self.passes[0](1)
-        flat = [FLAT * plain * k for k in range(len(extra))]
-        return _at_most(self, i, survival, flat, rate, self.lengths)
+        return 0.0, 0.0, [FLAT * plain * k for k in range(len(extra))]
 
 
 class NoPrice(AutoPolicy):
     """As many accepted tokens a round as can be had, whatever they cost."""
 
-    def _best(
-        self,
-        i: int,
-        survival: Sequence[float],
-        price: tuple[float, float],
-        extra: Sequence[float],
-        rate: float,
-    ) -> Worth:
-        return _at_most(self, i, survival, [0.0] * len(extra), 0.0, self.lengths)
+    def _price(self, start: float, each: float, extra: Sequence[float]) -> Price:
+        return 0.0, 0.0, [0.0] * len(extra)
 
 
 class OneLength(AutoPolicy):
     """Drafts of eight tokens or none: the drafter is chosen, the length is not."""
 
-    def _best(
-        self,
-        i: int,
-        survival: Sequence[float],
-        price: tuple[float, float],
-        extra: Sequence[float],
-        rate: float,
-    ) -> Worth:
-        prices = [price[0] + price[1] * k + extra[k] for k in range(len(extra))]
-        return _at_most(self, i, survival, prices, rate, (min(8, self.lengths[-1]),))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.lengths = (min(8, self.lengths[-1]),)
 
 
 class NoStop(AutoPolicy):
@@ -170,16 +148,3 @@ PARTS: Mapping[str, tuple[Make, Callable[..., Watch]]] = {
     "reading": (NoReading, Watch),
 }
 """What `auto?without=PART` is made of, by the part that is taken out."""
-
-
-def _at_most(
-    policy: AutoPolicy,
-    i: int,
-    survival: Sequence[float],
-    prices: Sequence[float],
-    rate: float,
-    lengths: Sequence[int],
-) -> Worth:
-    """The best of these lengths, where a draft of k tokens costs `prices[k]` seconds."""
-    found = [Worth(i, n, sum(survival[:n]), prices[n], sum(survival[:n]) - rate * prices[n]) for n in lengths]
-    return max(found, key=lambda worth: worth.gain)
