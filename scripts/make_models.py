@@ -114,10 +114,15 @@ def scaled(options: dict[str, Any], args: argparse.Namespace, verb: str) -> dict
     return options | more
 
 
+SAID: dict[str, int] = {}  # what was told last, in twentieths
+
+
 def tell(what: str, done: int, total: int) -> None:
     """A line now and then: the first, the last and one in twenty."""
-    if done in (0, total) or done * 20 // total != (done - 1) * 20 // total:
+    part = done * 20 // max(total, 1)
+    if done in (0, total) or part != SAID.get(what):
         print(f"  {what} {done}/{total}", file=sys.stderr, flush=True)
+    SAID[what] = part
 
 
 if __name__ == "__main__":
