@@ -18,7 +18,7 @@ from typing import Any
 from ..catalogue import Method
 from ..roles import Drafter, Reader, Seen
 from ..team import Team
-from ..types import Context, Draft, Feedback, Job, Outcome, Request, Round, Sampling, Seconds, Spent
+from ..types import Context, Draft, Feedback, Job, Outcome, Request, Sampling, Spent
 from .row import Played, Row, Written, chains_only, verified
 from .tally import Tally
 
@@ -50,7 +50,7 @@ class Follower:
         self.slow_seconds, self.rng = slow_seconds, Random(seed)
         self.open: dict[int, Request] = {}
         self.team = Team(drafters, self.open, vocab_size=vocab_size, strikes=strikes)
-        self.tally = Tally()
+        self.tally = Tally(self.policy.arms)
         self._requests: dict[Hashable, Request] = {}
         self._keys: dict[int, Hashable] = {}
         self._played: dict[int, Played] = {}
@@ -65,8 +65,7 @@ class Follower:
         self._leave(rows, alive)
         live = [row for row in rows if row.new]
         steady = bool(live) and len(live) == len(rows) and all(self._follows(row) for row in live)
-        batch = self._settle(live, seconds if steady else nan)
-        self._learn(batch, began)
+        self._learn(self._settle(live, seconds if steady else nan))
         going = [self._meet(row) for row in live]
         drafts = self._draft([request for request in going if not request.done])
         for request in going:
@@ -98,7 +97,7 @@ class Follower:
             and len(request.tokens) + len(row.new) == row.length
         )
 
-    def _settle(self, rows: Sequence[Row], seconds: float) -> list[tuple[Seen, Played, Seconds]]:
+    def _settle(self, rows: Sequence[Row], seconds: float) -> list[Seen]:
         """What became of the drafts that this step verified.
 
         A row whose text does not go on from what was known of it, as after the loss of a cache, starts anew.
@@ -116,8 +115,8 @@ class Follower:
         tokens = len(rows) + sum(len(draft.tokens) for draft in drafts)
         batch = []
         for (row, request, played), draft in zip(known, drafts, strict=True):
-            spent = Spent(played.drafting, seconds, tokens, len(rows)) if seconds == seconds else None
-            batch.append((self._seen(row, request, played, draft, spent), played, played.seconds))
+            spent = Spent(played.seconds, seconds, tokens, len(rows)) if seconds == seconds else None
+            batch.append(self._seen(row, request, played, draft, spent))
         if seconds == seconds:
             self._usual += 0.1 * (seconds - self._usual)
         return batch
@@ -152,53 +151,16 @@ class Follower:
         request.tokens += new
         return new
 
-    def _learn(self, batch: Sequence[tuple[Seen, Played, Seconds]], began: float) -> None:
+    def _learn(self, batch: Sequence[Seen]) -> None:
         if not batch:
             return
-        settled = perf_counter()
-        feedback = self.recorder.add([seen for seen, _, _ in batch], self.team)
-        graded = perf_counter()
-        for known in feedback:
+        for known in self.recorder.add(batch, self.team):
             self.policy.learn(known)
-        for seen, _, _ in batch:
+        for seen in batch:
             seen.request.last_accepted = seen.outcome.accepted
             seen.request.rounds += 1
             self._show(seen.request)
-        learnt = perf_counter()
-        n = len(batch)
-        for seen, _, before in batch:
-            spent = seen.outcome.spent
-            verify = spent.share(1 + seen.outcome.drafted) if spent else 0.0
-            self._count(
-                seen,
-                Seconds(
-                    before.choose,
-                    before.draft,
-                    verify,
-                    (settled - began) / n,
-                    (graded - settled) / n,
-                    (learnt - graded) / n,
-                ),
-            )
-
-    def _count(self, seen: Seen, seconds: Seconds) -> None:
-        request, outcome = seen.request, seen.outcome
-        arm, sources = self.policy.arms[outcome.arm], min(outcome.accepted, len(seen.tokens))
-        self.tally.add(
-            Round(
-                request.id,
-                seen.decision,
-                arm,
-                outcome.drafted,
-                outcome.accepted,
-                seen.tokens,
-                sources,
-                seconds,
-                request.done,
-                request.finish_reason,
-                self.team.trouble(request),
-            )
-        )
+            self.tally.add(seen.outcome, len(seen.tokens))
 
     # -- what to guess next ------------------------------------------------------------------------------
 
@@ -224,9 +186,7 @@ class Follower:
     def _draft(self, requests: Sequence[Request]) -> dict[Hashable, list[int]]:
         """Choose for every request and draft for all of them, one call per drafter."""
         policy, n = self.policy, len(requests)
-        start = perf_counter()
         decisions = [policy.choose(self._context(r, n), self.rng) for r in requests]
-        chosen = perf_counter()
         jobs: dict[str, list[tuple[int, Job]]] = {}
         for i, (request, decision) in enumerate(zip(requests, decisions, strict=True)):
             arm = policy.arms[decision.arm]
@@ -238,9 +198,7 @@ class Follower:
         drafts, seconds = self.team.draft(jobs, n)
         self._drafting += sum(seconds)
         for request, decision, draft, spent in zip(requests, decisions, drafts, seconds, strict=True):
-            self._played[request.id] = Played(
-                decision, draft, Seconds(choose=(chosen - start) / n, draft=spent), spent
-            )
+            self._played[request.id] = Played(decision, draft, spent)
         return {self._keys[r.id]: list(draft.tokens) for r, draft in zip(requests, drafts, strict=True)}
 
     def _context(self, request: Request, batch_size: int) -> Context:

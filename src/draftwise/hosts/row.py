@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UserError
 from ..roles import Policy
 from ..team import EMPTY
-from ..types import Decision, Draft, Seconds
+from ..types import Decision, Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A decision whose draft the engine verifies in its next step, and what it took so far."""
+    """A decision whose draft, made in so many `seconds`, the engine verifies in its next step."""
 
     decision: Decision
     draft: Draft
-    seconds: Seconds
-    drafting: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

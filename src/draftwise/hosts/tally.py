@@ -2,49 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..events import Stats
-from ..types import Round
+from ..types import Arm, Outcome
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts over all requests: of rounds, of drafts and tokens by drafter, and of seconds.
+    """Counts over all requests: of rounds by arm, of drafts and tokens by drafter, and of seconds.
 
-    `overhead` is the time that deciding, learning and keeping texts took, without the drafters' own.
+    `accepted` leaves out what was drafted beyond the end of a text. `overhead` is the time that deciding,
+    learning and keeping texts took, without the drafters' own.
     """
 
-    stats: Stats = field(default_factory=Stats)
+    arms: Sequence[Arm]
+    rounds: int = 0
+    tokens: int = 0
+    pulls: dict[int, int] = field(default_factory=dict)
     drafts: dict[str, int] = field(default_factory=dict)
     drafted: dict[str, int] = field(default_factory=dict)
+    accepted: dict[str, int] = field(default_factory=dict)
     steps: int = 0
     overhead: float = 0.0
 
-    def add(self, round: Round) -> None:
-        """Count one round."""
-        self.stats.add(round)
-        if round.drafted:
-            name = round.arm.drafter
+    def add(self, outcome: Outcome, written: int) -> None:
+        """Count one round, which wrote so many tokens."""
+        self.rounds += 1
+        self.tokens += written
+        self.pulls[outcome.arm] = self.pulls.get(outcome.arm, 0) + 1
+        if outcome.drafted:
+            name = self.arms[outcome.arm].drafter
             self.drafts[name] = self.drafts.get(name, 0) + 1
-            self.drafted[name] = self.drafted.get(name, 0) + round.drafted
+            self.drafted[name] = self.drafted.get(name, 0) + outcome.drafted
+            self.accepted[name] = self.accepted.get(name, 0) + min(outcome.accepted, written)
 
     def as_dict(self, faults: Mapping[str, int]) -> dict[str, Any]:
         """Everything, for JSON, under the names of vLLM's metrics where it has such; faults by drafter."""
-        accepted = self.stats.by_drafter
         return {
             "num_steps": self.steps,
-            "num_rounds": self.stats.rounds,
-            "num_tokens": self.stats.tokens,
+            "num_rounds": self.rounds,
+            "num_tokens": self.tokens,
             "overhead_seconds": self.overhead,
-            "arms": dict(self.stats.pulls),
+            "arms": {self.arms[arm].name: count for arm, count in self.pulls.items()},
             "drafters": {
                 name: {
                     "num_drafts": self.drafts.get(name, 0),
                     "num_draft_tokens": self.drafted.get(name, 0),
-                    "num_accepted_tokens": accepted.get(name, 0),
+                    "num_accepted_tokens": self.accepted.get(name, 0),
                     "num_faults": count,
                 }
                 for name, count in faults.items()
