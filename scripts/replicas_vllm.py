@@ -93,6 +93,7 @@ def replica(options: argparse.Namespace, number: int, file: Path) -> Iterator[Re
     command += ["--model", resolve(options.target), "--served-model-name", "target", "--dtype", "float32"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
     command += ["--gpu-memory-utilization", "0.3"]  # on a CPU: of all memory, to be free when it starts
+    command += ["--shutdown-timeout", "10"]  # seconds; without them vLLM kills its workers at once
     command += ["--speculative-config", json.dumps(config)]
     own = {"VLLM_CPU_OMP_THREADS_BIND": str(core), "VLLM_CPU_KVCACHE_SPACE": "1"}
     with path.open("a") as log:
