@@ -121,6 +121,7 @@ def measure(options: argparse.Namespace, speculative: dict[str, Any] | None) -> 
         enforce_eager=not options.compile,
         max_num_seqs=max(levels),
         enable_prefix_caching=False,
+        gpu_memory_utilization=0.3,  # on a CPU: of all memory, to be free when it starts
         disable_log_stats=False,
         speculative_config=draftwise.vllm_config(**speculative) if ours and speculative else speculative,
     )

@@ -92,6 +92,7 @@ def write(options: argparse.Namespace, way: dict[str, Any]) -> dict[str, Any]:
         enforce_eager=True,
         max_num_seqs=way["concurrency"],
         tensor_parallel_size=options.tensor_parallel,
+        gpu_memory_utilization=0.3,  # on a CPU: of all memory, to be free when it starts
         speculative_config=config,
     )
     tokenizer, every = llm.get_tokenizer(), spec_bench()

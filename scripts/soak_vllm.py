@@ -58,6 +58,7 @@ def engine(options: argparse.Namespace) -> Any:
         enforce_eager=True,
         max_num_seqs=options.in_flight,
         enable_prefix_caching=False,
+        gpu_memory_utilization=0.3,  # on a CPU: of all memory, to be free when it starts
         num_gpu_blocks_override=64,  # few, so that all of them are in memory soon
         speculative_config=draftwise.vllm_config(drafters=options.drafters.split(","), policy=options.policy),
     )
