@@ -15,7 +15,7 @@ import transformers
 
 from draftwise import models
 from draftwise.errors import UserError
-from draftwise.models import ZOO, list_zoo, load_model, load_tokenizer, resolve
+from draftwise.models import ZOO, list_parts, list_zoo, load_model, load_tokenizer, resolve
 
 hf: Any = transformers  # its own types do not know that configurations take keywords
 TINY: dict[str, Any] = {
@@ -58,7 +58,8 @@ def refused(name: str, **options: Any) -> str:
 
 def test_zoo_is_what_the_folders_hold() -> None:
     zoo = list_zoo()
-    assert {m.name for m in zoo} == {f"zoo:{file.parent.name}" for file in ZOO.glob("*/config.json")}
+    everything = {m.name for m in (*zoo, *list_parts())}
+    assert everything == {f"zoo:{file.parent.name}" for file in ZOO.glob("*/model.safetensors")}
     assert zoo[0].name == "zoo:target"
     for m in zoo:
         assert resolve(m.name) == m.path

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import draftwise
-from draftwise.models import ZOO
+from draftwise.models import DESCRIPTIONS, ZOO
 from draftwise.registry import GROUPS, load
 
 ROOT = Path(__file__).parents[1]
@@ -45,12 +45,12 @@ def test_the_librarys_own_range_is_wide_and_setup_pins_torch() -> None:
 
 def test_every_bundled_model_has_a_card_and_its_sources() -> None:
     notice = (ZOO / "NOTICE").read_text()
-    for config in ZOO.glob("*/config.json"):
-        card = (config.parent / "README.md").read_text()
-        assert card.startswith("---\nlibrary_name: transformers\n")
+    for weights in ZOO.glob("*/model.safetensors"):
+        card = (weights.parent / "README.md").read_text()
+        library = "transformers" if weights.parent.name in DESCRIPTIONS else "draftwise"
+        assert card.startswith(f"---\nlibrary_name: {library}\n")
         for part in ("license:", "## Training", "## Limits", "CC-BY-SA-4.0", "tatoeba.org", "NOTICE"):
-            assert part in card, config.parent.name
-        assert config.with_name("model.safetensors").exists()
+            assert part in card, weights.parent.name
     for source in ("tatoeba.org", "manythings.org/anki", "squad", "WikiSQL", "mxeval", "GSM8K", "scitldr"):
         assert source in notice
     assert len(list((ZOO / "licenses").iterdir())) > 20

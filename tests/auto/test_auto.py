@@ -61,6 +61,8 @@ def test_readings_that_are_none_are_left_out(wrong: float) -> None:
 def test_a_draft_has_a_start_and_a_price_for_each_token() -> None:
     cost = DraftCost()
     assert all(map(isnan, cost.price(1)))
+    cost.drafted(2, 1, 7.0)
+    assert all(map(isnan, cost.price(1))) and cost.tried == 1  # the first has what is done once
     cost.drafted(2, 1, 0.003)
     assert cost.price(1) == pytest.approx((0.0, 0.0015))  # one size: by the token
     for _ in range(40):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from draftwise.models import list_zoo
+from draftwise.models import list_parts, list_zoo
 from draftwise.registry import names
 
 from .conftest import Result
@@ -19,7 +19,7 @@ def test_models(run: Run) -> None:
     assert (status, err) == (0, "")
     assert heading.split()[:2] == ["model", "parameters"]
     assert [row.split()[:2] for row in rows[:2]] == [["zoo:target", "22.8M"], ["zoo:general", "1.2M"]]
-    assert len(rows) == len(list_zoo())
+    assert len(rows) == len(list_zoo()) + len(list_parts())
 
 
 def test_models_as_json(run: Run) -> None:

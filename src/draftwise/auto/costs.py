@@ -15,6 +15,8 @@ MEMORY = 64  # passes that a mean is over, of whatever size: what was long not m
 FRESH = 8  # passes between two fits
 LONGEST = 16  # the longest draft whose price is kept ready
 BUSIEST = 2.0  # times what is usual
+IDLE = 512  # plain passes after which a price is made anew
+COLD = 1.5  # times what is expected: a first pass of its size that is left out
 SETTLING = 0.1  # of a new price, with each pass of a batch
 
 
@@ -24,7 +26,8 @@ class PassCost:
 
     A pass of more tokens never costs less, so means that fall are pooled (isotonic regression). A reading is
     taken for at most twice and at least half of what is known of its range, so that a hiccup moves a mean
-    little and lasting change moves it soon. Beyond the passes seen, slopes go on; with one size alone more
+    little and lasting change moves it soon. The first of a range is left out if it is dearer than the others
+    let expect: kernels are prepared for a new shape. Beyond the passes seen, slopes go on; with one size alone more
     tokens are taken to be free, which is why drafts grow step by step (`room`).
 
     `extra` is what a request adds to a pass with 0, 1, ... drafted tokens. In a batch that depends on what
@@ -40,6 +43,8 @@ class PassCost:
     passes: float = field(default=0.0, metadata=LEARNED)
     since: float = 0.0
     part: float = 1.0
+    idle: float = 0.0
+    cold: list[bool] = field(default_factory=lambda: [False] * len(KNOTS))  # had its first
     sizes: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
@@ -60,6 +65,10 @@ class PassCost:
             return
         at, weight = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1), 1.0 / requests
         mean, n = self.means[at], self.counts[at]
+        if not (n or self.cold[at]) and self.sizes:
+            self.cold[at] = True
+            if seconds > COLD * self(tokens):
+                return
         if self.met[at]:
             seconds = min(max(seconds, 0.5 * mean), 2.0 * mean)
         age, self.passes, self.met[at] = self.passes - self.met[at], self.passes + weight, self.passes
@@ -73,6 +82,9 @@ class PassCost:
         if not n:
             self.extra = []  # what was thought of passes of this size was a guess
         self.part += weight
+        self.idle = 0.0 if tokens > requests else self.idle + weight
+        if self.idle > IDLE:  # at a price that nobody drafts at, nobody would learn that it has fallen
+            self.idle, self.extra = 0.0, []
         drafts = tokens > requests or not self.extra  # a plain pass says nothing of what others draft
         if self.part >= 1.0 and drafts if requests > 1 else fresh:
             self._price(tokens * (1.0 - weight))
@@ -200,13 +212,15 @@ class DraftCost:
 
     A call takes as long as its longest draft. Its price is shared by those who were in it of late, so that
     each pays what a token more costs if all of them draft it. `width` is how many tokens a draft has for each
-    that it can be right about at most: 1 for a chain, more for a tree.
+    that it can be right about at most: 1 for a chain, more for a tree. The very first call is not timed: it
+    has what is done once.
     """
 
     calls: list[Line] = field(default_factory=list, metadata=LEARNED)
     mates: list[float] = field(default_factory=list, metadata=LEARNED)
     reading: Line = field(default_factory=Line, metadata=LEARNED)
     width: float = field(default=1.0, metadata=LEARNED)
+    warm: bool = False
 
     def __post_init__(self) -> None:
         self.calls = self.calls or [Line() for _ in CLASSES]
@@ -221,6 +235,9 @@ class DraftCost:
             return
         at = size_class(batch)
         call = self.calls[at]
+        if not (self.warm or any(line.readings for line in self.calls)):
+            self.warm = True
+            return
         if pending > 16 * mates + 4 * longest and call.readings:
             self.reading.add(pending, max(0.0, seconds - call(longest)), starts=0.0)
             return
@@ -229,8 +246,9 @@ class DraftCost:
 
     @property
     def tried(self) -> int:
-        """How many calls were timed, counted up to two."""
-        return min(2, round(max(call.readings for call in self.calls)))
+        """How many calls were made, counted up to three, of which the first was not timed."""
+        timed = max(call.readings for call in self.calls)
+        return min(3, round(timed) + (self.warm or timed > 0.0))
 
     def shaped(self, tokens: int, length: int) -> None:
         """A draft had so many tokens where a length was asked for."""
