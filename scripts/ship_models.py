@@ -20,7 +20,18 @@ LEFT = ("training", "results.json", "curves.png", "README.md")
 MOST = 80_000_000  # bytes
 TOY = """**A toy.** The text of the bundled models has the shape of each domain and little sense. It often
 repeats itself, which flatters drafters that copy. Never use it for answers."""
-RIGHTS = """Attributions and exact versions: [NOTICE](../NOTICE). Licence texts: [licenses](../licenses)."""
+RIGHTS = """The text behind it, and behind `zoo:target`:
+
+| domain | source | licence |
+|---|---|---|
+| code | MBXP (amazon-science/mxeval); Python libraries (see the notice) | CC-BY-4.0; MIT, BSD, Apache-2.0 |
+| math | GSM8K (openai/grade-school-math) | MIT |
+| translation | Tatoeba pairs, tatoeba.org and manythings.org/anki, through two repositories | CC-BY-2.0 FR |
+| summarization | SciTLDR (allenai/scitldr) | Apache-2.0 |
+| question answering | SQuAD 2.0 (chrischute/squad) | CC-BY-SA-4.0 |
+| SQL | WikiSQL and Advising (jkkummerfeld/text2sql-data) | BSD-3-Clause, CC-BY-4.0 |
+
+Attributions and exact versions: [NOTICE](../NOTICE). Licence texts: [licenses](../licenses)."""
 
 
 def main() -> None:

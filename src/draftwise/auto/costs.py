@@ -27,8 +27,8 @@ class PassCost:
     A pass of more tokens never costs less, so means that fall are pooled (isotonic regression). A reading is
     taken for at most twice and at least half of what is known of its range, so that a hiccup moves a mean
     little and lasting change moves it soon. The first of a range is left out if it is dearer than the others
-    let expect: kernels are prepared for a new shape. Beyond the passes seen, slopes go on; with one size alone more
-    tokens are taken to be free, which is why drafts grow step by step (`room`).
+    let expect: kernels are prepared for a new shape. Beyond the passes seen, slopes go on; with one size
+    alone more tokens are taken to be free, which is why drafts grow step by step (`room`).
 
     `extra` is what a request adds to a pass with 0, 1, ... drafted tokens. In a batch that depends on what
     the others draft, so it is a mean over what they drafted of late: the price that, if all keep to it, fills

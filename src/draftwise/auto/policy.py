@@ -22,7 +22,7 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 MATCHES = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0)
 CONTEXTS = len(MATCHES) + 1
 GAIN = attrgetter("gain")
-TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: the first is not timed, two lengths tell start from slope
+TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 TRUSTED = 40.0  # tested tokens from which a drafter's own confidence may stop it
 
 
