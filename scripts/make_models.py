@@ -57,8 +57,10 @@ def recipes(target: str, out: Path, start: str) -> dict[str, tuple[str, dict[str
     made: dict[str, tuple[str, dict[str, Any]]] = {"general": ("drafter", mixture | first)}
     for name in FILES:
         own = {"data": (name,), "start": str(out / "general"), "limit": 3000, "held_out": 40}
-        own |= {"max_new_tokens": MIXTURE["max_new_tokens"]}
-        made[name] = ("drafter", own | {"steps": 1500, "batch": 32, "rate": 5e-4})
+        own |= {"max_new_tokens": MIXTURE["max_new_tokens"], "steps": 1500, "batch": 32, "rate": 5e-4}
+        if name == "qa":  # answers of three tokens: more prompts, each answered once
+            own |= {"limit": 12000, "held_out": 160, "temperatures": (0.0,), "steps": 1000, "rate": 2e-4}
+        made[name] = ("drafter", own)
     head = {"steps": 6000, "batch": 16, "rate": 2e-3, "share": 1.0, "context": 64}
     made["eagle"] = ("eagle", mixture | head)
     made["medusa"] = ("medusa", mixture | {"steps": 3000, "batch": 32, "rate": 2e-3, "tied": True})

@@ -123,7 +123,7 @@ def test_a_request_leaves_nothing_behind(policy: str) -> None:
         ("tapout-seq-ucb1?length=0", "length=0"),
         ("draft-all?length=-2", "length=-2"),
         ("metasd-exp3?beta=1", "beta"),
-        ("disco", "disco"),
+        ("disco?model=/nowhere", "no such file"),
     ],
 )
 def test_bad_options_are_named(policy: str, said: str) -> None:
