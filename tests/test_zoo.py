@@ -10,7 +10,7 @@ import pytest
 from draftwise import Decoder
 from draftwise.data import spec_bench
 from draftwise.errors import UserError
-from draftwise.models import PARTS, ZOO, list_parts, list_zoo, load_model, resolve
+from draftwise.models import PARTS, ZOO, list_parts, list_zoo, load_model, load_tokenizer, resolve
 
 SPECIALISTS = [model.name for model in list_zoo()[1:]]
 USES = {
@@ -62,8 +62,9 @@ def test_a_classifier_of_another_drafter_says_so() -> None:
 
 @pytest.mark.parametrize("name", list(PARTS))
 def test_what_is_no_language_model_says_what_it_is(name: str) -> None:
-    with pytest.raises(UserError, match=rf"zoo:{name} is no language model: .*{name}"):
-        load_model(f"zoo:{name}")
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(UserError, match=rf"zoo:{name} is no language model: .*{name}"):
+            load(f"zoo:{name}")
 
 
 def test_parts_are_what_the_folders_hold() -> None:

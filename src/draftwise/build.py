@@ -11,7 +11,7 @@ from . import registry
 from .arms import TOGETHER
 from .catalogue import Method
 from .drafters.together import TogetherDrafter
-from .errors import UserError
+from .errors import DraftwiseWarning, UserError
 from .fingerprints import drafter_fingerprint
 from .models import load_model, load_tokenizer
 from .packed import pack as pack_linears
@@ -105,6 +105,7 @@ def check_policy(method: Method, tokenizer: Any, asked: Mapping[str, Any]) -> No
             warnings.warn(
                 f"the classifier was trained for another drafter than {arm.drafter}: train one for it with "
                 "`draftwise train classifier`",
+                DraftwiseWarning,
                 stacklevel=3,
             )
             break

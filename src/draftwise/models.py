@@ -136,9 +136,7 @@ def load_model(
     Raises:
         UserError: the model cannot be found or is of a kind that is not supported; names the remedy.
     """
-    path = resolve(name)
-    if name.startswith("zoo:") and name[4:] in PARTS:
-        raise UserError(f"{name} is no language model: {PARTS[name[4:]]}")
+    path = _language_model(name)
     with quiet():
         config = _config(name, path, trust_remote_code)
         place = _device(device)
@@ -177,7 +175,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     Raises:
         UserError: there is none under this name.
     """
-    path = resolve(name)
+    path = _language_model(name)
     folder = Path(path)
     if folder.is_dir() and not any([*folder.glob("*token*"), *folder.glob("vocab*")]):
         raise UserError(f"model {name!r} has no tokenizer: its folder needs tokenizer.json")
@@ -189,6 +187,13 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
                 path, trust_remote_code=trust_remote_code
             )
     return tokenizer
+
+
+def _language_model(name: str) -> str:
+    """What `resolve` gives, which must not be a bundled head, classifier or router."""
+    if name.startswith("zoo:") and name[4:] in PARTS:
+        raise UserError(f"{name} is no language model: {PARTS[name[4:]]}")
+    return resolve(name)
 
 
 def _config(name: str, path: str, trust_remote_code: bool) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from .errors import UserError
+from .errors import DraftwiseWarning, UserError
 from .fingerprints import drafter_fingerprint, model_fingerprint
 from .roles import Policy
 from .state import Assignment, apply, dump, fit
@@ -24,7 +24,7 @@ PARTS = {"format", "version", "policy", "target", "drafters", "arms", "numbers"}
 WAIT = 10.0  # seconds for another process to read or write, which takes milliseconds
 
 
-class StateWarning(UserWarning):
+class StateWarning(DraftwiseWarning):
     """A state file is left alone, and the run goes on without it."""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_type_hints
 
 from typer import Option
 
-from draftwise.errors import UserError
+from draftwise.errors import DraftwiseWarning, UserError
 
 if TYPE_CHECKING:
     from draftwise.decoder import Decoder
@@ -103,9 +103,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """The library's own warnings are one line each; others look as always."""
-    from draftwise.statefile import StateWarning
-
-    if issubclass(category, StateWarning):
+    if issubclass(category, DraftwiseWarning):
         print("warning:", message, file=sys.stderr)
     else:
         print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=sys.stderr)
