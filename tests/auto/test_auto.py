@@ -82,6 +82,30 @@ def test_a_call_for_many_is_paid_by_all_of_them() -> None:
     assert cost.price(1) == cost.price(8) == cost.price(32)  # the nearest that is known
 
 
+def test_a_first_pass_of_its_size_that_is_too_dear_is_left_out_once() -> None:
+    cost = PassCost()
+    for _ in range(20):
+        cost.add(1, 0.010)
+    cost.add(9, 0.080)  # kernels are prepared
+    assert cost(9) == pytest.approx(0.010)
+    cost.add(9, 0.080)  # no, it costs that
+    assert cost(9) == pytest.approx(0.080)
+
+
+def test_a_price_of_a_batch_that_nobody_drafts_at_is_made_anew() -> None:
+    cost = PassCost()
+    for _ in range(40):
+        cost.add(8, 0.010, requests=8)
+        cost.add(24, 0.010, requests=8)
+    cost.extra = [0.0] + [9.0] * 16  # of a busy hour
+    for _ in range(500 * 8):
+        cost.add(8, 0.010, requests=8)
+    assert cost.extra[1] == 9.0
+    for _ in range(20 * 8):
+        cost.add(8, 0.010, requests=8)
+    assert cost.extra[1] < 0.001
+
+
 def test_a_tree_costs_its_nodes_and_a_chain_its_tokens() -> None:
     cost = DraftCost()
     for _ in range(50):

@@ -131,7 +131,7 @@ def test_what_is_kept_is_what_a_pass_gives(
     monkeypatch.setattr(type(target), "forward", lambda *_, **__: pytest.fail("the target was asked again"))
     known.logits([ANSWERS[1]])
     again = kept(target, tmp_path, layers)  # from the file
-    again._alone = True
+    again._plain = True
     assert torch.equal(again.read(some).states, b.states)
 
 
@@ -141,6 +141,17 @@ def test_a_file_of_other_states_is_written_anew(tmp_path: Path) -> None:
     assert torch.allclose(kept(target, tmp_path).read(ANSWERS).states, Teacher(target).read(ANSWERS).states)
     (tmp_path / "a.states.safetensors").write_bytes(b"no tensors")
     assert torch.allclose(kept(target, tmp_path).read(ANSWERS).states, Teacher(target).read(ANSWERS).states)
+
+
+def test_states_that_cannot_be_written_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tensors: Any, path: Path, about: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(UserError, match=r"states to .*No space left on device; make room, or train with"):
+        kept(model("llama", seed=0), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_short_context_leaves_out_the_beginnings_of_prompts(tmp_path: Path) -> None:

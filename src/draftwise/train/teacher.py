@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from .losses import padded
 from .settings import Training
 from .steps import accelerate, in_half
@@ -78,7 +80,11 @@ class Teacher:
 
         They are read in groups that depend on the answers alone, so that every run learns from the very same
         numbers. A file of other answers is written anew.
+
+        Raises:
+            UserError: the file cannot be written.
         """
+        from safetensors import SafetensorError
         from safetensors.torch import load_file, save_file
 
         order = sorted({one.text: one for one in answers}.values(), key=lambda one: (len(one.text), one.text))
@@ -92,8 +98,13 @@ class Teacher:
                     states[done : done + len(row)] = row
                     done += len(row)
             part = file.with_name(f"{file.name}.part")
-            save_file({"states": states}, part, about)
-            part.replace(file)
+            try:
+                save_file({"states": states}, part, about)
+                part.replace(file)
+            except (OSError, SafetensorError) as error:
+                part.unlink(missing_ok=True)
+                said = f"{states.nbytes / 1e6:.0f} MB of states to {file}: {str(error).splitlines()[0]}"
+                raise UserError(f"cannot write {said}; make room, or train with --remember 0") from error
             tell("Reading answers", len(order), len(order))
         states = load_file(file)["states"]
         ends = accumulate(len(one.text) for one in order)
@@ -116,15 +127,13 @@ class Teacher:
         texts = sha256(str([one.text for one in order]).encode()).hexdigest()
         return f"{model_fingerprint(self.target)} {self.others} {self.dtype} {texts}"
 
-    @property
+    @cached_property
     def _plain(self) -> bool:
         """Whether nothing comes after the output layer, such as a bound on the logits."""
-        if not hasattr(self, "_alone"):
-            ids = torch.tensor([next(iter(self.kept))[:8]], device=self.target.device)
-            out = self.target(ids, output_hidden_states=True, use_cache=False)
-            bare = self.target.get_output_embeddings()(out.hidden_states[-1])
-            self._alone = bool(torch.allclose(bare, out.logits, rtol=1e-3, atol=1e-3))
-        return self._alone
+        ids = torch.tensor([next(iter(self.kept))[:8]], device=self.target.device)
+        out = self.target(ids, output_hidden_states=True, use_cache=False)
+        bare = self.target.get_output_embeddings()(out.hidden_states[-1])
+        return bool(torch.allclose(bare, out.logits, rtol=1e-3, atol=1e-3))
 
     def _rows(self, answers: Sequence[Answer]) -> list[Tensor]:
         """Each answer's states, shape (length, width)."""
