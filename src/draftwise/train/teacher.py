@@ -104,7 +104,9 @@ class Teacher:
             except (OSError, SafetensorError) as error:
                 part.unlink(missing_ok=True)
                 said = f"{states.nbytes / 1e6:.0f} MB of states to {file}: {str(error).splitlines()[0]}"
-                raise UserError(f"cannot write {said}; make room, or train with --remember 0") from error
+                raise UserError(
+                    f"cannot write {said}; make room, or train with --remember 0 to another --out"
+                ) from error
             tell("Reading answers", len(order), len(order))
         states = load_file(file)["states"]
         ends = accumulate(len(one.text) for one in order)
