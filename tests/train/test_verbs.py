@@ -13,6 +13,7 @@ import yaml
 
 from draftwise import Decoder
 from draftwise.cli import main
+from draftwise.errors import UserError
 from draftwise.heads.eagle import Eagle3, load_eagle
 from draftwise.heads.medusa import load_medusa
 from draftwise.models import load_model
@@ -119,6 +120,28 @@ def test_eagle(world: Path, tmp_path: Path, options: Options, more: dict[str, An
         assert len(made.ids) == 12
     complete(tmp_path / "made")
     drafts(world, f"eagle:{tmp_path / 'made'}", found)
+
+
+@pytest.mark.parametrize("more", [{}, {"kind": "eagle3"}])
+def test_eagle_goes_on_from_a_head(
+    world: Path, tmp_path: Path, options: Options, more: dict[str, Any]
+) -> None:
+    plain = options(dtype="float32", licence="CC0-1.0", **more)
+    first = eagle.train(EagleRun(**plain), tmp_path / "first", silent)
+    run = EagleRun(**plain | {"start": str(tmp_path / "first"), "steps": 20})
+    found = eagle.train(run, tmp_path / "second", silent)
+    assert found["before"] == first["after"]
+    where_it_ended = {key: value for key, value in first["log"][-1].items() if key.startswith("agreement")}
+    assert {key: found["log"][0][key] for key in where_it_ended} == where_it_ended
+    assert "| | before | after |" in (tmp_path / "second" / "README.md").read_text()
+    assert found["log"][-1] != found["log"][0]
+
+
+def test_a_head_of_the_other_kind_is_no_start(world: Path, tmp_path: Path, options: Options) -> None:
+    eagle.train(EagleRun(**options(steps=1)), tmp_path / "first", silent)
+    run = EagleRun(**options(start=str(tmp_path / "first"), kind="eagle3", steps=1))
+    with pytest.raises(UserError, match="first is a head of the kind eagle: add --kind eagle"):
+        eagle.train(run, tmp_path / "second", silent)
 
 
 @pytest.mark.parametrize("more", [{}, {"tied": True, "heads": 2, "loss": "ce"}])

@@ -68,7 +68,7 @@ LIMITS = """- Made for `{target}`: with another target it is refused, or little 
 - Measured on text like the data; other text may fare worse."""
 BEFORE = {
     "drafter": "Greedy, 5 tokens a draft; before: the model that it started from.",
-    "eagle": "Greedy, 5 tokens a draft.",
+    "eagle": "Greedy, 5 tokens a draft; before: the head that it started from, if any.",
     "medusa": "Greedy, 5 tokens a draft.",
     "classifier": "Greedy; before: 5 tokens a draft, and yes to every token.",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import DynamicCache
 
-from ..heads.eagle import Eagle, Eagle3, new_eagle
+from ..errors import UserError
+from ..heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
 from .folder import Folder, Material, gather
-from .heads import finish
+from .heads import finish, measured
 from .losses import distance
 from .settings import EagleRun
 from .steps import take
@@ -114,13 +116,34 @@ def train(run: EagleRun, out: Path, tell: Tell) -> dict[str, Any]:
     if done := folder.claim("eagle", run):
         return done
     material = gather(run, folder, tell)
+    head = started(run, material.target) if run.start else _fresh(run, material)
+    before = (
+        folder.once("before", partial(measured, run, material, f"eagle:{run.start}")) if run.start else {}
+    )
+    log = take(EagleTask(run, head, material, tell), run, folder.checkpoints, tell)
+    return finish("eagle", run, folder, head, material, log, tell, before)
+
+
+def started(run: EagleRun, target: Any) -> Eagle:
+    """The head to go on from, in float32.
+
+    Raises:
+        UserError: it cannot be read, or is of the other kind.
+    """
+    head = load_eagle(run.start, target).float()
+    if isinstance(head, Eagle3) != run.eagle3:
+        kind = "eagle3" if isinstance(head, Eagle3) else "eagle"
+        raise UserError(f"{run.start} is a head of the kind {kind}: add --kind {kind}")
+    return head
+
+
+def _fresh(run: EagleRun, material: Material) -> Eagle:
     with torch.random.fork_rng():
         torch.manual_seed(run.seed)
         head = new_eagle(material.target, eagle3=run.eagle3, drafted=run.drafted).float()
     if isinstance(head, Eagle3) and run.drafted:
         head.choose(frequent(material.answers, run.drafted, head.vocab_size))
-    log = take(EagleTask(run, head, material, tell), run, folder.checkpoints, tell)
-    return finish("eagle", run, folder, head, material, log, tell)
+    return head
 
 
 def frequent(answers: Sequence[Answer], n: int, vocab_size: int) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,20 +25,19 @@ def finish(
     material: Material,
     log: list[dict[str, Any]],
     tell: Tell,
+    before: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Store a head as it is published, measure it by decoding with it, and write its card."""
+    """Store a head as it is published, measure it by decoding with it, and write its card.
+
+    `before` is what was measured of the head that it went on from, if there was one.
+    """
     results: dict[str, Any] = {"train": kind, "steps": run.steps, "log": log}
+    results |= {"before": dict(before)} if before else {}
 
     def write(part: Path) -> None:
         head.eval().to(getattr(torch, run.dtype)).save(part)
         head.float()
-        results["after"] = acceptance(
-            material.target,
-            material.tokenizer,
-            f"{kind}:{part}",
-            material.measuring,
-            max_new_tokens=run.max_new_tokens,
-        )
+        results["after"] = measured(run, material, f"{kind}:{part}")
         curves(log, part / "curves.png", f"{folder.out.name}: {kind} for {run.target}")
         text = card(kind, folder.out.name, run, results, material)
         (part / "README.md").write_text(text, encoding="utf-8")
@@ -46,3 +47,9 @@ def finish(
     folder.finish(results)
     tell("Measuring", 1, 1)
     return results
+
+
+def measured(run: EagleRun | MedusaRun, material: Material, drafter: str) -> dict[str, float]:
+    """Accepted tokens of a head on prompts held out."""
+    target, tokenizer, prompts = material.target, material.tokenizer, material.measuring
+    return acceptance(target, tokenizer, drafter, prompts, max_new_tokens=run.max_new_tokens)

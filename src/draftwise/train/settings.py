@@ -111,6 +111,9 @@ class DrafterRun(Training):
 class EagleRun(Training):
     """An EAGLE or EAGLE-3 head on the target's hidden states."""
 
+    start: str = option(
+        "", "The head to go on from: zoo:eagle, a folder or a Hugging Face id; empty = a new one."
+    )
     kind: str = option("eagle", "eagle, or eagle3: features of three layers, its own output layer.")
     drafted: int = option(0, "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = all.")
     context: int = option(0, "Tokens of the prompt that it sees while it learns, the last ones; 0 = all.")
@@ -132,6 +135,8 @@ class EagleRun(Training):
             raise UserError(
                 f"drafted={self.drafted}: only EAGLE-3 drafts from fewer tokens; add --kind eagle3"
             )
+        if self.drafted and self.start:
+            raise UserError(f"drafted={self.drafted}: the tokens are those of {self.start}; leave it out")
 
     @property
     def eagle3(self) -> bool:
