@@ -132,8 +132,8 @@ def test_bad_options_are_named(policy: str, said: str) -> None:
 
 
 def test_block_divergence_is_the_sum_of_overlaps_over_the_longest_draft() -> None:
-    value = reward("block-divergence")(Outcome(0, 1, 4, overlap=0.5), 5)
-    assert value == pytest.approx(0.4)  # 4 positions of 0.5 on average, out of 5
+    value = reward("block-divergence")(Outcome(0, 1, 4, overlaps=(0.8, 0.2, 0.4, 0.6)), 5)
+    assert value == pytest.approx(0.4)  # 2 of 5
     assert reward("block-divergence")(Outcome(0, 0, 0), 5) == 0.0
 
 

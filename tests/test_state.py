@@ -172,7 +172,13 @@ def decide(policy: Any, rng: Random, n: int) -> list[tuple[int, str, Any]]:
         accepted, signals = rng.randint(0, longest), Signals(0.6, 0.2, rng.random(), rng.random())
         reward, losses = rng.random(), tuple(rng.random() for _ in policy.arms)
         outcome = Outcome(
-            decision.arm, accepted, longest, 0.01, reward=reward, overlap=reward, signals=(signals,) * longest
+            decision.arm,
+            accepted,
+            longest,
+            0.01,
+            reward=reward,
+            overlaps=(reward,) * longest,
+            signals=(signals,) * longest,
         )
         policy.learn(Feedback(i % 2, decision, (outcome,), losses))
         made.append((decision.arm, repr(decision.propensity), decision.stops))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from .roles import Scores
@@ -46,3 +47,25 @@ def _accept_sampled(draft: Draft, scores: Scores, rng: Random) -> Verdict:
         if rng.random() * q >= scores.prob(node):
             return Verdict(tuple(range(node)), scores.residual(node))
     return Verdict(tuple(range(len(draft.tokens))), scores.choice(len(draft.tokens) - 1))
+
+
+def block(draft: Draft, path: Sequence[int], overlaps: Sequence[float]) -> tuple[float, ...]:
+    """1 - TV at each position of a draft, one below another: never more numbers than the draft is deep.
+
+    `overlaps` has one number per node (`Scores.overlaps`) and `path` the accepted nodes. A chain has them as
+    they are (MetaSD, arXiv 2604.05417). A tree is taken where the text went, and from the first rejection on
+    down each node's first child, which is its drafter's favourite: as in a chain, that part is on the draft's
+    own path. Siblings are one position: its overlap is the target's probability of all of them together, the
+    chance that one is accepted.
+    """
+    if draft.is_chain:
+        return tuple(overlaps)
+    below: dict[int, list[int]] = {}
+    for node, parent in enumerate(draft.parents):
+        below.setdefault(parent, []).append(node)
+    found: list[float] = []
+    node, ahead = -1, list(path)
+    while siblings := below.get(node):
+        found.append(sum(overlaps[i] for i in siblings))
+        node = ahead.pop(0) if ahead else siblings[0]
+    return tuple(found)

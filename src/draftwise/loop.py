@@ -17,7 +17,7 @@ from math import nan
 from random import Random
 from time import perf_counter
 
-from .accept import accept
+from .accept import accept, block
 from .errors import UserError
 from .roles import Drafter, Policy, Reader, Recorder, Scores, Seen, Target
 from .team import Team
@@ -231,13 +231,13 @@ class Loop:
         arm, drafted = self.policy.arms[decision.arm], len(draft.tokens)
         most = request.room - 1 + len(new)
         censored = arm.length > most <= drafted or arm.drafter in request.waits.union(request.out)
-        overlap = nan
+        overlaps: tuple[float, ...] = ()
         if "overlap" in self.recorder.reads and drafted:
-            overlap = sum(scores.overlaps()) / drafted
+            overlaps = block(draft, verdict.path, scores.overlaps())
         known = spent if timed else None
         seconds = known.draft + known.share(1 + drafted) if known else nan
         outcome = Outcome(
-            decision.arm, len(verdict.path), drafted, seconds, censored, 0.0, overlap, draft.signals, known
+            decision.arm, len(verdict.path), drafted, seconds, censored, 0.0, overlaps, draft.signals, known
         )
         return Seen(request, decision, outcome, draft, new, (-1, *verdict.path)[: len(new)], scores)
 

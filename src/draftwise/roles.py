@@ -44,7 +44,8 @@ class Scores(Protocol):
     def overlaps(self) -> Sequence[float]:
         """1 - TV between the raw laws at temperature 1 of target and drafter, for each drafted node.
 
-        A draft without rows picked its token for certain: the target's raw probability of it.
+        A draft without rows picked its tokens for certain, and so does a tree: the target's raw probability
+        of each.
         """
         ...
 
@@ -186,8 +187,8 @@ class Graders(Protocol):
 class Recorder(Protocol):
     """Turns what a round did into feedback, at once (bandit) or later (full information).
 
-    `reads` names what it wants to see: "overlap" (the mean overlap in `Outcome`) and "rows" (drafts with the
-    rows they came from).
+    `reads` names what it wants to see: "overlap" (the overlaps in `Outcome`) and "rows" (drafts with the rows
+    they came from).
     """
 
     reads: frozenset[str]

@@ -108,11 +108,11 @@ def overlaps(draft: Draft, logits: Tensor) -> list[float]:
     """1 - TV between the raw laws of target and drafter at every drafted node, computed on the device.
 
     `logits` of shape (1 + nodes, vocabulary) are the target's after the last committed token and after each
-    node. Without rows the drafter was certain of its token: the target's probability of it.
+    node. Without rows, and in a tree, the drafter was certain of its token: the target's probability of it.
     """
     above = torch.tensor(draft.parents, device=logits.device) + 1
     p = logits[above].float().softmax(-1)
-    if draft.rows is None:
+    if draft.rows is None or not draft.is_chain:
         tokens = torch.tensor(draft.tokens, device=logits.device)
         return cast("list[float]", p.gather(1, tokens[:, None])[:, 0].tolist())
     q = torch.stack(draft.rows).to(p.device).float().softmax(-1)

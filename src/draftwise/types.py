@@ -169,9 +169,9 @@ class Outcome:
     """What one arm did in one round, and in how many `seconds` of drafting and its share of the target pass.
 
     NaN where the round also read the prompt, so that its time says nothing about the arm; `spent`, which has
-    them apart, is then missing. `overlap` is the mean of 1 - TV between the raw laws (temperature 1) of
-    target and drafter over the drafted positions, NaN unless the recorder reads it. `censored` rounds say
-    nothing about their arm.
+    them apart, is then missing. `overlaps` has 1 - TV between the raw laws (temperature 1) of target and
+    drafter for each position of the draft (`accept.block`: of a tree, one path), nothing unless the
+    recorder reads it. `censored` rounds say nothing about their arm.
     """
 
     arm: int
@@ -180,9 +180,14 @@ class Outcome:
     seconds: float = nan
     censored: bool = False
     reward: float = 0.0
-    overlap: float = nan
+    overlaps: tuple[float, ...] = ()
     signals: tuple[Signals, ...] = ()
     spent: Spent | None = None
+
+    @property
+    def overlap(self) -> float:
+        """The mean of `overlaps`; NaN where there are none."""
+        return sum(self.overlaps) / len(self.overlaps) if self.overlaps else nan
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,12 +129,12 @@ class Follower:
         censored = cut or arm.length > most <= drafted or arm.drafter in request.out
         new = self._write(request, row)
         scores = Written(draft, row.new, row.overlaps[:drafted])
-        overlap = nan
+        overlaps: tuple[float, ...] = ()
         if "overlap" in self.recorder.reads and drafted:
-            overlap = sum(scores.overlaps()) / drafted
+            overlaps = tuple(scores.overlaps())
         seconds = spent.draft + spent.share(1 + drafted) if spent else nan
         outcome = Outcome(
-            played.decision.arm, accepted, drafted, seconds, censored, 0.0, overlap, draft.signals, spent
+            played.decision.arm, accepted, drafted, seconds, censored, 0.0, overlaps, draft.signals, spent
         )
         return Seen(request, played.decision, outcome, draft, new, tuple(range(-1, len(new) - 1)), scores)
 

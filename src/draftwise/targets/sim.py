@@ -64,11 +64,11 @@ class SimScores:
         return np.stack([self.row(node) for node in nodes])
 
     def overlaps(self) -> list[float]:
-        """1 - TV of the raw laws at each drafted node; without rows, the raw probability of its token."""
+        """1 - TV of the raw laws at each drafted node; in a tree, or without rows, its probability."""
         shared = []
         for node, token in enumerate(self.draft.tokens):
             p = softmax(self.law(self._history(self.draft.parents[node])))
-            if self.draft.rows is None:
+            if self.draft.rows is None or not self.draft.is_chain:
                 shared.append(float(p[token]))
             else:
                 shared.append(float(np.minimum(p, softmax(self.draft.rows[node])).sum()))
