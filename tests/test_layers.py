@@ -34,6 +34,7 @@ LAYERS = [
         "cache",
         "corpus",
         "team",
+        "quiet",
     },
     {"rows", "sampling", "datastore", "models", "cursors", "feedback"},
     {"simulate", "heads", "features"},

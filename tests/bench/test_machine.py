@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from draftwise.bench import machine
-from draftwise.bench.machine import Meter, describe, judge
+from draftwise.bench.machine import Meter, describe
+from draftwise.quiet import judge, used_by_others
 
 
 def sample(others: float | None, over: float = 2.0) -> dict[str, Any]:
@@ -73,3 +74,11 @@ def test_the_machine_is_described() -> None:
     assert facts["cpu"]
     assert facts["versions"]["draftwise"]
     assert "vllm" not in facts["versions"] or facts["versions"]["vllm"]
+
+
+def test_mean_and_peak_are_one_figure_for_whoever_says_them() -> None:
+    short, long = sample(2.0, over=0.5), sample(0.4, over=9.5)
+    used = used_by_others([{"start": 1.0}, short, long])
+    assert used is not None
+    assert used[0] == pytest.approx(0.48) and used[1] == 0.4
+    assert used_by_others([{"start": 1.0}, sample(None)]) is None

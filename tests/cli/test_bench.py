@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from draftwise.bench import machine
 from draftwise.bench.ours import Models, Policy
 from draftwise.bench.workloads import choose, load
 from tests.bench.conftest import sim_models
@@ -39,7 +38,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 
     monkeypatch.setattr(Models, "load", fake)
     monkeypatch.setattr(VERB, "_report", lambda out: None)
-    monkeypatch.setattr(machine, "judge", lambda *_: [])
+    monkeypatch.setattr("draftwise.bench.run.judge", lambda *_: [])
     return asked
 
 
@@ -109,7 +108,7 @@ def test_interrupted_it_says_how_to_go_on(run: Run, tmp_path: Path, monkeypatch:
 
 
 def test_a_busy_machine_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "judge", lambda *_: ["load 9.00 on 2 cores at the start"])
+    monkeypatch.setattr("draftwise.bench.run.judge", lambda *_: ["load 9.00 on 2 cores at the start"])
     _, out, _ = run("bench", *SMALL, "--policies", "none", "--out", str(tmp_path))
     assert "NOT CLEAN, the machine was busy: load 9.00 on 2 cores at the start" in out
     found = json.loads((tmp_path / "results.json").read_text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,3 +184,45 @@ def test_drawn_traces(run: Run, models: Models, workload: Path, tmp_path: Path) 
     assert all("fraction_of_optimum" not in row for row in json.loads(text)["results"])
     status, _, err = run("oracle", str(folder))
     assert status == 2 and "record it at --temperature 0" in err
+
+
+BUSY = {"machine": {"cores": 2}, "load": [{"start": 1.5}, {"load": 1.6, "others": 1.25, "over": 3.0}]}
+QUIET = {"machine": {"cores": 2}, "load": [{"start": 0.1}, {"load": 0.2, "others": 0.0, "over": 3.0}]}
+UNKNOWN: dict[str, Any] = {"machine": {}, "load": []}  # as an older trace has it
+
+
+@pytest.mark.parametrize(
+    ("noted", "clean", "said"),
+    [
+        (BUSY, False, "NOT CLEAN, the machine was busy when the costs were measured: load 1.50 on 2 cores"),
+        (QUIET, True, ""),
+        (UNKNOWN, None, "NOT KNOWN TO BE CLEAN: the trace does not say how busy its machine was"),
+    ],
+)
+def test_a_replay_repeats_how_busy_the_machine_was(
+    run: Run, traced: Path, tmp_path: Path, noted: Any, clean: bool | None, said: str
+) -> None:
+    costs = json.loads((traced / "costs.json").read_text())
+    assert costs["machine"]["cores"] >= 1 and "start" in costs["load"][0] and len(costs["load"]) == 2
+    (traced / "costs.json").write_text(json.dumps(costs | noted))
+    out = tmp_path / "out"
+    status, text, err = run("replay", str(traced), "--policies", "static-3", "--out", str(out))
+    assert status == 0, err
+    found = json.loads((out / "results.json").read_text())
+    assert (found["clean"], found["load"], found["machine"]) == (clean, noted["load"], noted["machine"])
+    assert said in text and ("CLEAN" in text) == bool(said)
+    report = (out / "report.md").read_text()
+    notes = {False: "Not a clean run: when the costs", True: "quiet when the costs", None: "Not known to be"}
+    assert notes[clean] in report
+    status, text, err = run("oracle", str(traced))
+    assert status == 0 and said in text, err
+
+
+def test_supposed_costs_were_measured_nowhere(run: Run, traced: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ask = ("--policies", "static-3", "--out", str(out), "--costs", "c=0.1")
+    status, text, err = run("replay", str(traced), *ask)
+    assert status == 0 and "CLEAN" not in text, err
+    found = json.loads((out / "results.json").read_text())
+    assert (found["clean"], found["busy"], found["load"]) == (None, [], [])
+    assert "the costs `c=0.1`, which were not measured here" in (out / "report.md").read_text()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from draftwise.errors import UserError
+from draftwise.quiet import judge
 from draftwise.report import write_report
 from draftwise.report.data import read
 from draftwise.report.html import prose
@@ -97,6 +98,18 @@ def test_losers_absent_peers_and_an_unclean_run_are_said(whole: Path, name: str)
     assert "0.40 on average" in text
     for method in made.METHODS:
         assert method in text
+
+
+def test_the_banner_and_the_table_have_one_figure(bare: Callable[..., Path]) -> None:
+    """Samples weigh by their seconds, and short ones have too few ticks of the clock for a peak."""
+    short, long = {"others": 3.0, "over": 0.5}, {"others": 1.5, "over": 8}
+    load: list[dict[str, float]] = [{"start": 0.1}, short, long]
+    why = judge([0.1], load[1:], 8)
+    here = bare(clean=False, busy=why, load=load)
+    write_report(here)
+    text = (here / "report.md").read_text()
+    assert "others used 1.59 of 8 cores on average" in text
+    assert "1.59 on average, 1.50 at most" in text
 
 
 def test_a_clean_run_and_one_without_losers_say_so(bare: Callable[..., Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from draftwise.errors import UserError
 from draftwise.trace import Costs, DrafterCosts, profiles, read_costs
-from draftwise.trace.costs import as_json, rising
+from draftwise.trace.costs import as_json, busy, rising
 from draftwise.trace.measure import fit, measure, passes
 from tests.trace.sims import COSTS, prompts, settings, target, team
 
@@ -60,6 +61,9 @@ def test_files_come_back_as_they_were(tmp_path: Path) -> None:
         ('{"passes": [1], "learn": NaN}', "0 or more"),
         ('{"passes": [1], "lear": 1}', "'lear' is not known"),
         ('{"passes": 1}', "iterable"),
+        ('{"passes": [1], "machine": 3}', "not iterable"),
+        ('{"passes": [1], "load": [3]}', "attribute"),
+        ('{"passes": [1], "load": [{"others": "many"}]}', "give seconds"),
         ('{"passes": [1], "drafters": [1]}', "attribute"),
     ],
 )
@@ -114,3 +118,16 @@ def test_measuring_names_every_drafter() -> None:
     assert set(costs.drafters) == {"good", "ngram"}
     assert costs.of("good").step > 0.0 and costs.of("good").grade > 0.0 == costs.of("ngram").grade
     assert measure(target(), {}, texts, settings(20), length=4).drafters == {}
+
+
+def test_costs_remember_how_busy_their_machine_was(tmp_path: Path) -> None:
+    noted = ({"start": 1.5}, {"load": 1.0, "others": 0.8, "over": 4.0})
+    costs = replace(COSTS, source="measured", machine={"cores": 2, "cpu": "a laptop"}, load=noted)
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(as_json(costs)))
+    assert read_costs(str(path)) == costs
+    why = ["load 1.50 on 2 cores at the start", "others used 0.80 of 2 cores on average"]
+    assert busy(read_costs(str(path))) == why
+    assert busy(replace(costs, load=({"start": 0.1}, noted[1] | {"others": 0.0}))) == []
+    assert busy(replace(costs, load=())) is None, "an old trace says nothing of its machine"
+    assert busy(read_costs("c=0.1")) is None, "supposed costs were measured nowhere"

@@ -6,16 +6,10 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-START = 0.25  # load average per core at the start, above which the machine was busy
-MEAN = 0.05  # cores per core that others may use on average
-PEAK = 0.25  # and over any one sample of at least
-LONG = 1.0  # seconds, since a shorter one has too few ticks of the clock
 
 PACKAGES = ("draftwise", "torch", "transformers", "numpy", "scikit-learn", "llama-cpp-python", "vllm")
 
@@ -83,31 +77,6 @@ class Meter:
     def _own(self) -> float:
         mine = os.times()
         return mine.user + mine.system + sum(map(_used, self.children))
-
-
-def judge(
-    starts: Sequence[float | None], samples: Sequence[Mapping[str, Any]], machine_cores: int
-) -> list[str]:
-    """Why a run is not clean, one line a reason; none if the machine was quiet.
-
-    `starts` are the load averages that the run, and each time it went on, began with.
-    """
-    reasons = []
-    if not starts or None in starts:
-        reasons.append("this system tells no load average")
-    worst = max((load for load in starts if load is not None), default=0.0)
-    if worst > START * machine_cores:
-        reasons.append(f"load {worst:.2f} on {machine_cores} cores at the start")
-    known = [s for s in samples if s["others"] is not None]
-    if not known:
-        return [*reasons, "the load during the run was not measured"]
-    mean = sum(s["others"] * s["over"] for s in known) / sum(s["over"] for s in known)
-    peak = max((s["others"] for s in known if s["over"] >= LONG), default=0.0)
-    if mean > MEAN * machine_cores:
-        reasons.append(f"others used {mean:.2f} of {machine_cores} cores on average")
-    elif peak > PEAK * machine_cores:
-        reasons.append(f"others used up to {peak:.2f} of {machine_cores} cores")
-    return reasons
 
 
 def _busy() -> float:

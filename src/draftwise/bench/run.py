@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import registry
 from ..errors import UserError
+from ..quiet import judge
 from ..types import Sampling
 from . import machine
 from .contender import Contender, Item, Law
@@ -180,7 +181,7 @@ def _results(
     gone = [*absent, *failed, *_too_large(runner.contenders, settings.batch)]
     methods = [c.name for c in runner.contenders if c.name not in runner.failed]
     samples = [row["load"] for row in rows if row["load"]]
-    reasons = machine.judge(journal.starts, samples, facts["cores"])
+    reasons = judge(journal.starts, samples, facts["cores"])
     what = "ratio of total times" if greedy else "ratio of total times per token"
     return {
         "machine": facts,

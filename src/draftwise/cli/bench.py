@@ -167,8 +167,7 @@ def trust(found: dict[str, Any]) -> None:
         print(f"absent: {absent['method']}: {absent['reason']}")
     if found["left_out"]:
         print(f"left out: {len(found['left_out'])} prompts, such as {found['left_out'][0]}")
-    if not found["clean"]:
-        print(f"NOT CLEAN, the machine was busy: {'; '.join(found['busy'])}")
+    show.trust(found)
 
 
 def _cells(row: dict[str, Any], several: bool) -> list[str]:

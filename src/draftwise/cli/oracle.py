@@ -9,7 +9,7 @@ import typer
 
 from . import show
 from .options import AsJson
-from .replay import COSTS, DRAFTERS, costs_of, listed
+from .replay import COSTS, DRAFTERS, WHEN, costs_of, listed
 from .trace import progress
 
 
@@ -38,6 +38,7 @@ def oracle(
         return
     show.table(COLUMNS, [_cells(row) for row in found["results"]])
     print("Seconds; in brackets the share of them that the optimum would have taken.")
+    show.trust(found, WHEN)
 
 
 COLUMNS = ("category", "tokens", "optimum", "best fixed in hindsight", "DISCO's oracle", "none")

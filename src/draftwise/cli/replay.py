@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from draftwise.trace import Costs, Trace
 
 DRAFTERS = "Who may draft, of those recorded, with commas between. Default: all of them."
+WHEN = "when the costs were measured"
 COSTS = "A file of seconds, a published profile, or c=NUMBER (a drafted token in target passes)."
 
 
@@ -48,6 +49,7 @@ def replay(
         show.dump(found)
         return
     show.table(COLUMNS, [cells(row) for row in found["results"] if row["category"] == "all"])
+    show.trust(found, WHEN)
     print("written:", out / "results.json")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
     for row in [columns, *rows]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def trust(found: Mapping[str, Any], when: str = "") -> None:
+    """Say so where the machine was not quiet, or where nobody knows."""
+    why = "; ".join(found["busy"])
+    if found["clean"] is False:
+        print(f"NOT CLEAN, the machine was busy{f' {when}' if when else ''}: {why}")
+    elif why:
+        print(f"NOT KNOWN TO BE CLEAN: {why}")
 
 
 class Writer:

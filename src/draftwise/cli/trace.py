@@ -87,10 +87,13 @@ def trace(
     as_json: AsJson = False,
 ) -> None:
     """Record the target's text and all drafts once; `draftwise replay` then needs no models."""
+    from draftwise.bench.machine import load_average
     from draftwise.bench.workloads import choose, load
     from draftwise.trace import Trace, record
+    from draftwise.trace.results import trust
     from draftwise.trace.samples import write_samples
 
+    before = load_average()
     found = load(options.workload, seed=options.seed)
     found = choose(found, per_category=options.per_category, limit=options.limit)
     decoder = options.load()
@@ -110,14 +113,16 @@ def trace(
         known = record.record(models, team, prompts, out, header, sampling, progress=tell)
     write_samples(Trace(out), decoder.tokenizer)
     with show.waiting("Measuring what the parts of a round cost"):
-        record.measured(models, team, prompts, out, header, sampling)
+        costs = record.measured(models, team, prompts, out, header, sampling, load=before)
     if as_json:
         made = {"path": str(out), "prompts": len(prompts), "resumed": known, "left_out": left_out}
-        show.dump(made | {"drafters": list(team), "length": options.length, "overlap": options.overlap})
+        made |= {"drafters": list(team), "length": options.length, "overlap": options.overlap}
+        show.dump(made | trust(costs))
         return
     for line in left_out:
         print(f"left out: {line}")
     print(f"{len(prompts)} prompts ({known} were there), drafts of up to {options.length} tokens, in {out}")
+    show.trust(trust(costs), "when the costs were measured")
 
 
 def encoded(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..quiet import split, used_by_others
 from . import tables
 from .data import Results
 from .pictures import PICTURES, SIMULATED, Missing, Picture
@@ -51,12 +52,12 @@ def tell(results: Results, pictures: Path) -> Story:
 
 def _load(results: Results) -> dict[str, Any]:
     """The samples of the machine's load in two lines: a run has as many as units of work."""
-    starts = [sample["start"] for sample in results.load if sample.get("start") is not None]
-    others = [float(sample["others"]) for sample in results.load if sample.get("others") is not None]
-    found: dict[str, Any] = {"load at the start": starts} if starts else {}
-    if others:
-        mean = sum(others) / len(others)
-        found["cores used by others"] = f"{mean:.2f} on average, {max(others):.2f} at most"
+    starts, samples = split(results.load)
+    known = [start for start in starts if start is not None]
+    found: dict[str, Any] = {"load at the start": known} if known else {}
+    if used := used_by_others(samples):
+        mean, peak = used
+        found["cores used by others"] = f"{mean:.2f} on average, {peak:.2f} at most"
     return found
 
 
@@ -107,18 +108,30 @@ def _subtitle(results: Results) -> str:
     if results.batch > 1 or results.larger:
         parts.append(f"batch size {results.batch} unless said otherwise")
     if any(row.engine == "replay" for row in results.rows):
-        parts.append("replayed from a trace: times are computed from its costs")
+        parts.append(f"replayed from a trace: times are computed from {_costs(settings)}")
     return "; ".join(parts) + "."
+
+
+def _costs(settings: Mapping[str, Any]) -> str:
+    """Which costs a replay's times stand on."""
+    costs = settings.get("costs")
+    found = costs if isinstance(costs, Mapping) else {}
+    if found.get("source") == "measured":
+        return "costs that were measured with a trace"
+    return f"the costs `{found['name']}`, which were not measured here" if found.get("name") else "its costs"
 
 
 def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
     notes = []
     replayed = any(row.engine == "replay" for row in results.rows)
-    if results.clean is True and not replayed:
-        notes.append((True, "Clean run: the machine was quiet at the start and throughout."))
-    if results.clean is False:
+    if results.clean is True:
+        when = "when the costs were measured" if replayed else "at the start and throughout"
+        notes.append((True, f"Clean run: the machine was quiet {when}."))
+    if results.clean is not True and (results.busy or results.clean is False):
         why = "; ".join(results.busy) or "the machine was busy"
-        notes.append((False, f"Not a clean run: {why}. Do not quote these times."))
+        when = "when the costs were measured, " if replayed and results.clean is False else ""
+        whether = "Not" if results.clean is False else "Not known to be"
+        notes.append((False, f"{whether} a clean run: {when}{why}. Do not quote these times."))
     same, compared = tables.share_identical(results)
     if compared and same < compared:
         notes.append((False, f"{compared - same} of {compared} texts differ from plain decoding's."))

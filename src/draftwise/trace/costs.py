@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..quiet import judge, split
 
 FORMAT, VERSION = "draftwise-costs", 1
+MEASURED = "measured"  # the source of costs that `draftwise trace` measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,8 @@ class Costs:
     Passes beyond the last go on along the line through the last two. A drafter that is not named costs what
     `others` says, or nothing if it looks its tokens up (a name of `lookups` before any `?` or `:`); where
     `others` is None it has no price, and is refused. `learn` is for one update of a policy that learns from
-    all arms. Passes never get shorter with more tokens.
+    all arms. Passes never get shorter with more tokens. Where they were measured, `machine` describes where,
+    and `load` has what others used of it meanwhile, as a benchmark's results do.
     """
 
     passes: Sequence[float]
@@ -51,6 +54,8 @@ class Costs:
     learn: float = 0.0
     name: str = ""
     source: str = ""
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    load: Sequence[Mapping[str, Any]] = ()
 
     def target(self, tokens: int) -> float:
         """Seconds of a pass over so many tokens, the last committed one included."""
@@ -110,6 +115,14 @@ def read_costs(text: str) -> Costs:
         ) from None
 
 
+def busy(costs: Costs) -> list[str] | None:
+    """Why the machine was not quiet while these costs were measured; None where that is not known, or where
+    they were not measured at all."""
+    if costs.source != MEASURED or not costs.load:
+        return None
+    return judge(*split(costs.load), int(costs.machine.get("cores") or 1))
+
+
 def as_json(costs: Costs) -> dict[str, Any]:
     """Costs as they are written to a file."""
     return {"format": FORMAT, "version": VERSION, **asdict(costs)}
@@ -142,6 +155,8 @@ def _costs(found: Any) -> Costs:
     drafters = {name: _drafter(costs) for name, costs in given.get("drafters", {}).items()}
     others = given.get("others")
     more = {
+        "machine": dict(given.get("machine", {})),
+        "load": tuple(map(_load, given.get("load", ()))),
         "others": None if others is None else _drafter(others),
         "learn": _seconds("learn", given.get("learn", 0.0)),
     }
@@ -151,6 +166,10 @@ def _costs(found: Any) -> Costs:
 
 def _drafter(found: Mapping[str, Any]) -> DrafterCosts:
     return DrafterCosts(**{key: _seconds(key, value) for key, value in found.items()})
+
+
+def _load(found: Mapping[str, Any]) -> dict[str, float | None]:
+    return {key: None if value is None else _seconds(key, value) for key, value in found.items()}
 
 
 def _seconds(name: str, value: Any) -> float:

@@ -15,7 +15,7 @@ from ..catalogue import method
 from ..loop import Loop
 from ..roles import Drafter, GradeJob, Grader, Target
 from ..types import Request, Round, Sampling
-from .costs import Costs, DrafterCosts, rising
+from .costs import MEASURED, Costs, DrafterCosts, rising
 
 ROUNDS = 40  # and PER_DRAFTER more for each drafter, so that every length is tried several times
 PER_DRAFTER = 24
@@ -71,7 +71,7 @@ def measure(
     for name in names:
         grade = _grading(drafters[name], max(prompts, key=len), sampling)
         found[name] = fit(samples.drafts[name], grade=grade, reads=isinstance(drafters[name], Grader))
-    return Costs(passes=passes(samples.passes, length + 1), drafters=found, others=None, source="measured")
+    return Costs(passes=passes(samples.passes, length + 1), drafters=found, others=None, source=MEASURED)
 
 
 def _play(loop: Loop, prompt: Sequence[int], settings: Sampling, samples: Samples) -> None:

@@ -10,10 +10,12 @@ from random import Random
 
 import numpy as np
 
+from ..bench.machine import Meter, describe
 from ..errors import UserError
 from ..roles import Drafter, Grader, Target, Waiter
 from ..types import Sampling
 from . import costs, drafts, drawn, models
+from .costs import Costs
 from .drafts import Given
 from .files import Answers, Header, Recording, as_json, file_of, load, read_header, save, write_json
 from .measure import measure
@@ -208,9 +210,18 @@ def measured(
     folder: Path,
     header: Header,
     sampling: Sampling,
-) -> None:
-    """Measure the costs of a round on some of the prompts and write them, unless they are there."""
-    if not (folder / "costs.json").is_file():
+    *,
+    load: float | None = None,
+) -> Costs:
+    """Measure the costs of a round on some of the prompts and write them, unless they are there.
+
+    `load` is the load average before anything ran; what others use meanwhile is noted with the costs.
+    """
+    path = folder / "costs.json"
+    if not path.is_file():
         texts = [prompt.tokens for prompt in prompts[:: max(1, len(prompts) // TEXTS)]]
+        meter = Meter()
         found = measure(target, drafters, texts, sampling, length=header.length, seed=header.seed)
-        write_json(folder / "costs.json", costs.as_json(found))
+        noted = ({"start": load}, meter.sample())
+        write_json(path, costs.as_json(replace(found, machine=describe(), load=noted)))
+    return costs.read_costs(str(path))

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..bench.learnt import learnt
-from ..bench.machine import describe
 from ..bench.results import BASELINE, summarize
 from ..catalogue import method
 from ..errors import UserError
 from ..events import Stats
 from ..types import Draft, Round
-from .costs import Costs, as_json
+from .costs import MEASURED, Costs, as_json, busy
 from .files import FIELDS, Trace, write_json
 from .fixed import NONE, Arm, exactly, fixed
 from .oracle import Best, best
@@ -27,6 +26,7 @@ from .stage import Stage
 Row = dict[str, Any]
 Tell = Callable[[int, int], None]
 """Told of prompts done, and of how many there are."""
+UNKNOWN = "the trace does not say how busy its machine was: measure again for times to quote"
 DIGITS = 4  # of the numbers that only pictures read
 CLOSELY, EVERY = 4, 8  # arms' values: after each round of the first texts, then after every 8th
 
@@ -182,10 +182,19 @@ def _results(
     header = trace.header
     settings: Row = {"target": header.target, "drafters": trace.drafters, "workload": header.workload}
     settings |= {"max_new_tokens": header.max_new_tokens, "temperature": header.temperature, "seed": seed}
-    settings |= {"trace": str(trace.folder), "costs": as_json(costs)}
+    priced = {key: value for key, value in as_json(costs).items() if key not in ("machine", "load")}
+    settings |= {"trace": str(trace.folder), "costs": priced}
     settings["speedup"] = "ratio of total times" if greedy else "ratio of total times per token"
-    made = {"machine": describe(), "settings": settings, "clean": True, "busy": [], "load": []}
-    return made | {"absent": [], "results": results}
+    return {"settings": settings} | trust(costs) | {"absent": [], "results": results}
+
+
+def trust(costs: Costs) -> Row:
+    """Where the costs were measured, and whether that machine was quiet: `clean` is None if nobody knows."""
+    why = busy(costs)
+    clean = None if why is None else not why
+    if why is None and costs.source == MEASURED:
+        why = [UNKNOWN]
+    return {"machine": dict(costs.machine), "clean": clean, "busy": why or [], "load": list(costs.load)}
 
 
 def foreseen(trace: Trace, costs: Costs, *, tell: Tell | None = None) -> Row:
@@ -213,7 +222,7 @@ def foreseen(trace: Trace, costs: Costs, *, tell: Tell | None = None) -> Row:
                 mine["exactly", name, 0] += seconds
         if tell:
             tell(i + 1, len(trace))
-    return {
+    return trust(costs) | {
         "costs": as_json(costs),
         "results": [_foreseen(key, mine) for key, mine in sums.items()],
         "lengths": {str(i): [[s.position, s.drafter, s.drafted] for s in b.steps] for i, b in paths.items()},
