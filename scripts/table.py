@@ -36,7 +36,9 @@ def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str
 
 
 def spread(row: Row) -> str:
-    """Speed-up and its 95 % interval."""
+    """Speed-up and its 95 % interval, if there are prompts enough for one."""
+    if row["interval"] is None:
+        return f"{row['speedup']:.2f}"
     low, high = row["interval"]
     return f"{row['speedup']:.2f} ({low:.2f} to {high:.2f})"
 

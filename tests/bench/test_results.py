@@ -47,7 +47,7 @@ def test_a_row_adds_up() -> None:
     assert one["pulls"] == {"x:1": 15}
     assert one["identical"] == 3
     assert results[3]["speedup"] == 3.0 / 2.5
-    assert results[5]["interval"] == [2.0, 2.0], "one prompt, one ratio"
+    assert [r["interval"] for r in results] == [None] * len(results), "three prompts are too few for one"
     assert results[0]["acceptance_rate"] is None, "nothing drafted is not a rate of zero"
 
 
@@ -74,6 +74,14 @@ def test_the_interval_is_over_prompts() -> None:
     many = interval(MINE * 40, PLAIN * 40)
     assert high - low > 4 * (many[1] - many[0])
     assert interval(MINE, PLAIN) == [low, high], "the same draws every time"
+
+
+@pytest.mark.parametrize(("prompts", "told"), [(1, False), (4, False), (5, True)])
+def test_fewer_than_five_prompts_have_no_interval(prompts: int, told: bool) -> None:
+    plain = [row("none", i, 3.0) for i in range(prompts)]
+    mine = [row("m", i, 1.0 + i) for i in range(prompts)]
+    for result in summarize(plain + mine, methods=["none", "m"], greedy=True)[:2]:
+        assert (result["interval"] is not None) == told and result["prompts"] == prompts
 
 
 def test_only_prompts_that_all_have_finished_count() -> None:

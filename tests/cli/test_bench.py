@@ -57,7 +57,7 @@ def test_a_run_leaves_what_the_contract_says(run: Run, tmp_path: Path) -> None:
     assert len(found["results"]) == 3 * 5
     everyone = {row["method"]: row for row in found["results"] if row["category"] == "all"}
     assert everyone["none"]["speedup"] == 1.0
-    assert everyone["none"]["interval"] == [1.0, 1.0]
+    assert everyone["none"]["interval"] is None and "too few prompts" in out, "of four prompts"
     assert {row["identical"] for row in everyone.values()} == {4}
     assert {row["new_tokens"] for row in everyone.values()} == {48}
     assert everyone["static-3"]["mean_accepted"] > 0.5
@@ -224,7 +224,7 @@ def test_tune_finds_the_best_length_on_prompts_kept_for_it(run: Run, tmp_path: P
 def test_what_tune_prints_is_what_bench_takes(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("tune", "--policy", "static,svip", "--grid", "drafter=good,bad", *SMALL)
     lines = out.splitlines()
-    assert lines[0].split() == ["method", "tokens/s", "speedup", "95", "%", "accepted"]
+    assert lines[0].split() == ["method", "prompts", "tokens/s", "speedup", "95", "%", "accepted"]
     assert sum(line.endswith("best") for line in lines) == 2
     policies = lines[-1].split("--policies ")[1].strip("'")
     status, out, _ = run("bench", *SMALL, "--split", "test", "--policies", policies, "--out", str(tmp_path))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 import pytest
 
 from draftwise.auto.policy import Reason, Worth
+from draftwise.catalogue import method
 from draftwise.cli import main
 from draftwise.cli.explain import rows
-from draftwise.types import Arm
+from draftwise.types import Arm, Context
 
 
 def test_a_stretch_says_what_was_played_and_what_each_drafter_promised() -> None:
@@ -31,7 +35,27 @@ def test_it_goes_to_standard_error_after_the_text(capsys: pytest.CaptureFixture[
     shown = capsys.readouterr()
     assert shown.out == text
     lines = shown.err.strip().splitlines()
-    assert lines[0].split("\t") == ["tokens", "tokens/s", "played", "ngram"] and lines[1].startswith("0-15")
+    heads = ["tokens", "tokens/s", "played", "ngram (tokens for time: worth in tokens)"]
+    assert lines[0].split("\t") == heads and lines[1].startswith("0-15")
+
+
+def test_a_draft_that_is_tried_promises_nothing() -> None:
+    arm, tried = Arm("a", 1), Worth(0, 1, 0.8, 0.0, 2.3, trial=True)
+    first = Reason(0, 100.0, arm, (tried,), False)
+    assert list(rows([first], ["a"])) == [["0-15", "100", "a:1 x1", "being tried"]]
+    then = Reason(1, 100.0, arm, (Worth(0, 1, 0.8, 0.002, 0.6),), False)
+    assert [row[-1] for row in rows([first, then], ["a"])] == ["0.8 for 2.0 ms: +0.6"], "trials are no mean"
+
+
+def test_the_first_drafts_of_auto_are_trials() -> None:
+    """Their price is not known yet, so whatever they promise is no reason."""
+    policy: Any = method("auto", ["ngram"]).policy
+    policy.passes[0].add(1, 0.01, requests=1)
+    context = Context(hints={"ngram": 3.0}, length=20)
+    policy.reasons = []
+    policy.choose(context, Random(0))
+    ((worth,),) = [reason.worths for reason in policy.reasons]
+    assert worth.trial and worth.seconds == 0.0
 
 
 def test_another_policy_has_no_reasons(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.report import tables
 from draftwise.report.data import Finished, Results, Row, read
-from draftwise.report.pictures import Missing, drafting, learning, speed
+from draftwise.report.pictures import PICTURES, Missing, drafting, learning, speed
 from draftwise.report.rounds import Rounds, read_rounds
 
 from . import folder as made
@@ -150,6 +152,27 @@ def test_the_slowest_method_is_always_among_the_featured(tmp_path: Path) -> None
     results = read(made.write(tmp_path))
     assert [row.name for row in speed.featured(results)][-1] == "transformers assisted"
     assert results.of()[-1].name == "transformers assisted"
+
+
+def test_the_slowest_that_is_drawn_is_no_other_where_plain_decoding_is_slower_still() -> None:
+    """The caption promises the slowest, and plain decoding is the line at 1."""
+    fast = [Row(method=f"static-{n}", speedup=1.0 + n, pulls={f"a:{n}": 3}) for n in range(9, 0, -1)]
+    results = Results(rows=(*fast, Row(method="none", speedup=1.0)))
+    assert [row.name for row in speed.featured(results)] == ["static-9", "static-8", "static-1"]
+
+
+def test_intervals_from_a_few_prompts_are_not_shown(tmp_path: Path) -> None:
+    """Nor are those of results that were written with them."""
+    rows = [{"method": "m", "speedup": 1.5, "interval": [1.4, 1.6], "prompts": n} for n in (4, 5)]
+    (tmp_path / "results.json").write_text(json.dumps({"results": rows}))
+    found = [cell[2].text for cell in tables.methods(read(tmp_path).rows).rows]
+    assert found == ["\N{EN DASH}", "1.40 to 1.60"]
+
+
+def test_captions_promise_no_more_than_was_compared() -> None:
+    said = {picture.name: picture.caption for picture in PICTURES}
+    assert "any one arm" not in said["regret"] and "not run may be better" in said["regret"]
+    assert "of all" not in said["intervals"]
 
 
 def test_kinds_and_names_of_rows() -> None:

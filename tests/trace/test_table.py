@@ -44,10 +44,11 @@ def test_all_methods_the_fastest_first(runs: tuple[Path, Path]) -> None:
 
 
 def test_a_column_a_category(runs: tuple[Path, Path]) -> None:
-    for name, unit in (("categories", ")"), ("optimum", "%")):
+    for name, whole, part in (("categories", ")", "0123456789"), ("optimum", "%", "%")):
         head, *body = table(name, str(runs[0]))
         assert head == ["policy", "all", "c0", "c1", "c2"] and len(body) == 5
-        assert all(cell.endswith(unit) for row in body for cell in row[1:])
+        assert all(row[1].endswith(whole) for row in body), "six prompts have an interval"
+        assert all(cell[-1] in part for row in body for cell in row[2:]), "and two have none"
 
 
 def test_runs_beside_each_other_with_a_dash_for_who_is_not_there(runs: tuple[Path, Path]) -> None:

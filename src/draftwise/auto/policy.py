@@ -43,13 +43,15 @@ class Place:
 
 @dataclass(slots=True)
 class Worth:
-    """What one drafter is worth now: `gain` tokens more than none, net of what its seconds would write."""
+    """What one drafter is worth now: `gain` tokens more than none, net of what its seconds would write. A
+    `trial` comes whatever it is worth, to learn what it costs."""
 
     drafter: int
     length: int
     tokens: float
     seconds: float
     gain: float
+    trial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class AutoPolicy:
             if self.drafting[i].tried < len(TRIALS):  # the best at no price is tried, to learn its price
                 most = min(TRIALS[self.drafting[i].tried], room)
                 length = next((n for n in self.lengths if n >= most), self.lengths[-1])
-                found.append(Worth(i, length, sum(curve[:length]), 0.0, sum(curve)))
+                found.append(Worth(i, length, sum(curve[:length]), 0.0, sum(curve), trial=True))
                 continue
             if not self.looks_up[i]:
                 unread = max(0, context.length - place.read[i])

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..report.data import FEWEST
+
 Row = dict[str, Any]
 DRAWS = 2000  # resamples of the bootstrap
 BASELINE = "none"
@@ -18,8 +20,8 @@ def summarize(rows: Sequence[Row], *, methods: Sequence[str], greedy: bool, seed
 
     Only prompts that every one of `methods` has finished count. `speedup` is the ratio of total times
     against `none` on the same prompts at the same batch size; where texts are drawn, and so differ in length,
-    of times per token. `interval` is its 95 % bootstrap interval over prompts, and `mean_of_ratios`
-    Spec-Bench's figure: the mean over prompts of tokens per second, against that of `none`.
+    of times per token. `interval` is its 95 % bootstrap interval over prompts (None for fewer than five), and
+    `mean_of_ratios` Spec-Bench's figure: the mean over prompts of tokens per second, against that of `none`.
     """
     table: dict[int, dict[str, dict[int, Row]]] = {}
     for row in rows:
@@ -65,7 +67,9 @@ def _row(
         "seconds": seconds,
         "tokens_per_s": tokens / seconds,
         "speedup": speedup(mine, plain, per_token=not greedy),
-        "interval": interval(mine, plain, per_token=not greedy, seed=seed),
+        "interval": (
+            interval(mine, plain, per_token=not greedy, seed=seed) if len(mine) >= FEWEST else None
+        ),
         "mean_of_ratios": mean_rate(mine) / mean_rate(plain),
         "mean_accepted": accepted / rounds,
         "tokens_per_round": tokens / rounds,

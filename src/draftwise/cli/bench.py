@@ -171,7 +171,6 @@ def trust(found: dict[str, Any]) -> None:
 
 
 def _cells(row: dict[str, Any], several: bool) -> list[str]:
-    low, high = row["interval"]
     same = "" if row["identical"] is None else f"{row['identical']}/{row['prompts']}"
     return [
         row["method"],
@@ -179,7 +178,7 @@ def _cells(row: dict[str, Any], several: bool) -> list[str]:
         str(row["prompts"]),
         f"{row['tokens_per_s']:.1f}",
         f"{row['speedup']:.2f}",
-        f"{low:.2f} to {high:.2f}",
+        show.interval(row),
         f"{row['mean_of_ratios']:.2f}",
         f"{row['mean_accepted']:.2f}",
         same,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from draftwise.decoder import Decoder
 
 STRETCH = 16  # tokens that are explained together
+CELL = "tokens for time: worth in tokens"
 
 
 def reasons_of(decoder: Decoder) -> list[Reason]:
@@ -38,20 +39,22 @@ def reasons_of(decoder: Decoder) -> list[Reason]:
 
 def show_reasons(reasons: Sequence[Reason], drafters: Sequence[str]) -> None:
     """A table on standard error: plain lines where it is no terminal."""
+    asked = [name for name in drafters if name != "none"]
+    heads = ("tokens", "tokens/s", "played", *(f"{name} ({CELL})" for name in asked))
     if sys.stderr.isatty():
-        table = Table("tokens", "tokens/s", "played", *drafters)
-        for row in rows(reasons, drafters):
+        table = Table(*heads)
+        for row in rows(reasons, asked):
             table.add_row(*row)
         show.console(stderr=True).print(table)
         return
-    print("\t".join(("tokens", "tokens/s", "played", *drafters)), file=sys.stderr)
-    for row in rows(reasons, drafters):
+    print("\t".join(heads), file=sys.stderr)
+    for row in rows(reasons, asked):
         print("\t".join(row), file=sys.stderr)
 
 
 def rows(reasons: Sequence[Reason], drafters: Sequence[str]) -> Iterator[list[str]]:
     """One row a stretch: where, at what rate, what was played, and per drafter the mean of what it promised:
-    tokens for milliseconds, and what that was worth in tokens."""
+    tokens for milliseconds, and what that was worth in tokens; nothing while its price is being learnt."""
     for stretch, group in groupby(reasons, lambda reason: reason.position // STRETCH):
         mine = list(group)
         played = Counter("off" if r.paused else r.arm.name for r in mine)
@@ -59,14 +62,15 @@ def rows(reasons: Sequence[Reason], drafters: Sequence[str]) -> Iterator[list[st
             f"{stretch * STRETCH}-{(stretch + 1) * STRETCH - 1}",
             f"{sum(r.rate for r in mine) / len(mine):.0f}",
             ", ".join(f"{name} x{n}" for name, n in played.most_common()),
-            *(_promise(mine, i) for i in range(len([d for d in drafters if d != "none"]))),
+            *(_promise(mine, i) for i in range(len(drafters))),
         ]
 
 
 def _promise(reasons: Sequence[Reason], drafter: int) -> str:
-    worths = [worth for reason in reasons for worth in reason.worths if worth.drafter == drafter]
+    mine = [worth for reason in reasons for worth in reason.worths if worth.drafter == drafter]
+    worths = [worth for worth in mine if not worth.trial]
     if not worths:
-        return "-"
+        return "being tried" if mine else "-"
     n = len(worths)
     tokens, seconds, gain = (
         sum(getattr(w, key) for w in worths) / n for key in ("tokens", "seconds", "gain")

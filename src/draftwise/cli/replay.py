@@ -58,14 +58,13 @@ COLUMNS = ("method", "prompts", "tokens/s", "speedup", "95 %", "accepted", "of t
 
 def cells(row: dict[str, Any]) -> list[str]:
     """One line of the table."""
-    low, high = row["interval"]
     optimum = row.get("fraction_of_optimum")
     return [
         row["method"],
         str(row["prompts"]),
         f"{row['tokens_per_s']:.1f}",
         f"{row['speedup']:.2f}",
-        f"{low:.2f} to {high:.2f}",
+        show.interval(row),
         f"{row['mean_accepted']:.2f}",
         "" if optimum is None else f"{100 * optimum:.1f} %",
     ]

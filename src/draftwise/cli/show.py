@@ -116,6 +116,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def interval(row: Mapping[str, Any]) -> str:
+    """The speed-up's 95 % interval over `prompts`, or that they are too few for one."""
+    if row["interval"] is None:
+        return "too few prompts"
+    low, high = row["interval"]
+    return f"{low:.2f} to {high:.2f}"
+
+
 def trust(found: Mapping[str, Any], when: str = "") -> None:
     """Say so where the machine was not quiet, or where nobody knows."""
     why = "; ".join(found["busy"])

@@ -56,11 +56,10 @@ def _print(winners: dict[str, Any], found: dict[str, Any]) -> None:
     chosen = {row["method"] for row in winners.values()}
     rows = []
     for row in (row for row in found["results"] if row["category"] == "all"):
-        low, high = row["interval"]
         mark = "best" if row["method"] in chosen else ""
-        numbers = (f"{row['tokens_per_s']:.1f}", f"{row['speedup']:.2f}", f"{low:.2f} to {high:.2f}")
-        rows.append([row["method"], *numbers, f"{row['mean_accepted']:.2f}", mark])
-    show.table(("method", "tokens/s", "speedup", "95 %", "accepted", ""), rows)
+        numbers = (f"{row['tokens_per_s']:.1f}", f"{row['speedup']:.2f}", show.interval(row))
+        rows.append([row["method"], str(row["prompts"]), *numbers, f"{row['mean_accepted']:.2f}", mark])
+    show.table(("method", "prompts", "tokens/s", "speedup", "95 %", "accepted", ""), rows)
     trust(found)
     for name, row in winners.items():
         print(f"best {name}: {row['method']}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ..errors import UserError
 from .rounds import Rounds, read_rounds
 
 OURS = ("draftwise", "replay")
+FEWEST = 5  # prompts; fewer are too few to say by resampling how far a ratio is certain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,8 @@ def read(folder: Path, beside: Sequence[Path] = ()) -> Results:
 
 
 def _rows(results: Mapping[str, Any]) -> tuple[Row, ...]:
-    return tuple(_known(Row, row) for row in results.get("results", ()))
+    rows = (_known(Row, row) for row in results.get("results", ()))
+    return tuple(replace(r, interval=(nan, nan)) if 0 < r.prompts < FEWEST else r for r in rows)
 
 
 def _beside(folders: Sequence[Path]) -> dict[str, tuple[Row, ...]]:

@@ -32,15 +32,16 @@ PICTURES = (
         "speedup",
         "Speed",
         "Speed-up by method",
-        "Ratio of total times; intervals are bootstrapped over prompts. Left of the line is slower than "
-        "plain decoding.",
+        "Ratio of total times; intervals are bootstrapped over prompts, where there are at least five. Left "
+        "of the line is slower than plain decoding.",
         speed.speedup,
     ),
     Picture(
         "intervals",
         "Speed",
         "Speed-up by category, with intervals",
-        "The fastest methods of each kind, and the slowest of all. The map below has every method.",
+        "The fastest methods of each kind, and the slowest. Plain decoding is the line at 1. The map below "
+        "has every method.",
         speed.intervals,
     ),
     Picture(
@@ -84,16 +85,16 @@ PICTURES = (
         "best-choices",
         "Learning",
         "Choices of the best arm",
-        "After MetaSD's Figure 3: the share of rounds that played the best fixed arm of their category, or "
-        "its drafter where the policy's own arms are others.",
+        "After MetaSD's Figure 3: the share of rounds that played the best of this run's fixed arms in their "
+        "category, or its drafter where the policy's own arms are others.",
         learning.best_choices,
     ),
     Picture(
         "regret",
         "Learning",
         "Cumulative regret",
-        "Rounds and seconds more than the fixed arm that was best over all prompts, named above each half. "
-        "Below zero is better than any one arm.",
+        "Rounds and seconds more than the best of this run's fixed arms over all prompts, named above each "
+        "half. Below zero is better than each of these; an arm that was not run may be better still.",
         learning.regret,
     ),
     Picture(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..data import Results, Row
+from ..data import FEWEST, Results, Row
 from ..style import COLOURS, EDGE, INK, MARKERS, OWN, below, colour, hatch, look, panels, stack
 from .missing import Missing
 
@@ -45,6 +45,13 @@ def _errors(rows: Sequence[Row]) -> Any:
     return np.maximum(np.nan_to_num(np.array([middle - low, high - middle])), 0.0)
 
 
+def _intervals(rows: Sequence[Row]) -> str:
+    """Over how many prompts the intervals are, or why there are none."""
+    if all(row.interval[0] != row.interval[0] for row in rows):
+        return f"without intervals: fewer than {FEWEST} prompts"
+    return f"with 95 % interval over {max(row.prompts for row in rows)} prompts"
+
+
 def speedup(results: Results) -> Figure:
     """Every method over all prompts, the fastest on top."""
     rows = _measured(results)[::-1]
@@ -67,7 +74,7 @@ def speedup(results: Results) -> Figure:
     ax.axvline(1.0, color=INK, linewidth=0.8)
     ax.set_yticks(range(len(rows)), [row.name for row in rows])
     ax.set(
-        xlabel="speed-up over plain decoding, with 95 % interval",
+        xlabel=f"speed-up over plain decoding, {_intervals(rows)}",
         ylim=(-0.7, len(rows) - 0.3),
     )
     ax.margins(x=0.09)
@@ -76,14 +83,14 @@ def speedup(results: Results) -> Figure:
 
 
 def featured(results: Results) -> list[Row]:
-    """The three fastest that choose, the two fastest fixed arms and peers, and whoever is slowest of all."""
-    rows = _measured(results)
+    """The three fastest that choose, the two fastest fixed arms and peers, and the slowest, none plain."""
+    rows = [row for row in _measured(results) if row.kind != "plain"]
     picked = [
         row
         for kind, most in (("adaptive", 3), ("fixed", 2), ("peer", 2))
         for row in [r for r in rows if r.kind == kind][:most]
     ]
-    return picked if rows[-1] in picked or rows[-1].kind == "plain" else [*picked, rows[-1]]
+    return [*picked, *(row for row in rows[-1:] if row not in picked)]
 
 
 def intervals(results: Results) -> Figure:
@@ -117,15 +124,17 @@ def intervals(results: Results) -> Figure:
     for border in range(1, len(categories)):
         ax.axhline(border - 0.5, color=OWN, linewidth=0.5)
     ax.axvline(1.0, color=INK, linewidth=0.8)
-    ax.set_yticks(range(len(categories)), categories)
-    ax.set(xlabel="speed-up, 95 % interval over prompts", ylim=(len(categories) - 0.5, -0.5))
+    most = {c: max(row.prompts for row in results.of(c)) for c in categories}
+    ax.set_yticks(range(len(categories)), [f"{c} (n = {most[c]})" if most[c] else c for c in categories])
+    ax.set(xlabel=f"speed-up, 95 % interval over n prompts (none below {FEWEST})")
+    ax.set_ylim(len(categories) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
     below(figure, ax, columns=2)
     return figure
 
 
 def categories(results: Results) -> Figure:
-    """A map of every method by category: blue is faster than plain decoding, orange slower."""
+    """A map of every method by category: violet is faster than plain decoding, orange slower."""
     from matplotlib.colors import TwoSlopeNorm
 
     names, columns = [row.name for row in _measured(results)], ["all", *results.categories]
