@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,9 @@ import draftwise
 from draftwise.errors import UserError
 from draftwise.hosts import vllm
 from draftwise.hosts.vllm.options import Options
+from draftwise.hosts.vllm.runner import Step
 from draftwise.models import resolve
+from draftwise.types import Feedback
 
 from .engine import Engine, arrays
 from .engine import Job as Served
@@ -132,6 +135,54 @@ def test_without_request_ids_rows_are_told_apart_by_their_texts() -> None:
     assert not proposer.follower.open and totals["num_rounds"] > 50
     assert totals["drafters"]["ngram"]["num_accepted_tokens"] > 20
     assert not proposer.follower.team.drafters["zoo:general"].places
+
+
+def test_a_drafted_token_of_raw_probability_a_quarter_counts_a_quarter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MetaSD's block divergence, from what vLLM's rejection sampler is given to what the policy learns."""
+    proposer = build(draftwise.vllm_config(drafters=["ngram", "suffix"], policy="metasd-ucb?length=3"))
+    learnt: list[Feedback] = []
+    monkeypatch.setattr(type(proposer.follower.policy), "learn", lambda self, f: learnt.append(f))
+    asked = SimpleNamespace(max_tokens=40, stop_token_ids=(), eos_token_id=None, ignore_eos=True)
+    runner = SimpleNamespace(
+        rejection_sampler=Sampler(),
+        requests={"a": SimpleNamespace(sampling_params=asked)},
+        input_batch=SimpleNamespace(req_ids=["a"], num_prompt_tokens=[24]),
+    )
+    served = Served("a", [*range(10, 22)] * 2, 40)
+
+    def step(new: list[int], verified: list[int], chance: float = 0.0) -> list[int]:
+        """A pass over these drafted tokens, each of this raw probability, after which `new` were written."""
+        if verified:
+            law = torch.full((len(verified) + 1, V), math.log((1 - chance) / (V - 1)))
+            law[range(len(verified)), verified] = math.log(chance)
+            told = SimpleNamespace(
+                target_logits_indices=torch.arange(len(verified)),
+                draft_token_ids=torch.tensor(verified),
+                num_draft_tokens=[len(verified)],
+            )
+            runner.rejection_sampler(told, None, law)
+        served.tokens += new
+        runner.input_batch.num_tokens_no_spec = [len(served.text)]
+        proposer.listen(Step(runner, SimpleNamespace(scheduled_spec_decode_tokens={"a": verified})))
+        (draft,) = proposer.propose([new], *arrays([served]))
+        return list(draft)
+
+    draft = step([10], [])
+    assert draft == [11, 12, 13]
+    draft = step([11, 99], draft, 0.25)
+    ((outcome,),) = [f.outcomes for f in learnt]
+    assert outcome.overlaps == pytest.approx([0.25] * 3, abs=1e-5) and outcome.accepted == 1
+    assert outcome.reward == pytest.approx(0.25, abs=1e-5), "not 1/3, which is accepted over drafted"
+    step([98], [])
+    assert not any(one.overlaps for f in learnt[1:] for one in f.outcomes), "no draft, no overlap"
+
+
+class Sampler(torch.nn.Module):
+    """Where vLLM's rejection sampler is called."""
+
+    def forward(self, *given: Any) -> None: ...
 
 
 def test_what_was_learnt_is_saved_and_found_again(tmp_path: Path) -> None:

@@ -27,9 +27,11 @@ import draftwise
 from draftwise.catalogue import method
 from draftwise.data import spec_bench
 from draftwise.datastore import build, tokenizer_fingerprint
+from draftwise.feedback import Bandit
 from draftwise.hosts.follow import Follower
 from draftwise.hosts.vllm.options import Options
 from draftwise.models import load_model, resolve
+from draftwise.roles import Seen
 from draftwise.types import Draft, Job, Request
 
 NEW, BRIEF = 24, 12
@@ -303,6 +305,39 @@ def test_sampled_pairs_of_tokens_have_the_targets_law(served: Any, plain: Plain)
         cells.append((n - sum(a for a, _ in cells), n - sum(b for _, b in cells)))
         statistic = sum((a - b) ** 2 / b for a, b in cells)
         assert chi2.sf(statistic, len(cells) - 1) > 1e-4, cells
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_block_divergence_reads_the_targets_own_law(
+    served: Any, plain: Plain, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every drafted token counts its raw probability, which Transformers computes here, accepted or not."""
+    import torch
+
+    prompt = max((p for p in plain.prompts if len(p) < 80), key=len)
+    ((likeliest, _),) = pairs(prompt, 0.5).most_common(1)
+    use(served, [], "metasd-ucb?length=2", good=Likely(likeliest), wrong=Wrong())
+    seen: list[tuple[list[int], list[int], tuple[float, ...]]] = []
+    add = Bandit.add
+
+    def spy(self: Bandit, batch: Sequence[Seen], graders: Any) -> Any:
+        for one in batch:
+            before = one.request.tokens[: len(one.request.tokens) - len(one.tokens)]
+            seen.append((before, list(one.draft.tokens), one.outcome.overlaps))
+        return add(self, batch, graders)
+
+    monkeypatch.setattr(Bandit, "add", spy)
+    generate(served, [prompt] * 8, temperature=temperature, max_tokens=8, ignore_eos=True)
+    model, checked = load_model("zoo:target"), list[float]()
+    for before, drafted, overlaps in seen:
+        if drafted:
+            with torch.inference_mode():
+                rows = model(torch.tensor([[*before, *drafted]])).logits[0, len(before) - 1 : -1]
+            law = rows.float().softmax(-1)
+            wanted = [float(law[k, token]) for k, token in enumerate(drafted)]
+            assert list(overlaps) == pytest.approx(wanted, abs=1e-3)
+            checked += wanted
+    assert len(checked) > 20 and any(0.05 < p < 0.95 for p in checked)
 
 
 def pairs(prompt: Sequence[int], top: float, least: float = 3e-5) -> Counter[tuple[int, int]]:

@@ -88,9 +88,9 @@ class Proposer:
             for i, n in enumerate(num_tokens_no_spec[: len(sampled_token_ids)])
         ]
         if step is not None:
-            drafts = self.follower.step(
-                step.rows(sampled_token_ids, texts, self.engine.max_length), step.alive
-            )
+            raw = self._raw.take() if self._raw else ()
+            rows = step.rows(sampled_token_ids, texts, self.engine.max_length, raw)
+            drafts = self.follower.step(rows, step.alive)
         else:
             keys = self._by_text.keys(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
             drafts = self.follower.step(self._rows(keys, sampled_token_ids, num_tokens_no_spec, texts))

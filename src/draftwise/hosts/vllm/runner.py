@@ -31,7 +31,11 @@ class Step:
         most: int,
         overlaps: Sequence[Sequence[float]] = (),
     ) -> list[Row]:
-        """The batch's requests; `texts` gives each one's tokens, and no text exceeds `most` of them."""
+        """The batch's requests; `texts` gives each one's tokens, and no text exceeds `most` of them.
+
+        `overlaps` are the latest that were taken, by row: those of an earlier step, as where no draft was
+        verified in this one, are not this step's.
+        """
         batch, drafted = self.runner.input_batch, self.scheduled.scheduled_spec_decode_tokens
         rows = []
         for i, new in enumerate(sampled):
@@ -41,7 +45,8 @@ class Step:
             room = most - length
             if asked is not None and asked.max_tokens is not None:
                 room = min(room, prompt + asked.max_tokens - length)
-            verified, raw = len(drafted.get(key, ())), overlaps[i] if overlaps else ()
+            verified = len(drafted.get(key, ()))
+            raw = overlaps[i] if verified and i < len(overlaps) else ()
             rows.append(Row(key, length, new, texts[i], prompt, room, verified, ends_of(asked), raw))
         return rows
 
