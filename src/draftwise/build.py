@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import registry
 from .arms import TOGETHER
-from .catalogue import Method
+from .catalogue import Method, default, method
 from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
 from .fingerprints import drafter_fingerprint
@@ -83,6 +83,44 @@ def _registered(spec: registry.Spec, target: Target, *, pack: bool) -> Drafter:
     return built
 
 
+class Assembled(NamedTuple):
+    """Drafters by name, the policy over them, and how both were asked for."""
+
+    team: dict[str, Drafter]
+    method: Method
+    policy: str
+    asked: Mapping[str, Any]
+
+
+def assemble(
+    drafters: Sequence[Any],
+    policy: str,
+    target: Target,
+    tokenizer: Any,
+    target_name: Any,
+    *,
+    pack: bool,
+    **load: Any,
+) -> Assembled:
+    """The drafters, and the policy over them, checked against each other and the target's tokenizer.
+
+    Everyone who serves texts puts them together here: `Decoder` and the hosts.
+
+    Raises:
+        UserError: an unknown name or option, or parts that do not fit together.
+    """
+    team = build_drafters(drafters, target, tokenizer, target_name, pack=pack, **load)
+    asked, name = dict(zip(team, drafters, strict=True)), policy or default(team)
+    return Assembled(team, decide(name, team, tokenizer, asked), name, asked)
+
+
+def decide(policy: str, team: Mapping[str, Drafter], tokenizer: Any, asked: Mapping[str, Any]) -> Method:
+    """The policy of this name over a team that is there already, checked like any other."""
+    chosen = method(policy, list(team))
+    check_policy(chosen, tokenizer, asked)
+    return chosen
+
+
 def complete(team: dict[str, Drafter], method: Method) -> dict[str, Drafter]:
     """The team with the drafter that asks all others, where the policy has an arm for it."""
     if any(arm.drafter == TOGETHER for arm in method.policy.arms):
@@ -106,7 +144,7 @@ def check_policy(method: Method, tokenizer: Any, asked: Mapping[str, Any]) -> No
                 f"the classifier was trained for another drafter than {arm.drafter}: train one for it with "
                 "`draftwise train classifier`",
                 DraftwiseWarning,
-                stacklevel=3,
+                stacklevel=5,  # whoever called `Decoder.from_pretrained`
             )
             break
     check = getattr(method.policy, "check", None)

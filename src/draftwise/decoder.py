@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .catalogue import Method, default, method
+from .catalogue import Method
 from .errors import UserError
 from .events import Stats
 from .loop import Loop
@@ -91,20 +91,18 @@ class Decoder:
         Raises:
             UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
         """
-        from .build import build_drafters, build_target, check_policy, complete, eos_ids
+        from .build import assemble, build_target, complete, eos_ids
 
         path = None if state is None else usable(state)
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         built, model, tokenizer = build_target(target, tokenizer, pack=pack, device_map=device_map, **load)
-        team = build_drafters(drafters, built, tokenizer, target, pack=pack, **load)
-        policy = policy or default(team)
-        chosen, asked = method(policy, list(team)), dict(zip(team, drafters, strict=True))
-        check_policy(chosen, tokenizer, asked)
+        made = assemble(drafters, policy, built, tokenizer, target, pack=pack, **load)
         file = None
         if path is not None:
-            file = StateFile.of(path, chosen.policy, name=policy, target=target, drafters=asked)
-        everyone, ends = complete(team, chosen), eos_ids(model, tokenizer)
-        return cls(built, everyone, chosen, tokenizer, eos=ends, seed=seed, state=file)
+            chosen = made.method.policy
+            file = StateFile.of(path, chosen, name=made.policy, target=target, drafters=made.asked)
+        everyone, ends = complete(made.team, made.method), eos_ids(model, tokenizer)
+        return cls(built, everyone, made.method, tokenizer, eos=ends, seed=seed, state=file)
 
     # -- text in, text out --------------------------------------------------------------------------
 

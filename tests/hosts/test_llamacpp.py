@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwise.errors import UserError
+from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.hosts.llamacpp import llama_drafts
 
 
@@ -45,3 +45,8 @@ def test_the_text_is_the_same_in_fewer_passes(policy: str) -> None:
 def test_policies_that_draft_trees_are_refused() -> None:
     with pytest.raises(UserError, match="trees"):
         llama_drafts(vocab_size=12, policy="draft-all")
+
+
+def test_a_policy_is_checked_as_for_a_decoder(tokenizer: Any) -> None:
+    with pytest.warns(DraftwiseWarning, match="trained for another drafter than zoo:sql"):
+        llama_drafts(vocab_size=4096, drafters=["zoo:sql"], policy="disco", tokenizer=tokenizer)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import draftwise
-from draftwise.errors import UserError
+from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.hosts import vllm
 from draftwise.hosts.vllm.options import Options
 from draftwise.hosts.vllm.runner import Step
@@ -183,6 +183,18 @@ class Sampler(torch.nn.Module):
     """Where vLLM's rejection sampler is called."""
 
     def forward(self, *given: Any) -> None: ...
+
+
+def test_a_policy_is_checked_as_for_a_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was trained for other drafters is used with a warning, for another tokenizer refused."""
+    with pytest.warns(DraftwiseWarning, match="trained for another drafter than zoo:sql"):
+        build(draftwise.vllm_config(drafters=["zoo:sql"], policy="disco"))
+    specialists = [f"zoo:{name}" for name in ("code", "math", "qa", "sql", "summarization", "translation")]
+    routed = draftwise.vllm_config(drafters=specialists, policy="router:zoo:router")
+    build(routed)
+    monkeypatch.setattr("draftwise.datastore.tokenizer_fingerprint", lambda vocabulary: "another")
+    with pytest.raises(UserError, match="tokenizer"):
+        build(routed)
 
 
 def test_what_was_learnt_is_saved_and_found_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from .. import registry
-from ..build import build_drafters, build_target, complete, eos_ids
+from ..build import build_drafters, build_target, complete, decide, eos_ids
 from ..catalogue import method
 from ..data import Prompt
 from ..decoder import Decoder
@@ -146,7 +146,7 @@ class Policy:
 
     def _build(self) -> Loop:
         team = self.models.team()
-        made = method(self.name, list(team))
+        made = decide(self.name, team, self.models.tokenizer, {name: name for name in team})
         return Loop(
             self.models.target, complete(team, made), made.policy, Watch(made.recorder), seed=self.seed
         )

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..build import build_drafters
-from ..catalogue import default, method
+from ..build import assemble
 from .follow import Follower
 from .row import Engine, Row
 
@@ -36,8 +35,8 @@ def llama_drafts(
     """
     engine: Any = Engine(vocab_size, ROOM)
     load = {"dtype": "auto", "device": "cpu", "trust_remote_code": False}
-    team = build_drafters(drafters, engine, tokenizer, "the llama.cpp model", pack=True, **load)
-    follower = Follower(team, method(policy or default(team), list(team)), vocab_size=vocab_size, seed=seed)
+    made = assemble(drafters, policy, engine, tokenizer, "the llama.cpp model", pack=True, **load)
+    follower = Follower(made.team, made.method, vocab_size=vocab_size, seed=seed)
     known = np.empty(0, dtype=np.intc)
     number = 0
 

@@ -7,8 +7,7 @@ from importlib import import_module
 from logging import getLogger
 from typing import Any
 
-from ...build import build_drafters
-from ...catalogue import default, method
+from ...build import assemble
 from ...errors import UserError
 from ...models import load_tokenizer
 from ..follow import Follower
@@ -62,9 +61,10 @@ class Proposer:
         tokenizer = load_tokenizer(model.tokenizer, **trust)
         engine: Any = self.engine
         load = trust | {"dtype": "auto", "device": device}
-        team = build_drafters(options.drafters, engine, tokenizer, model.model, pack=True, **load)
-        chosen = method(options.policy or default(team), list(team))
-        return Follower(team, chosen, vocab_size=self.engine.vocab_size, seed=options.seed)
+        made = assemble(
+            options.drafters, options.policy, engine, tokenizer, model.model, pack=True, **load
+        )
+        return Follower(made.team, made.method, vocab_size=self.engine.vocab_size, seed=options.seed)
 
     def listen(self, step: Step) -> None:
         """What the model runner tells before it asks."""
