@@ -12,28 +12,38 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
-from draftwise.arms import tapout_rules
-from draftwise.catalogue import Method, method
-from draftwise.catalogue.compose import bandit
-from draftwise.learners.ucb import UCB1
-from draftwise.trace import Costs, Replay, Trace, read_costs
-from draftwise.trace.fixed import exactly, fixed
-from draftwise.trace.stage import Stage
-from draftwise.types import Arm, Stop
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-Real = NDArray[np.float64]
-DRAWS = 2000
+from scripts.paired import Real, cell, ratio, verdict  # noqa: E402
+
+from draftwise.adaptive import AdaEDL  # noqa: E402
+from draftwise.arms import tapout_rules  # noqa: E402
+from draftwise.catalogue import Method, method  # noqa: E402
+from draftwise.catalogue.compose import bandit  # noqa: E402
+from draftwise.learners.ucb import UCB1  # noqa: E402
+from draftwise.trace import Costs, Replay, Trace, read_costs  # noqa: E402
+from draftwise.trace.fixed import exactly, fixed  # noqa: E402
+from draftwise.trace.stage import Stage  # noqa: E402
+from draftwise.types import Arm, Stop  # noqa: E402
+
 THRESHOLDS = (0.75, 1.0, 1.25)
 """TapOut's test with several thresholds a rule as arms; it prints none, so these lie around its own."""
+PUBLISHED = {
+    "max-confidence": (0.4, 0.6, 0.8),
+    "svip": (0.3, 0.6, 0.775),
+    "adaedl": (0.3, 0.6, 0.9),
+} | dict.fromkeys(("svip-difference", "logit-margin"), (0.2,))
+"""Thresholds in print: TapOut's own (0.8, 0.6, 0.2, 0.2), Transformers' and Kangaroo's confidence, SVIP's
+paper and code, and both ends and the middle of the range that AdaEDL sweeps its first lambda over."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class World:
         self.known: dict[tuple[str, tuple[str, ...]], Ran] = {}
 
     def run(self, name: str, drafters: Sequence[str] = ()) -> Ran:
-        """A policy of the catalogue, or `thresholds`, over some of the drafters."""
+        """A policy of the catalogue, or one of `many_thresholds`, over some of the drafters."""
         key = name, tuple(drafters or self.trace.drafters)
         if key not in self.known:
             self.known[key] = self.play(lambda: made(name, key[1], self.trace.header.length))
@@ -104,12 +114,19 @@ class World:
 
 
 def made(name: str, drafters: Sequence[str], longest: int) -> Method:
-    """A policy by its name; `thresholds` is TapOut's UCB1 over several thresholds of each rule."""
-    if name != "thresholds":
+    """A policy by its name; `thresholds` and `published` are TapOut's UCB1 over several of each rule."""
+    if name not in ("thresholds", "published"):
         return method(name, drafters)
-    stops = [Stop(rule.rule, x * rule.threshold) for rule in tapout_rules() for x in THRESHOLDS]
-    arms = tuple(Arm(drafters[0], longest, stop=stop) for stop in stops)
-    return bandit(arms, UCB1, reward="blended", per_query=False)
+    around = {rule.rule: [x * rule.threshold for x in THRESHOLDS] for rule in tapout_rules()}
+    return many_thresholds(drafters[0], longest, PUBLISHED if name == "published" else around)
+
+
+def many_thresholds(drafter: str, longest: int, of: Mapping[str, Sequence[float]]) -> Method:
+    """TapOut's UCB1 with several thresholds a rule as arms; each AdaEDL moves, by its own rounds."""
+    stops = [Stop(rule, x) for rule, several in of.items() for x in several]
+    arms = tuple(Arm(drafter, longest, stop=stop) for stop in stops)
+    moving = tuple(AdaEDL(start=s.threshold, form="tapout") if s.rule == "adaedl" else None for s in stops)
+    return bandit(arms, UCB1, reward="blended", per_query=False, moving=moving)
 
 
 @dataclass(frozen=True)
@@ -156,27 +173,6 @@ def foreseen(world: World) -> Side:
     return Side("DISCO's oracle", world.exact(world.model))
 
 
-def ratio(first: Real, second: Real) -> tuple[float, float, float]:
-    """Total time of the second over that of the first, with its 95 % interval.
-
-    Prompts and orders are both drawn again, the same for both sides: what was learnt in one order is one
-    case, however many prompts it saw. Shape (orders, prompts), or (prompts,) where nothing is learnt.
-    """
-    first, second = np.broadcast_arrays(np.atleast_2d(first), np.atleast_2d(second))
-    orders, prompts = first.shape
-    draw = np.random.default_rng(0)
-    by_prompt = draw.multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
-    by_order = draw.multinomial(orders, np.full(orders, 1 / orders), DRAWS)
-    totals = [((by_order @ side) * by_prompt).sum(1) for side in (first, second)]
-    low, high = np.quantile(totals[1] / totals[0], [0.025, 0.975])
-    return float(second.sum() / first.sum()), float(low), float(high)
-
-
-def verdict(low: float, high: float) -> str:
-    """Of an ordering, by the interval of its ratio."""
-    return "confirmed" if low > 1.0 else "reversed" if high < 1.0 else "not confirmed"
-
-
 def model(world: World) -> list[str]:
     """The one model drafter that stop rules need."""
     return [world.model]
@@ -206,7 +202,8 @@ def tapout(longest: int) -> list[Claim]:
         "sequence-level UCB1 beats Static-6": "static-6",
         "the blended reward beats the simple one": f"{seq}&reward=simple",
         "UCB1 beats UCB-Tuned": f"tapout-seq-ucbtuned?length={longest}",
-        "more thresholds as arms are worse": "thresholds",
+        "more thresholds as arms are worse (0.75, 1, 1.25 times its own)": "thresholds",
+        "more thresholds as arms are worse (those in print)": "published",
     }
     return [pair(says, seq, other, model) for says, other in others.items()]
 
@@ -269,7 +266,7 @@ def table(claims: Sequence[Claim], worlds: Sequence[World]) -> Iterator[str]:
 def _cell(first: Side, second: Side) -> str:
     value, low, high = ratio(first.seconds, second.seconds)
     which = "".join(f", `{side.detail}`" for side in (first, second) if side.detail)
-    return f"{verdict(low, high)}: {value:.3f} ({low:.3f} to {high:.3f}){which}"
+    return f"{verdict(low, high)}: {cell(value, low, high)}{which}"
 
 
 def main() -> None:
@@ -279,19 +276,24 @@ def main() -> None:
     parser.add_argument("--specialists", type=Path, help="several models, recorded with --overlap")
     parser.add_argument("--costs", action="append", required=True, help="may be repeated")
     parser.add_argument("--orders", type=int, default=5)
+    parser.add_argument("--only", default="", help="papers with commas between, such as TapOut,DISCO")
     options = parser.parse_args()
     costs = [(text, read_costs(text)) for text in options.costs]
     plain = Trace(options.trace)
     worlds = [World(plain, c, c.name or "measured", options.orders) for _, c in costs]
     longest = plain.header.length
     sections = [("TapOut", tapout(longest), worlds), ("DISCO", disco(longest), worlds)]
-    sections.append(("BanditSpec", banditspec(), worlds))
+    sections += [("BanditSpec", banditspec(), worlds)]
     if options.specialists:
         models = Trace(options.specialists)
         wide = [World(models, c, c.name or "measured", options.orders) for _, c in costs]
         sections += [("BanditSpec, with specialists", banditspec(), wide), ("MetaSD", metasd(), wide)]
         sections.append(("HedgeSpec", hedgespec(), wide))
-    for title, claims, where in sections:
+    titles = [title for title, *_ in sections]
+    wanted = options.only.split(",") if options.only else titles
+    if unknown := set(wanted) - set(titles):
+        parser.error(f"--only {sorted(unknown)[0]}: choose from {', '.join(titles)}")
+    for title, claims, where in (section for section in sections if section[0] in wanted):
         print(f"\n## {title}\n\n{len(where[0].stages)} prompts.\n", flush=True)
         for line in table(claims, where):
             print(line, flush=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from draftwise.arms import tapout_rules
 from draftwise.trace import Trace
+from draftwise.types import Context, Decision, Feedback, Outcome
 from tests.trace.sims import COSTS, TEAM, recorded
 
 
@@ -31,16 +34,24 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 
 def test_a_ratio_is_of_total_times_over_the_same_prompts(findings: ModuleType) -> None:
-    second = np.array([2.0, 4.0, 6.0, 8.0])
+    second = np.array([2.0, 4.0, 6.0, 8.0, 9.0])
     assert findings.ratio(second / 2.0, second) == pytest.approx((2.0, 2.0, 2.0))  # paired: nothing is random
-    value, low, high = findings.ratio(np.array([1.0, 9.0, 1.0, 9.0]), np.array([9.0, 1.0, 9.0, 1.0]))
+    value, low, high = findings.ratio(np.array([1.0, 9.0] * 3), np.array([9.0, 1.0] * 3))
     assert value == 1.0 and low < 0.5 and high > 2.0
-    lucky = np.array([[1.0, 1.0], [3.0, 3.0]])  # another order, another outcome
-    value, low, high = findings.ratio(lucky, np.array([2.0, 2.0]))
+    lucky = np.array([[1.0] * 5, [3.0] * 5])  # another order, another outcome
+    value, low, high = findings.ratio(lucky, np.full(5, 2.0))
     assert value == 1.0 and low == pytest.approx(2 / 3) and high == pytest.approx(2.0)
     assert findings.verdict(1.01, 1.2) == "confirmed"
     assert findings.verdict(0.8, 0.99) == "reversed"
     assert findings.verdict(0.99, 1.01) == "not confirmed"
+
+
+def test_fewer_than_five_prompts_have_no_interval(findings: ModuleType) -> None:
+    value, low, high = findings.ratio(np.full(4, 1.0), np.full(4, 2.0))
+    assert value == 2.0 and np.isnan(low) and np.isnan(high)
+    assert findings.verdict(low, high) == "no verdict"
+    assert findings.cell(value, low, high) == "2.000 (too few prompts)"
+    assert findings.cell(1.5, 1.25, 1.75) == "1.500 (1.250 to 1.750)"
 
 
 def test_a_worse_drafter_is_found_to_be_slower(findings: ModuleType, trace: Trace) -> None:
@@ -72,6 +83,53 @@ def test_orders_and_seeds_are_averaged(findings: ModuleType, trace: Trace) -> No
     assert np.ptp(thrice.run("static-3").seconds, axis=0) == pytest.approx(0.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "arms", "moving"), [("thresholds", 15, (0.45, 0.6, 0.75)), ("published", 11, (0.3, 0.6, 0.9))]
+)
+def test_more_thresholds_have_an_adaedl_that_moves(
+    findings: ModuleType, name: str, arms: int, moving: tuple[float, ...]
+) -> None:
+    policy = findings.made(name, ["good"], 128).policy
+    assert len(policy.arms) == arms and {arm.length for arm in policy.arms} == {128}
+    adaedl = [at for at, arm in enumerate(policy.arms) if arm.stop.rule == "adaedl"]
+    assert [policy.moving[at].stop.threshold for at in adaedl] == pytest.approx(moving)
+    assert [at for at, moved in enumerate(policy.moving) if moved] == adaedl
+    first = adaedl[0]
+    policy.choose(Context(request=1), Random(0))
+    outcome = Outcome(first, drafted=4, accepted=0, reward=0.0)
+    policy.learn(Feedback(1, Decision(first, 1.0, policy.arms[first].stops), (outcome,)))
+    after = [policy.moving[at].stop.threshold for at in adaedl]
+    assert after[0] > moving[0] and after[1:] == pytest.approx(moving[1:])
+
+
+def test_the_papers_own_thresholds_are_among_those_in_print(findings: ModuleType) -> None:
+    for rule in tapout_rules():
+        assert rule.threshold in findings.PUBLISHED[rule.rule]
+
+
+def test_one_papers_table_alone(
+    findings: ModuleType, trace: Trace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sys.argv = [
+        "findings",
+        "--trace",
+        str(trace.folder),
+        "--orders",
+        "1",
+        "--costs",
+        "c=0.1",
+        "--only",
+        "TapOut",
+    ]
+    findings.main()
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("## ")]
+    assert titles == ["## TapOut"]
+    sys.argv[-1] = "TapIn"
+    with pytest.raises(SystemExit):
+        findings.main()
+    assert "--only TapIn: choose from TapOut" in capsys.readouterr().err
+
+
 def test_all_tables_are_made(findings: ModuleType, trace: Trace, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(trace.folder)
     sys.argv = ["findings", "--trace", folder, "--specialists", folder, "--orders", "1", "--costs", "c=0.1"]
@@ -81,5 +139,5 @@ def test_all_tables_are_made(findings: ModuleType, trace: Trace, capsys: pytest.
     assert titles == ["TapOut", "DISCO", "BanditSpec", "BanditSpec, with specialists", "MetaSD", "HedgeSpec"]
     rows = [line for line in lines if line.startswith("| ") and " | ordering" not in line]
     verdicts = ("| confirmed: ", "| not confirmed: ", "| reversed: ")
-    assert sum(any(v in row for v in verdicts) for row in rows) == 25
+    assert sum(any(v in row for v in verdicts) for row in rows) == 26
     assert all(row.count("|") == 6 for row in rows)

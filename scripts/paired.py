@@ -1,0 +1,42 @@
+"""Ratios of total times with intervals, shared by the scripts that hold methods against each other."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Real = NDArray[np.float64]
+DRAWS = 2000
+FEWEST = 5  # prompts; an interval from fewer says nothing
+
+
+def ratio(first: Real, second: Real) -> tuple[float, float, float]:
+    """Total of the second over that of the first, with its 95 % interval; NaN from fewer than five prompts.
+
+    Prompts and orders are both drawn again, the same for both sides: what was learnt in one order is one
+    case, however many prompts it saw. Shape (orders, prompts), or (prompts,) where nothing is learnt.
+    """
+    first, second = np.broadcast_arrays(np.atleast_2d(first), np.atleast_2d(second))
+    orders, prompts = first.shape
+    value = float(second.sum() / first.sum())
+    if prompts < FEWEST:
+        return value, float("nan"), float("nan")
+    draw = np.random.default_rng(0)
+    by_prompt = draw.multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
+    by_order = draw.multinomial(orders, np.full(orders, 1 / orders), DRAWS)
+    totals = [((by_order @ side) * by_prompt).sum(1) for side in (first, second)]
+    low, high = np.quantile(totals[1] / totals[0], [0.025, 0.975])
+    return value, float(low), float(high)
+
+
+def verdict(low: float, high: float) -> str:
+    """Of an ordering, by the interval of its ratio; none without one."""
+    if not low <= high:
+        return "no verdict"
+    return "confirmed" if low > 1.0 else "reversed" if high < 1.0 else "not confirmed"
+
+
+def cell(value: float, low: float, high: float, places: int = 3) -> str:
+    """A ratio and its interval as a table shows them."""
+    interval = f" ({low:.{places}f} to {high:.{places}f})" if low <= high else " (too few prompts)"
+    return f"{value:.{places}f}{interval}"
