@@ -19,7 +19,7 @@ PROPERTY = settings(max_examples=80, deadline=None, derandomize=True, database=N
 
 
 def hard(kind: Any) -> list[int]:
-    """The tokens that are easily got wrong: bytes, what ends in the middle of a character, spaces, specials."""
+    """Tokens that are easily got wrong: bytes, what ends inside a character, spaces, and unknown ones."""
     ids = range(len(kind))
     broken = [i for i in ids if "\ufffd" in decode(kind, [i])]
     spaces = [i for i in ids if not decode(kind, [i]).strip()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -101,7 +101,7 @@ class StopStrings:
             self.lead = len(decode(self.tokenizer, self.window[:UNSURE]))
 
     def _end(self, cut: int) -> list[int]:
-        """The window from about `cut` on; what is cut from a run of bytes leaves one that breaks it if it did."""
+        """The window from about `cut` on; where a run of bytes was broken before, a byte stays that breaks it."""
         window, kinds = self.window, self.kinds
         first = cut
         while first and kinds[window[first - 1]] >= 0 <= kinds[window[cut]]:
@@ -120,8 +120,8 @@ class StopStrings:
 class Detokenizer:
     """Turns tokens into pieces as they come.
 
-    Text is held back while it may still be half a character, part of a run of fallback bytes, or the beginning
-    of a stop string; after a stop string nothing more comes.
+    Text is held back while it may still be half a character, part of a run of fallback bytes, or the
+    beginning of a stop string; after a stop string nothing more comes.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
