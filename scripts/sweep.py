@@ -1,0 +1,57 @@
+"""Every causal LM class of Transformers, small and random, decoded in every way and compared with itself.
+
+    python scripts/sweep.py                      # all of them, some minutes on one core
+    python scripts/sweep.py llama gemma3         # those whose name begins so
+    python scripts/sweep.py --table docs/architectures.md
+
+Prints a line for each model: equal, tie (rounding alone), refused (with the reason), different, crash, or not
+built (Transformers itself cannot make or run it). Exit status 1 if any is different or crashed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # the sweep shares its parts with the tests
+
+
+def main() -> int:
+    """Judge, print, and write the table if one is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="beginnings of names; all without any")
+    parser.add_argument("--shard", default="0/1", help="decode part I of N only: I/N")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    import transformers
+
+    transformers.logging.set_verbosity(50)
+    from tests.architectures.cases import cases
+    from tests.architectures.judge import judge
+
+    part, parts = map(int, args.shard.split("/"))
+    chosen = [c for c in cases() if not args.names or c.name.startswith(tuple(args.names))]
+    verdicts = []
+    for case in (c for c in chosen if c.shard(parts) == part):
+        start = time.perf_counter()
+        verdict = judge(case)
+        verdicts.append(verdict)
+        bad = " ".join(
+            f"{way}={word}" for way, word in verdict.ways.items() if word not in ("equal", verdict.word)
+        )
+        seconds = time.perf_counter() - start
+        print(f"{verdict.word:10}{case.name:32}{seconds:5.1f} s  {bad} {verdict.why}".rstrip(), flush=True)
+    words = Counter(v.word for v in verdicts)
+    print(", ".join(f"{n} {word}" for word, n in words.most_common()))
+    return int(words["different"] + words["crash"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

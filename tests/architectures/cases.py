@@ -1,0 +1,103 @@
+"""The models of the sweep: every causal LM type of Transformers and variants that matter, small, random."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from .hints import HINTS, VARIANTS
+from .small import VOCAB, small
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model of the sweep; `fields` are those of its configuration beside the hints for its type."""
+
+    name: str
+    type: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    attention: str | None = None
+
+    def shard(self, n: int) -> int:
+        """Which of `n` shards decodes it, the same on every machine."""
+        return zlib.crc32(self.name.encode()) % n
+
+
+def cases() -> list[Case]:
+    """Every type, then the variants: `type/what is different`."""
+    types = [Case(name, name) for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]
+    variants = []
+    for name, fields in VARIANTS.items():
+        own = dict(fields)
+        variants.append(Case(name, name.split("/")[0], own, own.pop("attn_implementation", None)))
+    return types + variants
+
+
+def build(case: Case) -> Any:
+    """The case's model with random weights, in float32, which never ends a text by itself.
+
+    Random models often write one token for ever, whatever they have read, and then no mistake would show.
+    Weights are drawn again, larger and with smaller embeddings, until the text moves and depends on its
+    prompt; the liveliest are kept.
+    """
+    kind = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.type])
+    config = CONFIG_MAPPING[case.type]
+    if kind.config_class is not config and any(
+        isinstance(part, kind.config_class) for part in vars(config()).values()
+    ):
+        config = kind.config_class  # the text part of a model that reads pictures or sound as well
+    fields = HINTS.get(case.type, {}) | case.fields
+    made = kind._from_config(small(config, **fields), attn_implementation=case.attention).float().eval()
+    made.generation_config = transformers.GenerationConfig()  # type: ignore[no-untyped-call]
+    best, chosen = -1, (0, *SCALES[0])
+    for seed, (scale, embeddings) in enumerate(SCALES):
+        spread(made, seed, scale, embeddings)
+        life = liveliness(made)
+        if life > best:
+            best, chosen = life, (seed, scale, embeddings)
+        if life >= LIVELY:
+            return made
+    spread(made, *chosen)
+    return made
+
+
+SCALES = ((2.0, 1.0), (2.0, 0.25), (4.0, 0.25), (3.0, 1.0), (3.0, 0.1), (6.0, 0.1), (1.5, 0.5), (8.0, 1.0))
+LIVELY = 16
+
+
+@torch.no_grad()
+def spread(made: Any, seed: int, scale: float, embeddings: float) -> None:
+    """Random weights so large that attention is sharp: a wrong place or mask shows at once."""
+    draw = torch.Generator().manual_seed(seed)
+    tables = {id(m.weight) for m in made.modules() if isinstance(m, torch.nn.Embedding)}
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            size = scale * (embeddings if id(parameter) in tables else 1.0)
+            parameter.normal_(0.0, size / parameter.shape[-1] ** 0.5, generator=draw)
+        elif not parameter.any():
+            parameter.normal_(0.0, 0.1, generator=draw)  # biases
+
+
+def liveliness(made: Any) -> int:
+    """Different tokens of a greedy text, at most ten, and places that change with its prompt, at most ten."""
+    prompt = torch.randint(3, VOCAB - 1, (1, 14), generator=torch.Generator().manual_seed(1))
+    other = prompt.clone()
+    other[0, 1] -= 1
+    texts: list[list[int]] = [own_text(made, p[0].tolist(), 20) for p in (prompt, other)]
+    moved: int = sum(a != b for a, b in zip(*texts, strict=True))
+    return min(len(set(texts[0])), 10) + min(moved, 10)
+
+
+def own_text(made: Any, prompt: list[int], n: int) -> list[int]:
+    """What Transformers' own greedy decoding writes."""
+    ids = torch.tensor([prompt])
+    out = made.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False, eos_token_id=None
+    )
+    return list(out[0, len(prompt) :].tolist())

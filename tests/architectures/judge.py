@@ -1,0 +1,229 @@
+"""Decodes one small model in every way that Draftwise knows, and holds the texts against its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+
+from draftwise.drafters.lm import LMDrafter
+from draftwise.drafters.ngram import NgramDrafter
+from draftwise.drafters.suffix import SuffixDrafter
+from draftwise.errors import UserError
+from draftwise.loop import Loop
+from draftwise.targets.hf import HFTarget
+from draftwise.types import Arm, Draft, Job, Request, Sampling
+from tests.turns import Anyone
+
+from .cases import Case, build, own_text
+from .small import POSITIONS, VOCAB
+
+NEW = 16  # tokens written to each prompt
+PIECES = 8  # tokens of a prompt read at once, so that prompts come in pieces
+TIED = 1e-4  # of the largest logit: a smaller margin between two tokens is rounding
+EQUAL, TIE, REFUSED, DIFFERENT, CRASH = "equal", "tie", "refused", "different", "crash"
+
+Text = list[int]
+
+
+@dataclass
+class Verdict:
+    """What came of one model: by way of decoding, and in one word; `why` is the first trouble's reason."""
+
+    name: str
+    kind: str = ""
+    ways: dict[str, str] = field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def word(self) -> str:
+        """The worst of all ways; a model that is read, if not as a tree, is not refused."""
+        if not self.ways:
+            return "not built"
+        found = [CRASH, DIFFERENT, *([REFUSED] if self.ways["alone"] == REFUSED else []), TIE]
+        return next((word for word in found if word in self.ways.values()), EQUAL)
+
+
+@dataclass
+class Guesser:
+    """Drafts the true text with some tokens spoilt, as chains or as trees with false branches."""
+
+    texts: dict[tuple[int, ...], Text]
+    spoil: float
+    tree: bool = False
+    random: Random = field(default_factory=lambda: Random(3))
+
+    def hint(self, request: Request) -> float:
+        return 1.0
+
+    def observe(self, request: Request, new: Sequence[int]) -> None: ...
+
+    def close(self, request: Request) -> None: ...
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        return [self._one(job) for job in jobs]
+
+    def _one(self, job: Job) -> Draft:
+        r = job.request
+        rest = self.texts[tuple(r.tokens[: r.prompt_length])][r.position :]
+        length = self.random.randint(0, min(job.length, len(rest)))
+        right = [t if self.random.random() > self.spoil else (t + 1) % VOCAB for t in rest[:length]]
+        if not self.tree or not right:
+            return Draft.chain(right)
+        tokens, parents, last = list[int](), list[int](), -1
+        for token in right:  # a false sibling before or after each true token
+            pair = [token, self.random.randrange(3, VOCAB - 1)]
+            self.random.shuffle(pair)
+            parents += [last, last]
+            tokens += pair
+            last = len(tokens) - 2 + pair.index(token)
+        return Draft(tuple(tokens), tuple(parents))
+
+
+def prompts() -> list[Text]:
+    """Short and long ones, beyond windows and pieces; the third begins like the second."""
+    draw = Random(1)
+    made = [[draw.randrange(3, VOCAB - 1) for _ in range(n)] for n in (3, 26, 30, 12, 1)]
+    made[2][:20] = made[1][:20]
+    return made
+
+
+def judge(case: Case, ways: Sequence[str] = ()) -> Verdict:
+    """The verdict on one case, decoded in these ways (all without any)."""
+    verdict = Verdict(case.name)
+    try:
+        made = build(case)
+        verdict.kind = type(made).__name__
+        truth = {tuple(p): own_text(made, p, NEW) for p in prompts()}
+    except Exception as error:  # Transformers itself cannot make it, or decode with it
+        verdict.why = reason(error)
+        return verdict
+    for name in ways or WAYS:
+        try:
+            verdict.ways[name], why = WAYS[name](made, dict(truth))
+        except UserError as error:
+            verdict.ways[name], why = REFUSED, str(error)
+        except Exception as error:
+            verdict.ways[name], why = CRASH, reason(error)
+        verdict.why = verdict.why or (f"{name}: {why}" if why else "")
+        if name == "alone" and verdict.ways[name] == REFUSED:
+            break
+    return verdict
+
+
+def reason(error: Exception) -> str:
+    """One line about an exception."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+Way = Callable[[Any, dict[tuple[int, ...], Text]], tuple[str, str]]
+
+
+def run(
+    made: Any,
+    truth: dict[tuple[int, ...], Text],
+    asked: list[Text],
+    team: dict[str, Any],
+    arms: Sequence[Arm],
+    batch: int,
+) -> tuple[str, str]:
+    """Decode the prompts asked for, and compare each with what the model itself writes."""
+    policy = Anyone(tuple(arms))
+    loop = Loop(HFTarget(made, chunk=PIECES), team, policy, policy)
+    texts: dict[int, Text] = {}
+    longest = max(len(truth[tuple(p)]) for p in asked)
+    for round in loop.run(asked, Sampling(max_new_tokens=longest), batch=batch):
+        if round.fault:
+            return CRASH, f"the drafter failed: {round.fault}"
+        texts.setdefault(round.request, []).extend(round.tokens)
+    said = EQUAL
+    for number, prompt in enumerate(asked):
+        own, text = truth[tuple(prompt)], texts[number]
+        if own != text:
+            at = next((i for i, (a, b) in enumerate(zip(own, text, strict=False)) if a != b), len(text))
+            if at == len(text) or not tied(made, [*prompt, *own[:at]], own[at], text[at]):
+                return DIFFERENT, f"prompt of {len(prompt)}: token {at} of {len(own)}"
+            said = TIE
+    return said, ""
+
+
+@torch.inference_mode()
+def tied(made: Any, text: Text, a: int, b: int) -> bool:
+    """Whether two tokens are as likely as each other but for rounding, by a plain forward over the text."""
+    logits = made(input_ids=torch.tensor([text])).logits[0, -1]
+    return bool((logits[a] - logits[b]).abs() < TIED * logits.abs().max())
+
+
+def alone(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
+    """One prompt at a time without drafts."""
+    return run(made, truth, prompts(), {}, [Arm("none", 0)], 1)
+
+
+def chains(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
+    """One at a time; chains of good, spoilt and looked-up tokens."""
+    return run(made, truth, prompts(), guessers(truth), CHAINS, 1)
+
+
+def uneven(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
+    """Three at a time, joining when another ends, with chains."""
+    return run(made, truth, prompts(), guessers(truth), CHAINS, 3)
+
+
+def even(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
+    """Prompts of the same length, without drafts: rows stay side by side."""
+    asked = [[*prompts()[3][:-1], last] for last in (5, 6, 7)]
+    truth |= {tuple(p): own_text(made, p, NEW // 2) for p in asked}
+    return run(made, truth, asked, {}, [Arm("none", 0)], 3)
+
+
+def models(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
+    """The model drafts for itself: as a drafter it must do no harm, even where it is refused."""
+    try:
+        team = {"self": LMDrafter(made, VOCAB)}
+    except UserError:
+        return EQUAL, ""
+    return run(made, truth, prompts()[:3], team, [Arm("self", 4), Arm("none", 0)], 2)
+
+
+def trees(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
+    """Two at a time, with trees."""
+    return run(made, truth, prompts(), {"tree": Guesser(truth, 0.2, tree=True)}, TREES, 2)
+
+
+def past(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
+    """To the end of the model's positions and, where Transformers goes on, beyond."""
+    prompt = (prompts()[2] * 2)[: POSITIONS - 12]
+    for n in (24, 12):
+        try:
+            truth[tuple(prompt)] = own_text(made, prompt, n)
+            break
+        except Exception:
+            continue
+    else:
+        return EQUAL, ""
+    return run(made, truth, [prompt], guessers(truth), CHAINS, 1)
+
+
+def guessers(truth: dict[tuple[int, ...], Text]) -> dict[str, Any]:
+    return {
+        "good": Guesser(truth, 0.1),
+        "bad": Guesser(truth, 0.9),
+        "ngram": NgramDrafter(),
+        "suffix": SuffixDrafter(),
+    }
+
+
+CHAINS = (Arm("none", 0), Arm("good", 6), Arm("good", 3), Arm("bad", 4), Arm("ngram", 4), Arm("suffix", 4))
+TREES = (Arm("none", 0), Arm("tree", 4, width=2), Arm("tree", 2, width=2))
+WAYS: dict[str, Way] = {
+    "alone": alone,
+    "chains": chains,
+    "uneven": uneven,
+    "even": even,
+    "models": models,
+    "trees": trees,
+    "past": past,
+}
