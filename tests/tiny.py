@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV32Config,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
+    MiniMaxM3VLTextConfig,
     MistralConfig,
     Qwen3Config,
 )
@@ -32,6 +34,29 @@ COMMON: dict[str, Any] = dict(
     pad_token_id=0,
 )
 
+
+# Sparse attention with an indexer. No two of its scores may tie: it has many heads, so that not all of them
+# are cut off at zero, and no token is padding, whose embedding would be zero.
+def deepseek_sparse() -> Any:
+    sizes: dict[str, Any] = {"kv_lora_rank": 16, "q_lora_rank": 16, "v_head_dim": 8, "n_group": 1}
+    sizes |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "topk_group": 1, "moe_intermediate_size": 16}
+    sizes |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1}
+    sizes |= {"index_topk": 6, "index_head_dim": 8, "index_n_heads": 32}
+    config = DeepseekV32Config(**COMMON | {"num_key_value_heads": 4, "pad_token_id": None} | sizes)
+    config._experts_implementation = "eager"
+    return config
+
+
+def minimax_sparse() -> Any:
+    sizes: dict[str, Any] = {"rotary_dim": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+    sizes |= {"dense_intermediate_size": 24, "shared_intermediate_size": 24, "index_head_dim": 8}
+    sizes |= {"index_n_heads": 2, "index_block_size": 4, "index_topk_blocks": 2}
+    sizes |= {"layer_types": ["minimax_m3_sparse"] * 2, "mlp_layer_types": ["dense", "sparse"]}
+    config = MiniMaxM3VLTextConfig(**COMMON | {"pad_token_id": None} | sizes)
+    config._experts_implementation = "eager"
+    return config
+
+
 CONFIGS: dict[str, Any] = {
     "llama": lambda: LlamaConfig(**COMMON),
     "qwen3": lambda: Qwen3Config(**COMMON),
@@ -43,6 +68,8 @@ CONFIGS: dict[str, Any] = {
     "gemma": lambda: GemmaConfig(**COMMON),
     "gemma2-window": lambda: Gemma2Config(**COMMON, sliding_window=9),
     "gemma3-window": lambda: Gemma3TextConfig(**COMMON, sliding_window=9),
+    "deepseek-sparse": deepseek_sparse,
+    "minimax-sparse": minimax_sparse,
     "gpt2": lambda: GPT2Config(
         vocab_size=VOCAB,
         n_embd=16,

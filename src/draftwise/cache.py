@@ -18,23 +18,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from .errors import UserError
+
 ROUND_SLOTS = 64
+FIRST_SLOTS = 256  # room from the start on, so that short texts are never copied; from there it doubles
 
 
 @dataclass(slots=True)
 class Plan:
     """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each, seeing slots 0 to
     `total` (exclusive). All rows write from slot `start` on when `even`, else where `index` says. `capacity`
-    and `slots` are the rows and slots to have."""
+    and `slots` are the rows and slots to have, `most` the slots that the texts may come to need. In a `tree`
+    a token's slot is not its position."""
 
     first: int = 0
     last: int = 1
     width: int = 0
     total: int = 0
     slots: int = 0
+    most: int = 0
     capacity: int = 1
     start: int = 0
     even: bool = True
+    tree: bool = False
     index: dict[torch.device, Tensor] = field(default_factory=dict)
 
     def flat(self, device: torch.device) -> Tensor:
@@ -45,7 +51,11 @@ class Plan:
 
 
 class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
-    """Keys and values of one layer, shape (rows, slots, heads, head size); there from the first pass on."""
+    """Keys and values of one layer, shape (rows, slots, heads, head size); there from the first pass on.
+
+    `more` has what else the layer keeps of every token, shape (rows, slots, ...): the keys of an indexer that
+    chooses what sparse attention sees. It lies in the same slots, and so is rewound, shared and moved alike.
+    """
 
     keys: Tensor
     values: Tensor
@@ -55,6 +65,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
     def __init__(self, plan: Plan) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.plan = plan
+        self.more: dict[str, Tensor] = {}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate what the plan asks for; states have the shape (rows, heads, width, head size)."""
@@ -67,6 +78,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
     def grow(self) -> None:
         """Have the rows and slots that the plan asks for, and in them what was held before."""
         self.keys, self.values = self._grown(self.keys), self._grown(self.values)
+        self.more = {name: self._grown(held) for name, held in self.more.items()}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -77,15 +89,47 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
             self.lazy_initialization(key_states, value_states)
         elif self.keys.shape[0] < plan.capacity or self.keys.shape[1] < plan.slots:
             self.grow()
-        return self._write(self.keys, key_states), self._write(self.values, value_states)
+        keys = self._write(self.keys, key_states.transpose(1, 2))
+        return keys.transpose(1, 2), self._write(self.values, value_states.transpose(1, 2)).transpose(1, 2)
+
+    def keep(self, name: str, states: Tensor) -> Tensor:
+        """Write something else of the pass's tokens, shape (rows, width, ...).
+
+        Returns all of it that the pass may see, shape (rows, total, ...).
+        """
+        held = self.more.get(name)
+        if held is None:
+            held = states.new_zeros(0, 0, *states.shape[2:])
+        if held.shape[0] < self.plan.capacity or held.shape[1] < self.plan.slots:
+            held = self.more[name] = self._grown(held)
+        return self._write(held, states)
+
+    def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
+        """What DeepSeek's sparse attention keeps, shape (rows, width, size)."""
+        return self.keep("indexer", indexer_key_states)
+
+    def update_index(self, idx_k: Tensor) -> Tensor:
+        """What MiniMax's sparse attention keeps, shape (rows, heads, width, size).
+
+        It chooses blocks of slots, and takes a token's position for its slot.
+
+        Raises:
+            UserError: the pass reads a tree.
+        """
+        if self.plan.tree:
+            raise UserError(
+                "this model's sparse attention counts blocks of tokens in a row, so it cannot read a tree of "
+                "drafted tokens: use a policy that drafts chains"
+            )
+        return self.keep("index", idx_k.transpose(1, 2)).transpose(1, 2)
 
     def _write(self, held: Tensor, new: Tensor) -> Tensor:
-        plan, new = self.plan, new.transpose(1, 2)
+        plan = self.plan
         if plan.even:
             held[plan.first : plan.last, plan.start : plan.start + plan.width] = new
         else:
             held.flatten(0, 1).index_copy_(0, plan.flat(held.device), new.flatten(0, 1))
-        return held[plan.first : plan.last, : plan.total].transpose(1, 2)
+        return held[plan.first : plan.last, : plan.total]
 
     def _grown(self, held: Tensor) -> Tensor:
         """What was held, amid zeros: a hidden NaN would still spread."""
@@ -106,17 +150,21 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
 
     def move(self, source: Tensor, destination: Tensor) -> None:
         """Copy slots to others, both row-major positions, shape (n,); all are read before any is written."""
-        for held in (self.keys, self.values):
+        for held in self.tensors:
             flat = held.flatten(0, 1)
             flat.index_copy_(0, destination.to(held.device), flat[source.to(held.device)])
 
-    def _holding(self, a: int, b: int) -> tuple[Tensor, ...]:
-        """Keys and values, with room for both rows; nothing before the first pass."""
-        if not self.is_initialized:
-            return ()
-        if len(self.keys) <= max(a, b):  # a row that was opened after the last pass
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that is held; nothing before the first pass."""
+        main = [self.keys, self.values] if self.is_initialized else []
+        return [*main, *self.more.values()]
+
+    def _holding(self, a: int, b: int) -> list[Tensor]:
+        """All that is held, with room for both rows."""
+        if self.is_initialized and len(self.keys) <= max(a, b):  # a row that was opened after the last pass
             self.grow()
-        return self.keys, self.values
+        return self.tensors
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Slots seen, and the first of them."""
@@ -132,13 +180,16 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
 
 
 class RowCache(Cache):
-    """The layers of one model; they all follow the same plan."""
+    """The layers of one model; they all follow the same plan.
 
-    def __init__(self) -> None:
-        self._rows: list[RowLayer] = []
+    The first `depth` are there from the start, for models that ask a layer itself; others come as they write.
+    """
+
+    def __init__(self, depth: int = 0) -> None:
+        self.plan = Plan()
+        self._rows = [RowLayer(self.plan) for _ in range(depth)]
         layers: Any = self._rows  # the list that Transformers knows as `layers`
         super().__init__(layers=layers)
-        self.plan = Plan()
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
@@ -149,20 +200,30 @@ class RowCache(Cache):
         return self._rows[layer_idx].update(key_states, value_states)
 
     def schedule(
-        self, first: int, starts: list[int], width: int, *, even: bool, rows: int, slots: int
+        self,
+        first: int,
+        starts: list[int],
+        width: int,
+        *,
+        even: bool,
+        rows: int,
+        slots: int,
+        tree: bool = False,
     ) -> int:
         """Plan the next pass, for rows from `first` on, in a cache of `rows` rows.
 
-        Returns the number of slots that it sees.
+        Rows grow twofold when they are full, up to the `slots` that the texts may need (0: as said before).
+        Returns the number of slots that the pass sees.
         """
         plan = self.plan
         plan.first, plan.last = first, first + len(starts)
-        plan.start, plan.width, plan.even = starts[0], width, even
+        plan.start, plan.width, plan.even, plan.tree = starts[0], width, even, tree
         plan.total = width + (starts[0] if even else max(starts))
         if rows > plan.capacity:
             self._reserve(rows)
-        need = max(plan.total, slots)
-        if need > plan.slots:
+        plan.most = slots or plan.most
+        if plan.total > plan.slots:
+            need = max(plan.total, min(max(2 * plan.total, FIRST_SLOTS), plan.most))
             plan.slots = -(-need // ROUND_SLOTS) * ROUND_SLOTS
         return plan.total
 
@@ -201,5 +262,4 @@ class RowCache(Cache):
     @property
     def bytes(self) -> int:
         """Memory held, in bytes."""
-        held = [t for layer in self._rows if layer.is_initialized for t in (layer.keys, layer.values)]
-        return sum(t.numel() * t.element_size() for t in held)
+        return sum(t.numel() * t.element_size() for layer in self._rows for t in layer.tensors)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from .errors import UserError
 from .rows import Rows
@@ -35,7 +37,7 @@ class Features:
 
     `layers` are numbered as Transformers numbers `hidden_states`: 0 is the embedding, k the output of the
     k-th layer, -1 the last after the final norm. They are taken where the model computes them anyway, and
-    kept until a text is closed: layers * width numbers a token.
+    kept until a text is closed: layers * width numbers a token. The model's hooks go when this object does.
 
     Raises:
         UserError: the model has no such layer.
@@ -52,12 +54,15 @@ class Features:
         self._parts: list[Tensor] = [torch.empty(0)] * len(layers)
         self._texts: dict[int, Tensor] = {}
         self._held: dict[int, int] = {}
+        hooks: list[RemovableHandle] = []
+        weakref.finalize(self, unhook, hooks)
         for place, k in enumerate(layers):
             if k < 0:
-                body.register_forward_hook(_last(self._parts, place))
+                hooks.append(body.register_forward_hook(_last(self._parts, place)))
             else:
                 block = _blocks(body, depth)[k]
-                block.register_forward_pre_hook(_input(self._parts, place), with_kwargs=True)
+                take = _input(self._parts, place)
+                hooks.append(block.register_forward_pre_hook(take, with_kwargs=True))
 
     def held(self, key: int) -> int:
         """How many positions of a text are known, from its first on."""
@@ -96,6 +101,12 @@ class Features:
         """Forget a text."""
         self._texts.pop(key, None)
         self._held.pop(key, None)
+
+
+def unhook(hooks: Sequence[RemovableHandle]) -> None:
+    """Leave a model as it was before."""
+    for hook in hooks:
+        hook.remove()
 
 
 def _blocks(body: Any, depth: int) -> nn.ModuleList:

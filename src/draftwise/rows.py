@@ -35,7 +35,7 @@ class Rows:
         self.keys: list[int] = []
         self.held: list[int] = []
         self.seconds = 0.0
-        self.cache = RowCache()
+        self.cache = self._fresh()
         kinds = set(getattr(self.config, "layer_types", None) or ())
         self._kinds = (
             kinds if (kinds - {"full_attention"} and len(kinds) > 1) or _takes_dict(model, kinds) else set()
@@ -63,7 +63,10 @@ class Rows:
                 self.keys.pop()
                 self.held.pop()
             if not self.keys:
-                self.cache = RowCache()
+                self.cache = self._fresh()
+
+    def _fresh(self) -> RowCache:
+        return RowCache(int(getattr(self.config, "num_hidden_layers", None) or 0))
 
     def front(self, keys: Sequence[int]) -> list[int]:
         """Bring the rows of `keys` to the front, so that a pass is one slice of the cache.
@@ -102,14 +105,16 @@ class Rows:
 
         Returns the logits at the last `keep` of the pass's positions, shape (rows, keep, vocabulary) on the
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
-        counted from `width - keep`. `slots` is the capacity to reserve, in tokens. `model` reads in place of
-        the rows' own: some of its layers, in which case the others hold nothing of these tokens.
+        counted from `width - keep`. `slots` is the length that the texts may grow to. `model` reads in place
+        of the rows' own: some of its layers, in which case the others hold nothing of these tokens.
         """
         width = len(texts[0]) if len(texts) == 1 else max(map(len, texts))
         ids = self._ids(texts, width)
         starts = self.held[first : first + len(texts)]
         even = len(starts) == 1 or starts.count(starts[0]) == len(starts)
-        total = self.cache.schedule(first, starts, width, even=even, rows=len(self.keys), slots=slots)
+        total = self.cache.schedule(
+            first, starts, width, even=even, rows=len(self.keys), slots=slots, tree=bool(trees)
+        )
         if trees:
             positions, mask = self._branches(starts, width, total, even, [len(t) for t in texts], trees)
         else:

@@ -218,7 +218,7 @@ def test_more_is_accepted_than_of_any_part_alone() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("name", [n for n in CONFIGS if "gemma2" not in n])
+@pytest.mark.parametrize("name", [n for n in CONFIGS if n not in ("gemma2-window", "minimax-sparse")])
 def test_greedy_text_is_the_models_own(name: str, batch: int) -> None:
     made = model(name, dtype=torch.float32)
     prompts = [[3, 5, 3, 5, 3], [7] * 12, [4, 9, 2, 4, 9]]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..features import unhook
 
 
 class States:
     """What the output layer of a model read in its latest pass, shape (rows, positions, width).
 
     It is the last hidden state, after the final norm: Transformers' `hidden_states[-1]`, at those positions
-    only whose logits were asked for.
+    only whose logits were asked for. The model's hook goes when this object does.
 
     Raises:
         UserError: the model has no output layer of its own.
@@ -23,8 +25,17 @@ class States:
         layer = model.get_output_embeddings()
         if layer is None:
             raise UserError(f"{type(model).__name__} has no output layer to read hidden states at")
-        self.latest: Tensor | None = None
-        layer.register_forward_pre_hook(self._take)
+        self._latest: list[Tensor] = []
+        weakref.finalize(self, unhook, [layer.register_forward_pre_hook(_into(self._latest))])
 
-    def _take(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self.latest = inputs[0]
+    @property
+    def latest(self) -> Tensor | None:
+        """The states of the latest pass, if there was one."""
+        return self._latest[0] if self._latest else None
+
+
+def _into(latest: list[Tensor]) -> Any:
+    def take(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        latest[:] = inputs[:1]
+
+    return take
