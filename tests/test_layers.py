@@ -35,6 +35,7 @@ LAYERS = [
         "corpus",
         "team",
         "quiet",
+        "hub",
     },
     {"rows", "sampling", "datastore", "models", "cursors", "feedback"},
     {"simulate", "heads", "features"},
@@ -42,7 +43,7 @@ LAYERS = [
     {"policies", "arms", "tracks"},
     {"grading", "auto"},
     {"catalogue"},
-    {"build", "state", "fingerprints"},
+    {"names", "build", "state", "fingerprints"},
     {"statefile"},
     {"decoder", "chat", "merge"},
     {"report"},
@@ -59,6 +60,8 @@ SAME_LAYER = {
     ("datastore", "models"),
     ("adaptive", "learners"),
     ("build", "fingerprints"),
+    ("build", "names"),
+    ("models", "registry"),
 }
 TORCH = {
     "packed",

@@ -14,6 +14,7 @@ from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
 from .fingerprints import drafter_fingerprint
 from .models import load_model, load_tokenizer
+from .names import check_names
 from .packed import pack as pack_linears
 from .roles import Drafter, Target
 
@@ -38,8 +39,9 @@ def build_drafters(
     drafters: Sequence[Any], target: Target, tokenizer: Any, target_name: Any, *, pack: bool, **load: Any
 ) -> dict[str, Drafter]:
     """Every drafter by the name it was asked for with."""
+    check_names(drafters)
     team: dict[str, Drafter] = {}
-    for asked in drafters:
+    for asked in registry.listed(drafters, "drafters"):
         name = asked.strip() if isinstance(asked, str) else _name(asked)
         if not name or name in team:
             raise UserError(
@@ -61,9 +63,7 @@ def build_drafters(
                     )
                 team[name].check(target.vocab_size, tokenizer_fingerprint(tokenizer.get_vocab()))  # type: ignore[attr-defined]
         else:
-            team[name] = _load_lm(
-                name, spec, target, tokenizer, str(target_name), pack=pack, known=known, **load
-            )
+            team[name] = _load_lm(name, spec, target, tokenizer, str(target_name), pack=pack, **load)
     return team
 
 
@@ -109,6 +109,7 @@ def assemble(
     Raises:
         UserError: an unknown name or option, or parts that do not fit together.
     """
+    drafters = registry.listed(drafters, "drafters")
     team = build_drafters(drafters, target, tokenizer, target_name, pack=pack, **load)
     asked, name = dict(zip(team, drafters, strict=True)), policy or default(team)
     return Assembled(team, decide(name, team, tokenizer, asked), name, asked)
@@ -162,22 +163,14 @@ def _load_lm(
     target_name: str,
     *,
     pack: bool,
-    known: list[str],
     **load: Any,
 ) -> Drafter:
     path = spec.path if spec.name == "lm" else name.partition("?")[0]
     if tokenizer is None:
         raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
-    try:
-        theirs = load_tokenizer(path, trust_remote_code=load["trust_remote_code"])
-        check_vocabulary(path, theirs, target_name, tokenizer)
-        model = load_model(path, **load)
-    except UserError as error:
-        if ":" in path or "/" in path or "\\" in path:
-            raise
-        raise UserError(
-            f"unknown drafter {name!r}: choose from {', '.join(known)}, or name a model ({error})"
-        ) from None
+    theirs = load_tokenizer(path, trust_remote_code=load["trust_remote_code"])
+    check_vocabulary(path, theirs, target_name, tokenizer)
+    model = load_model(path, **load)
     if pack:
         pack_linears(model)
     spec = registry.Spec("lm", options=spec.options)
@@ -204,6 +197,8 @@ def _from_object(model: Any, target: Target) -> Drafter:
     """A drafter that is one already, or a loaded causal LM whose vocabulary differs by padding at most."""
     if isinstance(model, Drafter):
         return model
+    if not hasattr(model, "config"):
+        raise UserError(f"drafter {model!r} is no drafter: give a name, a loaded model, or a Drafter")
     size = int(model.config.get_text_config(decoder=True).vocab_size)
     if abs(size - target.vocab_size) > 1024:
         raise UserError(

@@ -69,7 +69,7 @@ class Decoder:
         cls,
         target: Any,
         *,
-        drafters: Sequence[Any] = (),
+        drafters: str | Sequence[Any] = (),
         policy: str = "",
         tokenizer: Any = None,
         dtype: Any = "auto",
@@ -83,16 +83,19 @@ class Decoder:
         """Load a target, its tokenizer and its drafters; models may be names or loaded already.
 
         A model is a Hugging Face id, a local folder or `zoo:NAME`; a drafter is a model, or `none`,
-        `ngram`, `suffix`, `retrieval:PATH`, with options as `ngram?min=2&max=4`. The policy's default is
-        `auto`, or `none` without drafters. `pack` lays out the linear weights of models loaded
-        here for fast CPU passes (see `draftwise.packed`); models given as objects are never changed. `state`
-        is a file for what the policy learns; one of other models or arms is left alone, with a warning.
+        `ngram`, `suffix`, `retrieval:PATH`, with options as `ngram?min=2&max=4`; one text has several with
+        commas between. The policy's default is `auto`, or `none` without drafters. `pack` lays out the linear
+        weights of models loaded here for fast CPU passes (see `draftwise.packed`); models given as objects
+        are never changed. `state` is a file for what the policy learns; one of other models or arms is left
+        alone, with a warning.
 
         Raises:
             UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
         """
         from .build import assemble, build_target, complete, eos_ids
+        from .names import check_names
 
+        check_names(drafters, policy)
         path = None if state is None else usable(state)
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         built, model, tokenizer = build_target(target, tokenizer, pack=pack, device_map=device_map, **load)

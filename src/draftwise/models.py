@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
+from .hub import look_up
+from .registry import meant
 
 if TYPE_CHECKING:
     import torch
@@ -95,8 +97,8 @@ def resolve(name: str) -> str:
     """
     if name.startswith("zoo:"):
         if name[4:] not in (*DESCRIPTIONS, *PARTS):
-            bundled = ", ".join(f"zoo:{n}" for n in (*DESCRIPTIONS, *PARTS))
-            raise UserError(f"unknown model {name!r}: choose from {bundled}")
+            bundled = [f"zoo:{n}" for n in (*DESCRIPTIONS, *PARTS)]
+            raise UserError(f"unknown model {name!r}: {meant(name, bundled)}choose from {', '.join(bundled)}")
         return str(ZOO / name[4:])
     folder = Path(name).expanduser()
     if name and folder.is_dir():
@@ -136,7 +138,7 @@ def load_model(
     Raises:
         UserError: the model cannot be found or is of a kind that is not supported; names the remedy.
     """
-    path = _language_model(name)
+    path = locate(name)
     with quiet():
         config = _config(name, path, trust_remote_code)
         place = _device(device)
@@ -175,7 +177,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     Raises:
         UserError: there is none under this name.
     """
-    path = _language_model(name)
+    path = locate(name)
     folder = Path(path)
     if folder.is_dir() and not any([*folder.glob("*token*"), *folder.glob("vocab*")]):
         raise UserError(f"model {name!r} has no tokenizer: its folder needs tokenizer.json")
@@ -189,11 +191,18 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     return tokenizer
 
 
-def _language_model(name: str) -> str:
-    """What `resolve` gives, which must not be a bundled head, classifier or router."""
+def locate(name: str) -> str:
+    """Where a language model is, which Transformers can load: a folder's path, or the id of one on the hub.
+
+    Raises:
+        UserError: there is none, or what bears this name is a bundled head, classifier or router.
+    """
     if name.startswith("zoo:") and name[4:] in PARTS:
         raise UserError(f"{name} is no language model: {PARTS[name[4:]]}")
-    return resolve(name)
+    path = resolve(name)
+    if not Path(path).is_dir():
+        look_up(path)
+    return path
 
 
 def _config(name: str, path: str, trust_remote_code: bool) -> Any:

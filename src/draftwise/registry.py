@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_type_hints
@@ -18,6 +19,7 @@ from urllib.parse import parse_qsl
 from .errors import UserError
 
 GROUPS = ("drafters", "policies", "targets")
+NEAR = 0.75  # of difflib's ratio, from which another name may have been meant
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -58,17 +60,42 @@ def load(group: str, name: str) -> Callable[..., Any]:
     points = _points(group)
     if name not in points:
         one = group[:-1].replace("policie", "policy")
-        raise UserError(f"unknown {one} {name!r}: choose from {', '.join(names(group))}")
+        known = names(group)
+        raise UserError(f"unknown {one} {name!r}: {meant(name, known)}choose from {', '.join(known)}")
     found: Callable[..., Any] = points[name].load()
     return found
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """A question to whoever mistyped a known name; nothing where none is near."""
+    near = get_close_matches(name, list(known), n=1, cutoff=NEAR)
+    return f"did you mean {near[0]}? Or " if near else ""
+
+
+def listed(names: Any, what: str) -> list[Any]:
+    """Names, or things, as a list; a text has them with commas between.
+
+    Raises:
+        UserError: a name is empty, or this is no list.
+    """
+    if isinstance(names, str):
+        found = [name.strip() for name in names.split(",")] if names.strip() else []
+        if not all(found):
+            raise UserError(f"{what} {names!r} has an empty name: write A,B")
+        return found
+    if not isinstance(names, Sequence):
+        raise UserError(f"{what} {names!r}: give a list of names, such as ['ngram', 'suffix']")
+    return list(names)
 
 
 def parse(text: str) -> Spec:
     """Split `name:path?key=value&key=value`.
 
     Raises:
-        UserError: an option has no `=`, or stands there twice.
+        UserError: an option has no `=`, or stands there twice, or this is no text.
     """
+    if not isinstance(text, str):
+        raise UserError(f"{text!r} is no name: write it as text, name?key=value")
     head, _, query = text.strip().partition("?")
     name, _, path = head.partition(":")
     try:
@@ -113,7 +140,7 @@ def build(group: str, spec: Spec, *args: Any) -> Any:
     options = {}
     for key, value in spec.options.items():
         if key not in known:
-            choices = f"choose from {', '.join(known)}" if known else "it has none"
+            choices = f"{meant(key, known)}choose from {', '.join(known)}" if known else "it has none"
             raise UserError(f"{spec.name} has no option {key!r}: {choices}")
         options[key] = _convert(spec.name, key, value, hints[key])
     try:

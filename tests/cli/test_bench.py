@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from importlib import import_module
 from io import StringIO
@@ -221,15 +222,22 @@ def test_tune_finds_the_best_length_on_prompts_kept_for_it(run: Run, tmp_path: P
     assert found["settings"]["split"] == "validation"
 
 
-def test_what_tune_prints_is_what_bench_takes(run: Run, tmp_path: Path) -> None:
+def test_what_tune_prints_is_what_bench_takes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, out, _ = run("tune", "--policy", "static,svip", "--grid", "drafter=good,bad", *SMALL)
     lines = out.splitlines()
     assert lines[0].split() == ["method", "prompts", "tokens/s", "speedup", "95", "%", "accepted"]
     assert sum(line.endswith("best") for line in lines) == 2
-    policies = lines[-1].split("--policies ")[1].strip("'")
-    status, out, _ = run("bench", *SMALL, "--split", "test", "--policies", policies, "--out", str(tmp_path))
-    assert status == 0
-    assert all(policy in out for policy in policies.split(","))
+    said, _, command = lines[-1].partition(": ")
+    assert said == "measure them with"
+    program, *arguments = shlex.split(command)
+    assert program == "draftwise" and "--out" in arguments
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*arguments)
+    assert status == 0, err
+    chosen = [line.partition(": ")[2] for line in lines if line.startswith("best ")]
+    assert len(chosen) == 2 and all(policy in out for policy in chosen)
 
 
 def test_tune_says_what_it_cannot_tune(run: Run) -> None:

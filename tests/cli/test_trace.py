@@ -120,7 +120,7 @@ def test_recording_goes_on_where_it_stopped(run: Run, models: Models, workload: 
         (["--policies", "disco?model=x"], "disco"),
         (["--policies", "nobody"], "unknown policy 'nobody'"),
         (["--drafters", "nobody"], "drafter 'nobody' was not recorded"),
-        (["--policies", ""], "--policies is empty"),
+        (["--policies", ""], "no policy is named"),
         (["--costs", "nothing"], "cannot read the costs 'nothing'"),
     ],
 )

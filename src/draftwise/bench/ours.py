@@ -17,6 +17,7 @@ from ..decoder import Decoder
 from ..errors import UserError
 from ..events import Stats
 from ..loop import Loop
+from ..names import check_names
 from ..roles import Drafter, Graders, Recorder, Seen, Target
 from ..state import dump, load
 from ..stops import needs
@@ -50,6 +51,7 @@ class Models:
             UserError: an unknown name, or models that do not fit together.
         """
         options = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+        check_names(drafters)
         built, model, tokenizer = build_target(target, None, pack=True, device_map=None, **options)
 
         def build(names: Sequence[str]) -> dict[str, Drafter]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import registry
+from ..catalogue import spec_of
 from ..errors import UserError
 from ..quiet import judge
 from ..types import Sampling
@@ -67,10 +68,13 @@ def policy_names(text: str) -> tuple[str, ...]:
     """Policies with commas between, or with blanks, after which no comma separates.
 
     A comma inside an option (`lengths=2,8`) is not taken for one: no policy's name stands after it.
+
+    Raises:
+        UserError: there is none, or one has an unknown name.
     """
     text = re.sub(r",\s+", ",", text.strip())
     if len(parts := text.split()) > 1:
-        return tuple(parts)
+        return tuple(map(_checked, parts))
     found: list[str] = []
     for part in text.split(","):
         name = part.partition("?")[0].partition(":")[0]
@@ -79,7 +83,14 @@ def policy_names(text: str) -> tuple[str, ...]:
             found[-1] += f",{part}"
         elif part:
             found.append(part)
-    return tuple(found)
+    if not found:
+        raise UserError("no policy is named: give names of `draftwise policies`, such as auto,static-5")
+    return tuple(map(_checked, found))
+
+
+def _checked(policy: str) -> str:
+    spec_of(policy)
+    return policy
 
 
 def bench(

@@ -33,12 +33,23 @@ def method(text: str, drafters: Sequence[str]) -> Method:
     Raises:
         UserError: an unknown name or option.
     """
+    spec = spec_of(text)
+    built: Method = registry.build("policies", spec, drafters, *([spec.path] if spec.path else []))
+    return built
+
+
+def spec_of(text: str) -> registry.Spec:
+    """What a policy's name asks for.
+
+    Raises:
+        UserError: an unknown name, or options that cannot be read.
+    """
     spec = registry.parse(text)
     name, _, number = spec.name.rpartition("-")
     if name == "static" and number.isdigit():
-        spec = registry.Spec(name, options={"length": number} | dict(spec.options))
-    built: Method = registry.build("policies", spec, drafters, *([spec.path] if spec.path else []))
-    return built
+        return registry.Spec(name, options={"length": number} | dict(spec.options))
+    registry.load("policies", spec.name)
+    return spec
 
 
 def default(drafters: Iterable[str]) -> str:

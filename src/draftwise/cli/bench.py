@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ from typer import Option
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, with_options
+from .options import AsJson, drafters_of, with_options
 
 if TYPE_CHECKING:
     from draftwise.bench.run import Settings
@@ -57,14 +57,20 @@ class RunOptions:
         bool, Option("--trust-remote-code", help="Run the code in the model's folder.")
     ] = False
 
+    def given(self) -> list[str]:
+        """The command line of these options, without those that are as they are by default."""
+        told: list[str] = []
+        for option in fields(self):
+            if (value := getattr(self, option.name)) != option.default:
+                name = f"--{option.name.replace('_', '-')}"
+                told += [name] if value is True else [name, str(value)]
+        return told
+
     def settings(self, **more: Any) -> Settings:
         """The settings of a run."""
         from draftwise.bench.run import Settings
 
-        zoo = "zoo:general," if self.target == "zoo:target" else ""
-        drafters = [name.strip() for name in (self.drafters or f"{zoo}ngram,suffix").split(",")]
-        if not all(drafters):
-            raise UserError(f"--drafters {self.drafters!r} has an empty name: write A,B")
+        drafters = drafters_of(self.target, self.drafters)
         try:
             batch = tuple(int(size) for size in self.batch.split(","))
         except ValueError:

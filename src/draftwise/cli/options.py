@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_type_hints
 from typer import Option
 
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.registry import listed
 
 if TYPE_CHECKING:
     from draftwise.decoder import Decoder
@@ -20,6 +21,19 @@ MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
 SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
 
 AsJson = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
+
+
+def drafters_of(target: str, asked: str | None) -> list[str]:
+    """The drafters that `--drafters` names, or the default for this target.
+
+    Raises:
+        UserError: a name is empty.
+    """
+    if asked is None:
+        return [*(["zoo:general"] if target == "zoo:target" else []), "ngram", "suffix"]
+    if not asked.strip():
+        raise UserError("--drafters is empty: write A,B, or none for no drafter")
+    return listed(asked, "--drafters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +71,18 @@ class ModelOptions:
     @property
     def drafter_names(self) -> list[str]:
         """The drafters as a list, with the default for this target."""
-        if self.drafters is None:
-            return [*(["zoo:general"] if self.target == "zoo:target" else []), "ngram", "suffix"]
-        names = [name.strip() for name in self.drafters.split(",")]
-        if not all(names):
-            raise UserError(
-                f"--drafters {self.drafters!r} has an empty name: write A,B, or none for no drafter"
-            )
-        return names
+        return drafters_of(self.target, self.drafters)
 
     @property
     def policy_name(self) -> str:
         """The policy, with the default for these drafters."""
         from draftwise.catalogue import default
 
-        return self.policy or default(self.drafter_names)
+        if self.policy is None:
+            return default(self.drafter_names)
+        if not self.policy.strip():
+            raise UserError("--policy is empty: name one of `draftwise policies`, or leave it out")
+        return self.policy
 
     def load(self, *, seed: int | None = None) -> Decoder:
         """The decoder for these options; `seed` also fixes the policy's own choices."""

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from draftwise.errors import UserError
-
 from . import show
 from .options import AsJson
 from .trace import progress
@@ -39,8 +37,6 @@ def replay(
     from draftwise.trace.results import replayed
 
     names = policy_names(policies)
-    if not names:
-        raise UserError("--policies is empty: give names of `draftwise policies`")
     recorded = Trace(trace, listed(drafters))
     with progress("Replaying") as tell:
         found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, tell=tell)

@@ -14,7 +14,7 @@ from typer import Option
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, with_options
+from .options import AsJson, drafters_of, with_options
 
 if TYPE_CHECKING:
     from draftwise import Sampling
@@ -57,15 +57,13 @@ class TraceOptions:
 
     def load(self) -> Decoder:
         """The models."""
-        names = (self.drafters or f"{'zoo:general,' * (self.target == 'zoo:target')}ngram,suffix").split(",")
-        if not all(name.strip() for name in names):
-            raise UserError(f"--drafters {self.drafters!r} has an empty name: write A,B")
+        names = drafters_of(self.target, self.drafters)
         with show.waiting(f"Loading {self.target}"):
             from draftwise import Decoder
 
             return Decoder.from_pretrained(
                 self.target,
-                drafters=[name.strip() for name in names],
+                drafters=names,
                 policy="none",
                 dtype=self.dtype,
                 device=self.device,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -44,6 +47,20 @@ def tune(
         show.dump(_as_dict(winners, found))
     else:
         _print(winners, found)
+        joined = _joined([row["method"] for row in winners.values()])
+        print("measure them with:", shlex.join(["draftwise", "bench", *run.given(), *joined, *_place(out)]))
+
+
+def _joined(policies: Sequence[str]) -> list[str]:
+    """The options that measure these: blanks separate where a comma is part of one."""
+    return ["--split", "test", "--policies", (" " if any("," in p for p in policies) else ",").join(policies)]
+
+
+def _place(out: Path | None) -> list[str]:
+    """A folder that is not there yet."""
+    name = f"{out}-test" if out else "tuned"
+    names = chain([name], (f"{name}-{n}" for n in count(2)))
+    return ["--out", next(name for name in names if not Path(name).exists())]
 
 
 def _as_dict(winners: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
@@ -63,8 +80,3 @@ def _print(winners: dict[str, Any], found: dict[str, Any]) -> None:
     trust(found)
     for name, row in winners.items():
         print(f"best {name}: {row['method']}")
-    print("measure them with: draftwise bench --split test --policies", repr(_joined(winners)))
-
-
-def _joined(winners: dict[str, Any]) -> str:
-    return ",".join(row["method"] for row in winners.values())

@@ -19,7 +19,7 @@ ROOM = 1 << 20  # llama-cpp-python keeps its budget to itself
 def llama_drafts(
     *,
     vocab_size: int,
-    drafters: Sequence[Any] = ("ngram", "suffix"),
+    drafters: str | Sequence[Any] = ("ngram", "suffix"),
     policy: str = "",
     tokenizer: Any = None,
     seed: int = 0,

@@ -42,7 +42,7 @@ class Options:
             raise UserError(f"unknown option {', '.join(unknown)}: choose from {', '.join(known)}")
         options: dict[str, Any] = dict(given)
         if "drafters" in given:
-            options["drafters"] = tuple(d.strip() for d in given["drafters"].split(",") if d.strip())
+            options["drafters"] = tuple(registry.listed(given["drafters"], "drafters"))
         if "seed" in given:
             try:
                 options["seed"] = int(given["seed"])
@@ -70,7 +70,7 @@ class Options:
 
 def vllm_config(
     *,
-    drafters: Sequence[str] = ("ngram", "suffix"),
+    drafters: str | Sequence[str] = ("ngram", "suffix"),
     policy: str = "",
     state: str | Path | None = None,
     seed: int = 0,
@@ -83,13 +83,14 @@ def vllm_config(
     Raises:
         UserError: an unknown policy or option, or one that never drafts, or drafts trees.
     """
-    wrong = [d for d in drafters if not isinstance(d, str) or not d or "," in d]
+    names = registry.listed(drafters, "drafters")
+    wrong = [d for d in names if not isinstance(d, str) or not d or "," in d]
     if wrong:
         raise UserError(
             f"drafter {wrong[0]!r}: vLLM's workers load drafters by name; give a name without comma"
         )
     file = "" if state is None else str(Path(state).expanduser().resolve())
-    options = Options(drafters=tuple(drafters), policy=policy, state=file, seed=seed)
+    options = Options(drafters=tuple(names), policy=policy, state=file, seed=seed)
     longest = options.longest
     if not longest:
         raise UserError("this policy never drafts: start vLLM without a speculative_config")
