@@ -222,7 +222,13 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, capsys: pytest
     with pytest.raises(UserError, match="missing"):
         merge([one, tmp_path / "missing.json"], out)
     assert not out.exists()
-    assert main(["merge", str(one), str(one), "--out", str(out), "--json"]) == 0
+    same = tmp_path / "sub" / ".." / one.name
+    (tmp_path / "sub").mkdir()
+    for twice in (one, same):
+        assert main(["merge", str(one), str(twice), "--out", str(out)]) == 2
+        assert "is named twice, and would count twice" in capsys.readouterr().err
+    (copy := tmp_path / "copy.json").write_bytes(one.read_bytes())
+    assert main(["merge", str(one), str(copy), "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["policy"] == "ucb1"
     assert main(["merge", str(one), "--out", str(out)]) == 2
     assert "two" in capsys.readouterr().err

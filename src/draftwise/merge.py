@@ -49,6 +49,9 @@ def merge(files: Sequence[str | Path], out: str | Path) -> dict[str, Any]:
     """
     if len(files) < 2:
         raise UserError("one state file is no two: name all that are to be merged")
+    places = [Path(file).resolve() for file in files]
+    if twice := [file for file, place in zip(files, places, strict=True) if places.count(place) > 1]:
+        raise UserError(f"{twice[0]} is named twice, and would count twice: name each file once")
     header = _header(Path(files[0]))
     parts = [_loaded(Path(file), header) for file in files]
     fresh = StateFile(out, _policy(header), **_identity(header))

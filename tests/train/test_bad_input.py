@@ -122,6 +122,20 @@ def test_folders_that_hold_something_else(
     assert "cannot make" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("wrong", ["data", "target", "start"])
+def test_a_misspelt_name_does_not_block_the_corrected_command(
+    tmp_path: Path, world: Path, options: Options, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    given = options(steps=1, start=str(world / "drafter"))
+    given |= {"data": list(given["data"]), "temperatures": list(given["temperatures"])}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(given))
+    words = ["train", "drafter", "--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "made")]
+    assert main([*words, f"--{wrong}", str(tmp_path / "mispelt")]) == 2
+    assert "mispelt" in capsys.readouterr().err
+    assert main(words) == 0, capsys.readouterr().err
+    assert main([*words, "--steps", "2"]) == 2, "what was learnt is not written over"
+
+
 def test_models_that_do_not_fit(tmp_path: Path, world: Path, options: Options) -> None:
     from draftwise.train import drafter
 

@@ -40,6 +40,9 @@ class Folder:
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
         """Make the folder, or go on in it; gives the results of a training that has finished.
 
+        One that failed before it learnt anything, as by a misspelt name, leaves nothing to go on with: other
+        options take its place. What the target has answered stays, where it fits.
+
         Raises:
             UserError: it holds another training, or something else.
         """
@@ -51,7 +54,9 @@ class Folder:
         if file.exists():
             there = yaml.safe_load(file.read_text(encoding="utf-8"))
             other = sorted(k for k in said.keys() | there.keys() if said.get(k) != there.get(k))
-            if other:
+            if other and not self._begun(file):
+                self._write(file, said)
+            elif other:
                 raise UserError(
                     f"{self.out} holds a training with another {', '.join(other)}: give the same options to "
                     "go on with it, or another --out"
@@ -63,9 +68,21 @@ class Folder:
                 self.work.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UserError(f"cannot make {self.work}: {error.strerror}; give another --out") from error
-            replace(file, lambda part: part.write_text(yaml.safe_dump(said, sort_keys=False)))
+            self._write(file, said)
         results = self.out / "results.json"
         return json.loads(results.read_text()) if results.exists() else None
+
+    def _begun(self, file: Path) -> bool:
+        """Whether anything has been made here but the options and the target's answers."""
+        return not (
+            set(self.out.iterdir()) <= {self.work}
+            and set(self.work.iterdir()) <= {file, self.work / "answers.jsonl"}
+        )
+
+    def _write(self, file: Path, said: dict[str, Any]) -> None:
+        import yaml
+
+        replace(file, lambda part: part.write_text(yaml.safe_dump(said, sort_keys=False)))
 
     def once(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
         """What was measured before training: a run that goes on has it already."""
