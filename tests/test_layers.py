@@ -90,6 +90,7 @@ TORCH = {
     "train.drafter",
     "train.losses",
     "train.medusa",
+    "train.numerics",
     "train.steps",
     "train.teacher",
     "hosts.transformers",

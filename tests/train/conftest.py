@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.train.world import save, write_prompts
 
@@ -19,6 +20,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(folder / "drafter", seed=1)
     write_prompts(folder / "prompts.jsonl")
     return folder
+
+
+@pytest.fixture(params=["float32", "bfloat16"], ids=["plain CPU", "CPU with AMX"])
+def auto(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What `precision=auto` means on a CPU of either kind: what the one at hand can do is not asked."""
+    known = {"amx_bf16": request.param == "bfloat16"}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    return str(request.param)
 
 
 @pytest.fixture

@@ -41,6 +41,17 @@ def silent(what: str, done: int, total: int) -> None:
     """Nobody looks."""
 
 
+DOUBLE = {"remember": 0.0, "precision": "float32"}  # no cast: tiny targets are in float64, and remain so
+
+
+def gradient(module: torch.nn.Module, loss: torch.Tensor) -> torch.Tensor:
+    """Of all weights, one after the other; 0 where the loss does not depend on them."""
+    weights = [p for p in module.parameters() if p.requires_grad]
+    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    pairs = zip(weights, found, strict=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs])
+
+
 def material(target: Any, file: Path = Path()) -> Material:
     return Material(target, None, file, ANSWERS, ANSWERS, [], {}, {})
 
@@ -257,7 +268,7 @@ def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3:
     torch.manual_seed(3)
     head = new_eagle(target, eagle3=eagle3)
     task = EagleTask(
-        EagleRun(**options(remember=0.0, depth=3, kind="eagle3" if eagle3 else "eagle")),
+        EagleRun(**options(**DOUBLE, depth=3, kind="eagle3" if eagle3 else "eagle")),
         head,
         material(target),
         silent,
@@ -275,25 +286,61 @@ def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3:
                 states = torch.cat((states, after[:, -1:]), 1)
 
 
-def test_eagle_learns_from_tokens_of_the_answer_alone(options: Options) -> None:
+@pytest.mark.parametrize("eagle3", [False, True])
+def test_eagles_gradient_is_that_of_the_formula(options: Options, eagle3: bool) -> None:
+    """EAGLE (arXiv 2401.15077, section 3.2), step by step and pair by pair: smooth L1 and `share` of KL."""
     target = model("llama", seed=0)
-    task = EagleTask(EagleRun(**options(remember=0.0, depth=3)), new_eagle(target), material(target), silent)
-    seen = task.teacher.read(ANSWERS)
-    for depth in range(3):
-        wanted, p, tokens = task._wanted(seen, depth)
-        expected: list[int] = []
-        for row, one in enumerate(ANSWERS):
-            places = [i + 2 for i in wanted[row].nonzero()[:, 0].tolist()]
-            assert places == list(range(len(one.prompt) + depth, len(one.text)))
-            expected += [one.text[at] for at in places]
-        assert tokens.tolist() == expected and p.shape == (len(expected), VOCAB)
+    torch.manual_seed(3)
+    head = new_eagle(target, eagle3=eagle3)
+    given = {"depth": 2, "fading": 0.7, "share": 0.3, "noise": 0.0, "kind": "eagle3" if eagle3 else "eagle"}
+    task = EagleTask(EagleRun(**options(**DOUBLE, **given)), head, material(target), silent)
+    found = gradient(head, task.loss([0, 2], torch.Generator()))
+    steps: list[list[torch.Tensor]] = [[], []]
+    near: list[list[torch.Tensor]] = [[], []]
+    for one in (ANSWERS[0], ANSWERS[2]):
+        ids = torch.tensor([one.text])
+        with torch.no_grad():
+            out = target(ids, output_hidden_states=True)
+        features = torch.cat([out.hidden_states[k] for k in head.layers_read], -1)
+        for begin in range(len(one.text) - 2):  # the pair of feature `begin` and the token after it
+            states = head.read(features)[:, : begin + 1]
+            for depth in range(2):
+                place = begin + depth + 1
+                states = torch.cat((states, head(ids[:, 1 : place + 1], states)[:, -1:]), 1)
+                if begin + 2 < len(one.prompt) or place + 1 >= len(one.text):
+                    continue  # a draft counts where all of its tokens are the answer's
+                p, q = out.logits[0, place].log_softmax(-1), head.logits(states[0, -1]).log_softmax(-1)
+                steps[depth].append((p.exp() * (p - q)).sum())
+                apart = (states[0, -1] - out.hidden_states[-1][0, place]).abs()
+                near[depth].append(torch.where(apart < 1, apart**2 / 2, apart - 0.5).mean())
+    kl, l1 = ([torch.stack(each).mean() for each in some] for some in (steps, near))
+    both = kl if eagle3 else [b + 0.3 * a for a, b in zip(kl, l1, strict=True)]
+    wanted = gradient(head, (both[0] + 0.7 * both[1]) / 1.7)
+    assert float((found - wanted).norm()) < 1e-5 * float(wanted.norm())  # the loss is taken in float32
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_eagle_learns_from_tokens_of_the_answer_alone(options: Options, half: bool) -> None:
+    target = model("llama", seed=0)
+    head = new_eagle(target).float() if half else new_eagle(target)
+    given = options(remember=0.0, depth=3, precision="bfloat16" if half else "float32")
+    task = EagleTask(EagleRun(**given), head, material(target.float() if half else target), silent)
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        seen = task.teacher.read(ANSWERS)
+        for depth in range(3):
+            wanted, p, tokens = task._wanted(seen, depth)
+            expected: list[int] = []
+            for row, one in enumerate(ANSWERS):
+                places = [i + 2 for i in wanted[row].nonzero()[:, 0].tolist()]
+                assert places == list(range(len(one.prompt) + depth, len(one.text)))
+                expected += [one.text[at] for at in places]
+            assert tokens.tolist() == expected and p.shape == (len(expected), VOCAB)
 
 
 def test_medusas_heads_guess_further_and_further(options: Options) -> None:
     target = model("llama", seed=0)
-    task = MedusaTask(
-        MedusaRun(**options(remember=0.0, heads=2)), new_medusa(target, heads=2), material(target), silent
-    )
+    given = MedusaRun(**options(**DOUBLE, heads=2))
+    task = MedusaTask(given, new_medusa(target, heads=2), material(target), silent)
     for k, (q, p, tokens) in enumerate(task._guesses(ANSWERS[:1])):
         one = ANSWERS[0]
         begin = len(one.prompt)
@@ -303,6 +350,30 @@ def test_medusas_heads_guess_further_and_further(options: Options) -> None:
         assert tokens.tolist() == list(one.tokens) and torch.allclose(p, rows)
         states = out.hidden_states[-1][0, begin - 2 - k : -2 - k]
         assert torch.allclose(q, task.model(states)[k])
+
+
+def test_medusas_gradient_is_that_of_the_formula(options: Options) -> None:
+    """Medusa (arXiv 2401.10774, section 2.2.1): each head weighs a share of the one before."""
+    target = model("llama", seed=0)
+    torch.manual_seed(3)
+    heads = new_medusa(target, heads=2)
+    for p in heads.parameters():
+        torch.nn.init.normal_(p, std=0.3)  # as they begin, their blocks are zero
+    given = MedusaRun(**options(**DOUBLE, heads=2, fading=0.7))
+    task = MedusaTask(given, heads, material(target), silent)
+    found = gradient(heads, task.loss([0, 1], torch.Generator()))
+    apart: list[list[torch.Tensor]] = [[], []]
+    for one in ANSWERS[:2]:
+        with torch.no_grad():
+            out = target(torch.tensor([one.text]), output_hidden_states=True)
+        for place in range(len(one.prompt), len(one.text)):
+            p = out.logits[0, place - 1].log_softmax(-1)
+            for k in range(min(2, place - 1)):
+                q = heads(out.hidden_states[-1][0, place - 2 - k])[k].log_softmax(-1)
+                apart[k].append((p.exp() * (p - q)).sum())
+    kl = [torch.stack(each).mean() for each in apart]
+    wanted = gradient(heads, (kl[0] + 0.7 * kl[1]) / 1.7)
+    assert float((found - wanted).norm()) < 1e-5 * float(wanted.norm())  # the loss is taken in float32
 
 
 def test_the_most_frequent_tokens() -> None:

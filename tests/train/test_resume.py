@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,18 @@ def test_every_verb_goes_on_exactly(world: Path, tmp_path: Path, options: Option
     assert logs(tmp_path / "whole") == logs(tmp_path / "parts")
 
 
-def test_killed_at_five_random_moments(world: Path, tmp_path: Path, options: Options) -> None:
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As the lives of `tests.train.killed` have it, however many this process began with."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_killed_at_five_random_moments(
+    world: Path, tmp_path: Path, options: Options, one_thread: None
+) -> None:
     """While it writes answers, between steps, while it saves: wherever SIGKILL strikes."""
     changes = {"start": str(world / "drafter"), "answers": "", "together": 1, "steps": 16}
     given = options(**changes, checkpoint_every=3, log_every=3, measure_every=8)
@@ -122,6 +133,7 @@ def test_the_latest_whole_checkpoint_counts(tmp_path: Path) -> None:
     (tmp_path / "step-000009.part").mkdir()
     model, optimizer = trained(0)
     assert checkpoints.restore(tmp_path, model, optimizer) == (5, [{"step": 5}])
+    assert [f.name for f in tmp_path.iterdir()] == ["step-000005"]  # a training may have no more to save
     wanted, theirs = trained(5)
     assert torch.equal(model.weight, wanted.weight)  # type: ignore[arg-type]
     for p, q in zip(model.parameters(), wanted.parameters(), strict=True):

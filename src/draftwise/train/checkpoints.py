@@ -55,6 +55,8 @@ def restore(folder: Path, model: nn.Module, optimizer: Any) -> tuple[int, list[d
     Raises:
         UserError: it is damaged, or of another model.
     """
+    for gone in folder.glob("*.part"):  # a run that was killed while it saved
+        shutil.rmtree(gone)
     found = _found(folder)
     if not found:
         return 0, []

@@ -20,8 +20,9 @@ from .examples import Drafted, drafted, scores
 from .folder import Folder, Material, gather
 from .losses import padded
 from .measure import acceptance
+from .numerics import in_half, settled
 from .settings import ClassifierRun
-from .steps import in_half, take
+from .steps import take
 from .teacher import teacher
 from .texts import Answer, Tell
 
@@ -162,6 +163,11 @@ def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
     folder = Folder(out)
     if done := folder.claim("classifier", run):
         return done
+    with settled(run, folder.numerics) as run:
+        return _train(run, folder, tell)
+
+
+def _train(run: ClassifierRun, folder: Folder, tell: Tell) -> dict[str, Any]:
     material = gather(run, folder, tell)
     drafter = _drafter(run, material)
     settings: dict[str, Any] = {"batch": run.batch, "tell": tell, "half": in_half(run)}
@@ -181,8 +187,9 @@ def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
         save(scorer, part / "model.safetensors")
         policy = f"{run.kind}?model={part / 'model.safetensors'}"
         results["after"] = scores_of(log) | _measured(run, material, drafter, policy)
-        curves(log, part / "curves.png", f"{out.name}: {run.kind} for {run.drafter}")
-        (part / "README.md").write_text(card(run.kind, out.name, run, results, material), encoding="utf-8")
+        curves(log, part / "curves.png", f"{folder.out.name}: {run.kind} for {run.drafter}")
+        text = card(run.kind, folder.out.name, run, results, material)
+        (part / "README.md").write_text(text, encoding="utf-8")
 
     folder.deliver(write)
     folder.finish(results)

@@ -16,6 +16,7 @@ from .curves import curves
 from .folder import Folder, Material, gather
 from .losses import agreement, distance, padded
 from .measure import acceptance
+from .numerics import settled
 from .settings import DrafterRun
 from .steps import take
 from .teacher import teacher
@@ -68,6 +69,11 @@ def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
     folder = Folder(out)
     if done := folder.claim("drafter", run):
         return done
+    with settled(run, folder.numerics) as run:
+        return _train(run, folder, tell)
+
+
+def _train(run: DrafterRun, folder: Folder, tell: Tell) -> dict[str, Any]:
     material = gather(run, folder, tell)
     drafter, dtype = _drafter(run, material)
     drafter.eval()
@@ -82,8 +88,9 @@ def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
         with quiet():
             drafter.to(dtype).save_pretrained(part)
             material.tokenizer.save_pretrained(part)
-        curves(log, part / "curves.png", f"{out.name}: {run.loss} to {run.target}")
-        (part / "README.md").write_text(card("drafter", out.name, run, results, material), encoding="utf-8")
+        curves(log, part / "curves.png", f"{folder.out.name}: {run.loss} to {run.target}")
+        text = card("drafter", folder.out.name, run, results, material)
+        (part / "README.md").write_text(text, encoding="utf-8")
 
     folder.deliver(write)
     folder.finish(results)

@@ -17,6 +17,7 @@ from ..heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
 from .folder import Folder, Material, gather
 from .heads import finish, measured
 from .losses import distance
+from .numerics import settled
 from .settings import EagleRun
 from .steps import take
 from .teacher import Read, teacher
@@ -115,6 +116,11 @@ def train(run: EagleRun, out: Path, tell: Tell) -> dict[str, Any]:
     folder = Folder(out)
     if done := folder.claim("eagle", run):
         return done
+    with settled(run, folder.numerics) as run:
+        return _train(run, folder, tell)
+
+
+def _train(run: EagleRun, folder: Folder, tell: Tell) -> dict[str, Any]:
     material = gather(run, folder, tell)
     head = started(run, material.target) if run.start else _fresh(run, material)
     before = (

@@ -1,7 +1,7 @@
 """The folder of one training: the model in it, and beneath `training` all that a killed run goes on from.
 
 OUT/README.md, curves.png, results.json, the model's own files
-OUT/training/run.yaml, answers.jsonl, checkpoints/
+OUT/training/run.yaml, numerics.json, answers.jsonl, checkpoints/
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .numerics import in_half, on_cpu
 from .reading import packages, plain
 from .settings import Run, Training
-from .steps import in_half, on_cpu
 from .texts import Answer, Tell, answers, encoded, prompts
 
 
@@ -36,6 +36,11 @@ class Folder:
     def checkpoints(self) -> Path:
         """Checkpoints, one folder each."""
         return self.work / "checkpoints"
+
+    @property
+    def numerics(self) -> Path:
+        """The precision and the threads that it began with."""
+        return self.work / "numerics.json"
 
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
         """Make the folder, or go on in it; gives the results of a training that has finished.

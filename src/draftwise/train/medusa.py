@@ -13,6 +13,7 @@ from ..heads.medusa import Medusa, new_medusa
 from .folder import Folder, Material, gather
 from .heads import finish
 from .losses import agreement, distance
+from .numerics import settled
 from .settings import MedusaRun
 from .steps import take
 from .teacher import teacher
@@ -72,6 +73,11 @@ def train(run: MedusaRun, out: Path, tell: Tell) -> dict[str, Any]:
     folder = Folder(out)
     if done := folder.claim("medusa", run):
         return done
+    with settled(run, folder.numerics) as run:
+        return _train(run, folder, tell)
+
+
+def _train(run: MedusaRun, folder: Folder, tell: Tell) -> dict[str, Any]:
     material = gather(run, folder, tell)
     heads = new_medusa(material.target, heads=run.heads, blocks=run.blocks, tied=run.tied).float()
     log = take(MedusaTask(run, heads, material, tell), run, folder.checkpoints, tell)

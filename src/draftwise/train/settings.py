@@ -74,7 +74,9 @@ class Training(Run):
     remember: float = option(
         4.0, "GiB for the target's states, kept if answers are gone through more than once; 0 = none."
     )
-    precision: str = option("auto", "auto, float32, or bfloat16 for the products (autocast).")
+    precision: str = option(
+        "auto", "bfloat16 for the products (autocast), float32, or auto: the faster of them."
+    )
     device: str = option("auto", "auto (a GPU where there is one) or cpu.")
 
     def __post_init__(self) -> None:

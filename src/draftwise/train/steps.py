@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from . import checkpoints
+from .numerics import in_half, on_cpu
 from .settings import Training
 from .texts import Answer, Tell
 
@@ -141,21 +142,6 @@ def accelerate(run: Training) -> Any:
     if accelerator.num_processes > 1:
         raise UserError("training runs in one process: start it without `accelerate launch`")
     return accelerator
-
-
-def in_half(run: Training) -> bool:
-    """Whether products are in bfloat16: where it is asked for, or helps, on a GPU or a CPU with AMX."""
-    if run.precision != "auto":
-        return run.precision == "bfloat16"
-    if on_cpu(run):
-        known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # late versions of PyTorch
-        return bool(known.get("amx_bf16"))
-    return bool(torch.cuda.is_bf16_supported())
-
-
-def on_cpu(run: Training) -> bool:
-    """Whether it trains without a GPU."""
-    return run.device == "cpu" or not torch.cuda.is_available()
 
 
 def _number(seed: int, what: str, at: int) -> int:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ..errors import UserError
 from .losses import padded
+from .numerics import in_half
 from .settings import Training
-from .steps import accelerate, in_half
+from .steps import accelerate
 from .texts import Answer, Tell
 
 if TYPE_CHECKING:

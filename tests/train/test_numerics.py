@@ -1,0 +1,132 @@
+"""Precision and threads: chosen once, by what the machine can do, and kept by a training that goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from draftwise.errors import UserError
+from draftwise.train import drafter, medusa, steps
+from draftwise.train.numerics import fast_in_half, in_half, settled
+from draftwise.train.settings import DrafterRun, MedusaRun
+
+Options = Callable[..., dict[str, Any]]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Nobody looks."""
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """PyTorch's number of threads, the latest last; none are started."""
+    counts = [1]
+    monkeypatch.setattr(torch, "set_num_threads", counts.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: counts[-1])
+    return counts
+
+
+@pytest.mark.parametrize("capable", [True, False])
+def test_auto_is_what_the_machine_does_well(options: Options, capable: bool) -> None:
+    asked: list[str] = []
+
+    def machine(device: str) -> bool:
+        asked.append(device)
+        return capable
+
+    assert in_half(DrafterRun(**options()), machine) is capable and asked == ["cpu"]
+    assert in_half(DrafterRun(**options(precision="bfloat16")), machine)
+    assert not in_half(DrafterRun(**options(precision="float32")), machine)
+    assert asked == ["cpu"]  # what is asked for by name is obeyed
+
+
+def test_with_a_gpu_it_is_the_gpu_that_counts(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    assert in_half(DrafterRun(**options(device="auto")), lambda device: device == "cuda")
+    assert not in_half(DrafterRun(**options(device="cpu")), lambda device: device == "cuda")
+    assert fast_in_half("cuda")
+
+
+def test_a_cpu_is_capable_with_amx_alone(auto: str) -> None:
+    assert fast_in_half("cpu") == (auto == "bfloat16")
+
+
+def test_the_products_are_in_the_precision_chosen(
+    world: Path, tmp_path: Path, options: Options, auto: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every step, and of the states that the target leaves behind; weights stay in float32."""
+    made: list[torch.nn.Module] = []
+    seen: set[torch.dtype] = set()
+    take = steps.take
+
+    def watched(task: Any, *rest: Any) -> Any:
+        made.append(task.model)
+        task.model.medusa_head[-1][-1].register_forward_hook(lambda m, x, out: seen.add(out.dtype))
+        return take(task, *rest)
+
+    monkeypatch.setattr(medusa, "take", watched)
+    medusa.train(
+        MedusaRun(**options(heads=1, steps=2, batch=48, limit=10, answers="")), tmp_path / "made", silent
+    )
+    assert seen == {getattr(torch, auto)}
+    assert {p.dtype for p in made[0].parameters()} == {torch.float32}
+    (file,) = (tmp_path / "made" / "training").glob("*.states.safetensors")
+    assert load_file(file)["states"].dtype == getattr(torch, auto)
+    assert f"precision: {auto}" in (tmp_path / "made" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("began", ["float32", "bfloat16"])
+def test_a_training_goes_on_as_it_began(
+    world: Path,
+    tmp_path: Path,
+    options: Options,
+    threads: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    began: str,
+) -> None:
+    """Started again with other threads, on a machine of another kind, it ends with the very weights."""
+    seen: set[int] = set()
+
+    def machine(precision: str, count: int) -> None:
+        capable = {"amx_bf16": precision == "bfloat16"}
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capable, raising=False)
+        torch.set_num_threads(count)
+
+    def watched(what: str, done: int, total: int) -> None:
+        seen.add(torch.get_num_threads())
+
+    def stopped(what: str, done: int, total: int) -> None:
+        if what == "Training" and done == 3:
+            raise KeyboardInterrupt
+
+    few: dict[str, Any] = {"limit": 10, "held_out": 2, "answers": "", "temperatures": (0.0,)}
+    run = DrafterRun(**options(start=str(world / "drafter"), steps=5, checkpoint_every=2, **few))
+    machine(began, 12)
+    drafter.train(run, tmp_path / "whole", watched)
+    with pytest.raises(KeyboardInterrupt):
+        drafter.train(run, tmp_path / "parts", stopped)
+    machine({"float32": "bfloat16", "bfloat16": "float32"}[began], 3)
+    drafter.train(run, tmp_path / "parts", watched)
+    assert seen == {12}
+    assert torch.get_num_threads() == 3  # the caller's own, as it was
+    a, b = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(t, b[name]) for name, t in a.items())
+    kept = json.loads((tmp_path / "parts" / "training" / "numerics.json").read_text())
+    assert kept == {"precision": began, "threads": 12}
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"precision": "int4", "threads": 1}', '{"precision": "float32"}']
+)
+def test_a_damaged_note_is_refused(options: Options, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "numerics.json"
+    file.write_text(text)
+    with pytest.raises(UserError, match="give a new folder as --out"), settled(DrafterRun(**options()), file):
+        pass
