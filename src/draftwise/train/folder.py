@@ -60,6 +60,7 @@ class Folder:
             there = yaml.safe_load(file.read_text(encoding="utf-8"))
             other = sorted(k for k in said.keys() | there.keys() if said.get(k) != there.get(k))
             if other and not self._begun(file):
+                self.numerics.unlink(missing_ok=True)
                 self._write(file, said)
             elif other:
                 raise UserError(
@@ -81,7 +82,7 @@ class Folder:
         """Whether anything has been made here but the options and the target's answers."""
         return not (
             set(self.out.iterdir()) <= {self.work}
-            and set(self.work.iterdir()) <= {file, self.work / "answers.jsonl"}
+            and set(self.work.iterdir()) <= {file, self.numerics, self.work / "answers.jsonl"}
         )
 
     def _write(self, file: Path, said: dict[str, Any]) -> None:
