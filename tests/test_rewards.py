@@ -69,3 +69,11 @@ def test_each_rate_has_a_maximum_of_its_own() -> None:
 def test_an_unknown_reward_is_named_with_those_there_are() -> None:
     with pytest.raises(UserError, match=r"'acepted'.*accepted, block-efficiency"):
         reward("acepted")
+
+
+def test_the_scale_of_the_rate_does_not_follow_who_plays() -> None:
+    """Were there one maximum, an arm that plays alone would soon earn 1, whatever the others could do."""
+    rate = Rate()
+    assert rate(Outcome(1, 9, 9, seconds=1.0), 9) == 1.0
+    alone = [rate(Outcome(0, 0, 0, seconds=1.0), 9) for _ in range(5000)]
+    assert set(alone) == {0.1}

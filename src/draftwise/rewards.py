@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from .errors import UserError
@@ -52,21 +52,28 @@ def block_divergence(outcome: Outcome, longest: int) -> float:
 
 @dataclass(slots=True)
 class Rate:
-    """Tokens per second, the target's own token included, over a slowly forgotten maximum.
+    """Tokens per second, the target's own token included, over the most that any arm has reached.
 
-    The maximum shrinks by `memory` per round, so that one lucky clock reading does not flatten all later
-    rewards. None when the round has no time of its own (`Outcome.seconds` is NaN). The mean of rates is
-    not total tokens over total seconds; a policy that wants the latter adds up both instead.
+    An arm's own maximum shrinks by `memory` with each of its rounds, so that one lucky clock reading does not
+    flatten all later rewards; the others' stay, so that the scale does not follow whoever plays: else an arm
+    that plays alone would soon earn 1. None when the round has no time of its own (`Outcome.seconds` is NaN).
+    The mean of rates is not total tokens over total seconds; a policy that wants the latter adds up both
+    instead.
     """
 
     memory: float = 0.999
-    top: float = 0.0
+    tops: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def top(self) -> float:
+        """The rate that is worth 1."""
+        return max(self.tops.values(), default=0.0)
 
     def __call__(self, outcome: Outcome, longest: int) -> float | None:
         if not outcome.seconds > 0.0:
             return None
         rate = (outcome.accepted + 1) / outcome.seconds
-        self.top = max(rate, self.top * self.memory)
+        self.tops[outcome.arm] = max(rate, self.tops.get(outcome.arm, 0.0) * self.memory)
         return rate / self.top
 
 

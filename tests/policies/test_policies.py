@@ -239,3 +239,21 @@ def test_the_bank_of_beta_learners_draws_as_single_ones_do() -> None:
             a, b = (sum(row[place] == arm for row in rows) / n for rows in (ours, theirs))
             assert abs(a - b) < 4 * (2 * 0.25 / n) ** 0.5
     assert bank.choose([1], rng)[0] in range(3) and bank.choose([], rng) == []
+
+
+def test_linucb_plays_every_arm_once_however_well_the_first_one_pays() -> None:
+    """A rate's first reading is worth 1, and a bonus of constant strength would never reach beyond it."""
+    policy = ContextPolicy(
+        tuple(Arm("a", n) for n in (0, 1, 2)), ("a",), LinUCB(3, ContextPolicy.dimensions(1))
+    )
+    played = []
+    for _ in range(3):
+        decision = policy.choose(Context(), RNG)
+        played.append(decision.arm)
+        policy.learn(Feedback(0, decision, (Outcome(decision.arm, 0, 0, reward=1.0),)))
+    assert played == [0, 1, 2]
+
+
+def test_linucb_counts_an_arm_in_flight_as_tried() -> None:
+    policy = ContextPolicy((Arm("a", 0), Arm("a", 1)), ("a",), LinUCB(2, ContextPolicy.dimensions(1)))
+    assert [policy.choose(Context(request=r), RNG).arm for r in range(2)] == [0, 1]

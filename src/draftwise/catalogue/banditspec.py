@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..arms import make_arms
 from ..learners.exp3spec import EXP3Spec
 from ..learners.ucbspec import UCBSpec
-from .compose import Method, bandit
+from .compose import Method, bandit, worth
 
 
 def ucbspec(
@@ -18,14 +18,16 @@ def ucbspec(
     lengths: str = "0,1,2,3,4",
     drafter: str = "",
     strength: float = 1.0,
-    reward: str = "accepted",
+    reward: str = "",
     per_query: bool = True,
 ) -> Method:
     """BanditSpec's UCBSpec with its own confidence radius (arXiv 2505.15141, section 4).
 
-    The radius explores almost evenly at the length of one request; `strength` scales it down.
+    The radius explores almost evenly at the length of one request; `strength` scales it down. `reward` left
+    empty is the paper's: `accepted` among drafters, `rate` (its throughput) among lengths.
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
+    reward = worth(reward, chosen, "accepted")
     return bandit(chosen, lambda n: UCBSpec(n, strength=strength), reward=reward, per_query=per_query)
 
 
@@ -36,9 +38,13 @@ def exp3spec(
     length: int = 5,
     lengths: str = "0,1,2,3,4",
     drafter: str = "",
-    reward: str = "accepted",
+    reward: str = "",
     per_query: bool = True,
 ) -> Method:
-    """BanditSpec's EXP3Spec: anytime EXP3 on losses, for any text at all (arXiv 2505.15141)."""
+    """BanditSpec's EXP3Spec: anytime EXP3 on losses, for any text at all (arXiv 2505.15141).
+
+    `reward` left empty is that of `ucbspec`.
+    """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
+    reward = worth(reward, chosen, "accepted")
     return bandit(chosen, EXP3Spec, reward=reward, per_query=per_query)

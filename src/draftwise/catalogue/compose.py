@@ -75,6 +75,17 @@ def bandit(
     return Method(BanditPolicy(arms, new_learner, per_query, moving=moving), recorder(arms, reward))
 
 
+def worth(reward: str, arms: Sequence[Arm], usual: str) -> str:
+    """The reward asked for; of none, `usual` where arms differ in their drafter alone, else the rate.
+
+    Accepted tokens have no price on drafts: among lengths or stop rules the longest would always win and no
+    draft at all would earn nothing. BanditSpec (arXiv 2505.15141, section 5) too rewards lengths with the
+    measured throughput.
+    """
+    alike = len({(arm.length, arm.stop) for arm in arms}) == 1
+    return reward or (usual if alike else "rate")
+
+
 def recorder(arms: Sequence[Arm], reward: str) -> Bandit:
     """Bandit feedback by the reward of this name.
 

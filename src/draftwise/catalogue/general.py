@@ -10,7 +10,7 @@ from ..learners.ucb import UCB1
 from ..learners.uniform import Uniform
 from ..policies.contextual import ContextPolicy
 from ..types import Arm
-from .compose import Method, bandit, recorder
+from .compose import Method, bandit, recorder, worth
 
 
 def ucb1(
@@ -21,11 +21,16 @@ def ucb1(
     lengths: str = "1,2,4,8",
     drafter: str = "",
     strength: float = 1.0,
-    reward: str = "block-efficiency",
+    reward: str = "",
     per_query: bool = False,
 ) -> Method:
-    """UCB1 over drafters, lengths, stop rules or products of them (Auer, Cesa-Bianchi and Fischer 2002)."""
+    """UCB1 over drafters, lengths, stop rules or products of them (Auer, Cesa-Bianchi and Fischer 2002).
+
+    `reward` left empty is `block-efficiency` among drafters, and `rate` (tokens per second) where arms differ
+    in length or stop rule.
+    """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
+    reward = worth(reward, chosen, "block-efficiency")
     return bandit(chosen, lambda n: UCB1(n, strength=strength), reward=reward, per_query=per_query)
 
 
@@ -50,13 +55,14 @@ def linucb(
     lengths: str = "1,2,4,8",
     drafter: str = "",
     strength: float = 0.5,
-    reward: str = "block-efficiency",
+    reward: str = "",
 ) -> Method:
     """LinUCB on match lengths, position, last accepted and last entropy (Li et al. 2010).
 
-    What TapOut and MetaSD name as future work.
+    What TapOut and MetaSD name as future work. `reward` left empty is that of `ucb1`.
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
+    reward = worth(reward, chosen, "block-efficiency")
     hinted = tuple(dict.fromkeys(arm.drafter for arm in chosen if arm.length))
     learner = LinUCB(len(chosen), ContextPolicy.dimensions(len(hinted)), strength=strength)
     return Method(ContextPolicy(chosen, hinted, learner), recorder(chosen, reward))

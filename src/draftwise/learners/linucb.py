@@ -32,10 +32,13 @@ class LinUCB:
 
     def __post_init__(self) -> None:
         d = self.dimensions
-        start = [1.0 / self.ridge if i % (d + 1) == 0 else 0.0 for i in range(d * d)]
         self.thetas = self.thetas or [[0.0] * d for _ in range(self.arms)]
-        self.inverses = self.inverses or [list(start) for _ in range(self.arms)]
+        self.inverses = self.inverses or [self._start() for _ in range(self.arms)]
         self.flight = self.flight or [0] * self.arms
+
+    def _start(self) -> list[float]:
+        d = self.dimensions
+        return [1.0 / self.ridge if i % (d + 1) == 0 else 0.0 for i in range(d * d)]
 
     def choose(self, allowed: Sequence[int], rng: Random, features: Sequence[float]) -> tuple[int, float]:
         products = [a * b for a in features for b in features]
@@ -59,6 +62,10 @@ class LinUCB:
         self.thetas[arm] = [t + miss * a for t, a in zip(theta, ax, strict=True)]
         outer = [a * b * shrink for a in ax for b in ax]
         self.inverses[arm] = [old - new for old, new in zip(inverse, outer, strict=True)]
+
+    def untried(self, arm: int) -> bool:
+        """Whether nothing of `arm` is known or on its way."""
+        return not self.flight[arm] and self.inverses[arm] == self._start()
 
     def abort(self, arm: int) -> None:
         # feedback on a decision from before a restart finds nothing in flight

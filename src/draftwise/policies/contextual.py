@@ -21,7 +21,8 @@ class ContextPolicy:
     The contextual extension that TapOut and MetaSD name as future work. The features, each about 0 to 1: a
     constant; log(1 + hint) of every drafter in `drafters`; log(1 + position); the last round's accepted
     tokens over the longest arm; and the mean entropy of the drafter over its last draft, in nats (0 for one
-    that gave none).
+    that gave none). Each arm is played once first (ours): a bonus of constant strength never reaches an arm
+    that is untried where rewards are near 1.
     """
 
     arms: tuple[Arm, ...]
@@ -37,7 +38,7 @@ class ContextPolicy:
         return drafters + 4
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """The arm of the highest index at this round's features."""
+        """An untried arm, or the one of the highest index at this round's features."""
         hints, longest = context.hints, max(arm.length for arm in self.arms)
         features = [1.0]
         features += [log1p(max(0.0, hints.get(d, 0.0))) / log1p(LONG_MATCH) for d in self.drafters]
@@ -45,7 +46,9 @@ class ContextPolicy:
         features.append(max(0, context.last_accepted) / max(1, longest))
         features.append(self.entropies.get(context.request, 0.0))
         self.features[context.request] = features
-        arm, propensity = self.learner.choose(in_use(self.arms, context), rng, features)
+        allowed = in_use(self.arms, context)
+        untried = [arm for arm in allowed if self.learner.untried(arm)]
+        arm, propensity = self.learner.choose(untried or allowed, rng, features)
         return Decision(arm, propensity, self.arms[arm].stops)
 
     def learn(self, feedback: Feedback) -> None:
