@@ -257,3 +257,32 @@ def test_linucb_plays_every_arm_once_however_well_the_first_one_pays() -> None:
 def test_linucb_counts_an_arm_in_flight_as_tried() -> None:
     policy = ContextPolicy((Arm("a", 0), Arm("a", 1)), ("a",), LinUCB(2, ContextPolicy.dimensions(1)))
     assert [policy.choose(Context(request=r), RNG).arm for r in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("learner", ["ucb1", "ucbtuned", "ts"])
+@pytest.mark.parametrize("per_query", [True, False])
+def test_adaedls_threshold_starts_anew_with_every_text_where_the_learner_does(
+    learner: str, per_query: bool
+) -> None:
+    policy = method(f"tapout-seq-{learner}?per_query={str(per_query).lower()}", ["lm"]).policy
+    start = policy.arms[2].stop
+    assert isinstance(start, Stop) and start.rule == "adaedl"
+
+    def threshold(request: int) -> float:
+        """Of the rule as the next decision for it has it; decisions are drawn till it is AdaEDL's turn."""
+        for seed in range(1000):
+            decision = policy.choose(Context(request=request), Random(seed))
+            if decision.arm == 2:
+                return decision.stops[0].threshold
+            outcome = Outcome(decision.arm, 0, 4, reward=0.0)
+            policy.learn(Feedback(request, decision, (outcome,)))
+        raise AssertionError("never chosen")
+
+    assert threshold(1) == start.threshold
+    for _ in range(5):
+        policy.learn(Feedback(1, Decision(2), (Outcome(2, 0, 4, reward=1.0),)))
+    moved = threshold(1)
+    assert moved > start.threshold
+    assert threshold(2) == (start.threshold if per_query else moved)  # beside it
+    policy.close(1)
+    assert threshold(3) == (start.threshold if per_query else moved)  # after it

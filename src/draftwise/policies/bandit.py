@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ..adaptive import Adaptive
-from ..learners.learner import LEARNED, Learner
+from ..learners.learner import LEARNED, Learner, fresh
 from ..types import Arm, Context, Decision, Feedback
 from .choices import in_use
 
@@ -17,7 +17,7 @@ class BanditPolicy:
     """One learner over the arms; with `per_query`, a fresh one for every request.
 
     `moving` are thresholds that an arm's own rounds move (AdaEDL's lambda, Transformers' refit), one place
-    per arm.
+    per arm; they too start anew with every request that has a learner of its own.
     """
 
     arms: tuple[Arm, ...]
@@ -27,11 +27,12 @@ class BanditPolicy:
     moving: tuple[Adaptive | None, ...] = ()
     shared: Learner | None = field(default=None, metadata=LEARNED)
     learners: dict[int, Learner] = field(default_factory=dict)
+    own: dict[int, tuple[Adaptive | None, ...]] = field(default_factory=dict)
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """Let the learner of this request choose among the arms whose drafters are in use."""
         arm, propensity = self._learner(context.request).choose(in_use(self.arms, context), rng)
-        if self.moving and (moved := self.moving[arm]):
+        if moved := self._moving(context.request, arm):
             return Decision(arm, propensity, (moved.stop,))
         return Decision(arm, propensity, self.arms[arm].stops)
 
@@ -42,12 +43,23 @@ class BanditPolicy:
             learner.abort(feedback.decision.arm)
         for outcome in feedback.outcomes:
             learner.update(outcome.arm, outcome.reward, feedback.decision.propensity)
-            if self.moving and (moved := self.moving[outcome.arm]):
+            if moved := self._moving(feedback.request, outcome.arm):
                 moved.learn(outcome, self.arms[outcome.arm].length)
 
     def close(self, request: int) -> None:
         """Forget what was learnt for one request only."""
         self.learners.pop(request, None)
+        self.own.pop(request, None)
+
+    def _moving(self, request: int, arm: int) -> Adaptive | None:
+        """The threshold that moves with this arm's rounds, if any does."""
+        if not self.moving:
+            return None
+        if not self.per_query:
+            return self.moving[arm]
+        if request not in self.own:
+            self.own[request] = tuple(fresh(rule) if rule else None for rule in self.moving)
+        return self.own[request][arm]
 
     def _learner(self, request: int) -> Learner:
         if not self.per_query:
