@@ -42,7 +42,7 @@ POLICIES = [
     "hf-threshold?length=8",
     "hf-heuristic?start=4&longest=8",
     "linucb",
-    "linucb?arms=drafters*stops&length=8",
+    "linucb?arms=drafters*stops&length=8&reward=blended",
     "hedgespec",
     "hedgespec?arms=drafters*stops&length=6",
     "hedgespec?windows=all&thin=2",
