@@ -277,11 +277,12 @@ def main() -> None:
     parser.add_argument("--costs", action="append", required=True, help="may be repeated")
     parser.add_argument("--orders", type=int, default=5)
     parser.add_argument("--only", default="", help="papers with commas between, such as TapOut,DISCO")
+    parser.add_argument("--longest", type=int, default=0, help="tokens a draft; 0 = as many as the trace has")
     options = parser.parse_args()
     costs = [(text, read_costs(text)) for text in options.costs]
     plain = Trace(options.trace)
     worlds = [World(plain, c, c.name or "measured", options.orders) for _, c in costs]
-    longest = plain.header.length
+    longest = options.longest or plain.header.length
     sections = [("TapOut", tapout(longest), worlds), ("DISCO", disco(longest), worlds)]
     sections += [("BanditSpec", banditspec(), worlds)]
     if options.specialists:

@@ -31,7 +31,7 @@ from draftwise.trace.costs import DrafterCosts  # noqa: E402
 from draftwise.trace.fixed import NONE, fixed  # noqa: E402
 from draftwise.trace.stage import Stage  # noqa: E402
 
-BATCHES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192)
+BATCHES = (1, 16, 32, 48, 64, 96, 128, 192)
 LENGTHS = (0, 1, 2, 3, 4)
 ARMS = "arms=lengths&lengths=" + ",".join(map(str, LENGTHS))
 POLICIES = {

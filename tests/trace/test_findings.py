@@ -110,20 +110,12 @@ def test_the_papers_own_thresholds_are_among_those_in_print(findings: ModuleType
 def test_one_papers_table_alone(
     findings: ModuleType, trace: Trace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sys.argv = [
-        "findings",
-        "--trace",
-        str(trace.folder),
-        "--orders",
-        "1",
-        "--costs",
-        "c=0.1",
-        "--only",
-        "TapOut",
-    ]
+    words = ["--costs", "c=0.1", "--longest", "5", "--only", "TapOut"]
+    sys.argv = ["findings", "--trace", str(trace.folder), "--orders", "1", *words]
     findings.main()
-    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("## ")]
-    assert titles == ["## TapOut"]
+    shown = capsys.readouterr().out
+    titles = [line for line in shown.splitlines() if line.startswith("## ")]
+    assert titles == ["## TapOut"] and "`tapout-seq-ucb1?length=5`" in shown
     sys.argv[-1] = "TapIn"
     with pytest.raises(SystemExit):
         findings.main()
