@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--start", default="zoo:eagle", help="the head that all go on from: the generalist")
     parser.add_argument("--stage", choices=("all", "make", "measure"), default="all")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the prompts to train on")
     parser.add_argument("--answer-tokens", type=int, default=128, help="of the answers to train on")
     parser.add_argument("--precision", default="auto")
