@@ -96,6 +96,24 @@ def test_stop_strings_end_the_text_before_them(decoder: Decoder) -> None:
     assert out.text == whole[: whole.find(stop)] and out.finish_reason == "stop"
 
 
+def test_one_stop_string_may_stand_alone(decoder: Decoder) -> None:
+    whole = decoder.generate(LONG, max_new_tokens=60, eos=frozenset()).text
+    out = decoder.generate(LONG, max_new_tokens=60, eos=(), stop=whole[40:45])
+    assert out.text == whole[: whole.find(whole[40:45])] and out.finish_reason == "stop"
+    assert (
+        "".join(p.text for p in decoder.stream(LONG, max_new_tokens=60, eos=(), stop=whole[40:45]))
+        == out.text
+    )
+    (many,) = decoder.generate_many([LONG], max_new_tokens=60, eos=(), stop=whole[40:45])
+    assert many.text == out.text
+
+
+def test_one_end_of_text_may_stand_alone(decoder: Decoder) -> None:
+    whole = decoder.generate(LONG, max_new_tokens=20, eos=()).token_ids
+    out = decoder.generate(LONG, max_new_tokens=20, eos=whole[7])
+    assert out.token_ids == whole[: whole.index(whole[7]) + 1] and out.finish_reason == "eos"
+
+
 def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> None:
     rows = decoder.loop.target.rows  # type: ignore[attr-defined]
     read: list[int] = []
@@ -229,6 +247,9 @@ def test_a_drafter_of_another_vocabulary_is_refused_naming_both(tmp_path: Path) 
         ("x", {"temprature": 1.0}, "temprature"),
         ("x", {"n": 0}, "n=0"),
         ("x", {"stop": [""]}, "stop string"),
+        ("x", {"stop": 5}, "stop string"),
+        ("x", {"eos": 1 << 20}, "eos=1048576"),
+        ("x", {"max_new_tokens": 5.0}, "max_new_tokens=5.0"),
         ("word " * 3000, {}, "2048"),
     ],
 )

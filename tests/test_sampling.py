@@ -10,7 +10,9 @@ import pytest
 import torch
 from transformers import LogitsProcessor
 
-from draftwise.sampling import Chain, CountPenalty, GreedyScores, LawScores, draw
+from draftwise import UserError
+from draftwise.accept import accept
+from draftwise.sampling import Chain, CountPenalty, GreedyScores, LawScores, choices, draw
 from draftwise.types import Draft, Request, Sampling
 
 LOGITS = torch.tensor([[0.0, 2.0, 1.0, -9.0], [3.0, 0.0, 1.0, 2.0], [0.0, 0.0, 5.0, 1.0]])
@@ -87,3 +89,41 @@ def test_a_draft_as_likely_as_the_target_leaves_the_law_itself() -> None:
     r.rng.seed(1)
     expected = draw(law, Random(1).random())
     assert law_scores(r, draft).residual(0) == expected
+
+
+NAN, INF = float("nan"), float("inf")
+NO_TOKEN = {"nan": [NAN] * 4, "one nan": [0.0, NAN, 1.0, 2.0], "nothing allowed": [-INF] * 4}
+DRAFTS = [Draft(), Draft.chain([2]), Draft.chain([2], probs=[1.0], dist=[torch.tensor([0.0, 0.0, 1.0, 0.0])])]
+
+
+@pytest.mark.parametrize("draft", DRAFTS, ids=["plain", "picked", "sampled"])
+@pytest.mark.parametrize("row", NO_TOKEN.values(), ids=NO_TOKEN)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"temperature": 0.7}, {"repetition_penalty": 1.2}, {"temperature": 1.0, "top_k": 2}],
+    ids=str,
+)
+@pytest.mark.parametrize("host", [True, False])
+def test_a_row_that_allows_no_token_says_so(
+    settings: dict[str, Any], row: list[float], draft: Draft, host: bool
+) -> None:
+    logits = torch.tensor([row] * (1 + len(draft.tokens)))
+    asked, scores = request(**settings), None
+    if not settings:
+        scores = GreedyScores(draft, logits, None if host else choices(logits))
+    with pytest.raises(UserError, match="NaN or all -inf"):
+        accept(draft, scores or LawScores(asked, draft, logits, Chain.of(asked)), asked.rng)
+
+
+def test_a_draw_of_no_law_says_so() -> None:
+    for p in ([0.0, 0.0], [NAN, 1.0], [1.0, NAN]):
+        with pytest.raises(UserError, match="NaN or all -inf"):
+            draw(torch.tensor(p), 0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_choices_are_the_first_of_the_largest(dtype: torch.dtype) -> None:
+    logits = torch.tensor([[[0.0, 2.0, 2.0], [-INF, -INF, 0.0]], [[NAN, 0.0, 1.0], [INF, 0.0, INF]]]).to(
+        dtype
+    )
+    assert choices(logits) == [[1, 2], [-1, 0]]

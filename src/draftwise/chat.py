@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .decoder import Output
 from .errors import UserError
-from .text import Piece
+from .text import Piece, Stops
 from .types import Request
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Chat:
         self.last = Output()
         self._request: Request | None = None
 
-    def send(self, text: str, *, stop: Sequence[str] = (), **sampling: Any) -> Generator[Piece, None, None]:
+    def send(self, text: str, *, stop: Stops = (), **sampling: Any) -> Generator[Piece, None, None]:
         """Say something and get the answer piece by piece."""
         if not text.strip():
             raise UserError("the message is empty: give some text")

@@ -14,7 +14,7 @@ from .events import Stats
 from .loop import Loop
 from .roles import Drafter, Target
 from .statefile import StateFile, usable
-from .text import TARGET, Detokenizer, Piece, StopStrings, prompt_ids
+from .text import TARGET, Detokenizer, Piece, Stops, StopStrings, prompt_ids, stop_strings
 from .types import Request, Round, Sampling
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Decoder:
     # -- text in, text out --------------------------------------------------------------------------
 
     def generate(
-        self, prompt: Prompt, *, n: int = 1, chat: bool = True, stop: Sequence[str] = (), **sampling: Any
+        self, prompt: Prompt, *, n: int = 1, chat: bool = True, stop: Stops = (), **sampling: Any
     ) -> Output:
         """Write one text, or `n` samples of it in one batch; `sampling` are the fields of `Sampling`.
 
@@ -131,7 +131,7 @@ class Decoder:
         *,
         batch: int = 8,
         chat: bool = True,
-        stop: Sequence[str] = (),
+        stop: Stops = (),
         **sampling: Any,
     ) -> list[Output]:
         """Write one text per prompt, `batch` at a time.
@@ -146,7 +146,7 @@ class Decoder:
         )
 
     def stream(
-        self, prompt: Prompt, *, chat: bool = True, stop: Sequence[str] = (), **sampling: Any
+        self, prompt: Prompt, *, chat: bool = True, stop: Stops = (), **sampling: Any
     ) -> Generator[Piece, None, None]:
         """Write one text piece by piece; leaving the loop early stops the work.
 
@@ -181,7 +181,7 @@ class Decoder:
             raise UserError(f"token id {wrong} is outside the vocabulary of {self.loop.target.vocab_size}")
         return ids
 
-    def follow(self, request: Request, stop: Sequence[str]) -> Generator[Piece, None, None]:
+    def follow(self, request: Request, stop: Stops) -> Generator[Piece, None, None]:
         """Run an open request to its end, piece by piece; closing the generator closes the request."""
         writer = self._writer(request, stop)
         try:
@@ -198,9 +198,7 @@ class Decoder:
             self._keep()
         yield from writer.fresh()
 
-    def _run(
-        self, jobs: Iterable[tuple[list[int], Sampling]], batch: int, stop: Sequence[str]
-    ) -> list[Output]:
+    def _run(self, jobs: Iterable[tuple[list[int], Sampling]], batch: int, stop: Stops) -> list[Output]:
         """Decode all jobs, at most `batch` at a time; outputs in the order of the jobs."""
         waiting, mine, outputs = iter(jobs), list[Request](), dict[int, Output]()
         job = next(waiting, None)
@@ -231,24 +229,25 @@ class Decoder:
         if self.state is not None:
             self.state.keep()
 
-    def _writer(self, request: Request, stop: Sequence[str]) -> Writer:
-        self.writers[request.id] = Writer(self.tokenizer, tuple(stop))
+    def _writer(self, request: Request, stop: Stops) -> Writer:
+        self.writers[request.id] = Writer(self.tokenizer, stop_strings(stop))
         return self.writers[request.id]
 
-    def settings(self, stop: Sequence[str], prompt_length: int, sample: int = 0, **sampling: Any) -> Sampling:
+    def settings(self, stop: Stops, prompt_length: int, sample: int = 0, **sampling: Any) -> Sampling:
         """The settings of one request, with this model's ends of text and the stop strings."""
-        if any(not s for s in stop):
-            raise UserError("a stop string is empty: leave it out")
+        stop = stop_strings(stop)
         try:
             settings = Sampling(**{"eos": self.eos} | sampling)
         except TypeError as error:
             known = {f.name for f in fields(Sampling)}
             wrong = ", ".join(sorted(set(sampling) - known)) or str(error)
             raise UserError(f"unknown setting {wrong}: choose from {', '.join(sorted(known))}") from None
+        if (most := max(settings.eos - self.eos, default=0)) >= self.loop.target.vocab_size:
+            raise UserError(f"eos={most}: the vocabulary has {self.loop.target.vocab_size} tokens")
         if sample and settings.seed is not None:
             settings = replace(settings, seed=settings.seed + sample)
         if stop:
-            settings = replace(settings, ends=StopStrings(self.tokenizer, tuple(stop), prompt_length))
+            settings = replace(settings, ends=StopStrings(self.tokenizer, stop, prompt_length))
         return settings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isnan
 from typing import Any, cast
 
 import torch
@@ -18,6 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from .errors import UserError
 from .types import Draft, Request, Sampling
 
 
@@ -87,9 +89,29 @@ def warp(chain: LogitsProcessorList, rows: Tensor) -> Tensor:
 
 
 def draw(p: Tensor, u: float) -> int:
-    """The token at quantile `u` of `p`, shape (vocabulary,), in vocabulary order."""
+    """The token at quantile `u` of `p`, shape (vocabulary,), in vocabulary order.
+
+    Raises:
+        UserError: `p` is no law.
+    """
     cdf = p.double().cumsum(0)
-    return min(int(torch.searchsorted(cdf, cdf[-1] * u, right=True)), len(p) - 1)
+    token = int(torch.searchsorted(cdf, cdf[-1] * u, right=True))
+    if token == len(p):  # by rounding, or because nothing is larger than NaN, nor zero than zero
+        if not cdf[-1] > 0:
+            raise no_token()
+        return token - 1
+    return token
+
+
+def no_token() -> UserError:
+    """For a row of logits that allows no token: NaN anywhere, or -inf everywhere."""
+    return UserError(
+        "no token can be chosen, since the logits are NaN or all -inf: see that a processor leaves a token, "
+        "and that the model does not overflow in its dtype (dtype=float32 does not)"
+    )
+
+
+NO_TOKEN = -1  # among `choices`
 
 
 def likeliest(logits: Tensor) -> Any:
@@ -97,6 +119,21 @@ def likeliest(logits: Tensor) -> Any:
     if on_host(logits):
         return logits.numpy().argmax(-1).tolist()
     return logits.argmax(-1).tolist()
+
+
+def choices(logits: Tensor) -> Any:
+    """The likeliest tokens as nested lists, `NO_TOKEN` where there is no largest logit: one transfer."""
+    tokens = logits.argmax(-1, keepdim=True)  # NaN counts as the largest
+    return tokens.masked_fill(~(logits.gather(-1, tokens) > -inf), NO_TOKEN)[..., 0].tolist()
+
+
+def _top(law: Tensor) -> int:
+    """The likeliest token of probabilities, shape (vocabulary,)."""
+    at = law.argmax()
+    token, p = torch.stack((at.double(), law[at].double())).tolist()  # one transfer
+    if not p > 0:
+        raise no_token()
+    return int(token)
 
 
 def on_host(logits: Tensor) -> bool:
@@ -135,7 +172,16 @@ class GreedyScores:
 
     def choice(self, node: int) -> int:
         """The likeliest token after `node`."""
-        return int(self.rows[node + 1].argmax()) if self.choices is None else self.choices[node + 1]  # type: ignore[index]
+        if self.choices is not None:
+            token = self.choices[node + 1]
+            known = token != NO_TOKEN
+        else:
+            row = self.rows[node + 1]  # type: ignore[index]
+            token = int(row.argmax())
+            known = row[token] > -inf  # the largest of numbers with NaN is NaN
+        if not known:
+            raise no_token()
+        return token
 
     def prob(self, node: int) -> float:
         """1 for the likeliest token, else 0."""
@@ -186,22 +232,25 @@ class LawScores:
         """The target's own token after `node`."""
         law = self._law(node)
         if self.request.sampling.greedy:
-            return int(law.argmax())
+            return _top(law)
         depth = len(self._path(node))
         return draw(law, self.request.uniform(self.request.position + depth))
 
     def prob(self, node: int) -> float:
         """The target's probability of the drafted token `node`."""
-        if self.probs is not None:
-            return self.probs[node]
         law, token = self._law(self.draft.parents[node]), self.draft.tokens[node]
-        return float(law.argmax() == token) if self.request.sampling.greedy else float(law[token])
+        if self.request.sampling.greedy:
+            return float(_top(law) == token)
+        p = float(law[token]) if self.probs is None else self.probs[node]
+        if isnan(p):
+            raise no_token()
+        return p
 
     def residual(self, node: int) -> int:
         """A token from (p - q)+ at the parent of `node`; p itself where rounding leaves nothing."""
         parent = self.draft.parents[node]
         if self.request.sampling.greedy:
-            return int(self._law(parent).argmax())
+            return _top(self._law(parent))
         law = self._law(parent)
         left = (law - self.draft.dist[node].to(law.device)).clamp_(min=0)
         return draw(left if float(left.sum()) > 0 else law, self.request.rng.random())

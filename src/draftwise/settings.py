@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
+from numbers import Integral, Real
 from typing import Any
 
 from .errors import UserError
 
-_LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    ("max_new_tokens", lambda x: isfinite(x) and x == int(x) and x >= 1, "give a whole number of at least 1"),
-    ("temperature", lambda x: 0.0 <= x < inf, "give 0 (greedy) or a positive number"),
-    ("top_k", lambda x: isfinite(x) and x == int(x) and x >= 0, "give 0 (off) or a whole number"),
+# Beyond these, float32 logits overflow, and with them the law.
+_LEAST, _MOST = 1e-30, 1e30
+
+_WHOLE: tuple[tuple[str, int, str], ...] = (
+    ("max_new_tokens", 1, "give a whole number of at least 1"),
+    ("top_k", 0, "give 0 (off) or a whole number"),
+)
+_REAL: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("temperature", lambda x: x == 0 or _LEAST <= x <= _MOST, "give 0 (greedy) or from 1e-30 to 1e30"),
     ("top_p", lambda x: 0.0 < x <= 1.0, "give a number above 0 and up to 1 (off)"),
     ("min_p", lambda x: 0.0 <= x <= 1.0, "give a number from 0 (off) to 1"),
-    ("repetition_penalty", lambda x: 0.0 < x < inf, "give a positive number; 1 is off"),
-    ("presence_penalty", isfinite, "give a finite number; 0 is off"),
-    ("frequency_penalty", isfinite, "give a finite number; 0 is off"),
+    ("repetition_penalty", lambda x: _LEAST <= x <= _MOST, "give from 1e-30 to 1e30; 1 is off"),
+    ("presence_penalty", lambda x: isfinite(x) and abs(x) <= _MOST, "give up to 1e30; 0 is off"),
+    ("frequency_penalty", lambda x: isfinite(x) and abs(x) <= _MOST, "give up to 1e30; 0 is off"),
 )
 
 
@@ -30,8 +36,10 @@ class Sampling:
     processors, called before the warpers with each position's own history. `ends` is asked after a round:
     of all tokens, how many from the given index on to keep if the text ends there, else None.
 
+    `eos` may be one token id or several.
+
     Raises:
-        UserError: a setting that is negative, not finite, or out of its range.
+        UserError: a setting of another type, or out of its range.
     """
 
     max_new_tokens: int = 256
@@ -49,12 +57,49 @@ class Sampling:
     ends: Callable[[Sequence[int], int], int | None] | None = None
 
     def __post_init__(self) -> None:
-        for name, good, remedy in _LIMITS:
+        for name, least, remedy in _WHOLE:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not good(value):
+            if not _is_whole(value) or value < least:
                 raise UserError(f"{name}={value!r}: {remedy}")
+            self._set(name, int(value))
+        for name, good, remedy in _REAL:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real) or not good(float(value)):
+                raise UserError(f"{name}={value!r}: {remedy}")
+            self._set(name, float(value))
+        if self.seed is not None:
+            if not _is_whole(self.seed):
+                raise UserError(f"seed={self.seed!r}: give a whole number, or None for a new one")
+            self._set("seed", int(self.seed))
+        if self.logprobs not in (False, True):
+            raise UserError(f"logprobs={self.logprobs!r}: give True or False")
+        self._check_ends()
+
+    def _check_ends(self) -> None:
+        eos: Any = (self.eos,) if _is_whole(self.eos) else self.eos
+        if isinstance(eos, (str, bytes)) or not isinstance(eos, Iterable):
+            raise UserError(f"eos={eos!r}: give a token id, or several; () for none")
+        if not isinstance(eos, frozenset):
+            eos = frozenset(eos)
+        wrong = next((token for token in eos if not _is_whole(token) or token < 0), None)
+        if wrong is not None:
+            raise UserError(f"eos={wrong!r}: give token ids, whole numbers from 0")
+        self._set("eos", frozenset(map(int, eos)))
+        several = isinstance(self.processors, Iterable) and not isinstance(self.processors, str)
+        if not several or not all(map(callable, processors := tuple(self.processors))):
+            raise UserError(f"processors={self.processors!r}: give a list of logits processors")
+        self._set("processors", processors)
+        if self.ends is not None and not callable(self.ends):
+            raise UserError(f"ends={self.ends!r}: give a function, or None")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     @property
     def greedy(self) -> bool:
         """True when the target's law is one-hot."""
         return self.temperature == 0.0
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from .errors import UserError
+
 BROKEN = "�"  # what an unfinished UTF-8 character decodes to
 TARGET = "target"
+
+Stops = str | Sequence[str]  # one stop string, or several
 
 SILENT, PLAIN = -2, -1
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # SentencePiece's name of a byte that no piece covers
@@ -101,7 +105,7 @@ class StopStrings:
             self.lead = len(decode(self.tokenizer, self.window[:UNSURE]))
 
     def _end(self, cut: int) -> list[int]:
-        """The window from about `cut` on; where a run of bytes was broken before, a byte stays that breaks it."""
+        """The window from about `cut` on; a run of bytes that was broken before stays so by one of them."""
         window, kinds = self.window, self.kinds
         first = cut
         while first and kinds[window[first - 1]] >= 0 <= kinds[window[cut]]:
@@ -223,6 +227,36 @@ class Detokenizer:
             self.waiting[:1] = [Piece(text[room:], source)] if len(text) > room else []
             room -= len(out[-1].text)
         return out
+
+
+def stop_strings(stop: Stops) -> tuple[str, ...]:
+    """The stop strings as a tuple; one alone may be given as it is.
+
+    Raises:
+        UserError: one of them is empty, or no text.
+    """
+    strings = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Iterable) else (stop,)
+    for s in strings:
+        if not isinstance(s, str):
+            raise UserError(f"the stop string {s!r} is no text: give a text, or a list of them")
+        if not s:
+            raise UserError("a stop string is empty: leave it out")
+        whole(s, "a stop string")
+    return strings
+
+
+def whole(text: str, what: str) -> str:
+    """The text itself.
+
+    Raises:
+        UserError: there is half a character in it, which no tokenizer can read.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ord(text[error.start])
+        raise UserError(f"{what} has half a character (U+{half:04X}): repair its encoding") from None
+    return text
 
 
 def decode(tokenizer: Any, tokens: Sequence[int]) -> str:

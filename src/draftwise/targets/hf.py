@@ -11,7 +11,7 @@ from torch import Tensor
 from ..features import Features
 from ..roles import Scores
 from ..rows import Rows
-from ..sampling import Chain, GreedyScores, LawScores, likeliest, on_host
+from ..sampling import Chain, GreedyScores, LawScores, choices, likeliest, on_host
 from ..types import Draft, Request, Verdict
 from .checks import check, check_trees
 
@@ -144,7 +144,7 @@ class HFTarget:
         keep = logits.shape[1]
         widest = max(widths)
         greedy = [self._plain(r) for r, _ in batch]
-        choices: list[list[int]] = likeliest(logits) if any(greedy) and not on_host(logits) else []
+        chosen: list[list[int]] = choices(logits) if any(greedy) and not on_host(logits) else []
         scores: list[Scores] = []
         for row, plain, (request, draft) in zip(rows, greedy, batch, strict=True):
             end = keep - (widest - widths[row])
@@ -153,7 +153,7 @@ class HFTarget:
                 self.guesses[request.id] = (draft, likeliest(logits[row, begin:end]))
             if plain:
                 scores.append(
-                    GreedyScores(draft, logits[row, begin:end], choices[row][begin:end] if choices else None)
+                    GreedyScores(draft, logits[row, begin:end], chosen[row][begin:end] if chosen else None)
                 )
             else:
                 scores.append(LawScores(request, draft, logits[row, begin:end], self._chain(request)))
