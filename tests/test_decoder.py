@@ -45,7 +45,7 @@ def test_a_stream_gives_the_same_text_and_may_be_left(decoder: Decoder) -> None:
     stream = decoder.stream(LONG, max_new_tokens=40)
     first = next(stream).text
     stream.close()
-    assert whole.text.startswith(first) and not decoder.loop.open and not decoder.writers
+    assert whole.text.startswith(first) and not decoder.loop.open
     assert 0 < decoder.last.stats.tokens < 40
 
 
@@ -256,4 +256,4 @@ def test_a_drafter_of_another_vocabulary_is_refused_naming_both(tmp_path: Path) 
 def test_bad_requests_are_named(decoder: Decoder, prompt: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         decoder.generate(prompt, **settings)
-    assert not decoder.loop.open and not decoder.writers
+    assert not decoder.loop.open

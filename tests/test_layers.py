@@ -36,8 +36,10 @@ LAYERS = [
         "team",
         "quiet",
         "hub",
+        "lock",
+        "processors",
     },
-    {"rows", "sampling", "datastore", "models", "cursors", "feedback"},
+    {"turns", "rows", "sampling", "datastore", "models", "cursors", "feedback"},
     {"simulate", "heads", "features"},
     {"drafters", "targets", "loop"},
     {"policies", "arms", "tracks"},
@@ -143,7 +145,7 @@ def test_imports_point_one_way() -> None:
 
 def test_the_loop_knows_only_the_nouns_the_roles_the_team_and_the_acceptance_walk() -> None:
     own = {n for kind, n in imports(ROOT / "loop.py", "loop") if kind == "own"}
-    assert own == {"types", "roles", "accept", "team", "errors"}
+    assert own == {"types", "roles", "accept", "team", "turns", "lock", "errors"}
 
 
 def test_every_module_has_a_layer() -> None:

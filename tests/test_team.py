@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
 
 from draftwise import team as module
@@ -25,8 +27,8 @@ class Echo:
         made = []
         for job in jobs:
             tokens = job.request.tokens[::-1][: job.length]
-            drawn = {"probs": [1.0] * len(tokens), "dist": [None] * len(tokens)} if self.draws else {}
-            made.append(Draft.chain(tokens, **drawn))  # type: ignore[arg-type]
+            drawn: Any = {"probs": [1.0] * len(tokens), "dist": np.eye(99)[tokens]} if self.draws else {}
+            made.append(Draft.chain(tokens, **drawn))
         return made
 
     def observe(self, request: Request, new: Sequence[int]) -> None:

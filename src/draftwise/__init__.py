@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .catalogue import Method, method
     from .chat import Chat
     from .decoder import Decoder, Output
-    from .errors import UserError
+    from .errors import GenerationError, UserError
     from .events import Stats
     from .hosts.transformers import transformers_generate
     from .hosts.vllm.options import vllm_config
@@ -37,6 +37,7 @@ _HOME = {
     "Chat": "chat",
     "Decoder": "decoder",
     "Output": "decoder",
+    "GenerationError": "errors",
     "UserError": "errors",
     "Stats": "events",
     "transformers_generate": "hosts.transformers",
@@ -59,6 +60,7 @@ __all__ = [
     "Draft",
     "Drafter",
     "Feedback",
+    "GenerationError",
     "Loop",
     "Method",
     "Outcome",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 
 from .roles import Scores
-from .types import Draft, Verdict
+from .types import NOTHING, Draft, Verdict
 
 
-def accept(draft: Draft, scores: Scores, rng: Random) -> Verdict:
+def accept(draft: Draft, scores: Scores, rng: Random, ends: Collection[int] = ()) -> Verdict:
     """Walk down the draft as far as the target agrees.
 
     A *picked* draft is right or wrong: the target draws its own token at each node, and a child that
@@ -19,11 +19,14 @@ def accept(draft: Draft, scores: Scores, rng: Random) -> Verdict:
     A *sampled* draft takes the test of Leviathan et al. 2023 (Algorithm 1): kept with min(1, p/q), else a
     token from (p - q)+ in its place.
 
+    An accepted token of `ends` ends the walk, with the verdict's token `NOTHING`: the target is not asked
+    what would follow the end of its text.
+
     Raises:
         ValueError: a sampled draft has two children under one node; siblings must be picked.
     """
     if draft.dist is not None:
-        return _accept_sampled(draft, scores, rng)
+        return _accept_sampled(draft, scores, rng, ends)
     path: list[int] = []
     node = -1
     chain = draft.is_chain
@@ -37,15 +40,19 @@ def accept(draft: Draft, scores: Scores, rng: Random) -> Verdict:
         if after is None:
             return Verdict(tuple(path), token)
         path.append(after)
+        if token in ends:
+            return Verdict(tuple(path), NOTHING)
         node = after
 
 
-def _accept_sampled(draft: Draft, scores: Scores, rng: Random) -> Verdict:
+def _accept_sampled(draft: Draft, scores: Scores, rng: Random, ends: Collection[int]) -> Verdict:
     if not draft.is_chain:
         raise ValueError("a sampled draft must be a chain: siblings must be picked, not sampled")
     for node, q in enumerate(draft.probs):
         if rng.random() * q >= scores.prob(node):
             return Verdict(tuple(range(node)), scores.residual(node))
+        if draft.tokens[node] in ends:
+            return Verdict(tuple(range(node + 1)), NOTHING)
     return Verdict(tuple(range(len(draft.tokens))), scores.choice(len(draft.tokens) - 1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -9,9 +10,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .catalogue import Method
-from .errors import UserError
+from .errors import GenerationError, UserError
 from .events import Stats
 from .loop import Loop
+from .processors import own
 from .roles import Drafter, Target
 from .statefile import StateFile, usable
 from .text import TARGET, Detokenizer, Piece, Stops, StopStrings, prompt_ids, stop_strings
@@ -42,7 +44,8 @@ class Decoder:
 
     Greedy text is the target's own token for token; sampled text has the target's exact law. With a `state`
     file the policy starts from what it learnt before, and saves after every finished text; `state.save()`
-    saves at any time.
+    saves at any time. Any thread may call: calls take turns, a round each, and each decodes its own texts
+    alone, so that a stream nobody reads from stands still. `last` is the newest text of any thread.
     """
 
     def __init__(
@@ -58,7 +61,6 @@ class Decoder:
     ) -> None:
         self.tokenizer, self.eos = tokenizer, frozenset(eos)
         self.loop = Loop(target, drafters, method.policy, method.recorder, seed=seed)
-        self.writers: dict[int, Writer] = {}
         self.last = Output()
         self.state = state
         if state is not None:
@@ -116,12 +118,17 @@ class Decoder:
 
         A prompt is text, token ids, or messages with `role` and `content`. With `chat`, text goes through
         the tokenizer's chat template where there is one.
+
+        Raises:
+            UserError: bad input.
+            GenerationError: some of several samples failed; it has the others.
+            Exception: what a processor or criterion of the one sample raised.
         """
         if n < 1:
             raise UserError(f"n={n}: ask for at least 1 sample")
         ids = self.encode(prompt, chat=chat)
-        settings = [self.settings(stop, len(ids), i, **sampling) for i in range(n)]
-        outputs = self._run(((ids, s) for s in settings), n, stop)
+        settings = [self.settings(stop, len(ids), i, alone=n == 1, **sampling) for i in range(n)]
+        outputs = self._run([(ids, s) for s in settings], n, stop)
         self.last = replace(outputs[0], samples=outputs)
         return self.last
 
@@ -136,14 +143,21 @@ class Decoder:
     ) -> list[Output]:
         """Write one text per prompt, `batch` at a time.
 
-        A prompt joins as soon as another's text has ended.
+        A prompt joins as soon as another's text has ended. Every text has processors of its own: copies of
+        those given, or what a function without arguments among them makes.
+
+        Raises:
+            UserError: bad input, found before anything is decoded.
+            GenerationError: some of the texts failed; it has the others.
         """
         if batch < 1:
             raise UserError(f"batch={batch}: decode at least 1 prompt at a time")
+        if isinstance(prompts, str):
+            raise UserError("generate_many takes several prompts: put the text in a list")
         encoded = [self.encode(p, chat=chat) for p in prompts]
-        return self._run(
-            ((ids, self.settings(stop, len(ids), 0, **sampling)) for ids in encoded), batch, stop
-        )
+        alone = len(encoded) == 1
+        jobs = [(ids, self.settings(stop, len(ids), alone=alone, **sampling)) for ids in encoded]
+        return self._run(jobs, batch, stop)
 
     def stream(
         self, prompt: Prompt, *, chat: bool = True, stop: Stops = (), **sampling: Any
@@ -183,58 +197,62 @@ class Decoder:
 
     def follow(self, request: Request, stop: Stops) -> Generator[Piece, None, None]:
         """Run an open request to its end, piece by piece; closing the generator closes the request."""
-        writer = self._writer(request, stop)
+        writer = Writer(self.tokenizer, stop_strings(stop))
         try:
-            yield from writer.fresh()
             while not request.done:
-                self._step()
+                for round in self.loop.step([request]):
+                    writer.add(round)
                 yield from writer.fresh()
         finally:
             if not request.done:
                 self.loop.close(request)
-            del self.writers[request.id]
             self.last = writer.output()
             self.last.samples = [self.last]
             self._keep()
         yield from writer.fresh()
+        if writer.error is not None:
+            raise writer.error
 
-    def _run(self, jobs: Iterable[tuple[list[int], Sampling]], batch: int, stop: Stops) -> list[Output]:
+    def _run(self, jobs: Sequence[tuple[list[int], Sampling]], batch: int, stop: Stops) -> list[Output]:
         """Decode all jobs, at most `batch` at a time; outputs in the order of the jobs."""
-        waiting, mine, outputs = iter(jobs), list[Request](), dict[int, Output]()
-        job = next(waiting, None)
+        for ids, _ in jobs:
+            self.loop.check(len(ids))
+        stop, writers = stop_strings(stop), dict[int, Writer]()
+        waiting, open_ = deque(enumerate(jobs)), dict[int, tuple[Request, Writer]]()
         try:
-            while job is not None or len(outputs) < len(mine):
-                while job is not None and len(self.loop.open) < batch:
-                    mine.append(self.loop.add(*job))
-                    self._writer(mine[-1], stop)
-                    job = next(waiting, None)
-                self._step()
-                finished = [r.id for r in mine if r.done and r.id in self.writers]
-                outputs |= {number: self.writers.pop(number).output() for number in finished}
-                if finished:
-                    self._keep()
-            return [outputs[request.id] for request in mine]
+            while waiting or open_:
+                while waiting and len(open_) < batch:
+                    place, job = waiting.popleft()
+                    request, writers[place] = self.loop.add(*job), Writer(self.tokenizer, stop)
+                    open_[request.id] = (request, writers[place])
+                for round in self.loop.step([request for request, _ in open_.values()]):
+                    open_[round.request][1].add(round)
+                    if round.done:
+                        del open_[round.request]
+                        self._keep()
         finally:
-            for request in mine:
-                if self.writers.pop(request.id, None) is not None and not request.done:
-                    self.loop.close(request)
-
-    def _step(self) -> None:
-        """One round for everyone; every text goes to its own writer, whoever asked for the step."""
-        for round in self.loop.step():
-            if round.request in self.writers:
-                self.writers[round.request].add(round)
+            for request, _ in open_.values():
+                self.loop.close(request)
+        outputs = [writers[place].output() for place in range(len(jobs))]
+        errors = {place: w.error for place, w in sorted(writers.items()) if w.error is not None}
+        if errors and len(jobs) == 1:
+            raise errors[0]
+        if errors:
+            raise GenerationError(outputs, errors)
+        return outputs
 
     def _keep(self) -> None:
         if self.state is not None:
-            self.state.keep()
+            with self.loop.lock.held():
+                self.state.keep()
 
-    def _writer(self, request: Request, stop: Stops) -> Writer:
-        self.writers[request.id] = Writer(self.tokenizer, stop_strings(stop))
-        return self.writers[request.id]
+    def settings(
+        self, stop: Stops, prompt_length: int, sample: int = 0, *, alone: bool = True, **sampling: Any
+    ) -> Sampling:
+        """The settings of one request, with this model's ends of text and the stop strings.
 
-    def settings(self, stop: Stops, prompt_length: int, sample: int = 0, **sampling: Any) -> Sampling:
-        """The settings of one request, with this model's ends of text and the stop strings."""
+        Unless the text is `alone`, its processors are its own.
+        """
         stop = stop_strings(stop)
         try:
             settings = Sampling(**{"eos": self.eos} | sampling)
@@ -246,6 +264,8 @@ class Decoder:
             raise UserError(f"eos={most}: the vocabulary has {self.loop.target.vocab_size} tokens")
         if sample and settings.seed is not None:
             settings = replace(settings, seed=settings.seed + sample)
+        if settings.processors:
+            settings = replace(settings, processors=own(settings.processors, alone=alone))
         if stop:
             settings = replace(settings, ends=StopStrings(self.tokenizer, stop, prompt_length))
         return settings
@@ -259,11 +279,13 @@ class Writer:
         self.rounds: list[Round] = []
         self.pieces: list[Piece] = []
         self.given = 0
+        self.error: Exception | None = None
         self.began = self.ended = perf_counter()
 
     def add(self, round: Round) -> None:
         """Take one more round."""
         self.rounds.append(round)
+        self.error = round.error
         if round.sources:
             self.pieces += self.detokenizer.push(round.tokens[: round.sources], round.arm.drafter)
         if len(round.tokens) > round.sources:

@@ -1,6 +1,9 @@
-"""The one error that is the user's to mend, and what they should know."""
+"""The errors that a caller meets, and how they are said in one line."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class UserError(ValueError):
@@ -9,3 +12,24 @@ class UserError(ValueError):
 
 class DraftwiseWarning(UserWarning):
     """Something a user should know, though the text is right without it; one line."""
+
+
+class GenerationError(RuntimeError):
+    """Some of several texts could not be written; nothing of the others is lost.
+
+    `outputs` has one output for each text, in order: those that failed hold what was written of them and have
+    the finish reason "error". `errors` has what each of these raised, by its place.
+    """
+
+    def __init__(self, outputs: Sequence[Any], errors: Mapping[int, Exception]) -> None:
+        place, first = next(iter(errors.items()))
+        super().__init__(
+            f"{len(errors)} of {len(outputs)} texts failed, the first of them number {place}: "
+            f"{one_line(first)} (the others are in .outputs)"
+        )
+        self.outputs, self.errors = outputs, errors
+
+
+def one_line(error: Exception) -> str:
+    """An exception's kind and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

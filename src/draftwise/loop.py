@@ -11,38 +11,34 @@ for all its requests, and the target is called once for everyone. Plain decoding
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from math import nan
 from random import Random
 from time import perf_counter
+from warnings import warn
 
-from .accept import accept, block
-from .errors import UserError
-from .roles import Drafter, Policy, Reader, Recorder, Scores, Seen, Target
+from .accept import accept
+from .errors import DraftwiseWarning, UserError, one_line
+from .lock import OneAtATime
+from .roles import Drafter, Policy, Reader, Recorder, Target
 from .team import Team
-from .types import (
-    Context,
-    Decision,
-    Draft,
-    Feedback,
-    Job,
-    Outcome,
-    Request,
-    Round,
-    Sampling,
-    Seconds,
-    Spent,
-    Verdict,
-)
+from .turns import ERROR, UNDECIDED, Turn
+from .types import Feedback, Job, Request, Round, Sampling, Seconds, Spent
+
+POLICY = "policy"  # whose faults these are, beside the drafters
 
 
 class Loop:
     """Writes the target's text for any number of requests, drafted as the policy decides.
 
-    A drafter that raises or breaks its contract is out of the request it failed in, and after `strikes`
-    faults out of use altogether; a draft is too slow when it takes more than `slow_seconds` and twenty
-    mean target passes. The text is unaffected.
+    A fault stays where it was made. A drafter that raises or breaks its contract is out of the request it
+    failed in, and after `strikes` faults out of use altogether; a draft is too slow when it takes more than
+    `slow_seconds` and as many mean target passes as twenty and the tokens that it had to read. Where the
+    policy raises, the round is decoded plainly. A request whose own processor or criterion raises, or that
+    the target cannot read, ends with that error. All other texts go on exactly.
+
+    Any thread may call any method: calls take turns, a round each.
     """
 
     def __init__(
@@ -57,13 +53,16 @@ class Loop:
         slow_seconds: float = 5.0,
     ) -> None:
         self.target, self.policy, self.recorder = target, policy, recorder
-        self.seed, self.slow_seconds = seed, slow_seconds
+        self.seed = seed
         self.rng = Random(seed)
         self.open: dict[int, Request] = {}
         self.parked: dict[int, Request] = {}
-        self.team = Team(drafters, self.open, vocab_size=target.vocab_size, strikes=strikes)
+        self.team = Team(
+            drafters, self.open, vocab_size=target.vocab_size, strikes=strikes, slow_seconds=slow_seconds
+        )
+        self.lock = OneAtATime()
         self._ids = count()
-        self._pass_seconds = 0.0
+        self._leaving: list[Request] | None = None  # those closed within a step, while there is one
 
     @property
     def faults(self) -> Mapping[str, int]:
@@ -79,30 +78,34 @@ class Loop:
             UserError: the prompt is empty or leaves no room in the target's window.
         """
         sampling = sampling or Sampling()
-        self._check_room(len(tokens))
-        at = next(self._ids)
-        request = Request(at, [], 0, sampling, Random(), Random(), keep=keep)
-        self.target.open(request)
-        self._begin(request, tokens, sampling)
-        return request
+        self.check(len(tokens))
+        with self.lock.held():
+            request = Request(next(self._ids), [], 0, sampling, Random(), Random(), keep=keep)
+            self.target.open(request)
+            self._begin(request, tokens, sampling)
+            return request
 
     def extend(self, request: Request, tokens: Sequence[int], sampling: Sampling | None = None) -> None:
         """Go on with a parked request: `tokens` follow its text, and a new answer starts after them."""
-        if request.id not in self.parked:
-            raise ValueError(
-                f"request {request.id} is not parked: add it with keep=True and let it end first"
-            )
-        self._check_room(len(request.tokens) + len(tokens))
-        del self.parked[request.id]
-        self._begin(request, tokens, sampling or request.sampling)
+        with self.lock.held():
+            if request.id not in self.parked:
+                raise ValueError(
+                    f"request {request.id} is not parked: add it with keep=True and let it end first"
+                )
+            self.check(len(request.tokens) + len(tokens))
+            del self.parked[request.id]
+            self._begin(request, tokens, sampling or request.sampling)
 
     def close(self, request: Request) -> None:
-        """Forget a request at once, finished or not."""
-        if request.id in self.open:
-            request.keep = False
-            self._end(request)
-        elif self.parked.pop(request.id, None) is not None:
-            self._forget(request)
+        """Forget a request at once, finished or not; called from within a step, at its end."""
+        with self.lock.held():
+            if self._leaving is not None:
+                self._leaving.append(request)
+            elif request.id in self.open:
+                request.keep = False
+                self._end(request)
+            elif self.parked.pop(request.id, None) is not None:
+                self._forget(request)
 
     def run(self, prompts: Iterable[Sequence[int]], sampling: Sampling, *, batch: int = 1) -> Iterator[Round]:
         """Decode every prompt, at most `batch` at a time; the next one joins as soon as one has left."""
@@ -116,164 +119,152 @@ class Loop:
 
     # -- one round --------------------------------------------------------------------------------
 
-    def step(self) -> list[Round]:
-        """One round for every open request, in the order in which they were added."""
-        requests = list(self.open.values())
-        if not requests:
-            return []
-        n = len(requests)
-        start = perf_counter()
-        decisions = [self.policy.choose(self._context(r, n), self.rng) for r in requests]
-        chosen = perf_counter()
-        drafts, draft_seconds = self._draft(requests, decisions)
-        drafted = perf_counter()
-        scores = self.target.verify(list(zip(requests, drafts, strict=True)))
-        verified = perf_counter()
-        verdicts = [accept(d, s, r.rng) for r, d, s in zip(requests, drafts, scores, strict=True)]
-        written = [self._write(r, d, v) for r, d, v in zip(requests, drafts, verdicts, strict=True)]
-        self.target.commit(list(zip(requests, drafts, verdicts, strict=True)))
-        accepted = perf_counter()
+    def step(self, requests: Iterable[Request] | None = None) -> list[Round]:
+        """One round for every open request, or for those of `requests`, in the order they were added in.
 
-        spent = self._charge(requests, drafts, draft_seconds, verified - drafted)
-        timed = all(r.rounds for r in requests)  # a pass that also read a prompt says nothing about any arm
-        parts = zip(requests, decisions, drafts, scores, verdicts, written, spent, strict=True)
-        seen = [self._seen(*part, timed=timed) for part in parts]
-        feedback = self.recorder.add(seen, self.team)
+        A request that fails ends with a round that has its `error`; the others are unaffected.
+
+        Raises:
+            RuntimeError: called from within a step, by a processor or a criterion.
+        """
+        with self.lock.held():
+            if self._leaving is not None:
+                raise RuntimeError("a step within a step: a processor must not run the decoder it serves")
+            only = None if requests is None else {request.id for request in requests}
+            turns = [Turn(r, len(r.tokens)) for r in self.open.values() if only is None or r.id in only]
+            self._leaving = []
+            try:
+                return self._step(turns) if turns else []
+            finally:
+                leaving, self._leaving = self._leaving, None
+                for request in leaving:
+                    self.close(request)
+
+    def _step(self, turns: list[Turn]) -> list[Round]:
+        start = perf_counter()
+        self._decide(turns)
+        chosen = perf_counter()
+        self._draft(turns)
+        drafted = perf_counter()
+        verifying = self._verify(turns)
+        accepted = perf_counter()
+        self._charge(turns, verifying)
+        feedback = self._grade(turns)
         graded = perf_counter()
-        self._learn(feedback, seen)
+        self._learn(turns, feedback)
         learnt = perf_counter()
-        shared = (chosen - start, accepted - verified, graded - accepted, learnt - graded)
-        choose, judge, grade, learn = (x / n for x in shared)
-        rounds = [
-            self._record(
-                one, Seconds(choose, cost.draft, cost.share(1 + one.outcome.drafted), judge, grade, learn)
-            )
-            for one, cost in zip(seen, spent, strict=True)
-        ]
-        for request in requests:
-            if request.done:
-                self._end(request)
+        shared = (chosen - start, accepted - drafted - verifying, graded - accepted, learnt - graded)
+        choose, judge, grade, learn = (x / len(turns) for x in shared)
+        rounds = [self._record(turn, Seconds(choose, *turn.cost, judge, grade, learn)) for turn in turns]
+        for turn in turns:
+            if turn.request.done:
+                self._end(turn.request)
         return rounds
 
-    def _charge(
-        self, requests: Sequence[Request], drafts: Sequence[Draft], drafting: list[float], seconds: float
-    ) -> list[Spent]:
-        """What each request's round cost, of which the target pass is everyone's."""
-        self._pass_seconds += 0.1 * (seconds - self._pass_seconds)
-        tokens = len(requests) + sum(len(d.tokens) for d in drafts)
-        return [Spent(mine, seconds, tokens, len(requests)) for mine in drafting]
+    def _decide(self, turns: Sequence[Turn]) -> None:
+        """A decision for each request; none, and no draft, where the policy raises."""
+        for turn in turns:
+            hints = self.team.hints(turn.request) if self.policy.reads_hints else {}
+            turn.request.waits = self.team.waiting(turn.request)
+            try:
+                decision = self.policy.choose(turn.context(hints, len(turns)), self.rng)
+                turn.arm, turn.decision = self.policy.arms[decision.arm], decision
+            except Exception as error:
+                turn.trouble = self._blame(error)
 
-    def _context(self, request: Request, batch_size: int) -> Context:
-        hints = self.team.hints(request) if self.policy.reads_hints else {}
-        request.waits = self.team.waiting(request)
-        return Context(
-            request.id,
-            batch_size,
-            request.position,
-            request.last_accepted,
-            hints,
-            request.waits.union(request.out),
-            len(request.tokens),
-        )
-
-    def _draft(
-        self, requests: Sequence[Request], decisions: Sequence[Decision]
-    ) -> tuple[list[Draft], list[float]]:
-        """One call per drafter for all its requests: drafts and seconds, by place in the batch."""
+    def _draft(self, turns: Sequence[Turn]) -> None:
+        """One call per drafter for all its requests."""
         jobs: dict[str, list[tuple[int, Job]]] = {}
         rows = "rows" in self.recorder.reads
-        for i, (request, decision) in enumerate(zip(requests, decisions, strict=True)):
-            arm = self.policy.arms[decision.arm]
-            length = min(arm.length, request.room - 1)
-            if length > 0 and arm.drafter not in request.out and arm.drafter not in request.waits:
-                job = Job(request, length, decision.stops, arm.width, rows)
-                jobs.setdefault(arm.drafter, []).append((i, job))
-        self.team.patience = max(self.slow_seconds, 20 * self._pass_seconds)
-        return self.team.draft(jobs, len(requests))
+        for i, turn in enumerate(turns):
+            if (job := turn.job(rows=rows)) is not None:
+                jobs.setdefault(turn.arm.drafter, []).append((i, job))
+        drafts, seconds = self.team.draft(jobs, len(turns))
+        for turn, draft, spent in zip(turns, drafts, seconds, strict=True):
+            turn.draft, turn.drafting = draft, spent
 
-    def _write(self, request: Request, draft: Draft, verdict: Verdict) -> tuple[int, ...]:
-        """Append what was verified, cut where the text ends, and say whether it does."""
-        new = [draft.tokens[i] for i in verdict.path]
-        new.append(verdict.token)
-        sampling = request.sampling
-        start = len(request.tokens)
-        keep = len(new)
-        if keep >= request.room:
-            keep, request.done, request.finish_reason = request.room, True, "length"
-        if sampling.eos:
-            for i, token in enumerate(new[:keep]):
-                if token in sampling.eos:
-                    keep, request.done, request.finish_reason = i + 1, True, "eos"
-                    break
-        request.tokens += new[:keep]
-        if sampling.ends is not None and (cut := sampling.ends(request.tokens, start)) is not None:
-            keep, request.done, request.finish_reason = cut, True, "stop"
-            del request.tokens[start + cut :]
-        return tuple(new[:keep])
+    def _verify(self, turns: Sequence[Turn]) -> float:
+        """Verify all drafts in one pass, accept and commit; returns the seconds that the target took to read.
 
-    def _seen(
-        self,
-        request: Request,
-        decision: Decision,
-        draft: Draft,
-        scores: Scores,
-        verdict: Verdict,
-        new: tuple[int, ...],
-        spent: Spent,
-        *,
-        timed: bool,
-    ) -> Seen:
-        """What the round showed, before the end of the text took its share of it.
-
-        A draft that only the budget kept short, or that failed or could not yet be made, says nothing about
-        its arm.
+        A pass that fails is made again for each request by itself, so that the fault stays in one of them.
         """
-        arm, drafted = self.policy.arms[decision.arm], len(draft.tokens)
-        most = request.room - 1 + len(new)
-        censored = arm.length > most <= drafted or arm.drafter in request.waits.union(request.out)
-        overlaps: tuple[float, ...] = ()
-        if "overlap" in self.recorder.reads and drafted:
-            overlaps = block(draft, verdict.path, scores.overlaps())
-        known = spent if timed else None
-        seconds = known.draft + known.share(1 + drafted) if known else nan
-        outcome = Outcome(
-            decision.arm, len(verdict.path), drafted, seconds, censored, 0.0, overlaps, draft.signals, known
-        )
-        return Seen(request, decision, outcome, draft, new, (-1, *verdict.path)[: len(new)], scores)
+        start = perf_counter()
+        try:
+            scores = self.target.verify([(turn.request, turn.draft) for turn in turns])
+        except Exception as error:
+            if len(turns) > 1:
+                return sum(self._verify([turn]) for turn in turns)
+            turns[0].fail(error)
+            return perf_counter() - start
+        verified = perf_counter()
+        for turn, found in zip(turns, scores, strict=True):
+            try:
+                turn.scores, sampling = found, turn.request.sampling
+                # A processor that keeps a state must not see what lies beyond the end of its text.
+                ends = sampling.eos if sampling.processors else ()
+                turn.verdict = accept(turn.draft, turn.scores, turn.request.rng, ends)
+                turn.write()
+            except Exception as error:
+                turn.fail(error)
+        sound = [turn for turn in turns if turn.error is None]
+        try:
+            self.target.commit([(turn.request, turn.draft, turn.verdict) for turn in sound])
+        except Exception as error:
+            for turn in sound:
+                turn.fail(error)
+        return verified - start
 
-    def _learn(self, feedback: Iterable[Feedback], batch: Sequence[Seen]) -> None:
+    def _charge(self, turns: Sequence[Turn], seconds: float) -> None:
+        """Say what each round cost, of which the target pass is everyone's, and what it showed."""
+        self.team.took(seconds)
+        tokens = len(turns) + sum(len(turn.draft.tokens) for turn in turns)
+        timed = all(turn.request.rounds for turn in turns)  # a pass that read a prompt too says nothing
+        overlap = "overlap" in self.recorder.reads
+        for turn in turns:
+            turn.look(Spent(turn.drafting, seconds, tokens, len(turns)), timed=timed, overlap=overlap)
+
+    def _grade(self, turns: Sequence[Turn]) -> Sequence[Feedback]:
+        """What the recorder makes of the rounds that were decided, and the decisions that came to nothing."""
+        decided = [turn for turn in turns if turn.decision is not UNDECIDED]
+        lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]
+        seen = [turn.seen for turn in decided if turn.seen is not None]
+        try:
+            return [*lost, *(self.recorder.add(seen, self.team) if seen else ())]
+        except Exception as error:
+            for turn in decided:
+                turn.trouble = turn.trouble or self._blame(error)
+            return lost
+
+    def _learn(self, turns: Sequence[Turn], feedback: Sequence[Feedback]) -> None:
         """Tell the policy what came of its decisions, and the drafters what was committed."""
         for known in feedback:
-            self.policy.learn(known)
-        for seen in batch:
-            seen.request.last_accepted = seen.outcome.accepted
-            seen.request.rounds += 1
-            self.team.observe(seen.request)
+            try:
+                self.policy.learn(known)
+            except Exception as error:
+                turns[0].trouble = turns[0].trouble or self._blame(error)
+        for turn in turns:
+            if turn.error is None:
+                turn.request.last_accepted = len(turn.verdict.path)
+                turn.request.rounds += 1
+                self.team.observe(turn.request)
 
-    def _record(self, seen: Seen, seconds: Seconds) -> Round:
-        request, outcome = seen.request, seen.outcome
-        logprobs: tuple[float, ...] = ()
-        if request.sampling.logprobs:
-            pairs = zip(seen.nodes, seen.tokens, strict=True)
-            logprobs = tuple(seen.scores.logprob(node, token) for node, token in pairs)
-        return Round(
-            request.id,
-            seen.decision,
-            self.policy.arms[outcome.arm],
-            outcome.drafted,
-            outcome.accepted,
-            seen.tokens,
-            min(outcome.accepted, len(seen.tokens)),
-            seconds,
-            request.done,
-            request.finish_reason,
-            self.team.trouble(request),
-            logprobs,
-        )
+    def _record(self, turn: Turn, seconds: Seconds) -> Round:
+        turn.trouble = turn.trouble or self.team.trouble(turn.request)
+        return turn.record(seconds)
+
+    def _blame(self, error: Exception) -> str:
+        """Count a fault of the policy or its recorder, and say what it was."""
+        self.team.faults[POLICY] = self.team.faults.get(POLICY, 0) + 1
+        return f"{POLICY}: {one_line(error)}"
 
     # -- beginnings and ends -------------------------------------------------------------------------
 
-    def _check_room(self, length: int) -> None:
+    def check(self, length: int) -> None:
+        """See that a prompt of `length` tokens can be decoded.
+
+        Raises:
+            UserError: it is empty or leaves no room in the target's window.
+        """
         if length == 0:
             raise UserError("the prompt is empty: give at least one token")
         if length >= self.target.max_length:
@@ -284,31 +275,34 @@ class Loop:
 
     def _begin(self, request: Request, tokens: Sequence[int], sampling: Sampling) -> None:
         room = self.target.max_length - len(request.tokens) - len(tokens)
-        request.sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
+        fitting = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         seed = f"{self.seed} {request.id}" if sampling.seed is None else f"{sampling.seed}"
-        turn = len(request.tokens)
-        request.rng.seed(f"accept {seed} {turn}")
-        request.uniforms.seed(f"uniform {seed} {turn}")
-        request.drawn = (-1, 0.0)
-        request.done, request.finish_reason = False, ""
-        request.rounds, request.last_accepted = 0, -1
+        request.begin(tokens, fitting, seed)
         request.out |= self.team.broken
-        request.tokens += tokens
-        request.prompt_length = len(request.tokens)
         self.team.observe(request)
         if isinstance(self.policy, Reader):
-            self.policy.open(request.id, request.tokens)
+            with self._blamed():
+                self.policy.open(request.id, request.tokens)
         self.open[request.id] = request
 
     def _end(self, request: Request) -> None:
         del self.open[request.id]
-        for feedback in self.recorder.close(request):
-            self.policy.learn(feedback)
-        self.policy.close(request.id)
-        if request.keep:
+        with self._blamed():
+            for feedback in self.recorder.close(request):
+                self.policy.learn(feedback)
+            self.policy.close(request.id)
+        if request.keep and request.finish_reason != ERROR:
             self.parked[request.id] = request
         else:
             self._forget(request)
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Warn of a fault of the policy that no round is left to tell of; the text goes on."""
+        try:
+            yield
+        except Exception as error:
+            warn(self._blame(error), DraftwiseWarning, stacklevel=5)
 
     def _forget(self, request: Request) -> None:
         self.target.close(request)

@@ -285,6 +285,7 @@ class LawScores:
         if node not in self._laws:
             history = [*self.request.tokens[: self.start], *self._path(node)]
             ids: Any = torch.tensor([history], device=self.logits.device)
-            row = self.chain.historic(ids, self.logits[node + 1][None].float())
+            # A copy: a processor may write into what it is given, and these rows are needed as they are.
+            row = self.chain.historic(ids, self.logits[node + 1][None].to(torch.float32, copy=True))
             self._laws[node] = warp(self.chain.warpers, row)[0]
         return self._laws[node]

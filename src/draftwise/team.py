@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from math import inf, isfinite
+from numbers import Integral
 from time import perf_counter
 from typing import Protocol, runtime_checkable
 
+from .errors import one_line
 from .roles import Drafter, GradeJob, Grader, Waiter
 from .types import Arm, Draft, Grade, Job, Request
 
 EMPTY = Draft()
+PASSES = 20  # mean target passes that any draft may take, and one more for each token that it reads first
 
 
 @runtime_checkable
@@ -24,20 +28,28 @@ class Member(Protocol):
 class Team:
     """Asks each drafter for its part, and takes out one that raises or breaks its contract.
 
-    It is then out of the request it failed in, and after `strikes` faults out of use altogether. `open`
+    It is then out of the request it failed in, and after `strikes` faults out of use altogether. A call that
+    takes more than `slow_seconds`, and longer than the target would for so much, is a fault as well. `open`
     holds the requests in progress, kept up to date by the loop.
     """
 
     def __init__(
-        self, drafters: Mapping[str, Drafter], open: Mapping[int, Request], *, vocab_size: int, strikes: int
+        self,
+        drafters: Mapping[str, Drafter],
+        open: Mapping[int, Request],
+        *,
+        vocab_size: int,
+        strikes: int,
+        slow_seconds: float = inf,
     ) -> None:
         self.drafters, self.open = dict(drafters), open
         self.vocab_size, self.strikes = vocab_size, strikes
         self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
         self.broken: set[str] = set()
-        self.patience = float("inf")
+        self.slow_seconds, self.pass_seconds = slow_seconds, 0.0
         self.graded_seconds = 0.0
-        self._read: dict[int, dict[str, int]] = {}
+        self._told: dict[int, dict[str, int]] = {}  # tokens of a request that a drafter was shown
+        self._read: dict[int, dict[str, int]] = {}  # and those that it has drafted or graded after
         self._said: dict[int, str] = {}
         self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
         for drafter in self.drafters.values():
@@ -50,9 +62,9 @@ class Team:
         for name, drafter in self.drafters.items():
             if name not in request.out:
                 try:
-                    hints[name] = drafter.hint(request)
+                    hints[name] = _finite(drafter.hint(request))
                 except Exception as error:
-                    self.fault(name, request, _said(error))
+                    self.fault(name, request, one_line(error))
         return hints
 
     def waiting(self, request: Request) -> frozenset[str]:
@@ -63,7 +75,7 @@ class Team:
                 if name not in request.out and not waiter.ready(request):
                     waits.add(name)
             except Exception as error:
-                self.fault(name, request, _said(error))
+                self.fault(name, request, one_line(error))
         return frozenset(waits)
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
@@ -83,16 +95,16 @@ class Team:
     def ask(self, name: str, jobs: Sequence[Job]) -> list[Draft]:
         """One call of a drafter: a draft for each job.
 
-        A faulty draft counts as an empty one, and one that took more than `patience` seconds as faulty.
+        A faulty draft counts as an empty one, and one that took too long as faulty.
         """
-        start = perf_counter()
+        patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
         try:
             made = self.drafters[name].draft(jobs)
             said = "" if len(made) == len(jobs) else f"{len(made)} drafts for {len(jobs)} requests"
         except Exception as error:
-            made, said = [], _said(error)
+            made, said = [], one_line(error)
         seconds = perf_counter() - start
-        if seconds > self.patience:
+        if seconds > patience:
             said = said or f"took {seconds:.1f} s for one draft"
         drafts = []
         for k, job in enumerate(jobs):
@@ -116,15 +128,15 @@ class Team:
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
         """The drafter's grades, one per token and job; None if it failed, which takes it out of them all."""
         drafter = self.drafters[name]
-        start = perf_counter()
+        patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
         try:
             made = drafter.grade(jobs) if isinstance(drafter, Grader) else []
             said = _wrong_grades(made, jobs)
         except Exception as error:
-            made, said = [], _said(error)
+            made, said = [], one_line(error)
         seconds = perf_counter() - start
         self.graded_seconds += seconds
-        if seconds > self.patience:
+        if seconds > patience:
             said = said or f"took {seconds:.1f} s for one pass of grading"
         if said:
             for job in jobs:
@@ -165,7 +177,7 @@ class Team:
             (made,) = self.drafters[name].draft([job])
             fault = self._wrong(name, made, job)
         except Exception as error:
-            fault = _said(error)
+            fault = one_line(error)
         if fault:
             self.fault(name, request, fault)
             return None
@@ -173,16 +185,34 @@ class Team:
 
     def _tell(self, name: str, request: Request, upto: int) -> bool:
         """Bring a drafter up to `upto` tokens of the text; false if it failed."""
-        read = self._read.setdefault(request.id, {})
-        start = read.get(name, 0)
+        told = self._told.setdefault(request.id, {})
+        start = told.get(name, 0)
         if start < upto:
-            read[name] = upto
+            told[name] = upto
             try:
                 self.drafters[name].observe(request, request.tokens[start:upto])
             except Exception as error:
-                self.fault(name, request, _said(error))
+                self.fault(name, request, one_line(error))
                 return False
         return True
+
+    # -- how long a call may take --------------------------------------------------------------------
+
+    def took(self, seconds: float) -> None:
+        """A target pass took so many seconds."""
+        self.pass_seconds += (0.1 if self.pass_seconds else 1.0) * (seconds - self.pass_seconds)
+
+    def _patience(self, name: str, requests: Sequence[Request]) -> float:
+        """The seconds that a call may take: a drafter that reads a long prompt first may take longer.
+
+        Nobody is judged before there is a target pass to judge by.
+        """
+        unread = 0
+        for request in requests:
+            read = self._read.setdefault(request.id, {})
+            unread += max(0, len(request.tokens) - read.get(name, 0))
+            read[name] = len(request.tokens)
+        return max(self.slow_seconds, (PASSES + unread) * self.pass_seconds) if self.pass_seconds else inf
 
     # -- faults and ends -----------------------------------------------------------------------------
 
@@ -192,7 +222,8 @@ class Team:
             try:
                 drafter.close(request)
             except Exception as error:
-                self.fault(name, request, _said(error))
+                self.fault(name, request, one_line(error))
+        self._told.pop(request.id, None)
         self._read.pop(request.id, None)
         self._said.pop(request.id, None)
 
@@ -212,23 +243,43 @@ class Team:
 
     def _wrong(self, name: str, draft: Draft, job: Job) -> str:
         """How a draft breaks its contract, or nothing."""
+        try:
+            return self._breach(name, draft, job)
+        except Exception as error:  # fields of other kinds than they should be
+            return f"a malformed draft ({one_line(error)})"
+
+    def _breach(self, name: str, draft: Draft, job: Job) -> str:
         n = len(draft.tokens)
+        if not n:
+            return ""
         most = job.length * max(job.width, self.width(name))
         if n > most:
             return f"{n} tokens where {most} were asked for"
-        if n and not (min(draft.tokens) >= 0 and max(draft.tokens) < self.vocab_size):
+        if not all(type(t) is int or isinstance(t, Integral) for t in draft.tokens):
+            return "a token that is no whole number"
+        if not (min(draft.tokens) >= 0 and max(draft.tokens) < self.vocab_size):
             return f"a token outside the vocabulary of {self.vocab_size}"
         if len(draft.parents) != n or any(not -1 <= p < i for i, p in enumerate(draft.parents)):
             return "parents that are not earlier nodes"
-        if draft.dist is not None and len(draft.probs) != n:
-            return f"{len(draft.probs)} probabilities for {n} sampled tokens"
         if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN too
             return "a probability outside [0, 1]"
-        return ""
+        return "" if draft.dist is None else self._unlawful(draft)
+
+    def _unlawful(self, draft: Draft) -> str:
+        """How a sampled draft breaks its contract."""
+        n = len(draft.tokens)
+        if len(draft.probs) != n:
+            return f"{len(draft.probs)} probabilities for {n} sampled tokens"
+        if not draft.is_chain:
+            return "sampled tokens that are no chain: siblings must be picked"
+        if len(draft.dist) != n:
+            return f"{len(draft.dist)} distributions for {n} sampled tokens"
+        wrong = next((len(q) for q in draft.dist if len(q) != self.vocab_size), None)
+        return f"a distribution over {wrong} tokens, not {self.vocab_size}" if wrong is not None else ""
 
 
 def _wrong_grades(made: Sequence[Sequence[Grade]], jobs: Sequence[GradeJob]) -> str:
-    """How grades break their contract, or nothing."""
+    """How grades break their contract, or nothing; raises for what are no grades at all."""
     wanted = [len(job.request.tokens) - job.start for job in jobs]
     if [len(grades) for grades in made] != wanted:
         return f"grades for {[len(grades) for grades in made]} tokens where {wanted} were asked for"
@@ -237,5 +288,8 @@ def _wrong_grades(made: Sequence[Sequence[Grade]], jobs: Sequence[GradeJob]) -> 
     return ""
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+def _finite(hint: float) -> float:
+    """The hint, if it is a number to compare others with."""
+    if not isfinite(hint):
+        raise ValueError(f"a hint of {hint}")
+    return hint

@@ -141,9 +141,15 @@ class Draft:
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
 
 
+NOTHING = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The accepted nodes from the root down, and the target's own token after them."""
+    """The accepted nodes from the root down, and the target's own token after them.
+
+    The token is `NOTHING` where the last of these nodes ends the text.
+    """
 
     path: tuple[int, ...]
     token: int
@@ -265,6 +271,15 @@ class Request:
         """Tokens that may still be written."""
         return self.sampling.max_new_tokens - self.position
 
+    def begin(self, tokens: Sequence[int], sampling: Sampling, seed: str) -> None:
+        """Start an answer after `tokens`; its random numbers depend on the seed and on where it starts."""
+        at = len(self.tokens)
+        self.rng.seed(f"accept {seed} {at}")
+        self.uniforms.seed(f"uniform {seed} {at}")
+        self.tokens += tokens
+        self.sampling, self.prompt_length, self.drawn = sampling, len(self.tokens), (-1, 0.0)
+        self.done, self.finish_reason, self.rounds, self.last_accepted = False, "", 0, -1
+
     def uniform(self, position: int) -> float:
         """The uniform number that decides the token at `position` of the output.
 
@@ -299,7 +314,8 @@ class Round:
 
     `drafted` and `accepted` count before the text is cut at its end, as the policy learnt them; `tokens`
     is what was committed, drafted tokens first, the target's own last (unless cut). `sources` is the number
-    of committed tokens that the drafter guessed.
+    of committed tokens that the drafter guessed. `fault` says in one line what went wrong; the text is right
+    all the same, unless there is an `error`, which ended the request: its text stays as it was before.
     """
 
     request: int
@@ -314,6 +330,7 @@ class Round:
     finish_reason: str = ""
     fault: str = ""
     logprobs: tuple[float, ...] = ()
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)

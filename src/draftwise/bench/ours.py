@@ -21,6 +21,7 @@ from ..names import check_names
 from ..roles import Drafter, Graders, Recorder, Seen, Target
 from ..state import dump, load
 from ..stops import needs
+from ..turns import unfailed
 from ..types import Decision, Feedback, Outcome, Request, Round, Sampling
 from .contender import Item, Law, Sight, Text
 from .learnt import learnt
@@ -170,7 +171,7 @@ def _run(loop: Loop, items: Sequence[Item], law: Law, eos: frozenset[int]) -> li
         for item in items
     ]
     while loop.open:
-        for round in loop.step():
+        for round in unfailed(loop.step()):
             rounds[round.request].append(round)
     seconds = perf_counter() - start
     charged = sum(r.seconds.total for mine in rounds.values() for r in mine)

@@ -47,16 +47,18 @@ class Follower:
     ) -> None:
         chains_only(method.policy, drafters)
         self.policy, self.recorder = method.policy, method.recorder
-        self.slow_seconds, self.rng = slow_seconds, Random(seed)
+        self.rng = Random(seed)
         self.open: dict[int, Request] = {}
-        self.team = Team(drafters, self.open, vocab_size=vocab_size, strikes=strikes)
+        self.team = Team(
+            drafters, self.open, vocab_size=vocab_size, strikes=strikes, slow_seconds=slow_seconds
+        )
         self.tally = Tally(self.policy.arms)
         self._requests: dict[Hashable, Request] = {}
         self._keys: dict[int, Hashable] = {}
         self._played: dict[int, Played] = {}
         self._latest: frozenset[Hashable] = frozenset()
         self._ids = count()
-        self._ended = self._usual = self._drafting = 0.0
+        self._ended = self._drafting = 0.0
 
     def step(self, rows: Sequence[Row], alive: Callable[[Hashable], bool] | None = None) -> list[list[int]]:
         """A draft for each row, empty where none is worth it. To be called once after every engine step."""
@@ -118,7 +120,7 @@ class Follower:
             spent = Spent(played.seconds, seconds, tokens, len(rows)) if seconds == seconds else None
             batch.append(self._seen(row, request, played, draft, spent))
         if seconds == seconds:
-            self._usual += 0.1 * (seconds - self._usual)
+            self.team.took(seconds)
         return batch
 
     def _seen(self, row: Row, request: Request, played: Played, draft: Draft, spent: Spent | None) -> Seen:
@@ -194,7 +196,6 @@ class Follower:
             if length > 0 and arm.drafter not in request.out:
                 job = Job(request, length, decision.stops, picked=True)
                 jobs.setdefault(arm.drafter, []).append((i, job))
-        self.team.patience = max(self.slow_seconds, 20 * self._usual)
         drafts, seconds = self.team.draft(jobs, n)
         self._drafting += sum(seconds)
         for request, decision, draft, spent in zip(requests, decisions, drafts, seconds, strict=True):

@@ -36,7 +36,7 @@ class HFTarget:
         self.reads_trees = False  # not known before there is one
         self.taps: dict[tuple[int, ...], Features] = {}
         self.guesses: dict[int, tuple[Draft, list[int]]] | None = None
-        self.began: list[int] = []  # what each row held before the latest pass
+        self.began: dict[int, int] = {}  # what each request's row held before a pass not yet committed
 
     def features(self, layers: Sequence[int]) -> Features:
         """The hidden states of committed text at these layers, kept from now on for open requests.
@@ -59,6 +59,7 @@ class HFTarget:
         Raises:
             UserError: a draft is a tree, and the model is one that cannot read it.
         """
+        self._rewind()
         rows = self.rows.front([request.id for request, _ in batch])
         held, n = self.rows.held, len(batch)
         slots = max(len(r.tokens) + r.room for r, _ in batch)
@@ -73,7 +74,7 @@ class HFTarget:
             check_trees(self.rows.model)
             self.reads_trees = True
         keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
-        self.began = held[:n]
+        self.began = {request.id: held[row] for row, (request, _) in zip(rows, batch, strict=True)}
         logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees)
         return self._scores(batch, rows, [len(t) for t in texts], logits)
 
@@ -87,22 +88,32 @@ class HFTarget:
                 moves += [(row, begin + node, begin + k) for k, node in enumerate(path) if node != k]
             if self.taps:
                 self._keep(row, request, draft, path)
-            held[row] = min(held[row], len(request.tokens) - 1)
         if moves:
             self.rows.cache.move(moves, self.rows.device)
+        for request, _, _ in batch:
+            row = self.rows.keys.index(request.id)
+            held[row] = min(held[row], len(request.tokens) - 1)
+            self.began.pop(request.id, None)
 
     def close(self, request: Request) -> None:
         """Free the request's row."""
         self.rows.close(request.id)
+        self.began.pop(request.id, None)
         self.chains.pop(request.id, None)
         for tap in self.taps.values():
             tap.close(request.id)
         if self.guesses is not None:
             self.guesses.pop(request.id, None)
 
+    def _rewind(self) -> None:
+        """Forget passes that were never committed, since something raised in between."""
+        for key, held in self.began.items():
+            self.rows.held[self.rows.keys.index(key)] = held
+        self.began.clear()
+
     def _keep(self, row: int, request: Request, draft: Draft, path: Sequence[int]) -> None:
         """Keep the features of what the latest pass read of the text, up to its last token but one."""
-        start, end = self.began[row], len(request.tokens) - 1
+        start, end = self.began[request.id], len(request.tokens) - 1
         first = self.rows.held[row] - len(draft.tokens) - start  # where the draft begins in the pass
         which = [*range(first), *(first + node for node in path)][: end - start]
         for tap in self.taps.values():

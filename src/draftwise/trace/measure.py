@@ -14,6 +14,7 @@ import numpy as np
 from ..catalogue import method
 from ..loop import Loop
 from ..roles import Drafter, GradeJob, Grader, Target
+from ..turns import unfailed
 from ..types import Request, Round, Sampling
 from .costs import MEASURED, Costs, DrafterCosts, rising
 
@@ -79,7 +80,7 @@ def _play(loop: Loop, prompt: Sequence[int], settings: Sampling, samples: Sample
     read: dict[str, int] = {}
     while loop.open:
         first, before = request.rounds == 0, len(request.tokens)
-        (round,) = loop.step()
+        (round,) = unfailed(loop.step())
         samples.add(round, first, before - read.get(round.arm.drafter, 0))
         read[round.arm.drafter] = len(request.tokens)
 

@@ -15,10 +15,11 @@ from ..catalogue import Method, method
 from ..errors import UserError
 from ..feedback import Bandit
 from ..loop import Loop
-from ..roles import GradeJob, Scores, Seen
+from ..roles import GradeJob, Scores
 from ..stops import needs
 from ..team import Team
-from ..types import Arm, Draft, Grade, Job, Request, Round, Sampling, Seconds, Spent, Verdict
+from ..turns import Turn, unfailed
+from ..types import Arm, Draft, Grade, Job, Request, Round, Sampling, Seconds, Verdict
 from .costs import Costs
 from .files import FIELDS, Header, Recording, Trace
 from .stage import UNKNOWN, Heard, Stage
@@ -159,18 +160,16 @@ class Replay(Loop):
         )
         self.add(one.prompt.tolist(), settings)
         while self.open:
-            yield from self.step()
+            yield from unfailed(self.step())
 
-    def _charge(
-        self, requests: Sequence[Request], drafts: Sequence[Draft], drafting: list[float], seconds: float
-    ) -> list[Spent]:
-        tokens = len(requests) + sum(len(d.tokens) for d in drafts)
-        return super()._charge(requests, drafts, drafting, self.costs.target(tokens))
+    def _charge(self, turns: Sequence[Turn], seconds: float) -> None:
+        tokens = len(turns) + sum(len(turn.draft.tokens) for turn in turns)
+        super()._charge(turns, self.costs.target(tokens))
 
-    def _record(self, seen: Seen, seconds: Seconds) -> Round:
+    def _record(self, turn: Turn, seconds: Seconds) -> Round:
         grading, self._graded = self.team.graded_seconds - self._graded, self.team.graded_seconds
         known = Seconds(draft=seconds.draft, verify=seconds.verify, grade=grading, learn=self.learn_seconds)
-        return super()._record(seen, known)
+        return super()._record(turn, known)
 
 
 def replay(

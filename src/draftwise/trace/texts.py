@@ -10,6 +10,7 @@ from random import Random
 from ..catalogue import method
 from ..loop import Loop
 from ..roles import Scores, Target
+from ..turns import unfailed
 from ..types import Draft, Request, Sampling, Verdict
 
 FIRST_ID = 1 << 40  # requests of a recording, far from those of any loop on the same target
@@ -55,7 +56,7 @@ def write(target: Target, prompt: Sequence[int], sampling: Sampling, *, beyond: 
     request = loop.add(prompt, replace(sampling, eos=frozenset()))
     budget, written, end = request.sampling.max_new_tokens, list[int](), 0
     while loop.open and not (end and len(written) >= end + beyond):
-        (round,) = loop.step()
+        (round,) = unfailed(loop.step())
         written += round.tokens
         if not end and written[-1] in sampling.eos:
             end = len(written)

@@ -164,6 +164,7 @@ def _decoded(
     run: Training, group: Sequence[tuple[list[int], float, int]], target: Any, tokenizer: Any
 ) -> Any:
     from ..decoder import Decoder
+    from ..turns import unfailed
     from ..types import Sampling
 
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
@@ -176,7 +177,7 @@ def _decoded(
                 max_new_tokens=run.max_new_tokens, temperature=temperature, eos=decoder.eos, seed=seed
             )
             open_[decoder.loop.add(ids, sampling).id] = place
-        for round in decoder.loop.step():
+        for round in unfailed(decoder.loop.step()):
             out.setdefault(open_[round.request], []).extend(round.tokens)
             if round.done:
                 del open_[round.request]
