@@ -409,7 +409,7 @@ def test_what_cannot_be_copied_says_what_to_do(decoder: Decoder) -> None:
     with pytest.raises(UserError, match=r"Counting cannot be copied .* give a function that makes one"):
         decoder.generate("Ein Hund", n=2, temperature=1.0, processors=(locked,), max_new_tokens=4)
     assert decoder.generate("Ein Hund", processors=(locked,), max_new_tokens=4).token_ids
-    with pytest.raises(UserError, match="7 is no logits processor"):
+    with pytest.raises(UserError, match="give a list of logits processors"):
         decoder.generate("Ein Hund", processors=(7,), max_new_tokens=4)
     held: Any = Counting()
     held.model = torch.nn.Linear(2, 2)

@@ -26,10 +26,6 @@ def _makes(processor: Any) -> bool:
     """Whether this is no processor but makes one: a class, or a function that needs no arguments."""
     if inspect.isclass(processor):
         return True
-    if not callable(processor):
-        raise UserError(
-            f"processors: {processor!r} is no logits processor: give one, or a function that makes one"
-        )
     try:
         inspect.signature(processor).bind()
     except (TypeError, ValueError):
