@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from draftwise.cli import app
+from draftwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

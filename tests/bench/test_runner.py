@@ -305,6 +305,7 @@ def test_a_folder_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot write to .*file"):
         Journal(tmp_path / "file", {}, load=0.0)
+    (tmp_path / "file").unlink()
     (tmp_path / "results.json").touch()
     with pytest.raises(UserError, match=r"has results without run\.json"):
         Journal(tmp_path, {}, load=0.0)

@@ -244,3 +244,17 @@ def test_tune_says_what_it_cannot_tune(run: Run) -> None:
     status, _, err = run("tune", "--policy", "ucb1", *SMALL)
     assert status == 2
     assert "nothing to tune in 'ucb1': give --grid option=A,B" in err
+
+
+def test_a_folder_of_something_else_is_left_alone(
+    run: Run, tmp_path: Path, models: list[tuple[str, list[str]]]
+) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    status, _, err = run("bench", *SMALL, "--out", str(tmp_path))
+    assert status == 2 and "holds letter.txt, and no run: name a new or empty folder" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert not models, "before anything is loaded"
+    (empty := tmp_path / "empty").mkdir()
+    assert run("bench", *SMALL, "--policies", "none", "--out", str(empty))[0] == 0
+    (empty / "notes.txt").write_text("kept beside a run")
+    assert run("bench", *SMALL, "--policies", "none", "--out", str(empty))[0] == 0

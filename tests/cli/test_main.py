@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +47,12 @@ def test_version(run: Run) -> None:
         (["generate", "a", "--target", "nowhere"], "'nowhere'"),
         (["generate", "a", "--drafters", "ngram,,suffix"], "'ngram,,suffix'"),
         (["generate", "a", "--policy", "guess"], "'guess'"),
+        (["generate", "a", "--policy", ""], "--policy is empty"),
+        (["generate", "a", "--drafters", " "], "--drafters is empty"),
+        (["bench", "--policies", "", "--out", "x"], "no policy is named"),
+        (["bench", "--policies", "autoo", "--out", "x"], "did you mean auto?"),
+        (["bench", "--drafters", "", "--out", "x"], "--drafters is empty"),
+        (["trace", "--drafters", "", "--out", "x"], "--drafters is empty"),
         (["generate", "a", "--temperature", "nan"], "temperature"),
         (["generate", "a", "--max-new-tokens", "-3"], "-3"),
         (["generate", "a", "--stop", ""], "stop string"),
@@ -60,6 +69,49 @@ def test_bad_input_is_one_line_and_status_2(
     assert err.count("\n") == 1
     assert named in err
     assert ":" in err[7:] or ";" in err, "the line must say what to do"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["generate", "caf\udce9"], ["generate", "a", "--stop", "\udce9"], ["models", "\udce9" * 500]],
+)
+def test_an_argument_that_is_not_utf_8_is_told(models: Models, run: Run, arguments: list[str]) -> None:
+    """A shell hands its bytes on, which Python shows as lone surrogates."""
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: an argument is not UTF-8 text: '") and err.count("\n") == 1
+    assert len(err) < 400 and err.isascii()
+
+
+@pytest.mark.parametrize("handler", ["strict", "surrogateescape"])
+@pytest.mark.parametrize("arguments", [["generate", "-"], ["chat"]])
+def test_standard_input_that_is_not_utf_8_is_told(
+    models: Models, run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], handler: str
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8", errors=handler)
+    monkeypatch.setattr(sys, "stdin", stream)
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: standard input is not UTF-8 text") and err.count("\n") == 1
+
+
+def test_ctrl_c_while_the_command_line_itself_is_read(tmp_path: Path) -> None:
+    """Its imports take a third of a second; whoever interrupts them meets no traceback."""
+    package = tmp_path / "typer"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise KeyboardInterrupt")
+    code = "import sys; from draftwise.cli import main; sys.exit(main(['models']))"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_more_samples_than_can_be_held_are_refused(models: Models, run: Run) -> None:
+    status, _, err = run("generate", "a", "-n", "1000000")
+    assert status == 2 and "--samples 1000000: ask for 1 to 1024" in err
+    assert not models.asked, "before anything is loaded"
 
 
 def test_python_errors_are_not_hidden(models: Models, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,23 @@ class Unit:
         return [f"{self.method} @{self.batch} #{prompt}" for prompt in self.prompts]
 
 
+def usable(folder: Path) -> None:
+    """See that a folder is new, empty, or a run's.
+
+    Raises:
+        UserError: it holds something else, or is a file.
+    """
+    own = (".lock", "state", *FILES, "results.json")  # of which a run that was killed may have left some
+    try:
+        if (folder / "run.json").exists() or not folder.exists():
+            return
+        others = [path.name for path in folder.iterdir() if path.name not in own]
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; name another folder") from error
+    if others:
+        raise UserError(f"{folder} holds {others[0]}, and no run: name a new or empty folder")
+
+
 class Journal:
     """Appends to one run's folder, and reads what is there already.
 
@@ -45,6 +62,7 @@ class Journal:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, load: float | None = None) -> None:
         self.folder, self.settings = folder, dict(settings)
+        usable(folder)
         try:
             (folder / "state").mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / ".lock")

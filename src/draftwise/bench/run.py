@@ -17,7 +17,7 @@ from ..quiet import judge
 from ..types import Sampling
 from . import machine
 from .contender import Contender, Item, Law
-from .journal import Journal, write_json
+from .journal import Journal, usable, write_json
 from .ours import Models, Policy
 from .peers import Absent, Peers
 from .results import BASELINE, identical, summarize
@@ -103,6 +103,7 @@ def bench(
     Raises:
         UserError: bad settings, names or files, or a folder that belongs to another run.
     """
+    usable(out)
     load_average = machine.load_average()
     prompts = choose(
         load(settings.workload, seed=settings.seed),

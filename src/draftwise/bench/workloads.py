@@ -81,10 +81,13 @@ def choose(
     """The prompts of one split, the first `per_category` of each category, `limit` in all (0 = no bound).
 
     Raises:
-        UserError: an unknown split, or nothing is left.
+        UserError: an unknown split, a bound below 0, or nothing is left.
     """
     if split not in SPLITS:
         raise UserError(f"--split {split}: choose from {', '.join(SPLITS)}")
+    for name, bound in (("--limit", limit), ("--per-category", per_category)):
+        if bound < 0:
+            raise UserError(f"{name} {bound}: give a whole number, or 0 for no limit")
     seen: Counter[str] = Counter()
     chosen = []
     for prompt in prompts:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing, suppress
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, ModelOptions, SamplingOptions, with_options
+from .options import AsJson, ModelOptions, SamplingOptions, standard_input, with_options
 
 if TYPE_CHECKING:
     from draftwise.chat import Chat
@@ -51,7 +52,7 @@ def _read(person: bool) -> str | None:
         with suppress(ImportError):  # not built on every system
             import_module("readline")  # gives input() a history and line editing
     try:
-        return input("> " if person else "").strip()
+        return standard_input(partial(input, "> " if person else "")).strip()
     except EOFError:
         if person:
             print()

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from draftwise.decoder import Decoder
 
 
+MOST_SAMPLES = 1024
+
+
 @with_options
 def generate(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
@@ -32,8 +35,11 @@ def generate(
 ) -> None:
     """Write the target's text after a prompt, coloured by the drafter that guessed it."""
     text = read_prompt(prompt)
-    if samples < 1:
-        raise UserError(f"--samples {samples}: ask for at least 1")
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise UserError(
+            f"--samples {samples}: ask for 1 to {MOST_SAMPLES}, drawn as one batch; for more, run again "
+            "with another --seed"
+        )
     decoder = models.load(seed=sampling.seed)
     why = reasons_of(decoder) if explain else None
     settings = {**sampling.settings(), "chat": not raw}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from draftwise.decoder import Decoder
 
 MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
+MOST_SHOWN = 40  # letters of an argument in an error
 SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
 
 AsJson = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
@@ -188,16 +189,39 @@ def _default(option: Field[Any]) -> Any:
     return option.default if option.default_factory is MISSING else option.default_factory()
 
 
+def utf8(text: str, what: str) -> str:
+    """The text, if it is one: bytes that are not UTF-8 come as lone surrogates, which no one can write again.
+
+    Raises:
+        UserError: it is not UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = ascii(text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}...")
+        raise UserError(f"{what} is not UTF-8 text: {shown}; convert it first") from None
+    return text
+
+
+def standard_input(read: Callable[[], str]) -> str:
+    """What `read` takes from standard input.
+
+    Raises:
+        UserError: it is not UTF-8.
+    """
+    try:
+        return utf8(read(), "standard input")
+    except UnicodeDecodeError as error:
+        raise UserError("standard input is not UTF-8 text: convert it first") from error
+
+
 def read_prompt(prompt: str) -> str:
     """The prompt itself, or standard input for `-`.
 
     Raises:
         UserError: there is no text in it.
     """
-    try:
-        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
-    except UnicodeDecodeError as error:
-        raise UserError("standard input is not UTF-8 text: convert it first") from error
+    text = standard_input(sys.stdin.read).removesuffix("\n") if prompt == "-" else prompt
     if not text.strip():
         raise UserError("the prompt is empty: write some text, or - for standard input")
     return text

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +28,15 @@ DRIFTS = ("none", "phases", "texts", "runs")
 REWARDS = ("accepted", "blended", "rate")
 BEST, WORST = 0.8, 0.4  # chances of drafters that are not named
 SECONDS_UNSEEN = 2.0
+LONGEST = 1000  # tokens of a draft
+SEEDS = 100_000
+LIMITS = {
+    "drafters": (1, 1000),
+    "every": (1, 10_000_000),
+    "tokens": (1, 10_000_000),
+    "texts": (1, 1_000_000),
+    "delay": (0, 1_000_000),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +67,18 @@ class WorldOptions:
         str, Option(help="accepted, blended (TapOut's) or rate (tokens per second), for all bandits.")
     ] = "accepted"
 
+    def __post_init__(self) -> None:
+        for name, (least, most) in LIMITS.items():
+            if not least <= (value := getattr(self, name)) <= most:
+                raise UserError(f"--{name} {value}: give {least} to {most:,}")
+
     def phases(self) -> list[list[float]]:
         """The chances of the drafters in each phase; with drift, one phase for each drafter to be best."""
         if self.chances:
-            found = [numbers("--chances", phase) for phase in self.chances.split("/")]
+            found = [numbers("--chances", phase, high=1.0) for phase in self.chances.split("/")]
             if len({len(phase) for phase in found}) > 1:
                 raise UserError(f"--chances {self.chances}: give every phase as many drafters")
             return found
-        if self.drafters < 1:
-            raise UserError(f"--drafters {self.drafters}: give at least 1")
         step = (BEST - WORST) / max(self.drafters - 1, 1)
         first = [BEST - step * i for i in range(self.drafters)]
         turns = self.drafters if self.drift in ("phases", "texts") else 2 if self.drift == "runs" else 1
@@ -82,8 +95,6 @@ class WorldOptions:
             raise UserError(
                 f"--drift {self.drift} with {len(phases)} phases: separate phases by / for a drift"
             )
-        if self.every < 1:
-            raise UserError(f"--every {self.every}: give at least 1 token")
         if self.drift == "none":
             return Stationary(phases[0])
         if self.drift == "runs":
@@ -99,9 +110,10 @@ class WorldOptions:
         count, costs = len(self.phases()[0]), numbers("--costs", self.costs)
         if len(costs) not in (1, count):
             raise UserError(f"--costs {self.costs}: give one number, or one for each of {count} drafters")
-        lengths = [int(n) for n in numbers("--lengths", self.lengths)]
-        if lengths != numbers("--lengths", self.lengths) or min(lengths) < 0:
-            raise UserError(f"--lengths {self.lengths}: write whole numbers of at least 0")
+        asked = numbers("--lengths", self.lengths, high=LONGEST)
+        lengths = [int(n) for n in asked]
+        if lengths != asked:
+            raise UserError(f"--lengths {self.lengths}: write whole numbers")
         costs = costs * count if len(costs) == 1 else costs
         drafting = [SimArm(d, n, costs[d]) for d in range(count) for n in lengths if n]
         return tuple([SimArm(0, 0)] if 0 in lengths else []) + tuple(drafting)
@@ -114,8 +126,6 @@ class WorldOptions:
 
         if self.reward not in REWARDS:
             raise UserError(f"--reward {self.reward}: choose from {', '.join(REWARDS)}")
-        if min(self.tokens, self.texts) < 1 or self.delay < 0:
-            raise UserError("--tokens and --texts are at least 1, --delay at least 0")
         arms = self.arms()
         worth = {"accepted": None, "blended": by_reward(arms, blended), "rate": by_rate(arms)}[self.reward]
         return World(
@@ -141,6 +151,8 @@ def simulate(
     """
     from draftwise.simulate.study import study
 
+    if not 1 <= seeds <= SEEDS:
+        raise UserError(f"--seeds {seeds}: give 1 to {SEEDS:,}")
     simulated = world.world()
     players = [player(name, simulated.arms) for name in names(policies)]
     with progress() as tell:
@@ -169,12 +181,20 @@ def names(policies: str) -> list[str]:
     return found
 
 
-def numbers(option: str, text: str) -> list[float]:
-    """Numbers with commas between."""
+def numbers(option: str, text: str, *, low: float = 0.0, high: float = inf) -> list[float]:
+    """Numbers with commas between.
+
+    Raises:
+        UserError: one is no number, or lies outside `low` to `high`.
+    """
     try:
-        return [float(part) for part in text.split(",")]
+        found = [float(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{option} {text}: write numbers with commas, such as 0.8,0.6") from None
+    if not all(isfinite(x) and low <= x <= high for x in found):
+        limits = f"from {low:g} to {high:g}" if isfinite(high) else f"of at least {low:g}"
+        raise UserError(f"{option} {text}: give finite numbers {limits}")
+    return found
 
 
 def player(name: str, arms: Sequence[SimArm]) -> Player:

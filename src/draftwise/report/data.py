@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ..errors import UserError
 from .rounds import Rounds, read_rounds
@@ -154,6 +156,31 @@ def read(folder: Path, beside: Sequence[Path] = ()) -> Results:
     Raises:
         UserError: there is no `results.json` and no `simulation.json`, or a file cannot be read.
     """
+    with readable(folder):
+        return _read(folder, beside)
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Say in one line that what a folder holds is not what was written there.
+
+    Raises:
+        UserError: a file has another shape, or text where a number should be.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename or folder}: {error.strerror}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(
+            f"the results in {folder} are damaged ({said}): run the command that wrote them again"
+        ) from error
+
+
+def _read(folder: Path, beside: Sequence[Path]) -> Results:
     results, simulation = _json(folder / "results.json"), _json(folder / "simulation.json")
     if not results and not simulation:
         raise UserError(
@@ -162,8 +189,8 @@ def read(folder: Path, beside: Sequence[Path] = ()) -> Results:
     rows, oracle = _rows(results), _json(folder / "oracle.json")
     batch = min((row.batch for row in rows), default=1)
     return Results(
-        machine=results.get("machine") or simulation.get("machine", {}),
-        settings=results.get("settings") or simulation.get("settings", {}),
+        machine=dict(results.get("machine") or simulation.get("machine", {})),
+        settings=dict(results.get("settings") or simulation.get("settings", {})),
         rows=rows,
         absent=tuple((a.get("method", "?"), a.get("reason", "")) for a in results.get("absent", ())),
         clean=results.get("clean"),
@@ -210,33 +237,58 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
+                found = json.loads(line)
+            except ValueError as error:
                 if line.endswith("\n"):
-                    raise UserError(f"{path}, line {number}: not JSON ({error.msg}); remove it") from None
+                    raise UserError(f"{path}, line {number}: not JSON ({error}); remove it") from None
+                return
+            if not isinstance(found, dict):
+                raise UserError(f"{path}, line {number}: no record; remove it")
+            yield found
 
 
 def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); run the command that wrote it again") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: no results; run the command that wrote it again")
     return found
 
 
 def _known(kind: Any, record: Mapping[str, Any]) -> Any:
     """A record as its class; what the class does not know is left out, and null counts as not there."""
     given = {f.name: record[f.name] for f in fields(kind) if record.get(f.name) is not None}
+    for name, hint in _hints(kind).items():
+        if name in given:
+            _fitting(name, given[name], hint)
     if "prompt" in given:
         given["prompt"] = str(given["prompt"])
     if "pieces" in given:
         given["pieces"] = tuple((str(text), str(source)) for text, source in given["pieces"])
     if "interval" in given:
-        low, high = given["interval"]
+        low, high = (x if x is None else _fitting("interval", x, float) for x in given["interval"])
         given["interval"] = (nan if low is None else low, nan if high is None else high)
     return kind(**given)
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fitting(name: str, value: Any, hint: Any) -> Any:
+    """The value, if it is a number where a number should be, a text where a text, and numbers by name."""
+    kinds: Any = {int: (int, float), float: (int, float), str: (str, int)}.get(hint)
+    if kinds is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+        raise ValueError(f"{name} is {value!r}")
+    if hint in (Mapping[str, int], Mapping[str, float]):
+        for inner, number in dict(value).items():
+            _fitting(f"{name} {inner}", number, float)
+    return value
 
 
 def _oracle(found: Mapping[str, Any]) -> dict[str, tuple[tuple[int, str, int], ...]]:

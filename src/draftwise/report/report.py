@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from .data import read
+from . import tables
+from .data import read, readable
 from .html import page
 from .markdown import markdown
 from .story import tell
+
+NOBODY: Mapping[str, Any] = {"policies": (), "arms": ()}
 
 
 def write_report(folder: Path, *, beside: Sequence[Path] = ()) -> None:
@@ -20,6 +24,10 @@ def write_report(folder: Path, *, beside: Sequence[Path] = ()) -> None:
         UserError: the folder has no results, or a file in it is damaged.
     """
     results = read(folder, beside)
+    with readable(folder):  # simulations and optima are read where they are shown
+        tables.policies(results.simulation or NOBODY)
+        tables.simulated_arms(results.simulation or NOBODY)
+        tables.optimum(results.optimum)
     story = tell(results, folder / "pictures")
     (folder / "report.md").write_text(markdown(results, story), encoding="utf-8")
     (folder / "report.html").write_text(page(results, story), encoding="utf-8")

@@ -158,8 +158,10 @@ def _identical(row: Row) -> Cell:
     return Cell(NOTHING) if row.identical < 0 else Cell(f"{row.identical} of {row.prompts}", row.identical)
 
 
-def _spread(mean: float, error: float) -> Cell:
-    return Cell(f"{mean:,.1f} ± {error:,.1f}" if error == error else f"{mean:,.1f}", mean)
+def _spread(mean: float, error: float | None) -> Cell:
+    """A mean over seeds and its standard error, which one seed has not."""
+    known = error is not None and error == error
+    return Cell(f"{mean:,.1f} ± {error:,.1f}" if known else f"{mean:,.1f}", mean)
 
 
 def best(results: Results, *kinds: str) -> Row | None:

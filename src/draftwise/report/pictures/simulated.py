@@ -20,7 +20,7 @@ def curves(results: Results) -> Figure:
     figure, axes = panels(2, height=2.8)
     for ax, key in zip(axes, ("rounds", "seconds"), strict=True):
         for i, policy in enumerate(found):
-            mean, error = np.array(policy[f"{key}_regret"]), np.array(policy[f"{key}_regret_error"])
+            mean, error = (np.array(policy[f"{key}_regret{which}"], float) for which in ("", "_error"))
             ax.plot(marks, mean, label=policy["policy"], **look(i))
             ax.fill_between(marks, mean - error, mean + error, color=colour(i), alpha=0.15, linewidth=0)
         ax.axhline(0.0, color=INK, linewidth=0.8)
