@@ -37,6 +37,7 @@ LAYERS = [
         "quiet",
         "hub",
         "lock",
+        "guarded",
         "processors",
     },
     {"turns", "rows", "sampling", "datastore", "models", "cursors", "feedback"},
@@ -145,7 +146,7 @@ def test_imports_point_one_way() -> None:
 
 def test_the_loop_knows_only_the_nouns_the_roles_the_team_and_the_acceptance_walk() -> None:
     own = {n for kind, n in imports(ROOT / "loop.py", "loop") if kind == "own"}
-    assert own == {"types", "roles", "accept", "team", "turns", "lock", "errors"}
+    assert own == {"types", "roles", "accept", "team", "turns", "lock", "guarded", "errors"}
 
 
 def test_every_module_has_a_layer() -> None:

@@ -11,22 +11,19 @@ for all its requests, and the target is called once for everyone. Plain decoding
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from random import Random
 from time import perf_counter
-from warnings import warn
 
 from .accept import accept
-from .errors import DraftwiseWarning, UserError, one_line
+from .errors import UserError
+from .guarded import UNDECIDED, Guarded
 from .lock import OneAtATime
-from .roles import Drafter, Policy, Reader, Recorder, Target
+from .roles import Drafter, Policy, Recorder, Target
 from .team import Team
-from .turns import ERROR, UNDECIDED, Turn
+from .turns import ERROR, Turn
 from .types import Feedback, Job, Request, Round, Sampling, Seconds, Spent
-
-POLICY = "policy"  # whose faults these are, beside the drafters
 
 
 class Loop:
@@ -60,6 +57,7 @@ class Loop:
         self.team = Team(
             drafters, self.open, vocab_size=target.vocab_size, strikes=strikes, slow_seconds=slow_seconds
         )
+        self.guarded = Guarded(policy, recorder, self.team.faults)
         self.lock = OneAtATime()
         self._ids = count()
         self._leaving: list[Request] | None = None  # those closed within a step, while there is one
@@ -166,11 +164,8 @@ class Loop:
         for turn in turns:
             hints = self.team.hints(turn.request) if self.policy.reads_hints else {}
             turn.request.waits = self.team.waiting(turn.request)
-            try:
-                decision = self.policy.choose(turn.context(hints, len(turns)), self.rng)
-                turn.arm, turn.decision = self.policy.arms[decision.arm], decision
-            except Exception as error:
-                turn.trouble = self._blame(error)
+            context = turn.context(hints, len(turns))
+            turn.decision, turn.arm, turn.trouble = self.guarded.choose(context, self.rng)
 
     def _draft(self, turns: Sequence[Turn]) -> None:
         """One call per drafter for all its requests."""
@@ -228,20 +223,15 @@ class Loop:
         decided = [turn for turn in turns if turn.decision is not UNDECIDED]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]
         seen = [turn.seen for turn in decided if turn.seen is not None]
-        try:
-            return [*lost, *(self.recorder.add(seen, self.team) if seen else ())]
-        except Exception as error:
+        feedback, trouble = self.guarded.grade(seen, self.team)
+        if trouble:
             for turn in decided:
-                turn.trouble = turn.trouble or self._blame(error)
-            return lost
+                turn.trouble = turn.trouble or trouble
+        return [*lost, *feedback]
 
     def _learn(self, turns: Sequence[Turn], feedback: Sequence[Feedback]) -> None:
         """Tell the policy what came of its decisions, and the drafters what was committed."""
-        for known in feedback:
-            try:
-                self.policy.learn(known)
-            except Exception as error:
-                turns[0].trouble = turns[0].trouble or self._blame(error)
+        turns[0].trouble = turns[0].trouble or self.guarded.learn(feedback)
         for turn in turns:
             if turn.error is None:
                 turn.request.last_accepted = len(turn.verdict.path)
@@ -251,11 +241,6 @@ class Loop:
     def _record(self, turn: Turn, seconds: Seconds) -> Round:
         turn.trouble = turn.trouble or self.team.trouble(turn.request)
         return turn.record(seconds)
-
-    def _blame(self, error: Exception) -> str:
-        """Count a fault of the policy or its recorder, and say what it was."""
-        self.team.faults[POLICY] = self.team.faults.get(POLICY, 0) + 1
-        return f"{POLICY}: {one_line(error)}"
 
     # -- beginnings and ends -------------------------------------------------------------------------
 
@@ -280,29 +265,16 @@ class Loop:
         request.begin(tokens, fitting, seed)
         request.out |= self.team.broken
         self.team.observe(request)
-        if isinstance(self.policy, Reader):
-            with self._blamed():
-                self.policy.open(request.id, request.tokens)
+        self.guarded.open(request)
         self.open[request.id] = request
 
     def _end(self, request: Request) -> None:
         del self.open[request.id]
-        with self._blamed():
-            for feedback in self.recorder.close(request):
-                self.policy.learn(feedback)
-            self.policy.close(request.id)
+        self.guarded.close(request)
         if request.keep and request.finish_reason != ERROR:
             self.parked[request.id] = request
         else:
             self._forget(request)
-
-    @contextmanager
-    def _blamed(self) -> Iterator[None]:
-        """Warn of a fault of the policy that no round is left to tell of; the text goes on."""
-        try:
-            yield
-        except Exception as error:
-            warn(self._blame(error), DraftwiseWarning, stacklevel=5)
 
     def _forget(self, request: Request) -> None:
         self.target.close(request)

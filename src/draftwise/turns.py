@@ -8,6 +8,7 @@ from math import nan
 
 from .accept import block
 from .errors import one_line
+from .guarded import PLAIN, UNDECIDED
 from .roles import Scores, Seen
 from .types import (
     NOTHING,
@@ -25,8 +26,6 @@ from .types import (
 )
 
 EMPTY = Draft()
-PLAIN = Arm("none", 0)
-UNDECIDED = Decision(-1)
 REJECTED = Verdict((), NOTHING)
 ERROR = "error"  # the finish reason of a request that failed
 

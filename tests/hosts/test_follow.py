@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_two_hundred_requests_that_come_move_wait_and_are_dropped_leave_nothing_
                 engine.put_off(job)
     follow.step([])
     assert not follow.open and not reader.told and not reader._texts and not follow._keys
-    assert not follow._requests and not follow._played and not follow.team._read
+    assert not follow._requests and not follow._played and not follow.team._told
     for job in engine.done:
         assert job.tokens == wanted[job.key][: len(job.tokens)]
     assert follow.totals()["drafters"]["broken"]["num_faults"] == 9
@@ -281,3 +282,40 @@ def test_requests_are_told_apart_by_their_texts() -> None:
     assert len(set(keys.values())) == 30
     names.keys([], *arrays([]))
     assert not names._texts
+
+
+@pytest.mark.parametrize("when", ["choose", "learn", "close"])
+def test_a_policy_that_raises_costs_the_engine_drafts_and_no_text(when: str) -> None:
+    calls = [0]
+
+    class Odd:
+        """Every third time it fails."""
+
+        def __init__(self, policy: Any) -> None:
+            self.policy, self.arms, self.reads_hints = policy, policy.arms, False
+
+        def __getattr__(self, name: str) -> Any:
+            if name == when:
+                calls[0] += 1
+                if calls[0] % 3 == 0:
+                    raise ZeroDivisionError("division by zero")
+            return getattr(self.policy, name)
+
+    made = method("ucb1", list(team()))
+    object.__setattr__(made, "policy", Odd(made.policy))
+    follow = Follower(team(), made, vocab_size=V)
+    engine, plain = Engine(text_law, seats=3), Engine(text_law, seats=3)
+    for k in range(9):
+        for each in (engine, plain):
+            each.add(f"{k}", [k % V, 1, 2], 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what goes wrong at an end is a warning
+        while engine.waiting or engine.running:
+            engine.step(asked(follow, engine))
+        follow.close()
+    while plain.waiting or plain.running:
+        plain.step(lambda jobs, sampled: [[] for _ in jobs])
+    assert {j.key: j.tokens for j in engine.done} == {j.key: j.tokens for j in plain.done}
+    totals = follow.totals()
+    assert totals["drafters"]["policy"]["num_faults"] == calls[0] // 3 > 0
+    assert sum(d["num_accepted_tokens"] for d in totals["drafters"].values()) > 0 and not follow.open

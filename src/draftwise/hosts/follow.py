@@ -16,7 +16,8 @@ from time import perf_counter
 from typing import Any
 
 from ..catalogue import Method
-from ..roles import Drafter, Reader, Seen
+from ..guarded import UNDECIDED, Guarded
+from ..roles import Drafter, Seen
 from ..team import Team
 from ..types import Context, Draft, Feedback, Job, Outcome, Request, Sampling, Spent
 from .row import Played, Row, Written, chains_only, verified
@@ -52,6 +53,7 @@ class Follower:
         self.team = Team(
             drafters, self.open, vocab_size=vocab_size, strikes=strikes, slow_seconds=slow_seconds
         )
+        self.guarded = Guarded(method.policy, method.recorder, self.team.faults)
         self.tally = Tally(self.policy.arms)
         self._requests: dict[Hashable, Request] = {}
         self._keys: dict[int, Hashable] = {}
@@ -124,7 +126,7 @@ class Follower:
         return batch
 
     def _seen(self, row: Row, request: Request, played: Played, draft: Draft, spent: Spent | None) -> Seen:
-        arm = self.policy.arms[played.decision.arm]
+        arm = played.arm
         accepted, drafted = min(len(row.new) - 1, len(draft.tokens)), len(draft.tokens)
         most = request.room - 1
         cut = drafted < len(played.draft.tokens)  # the engine had no room for all of it
@@ -156,8 +158,9 @@ class Follower:
     def _learn(self, batch: Sequence[Seen]) -> None:
         if not batch:
             return
-        for known in self.recorder.add(batch, self.team):
-            self.policy.learn(known)
+        decided = [seen for seen in batch if seen.decision is not UNDECIDED]
+        feedback, _ = self.guarded.grade(decided, self.team)  # what went wrong stands in the totals
+        self.guarded.learn(feedback)
         for seen in batch:
             seen.request.last_accepted = seen.outcome.accepted
             seen.request.rounds += 1
@@ -176,8 +179,7 @@ class Follower:
             self._requests[row.key] = self.open[at] = request
             self._keys[at] = row.key
             self._show(request)
-            if isinstance(self.policy, Reader):
-                self.policy.open(at, request.tokens)
+            self.guarded.open(request)
             request.done = bool(row.ends) and request.tokens[-1] in row.ends
         room = max(1, request.position + row.room)
         if request.sampling.max_new_tokens != room:
@@ -187,19 +189,18 @@ class Follower:
 
     def _draft(self, requests: Sequence[Request]) -> dict[Hashable, list[int]]:
         """Choose for every request and draft for all of them, one call per drafter."""
-        policy, n = self.policy, len(requests)
-        decisions = [policy.choose(self._context(r, n), self.rng) for r in requests]
+        n = len(requests)
+        chosen = [self.guarded.choose(self._context(r, n), self.rng) for r in requests]
         jobs: dict[str, list[tuple[int, Job]]] = {}
-        for i, (request, decision) in enumerate(zip(requests, decisions, strict=True)):
-            arm = policy.arms[decision.arm]
+        for i, (request, (decision, arm, _)) in enumerate(zip(requests, chosen, strict=True)):
             length = min(arm.length, request.room - 1)
             if length > 0 and arm.drafter not in request.out:
                 job = Job(request, length, decision.stops, picked=True)
                 jobs.setdefault(arm.drafter, []).append((i, job))
         drafts, seconds = self.team.draft(jobs, n)
         self._drafting += sum(seconds)
-        for request, decision, draft, spent in zip(requests, decisions, drafts, seconds, strict=True):
-            self._played[request.id] = Played(decision, draft, spent)
+        for request, (decision, arm, _), draft, spent in zip(requests, chosen, drafts, seconds, strict=True):
+            self._played[request.id] = Played(decision, arm, draft, spent)
         return {self._keys[r.id]: list(draft.tokens) for r, draft in zip(requests, drafts, strict=True)}
 
     def _context(self, request: Request, batch_size: int) -> Context:
@@ -238,13 +239,11 @@ class Follower:
         self._end(request)
 
     def _abort(self, request: Request, played: Played | None) -> None:
-        if played is not None:
-            self.policy.learn(Feedback(request.id, played.decision))
+        if played is not None and played.decision is not UNDECIDED:
+            self.guarded.learn([Feedback(request.id, played.decision)])
 
     def _end(self, request: Request) -> None:
         del self.open[request.id]
         del self._requests[self._keys.pop(request.id)]
-        for feedback in self.recorder.close(request):
-            self.policy.learn(feedback)
-        self.policy.close(request.id)
+        self.guarded.close(request)
         self.team.close(request)

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UserError
 from ..roles import Policy
 from ..team import EMPTY
-from ..types import Decision, Draft
+from ..types import Arm, Decision, Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Played:
     """A decision whose draft, made in so many `seconds`, the engine verifies in its next step."""
 
     decision: Decision
+    arm: Arm
     draft: Draft
     seconds: float
 

@@ -31,7 +31,8 @@ class Tally:
         """Count one round, which wrote so many tokens."""
         self.rounds += 1
         self.tokens += written
-        self.pulls[outcome.arm] = self.pulls.get(outcome.arm, 0) + 1
+        if outcome.arm >= 0:  # else the policy raised
+            self.pulls[outcome.arm] = self.pulls.get(outcome.arm, 0) + 1
         if outcome.drafted:
             name = self.arms[outcome.arm].drafter
             self.drafts[name] = self.drafts.get(name, 0) + 1
