@@ -20,7 +20,7 @@ from draftwise import Decoder
 from draftwise.data import load_prompts, spec_bench
 from draftwise.errors import UserError
 from draftwise.models import list_zoo, load_model, load_tokenizer
-from draftwise.text import prompt_ids
+from draftwise.prompts import prompt_ids
 from draftwise.train.measure import acceptance
 
 

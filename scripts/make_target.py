@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from draftwise.errors import UserError
 from draftwise.models import load_tokenizer, quiet
-from draftwise.text import prompt_ids
+from draftwise.prompts import prompt_ids
 from draftwise.train.curves import curves
 from draftwise.train.folder import Folder
 from draftwise.train.settings import Training

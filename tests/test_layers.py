@@ -40,7 +40,7 @@ LAYERS = [
         "guarded",
         "processors",
     },
-    {"turns", "rows", "sampling", "datastore", "models", "cursors", "feedback"},
+    {"turns", "prompts", "rows", "sampling", "datastore", "models", "cursors", "feedback"},
     {"simulate", "heads", "features"},
     {"drafters", "targets", "loop"},
     {"policies", "arms", "tracks"},

@@ -14,7 +14,7 @@ TEXT = [
     "def f(x):\n    return 'größer' + x  # 2 + 2 = 4\n\n",
     "数据结构 is not Zürich; naïve café 🙂 — and so on.",
 ] * 4
-SPECIAL = ["<unk>", "<s>", "</s>", "<|user|>"]
+SPECIAL = ["<unk>", "<s>", "</s>", "<|user|>", "<|im_start|>", "<|im_end|>"]
 
 
 def _wrapped(tokenizer: Tokenizer) -> Any:

@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from .decoder import Output
 from .errors import UserError
-from .text import Piece, Stops
+from .prompts import rendered
+from .text import Piece, Stops, decode
 from .types import Request
 
 if TYPE_CHECKING:
     from .decoder import Decoder
 
-ANSWER = "\x02answer\x03"  # stands for an answer while the template writes what follows it
-
 
 class Chat:
     """A conversation with a decoder. `messages` is what was said, `last` the newest answer.
 
-    Turns are joined by the tokens that were really written, so nothing is read again; where a template
-    rewrites earlier turns, the conversation is read anew.
+    Turns are joined by the tokens that were really written, so nothing is read again. Where the template
+    writes an earlier turn otherwise than it was said, such as without its reasoning, all of it is read anew.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -28,6 +27,7 @@ class Chat:
         self.messages: list[dict[str, str]] = []
         self.last = Output()
         self._request: Request | None = None
+        self._said = ""  # what the request's prompt was made of
 
     def send(self, text: str, *, stop: Stops = (), **sampling: Any) -> Generator[Piece, None, None]:
         """Say something and get the answer piece by piece."""
@@ -35,17 +35,17 @@ class Chat:
             raise UserError("the message is empty: give some text")
         decoder = self.decoder
         messages = [*self.messages, {"role": "user", "content": text}]
-        more = self._continuation(messages)
         # What is refused raises here, and leaves the conversation as it was.
+        ids, said = decoder.encode(messages), rendered(decoder.tokenizer, messages)
+        more = self._continuation(ids, said)
         if more is None or self._request is None:
-            ids = decoder.encode(messages)
             request = decoder.loop.add(ids, decoder.settings(stop, len(ids), **sampling), keep=True)
             self._drop()
         else:
             request = self._request
             settings = decoder.settings(stop, len(request.tokens) + len(more), **sampling)
             decoder.loop.extend(request, more, settings)
-        self.messages, self._request = messages, request
+        self.messages, self._request, self._said = messages, request, said
         try:
             yield from decoder.follow(request, stop)
         finally:
@@ -64,18 +64,22 @@ class Chat:
             self.decoder.loop.close(self._request)
             self._request = None
 
-    def _continuation(self, messages: Sequence[dict[str, str]]) -> list[int] | None:
-        """Token ids from the end of the last answer to the beginning of the next, or None to read anew."""
-        request, tokenizer = self._request, self.decoder.tokenizer
+    def _continuation(self, ids: Sequence[int], said: str) -> list[int] | None:
+        """Tokens from the end of the last answer to the beginning of the next, or None to read anew.
+
+        `ids` are those of the whole conversation, `said` is its text.
+        """
+        request, decoder = self._request, self.decoder
         if request is None:
             return None
-        if not getattr(tokenizer, "chat_template", None):
-            rendered = f"{ANSWER}\n{messages[-1]['content']}\n"
-        else:
-            spoken = [*messages[:-2], {"role": "assistant", "content": ANSWER}, messages[-1]]
-            rendered = tokenizer.apply_chat_template(spoken, add_generation_prompt=True, tokenize=False)
-        if rendered.count(ANSWER) != 1:
+        written = request.tokens
+        if ids[: len(written)] == written:
+            return list(ids[len(written) :]) or None
+        # The model may have written the same text in other tokens.
+        end = written[-1:] if written[-1] in decoder.eos else []
+        answer = written[request.prompt_length : len(written) - len(end)]
+        before = self._said + decode(decoder.tokenizer, answer, special=True)
+        if not said.startswith(before):
             return None
-        ids = list(tokenizer(rendered.partition(ANSWER)[2], add_special_tokens=False)["input_ids"])
-        ended = request.tokens[-1] in self.decoder.eos
-        return ids[1:] if ended and ids and ids[0] == request.tokens[-1] else ids
+        rest = list(decoder.tokenizer(said[len(before) :], add_special_tokens=False)["input_ids"])
+        return rest[len(end) :] or None if rest[: len(end)] == end else None

@@ -14,15 +14,14 @@ from .errors import GenerationError, UserError
 from .events import Stats
 from .loop import Loop
 from .processors import own
+from .prompts import Prompt, encode
 from .roles import Drafter, Target
 from .statefile import StateFile, usable
-from .text import TARGET, Detokenizer, Piece, Stops, StopStrings, prompt_ids, stop_strings
+from .text import TARGET, Detokenizer, Piece, Stops, StopStrings, stop_strings
 from .types import Request, Round, Sampling
 
 if TYPE_CHECKING:
     from .chat import Chat
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 
 @dataclass(slots=True)
@@ -184,16 +183,7 @@ class Decoder:
         Raises:
             UserError: an empty prompt, or ids outside the target's vocabulary.
         """
-        if not prompt or (isinstance(prompt, str) and not prompt.strip()):
-            raise UserError("the prompt is empty: give some text")
-        items: Any = prompt
-        if isinstance(items, str) or isinstance(items[0], Mapping):
-            return prompt_ids(self.tokenizer, items, chat=chat)
-        ids = [int(token) for token in items]
-        if min(ids) < 0 or max(ids) >= self.loop.target.vocab_size:
-            wrong = min(ids) if min(ids) < 0 else max(ids)
-            raise UserError(f"token id {wrong} is outside the vocabulary of {self.loop.target.vocab_size}")
-        return ids
+        return encode(self.tokenizer, prompt, vocab_size=self.loop.target.vocab_size, chat=chat)
 
     def follow(self, request: Request, stop: Stops) -> Generator[Piece, None, None]:
         """Run an open request to its end, piece by piece; closing the generator closes the request."""

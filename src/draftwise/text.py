@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -259,20 +259,7 @@ def whole(text: str, what: str) -> str:
     return text
 
 
-def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
-    """The text of some tokens, without special ones and with its spaces as they are."""
-    text: str = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+def decode(tokenizer: Any, tokens: Sequence[int], *, special: bool = False) -> str:
+    """The text of some tokens, without `special` ones and with its spaces as they are."""
+    text: str = tokenizer.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
     return text
-
-
-def prompt_ids(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, chat: bool = True) -> list[int]:
-    """The tokens of a text, or of messages, in the tokenizer's chat template where there is one."""
-    template = getattr(tokenizer, "chat_template", None)
-    if isinstance(prompt, str):
-        if not (chat and template):
-            return list(tokenizer(prompt)["input_ids"])
-        prompt = [{"role": "user", "content": prompt}]
-    if not template:  # a base model: what was said, line by line
-        return list(tokenizer("".join(f"{m['content']}\n" for m in prompt))["input_ids"])
-    encoded = tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=True)
-    return list(encoded["input_ids"])

@@ -12,8 +12,8 @@ from ..data.rewording import reword
 from ..datastore import tokenizer_fingerprint
 from ..errors import UserError
 from ..models import load_tokenizer
+from ..prompts import prompt_ids
 from ..router import Router, runs, save
-from ..text import prompt_ids
 from .card import card
 from .folder import Folder
 from .settings import RouterRun
