@@ -51,7 +51,9 @@ class Grading:
 
     `form` is the estimate: see `draftwise.cursors`. Models are graded once `every` tokens wait: at 1 while
     the target's rows are there, above it from one number per token. With `thin` m one window in m is graded,
-    or for cursors one stretch of 32 tokens in m; which ones depends on positions alone, so nothing is biased.
+    or for cursors one stretch of 32 tokens in m; which ones depends on positions alone. A model's cursor goes
+    on from stretch to stretch as if there were nothing between: to begin a round with each would count one
+    too many. A drafter that is known by its drafts is followed throughout, but scored in the same stretches.
 
     Raises:
         UserError: an option out of its range, or two that do not go together.
@@ -152,7 +154,8 @@ class Grading:
             return
         first = len(request.tokens) - len(seen.tokens)
         for at in range(start, len(request.tokens)):
-            if self._live(text, at) != at:
+            live = self._live(text, at) == at
+            if not live and grades is not None:
                 continue
             token = request.tokens[at]
             # a lookup is walked over the round's own tokens only, whose rows are there
@@ -161,15 +164,15 @@ class Grading:
             grade = grades[at - start] if grades is not None else None
             for i in mine:
                 track = text.tracks[i]
-                if self._stretch(text, at):
-                    track.restart()
                 if track.begins(played=at in text.rounds):
                     draft = self._drafted(i, seen, at, grades is None, graders)
                     if draft is None:
                         text.mute.add(name)
                         return
                     track.begin(draft)
-                text.losses[i].extend(track.step(token, grade, chance))
+                losses = track.step(token, grade, chance)
+                if live:
+                    text.losses[i].extend(losses)
 
     def _arms_of(self, name: str) -> list[int]:
         return [i for i, arm in enumerate(self.arms) if arm.drafter == name]
@@ -198,10 +201,6 @@ class Grading:
         stretch = (at - text.start) // STRETCH
         ahead = -stretch % self.thin
         return at if not ahead else text.start + (stretch + ahead) * STRETCH
-
-    def _stretch(self, text: Text, at: int) -> bool:
-        """Whether a graded stretch begins at `at` after one that was left out."""
-        return self.thin > 1 and self.windows == "cursor" and (at - text.start) % STRETCH == 0
 
     def _ripe(self, seen: Seen) -> list[Feedback]:
         """A vector of losses for each token or window that every arm in use now has one for."""

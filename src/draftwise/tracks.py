@@ -41,10 +41,6 @@ class Track(Protocol):
         """The text has ended of itself: what waited for more of it is known now."""
         ...
 
-    def restart(self) -> None:
-        """What comes next does not follow what came before."""
-        ...
-
 
 class Path:
     """How far a text has come down a draft that is held against it: a chain, or a tree of picked tokens.
@@ -72,12 +68,12 @@ class Path:
 class Rounds:
     """The arm's own rounds, one after the other; a token's loss is the chance that a round begins with it."""
 
-    __slots__ = ("_arm", "_begins", "_cursor", "_form", "_path", "lookup")
+    __slots__ = ("_begins", "_cursor", "_path", "lookup")
 
     def __init__(self, arm: Arm, *, form: str, lookup: bool) -> None:
-        self._arm, self._form, self.lookup = arm, form, lookup
+        stops = (NEVER,) if lookup else arm.stops  # a lookup's drafts have been stopped already
+        self._cursor, self.lookup = Cursor(arm.length, stops=stops, form=form), lookup
         self._path, self._begins = Path(NOTHING), 1.0
-        self.restart()
 
     def begins(self, *, played: bool) -> bool:
         """A lookup drafts where its own last round has ended."""
@@ -101,12 +97,6 @@ class Rounds:
     def finish(self) -> Sequence[float]:
         """Nothing waits."""
         return ()
-
-    def restart(self) -> None:
-        """Begin a round here."""
-        stops = (NEVER,) if self.lookup else self._arm.stops  # a lookup's drafts have been stopped already
-        self._cursor = Cursor(self._arm.length, stops=stops, form=self._form)
-        self._path, self._begins = Path(NOTHING), 1.0
 
 
 @dataclass(slots=True)
@@ -175,9 +165,6 @@ class Windows:
         losses = [self._loss(one) for one in self._open]
         self._open.clear()
         return losses
-
-    def restart(self) -> None:
-        """Nothing to do: thinned windows leave no gap in the text."""
 
     def _loss(self, one: _Window) -> float:
         length = min(self._arm.length, self._span)
