@@ -233,7 +233,7 @@ class Decoder:
 
     def _keep(self) -> None:
         if self.state is not None:
-            with self.loop.lock.held():
+            with self.loop.lock:
                 self.state.keep()
 
     def settings(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .rewards import Reward
 from .roles import Graders, Seen
@@ -31,4 +31,4 @@ class Bandit:
         value = None if outcome.censored else self.reward(outcome, self.longest)
         if value is None:
             return Feedback(seen.request.id, seen.decision)
-        return Feedback(seen.request.id, seen.decision, (replace(outcome, reward=value),))
+        return Feedback(seen.request.id, seen.decision, (outcome.rewarded(value),))

@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Condition, get_ident
+from threading import Lock, get_ident
 
 
 class OneAtATime:
-    """A lock whose holders take turns: whoever waits longest is next.
+    """A lock that a thread which has just given it back does not get before one that waits for it.
 
-    A plain lock goes on and on to the thread that has just given it back.
+    A plain lock goes on and on to the same thread. Who holds it may take it again.
     """
 
     def __init__(self) -> None:
-        self._changed = Condition()
-        self._queue: deque[object] = deque()
-        self._holder = 0
+        self._next, self._lock = Lock(), Lock()
+        self._holder = self._depth = 0
 
-    @property
-    def mine(self) -> bool:
-        """Whether the calling thread holds it."""
-        return self._holder == get_ident()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold it within the block; inside another such block of the same thread this changes nothing."""
-        if self.mine:
-            yield
+    def __enter__(self) -> None:
+        me = get_ident()
+        if self._holder == me:
+            self._depth += 1
             return
-        ticket = object()
-        with self._changed:
-            self._queue.append(ticket)
-            try:
-                self._changed.wait_for(lambda: not self._holder and self._queue[0] is ticket)
-            except BaseException:
-                self._queue.remove(ticket)
-                self._changed.notify_all()
-                raise
-            self._queue.popleft()
-            self._holder = get_ident()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._holder = 0
-                self._changed.notify_all()
+        with self._next:  # held by whoever is next while they wait: all others stand behind them
+            self._lock.acquire()
+        self._holder = me
+
+    def __exit__(self, *error: object) -> None:
+        if self._depth:
+            self._depth -= 1
+        else:
+            self._holder = 0
+            self._lock.release()

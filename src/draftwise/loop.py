@@ -77,7 +77,7 @@ class Loop:
         """
         sampling = sampling or Sampling()
         self.check(len(tokens))
-        with self.lock.held():
+        with self.lock:
             request = Request(next(self._ids), [], 0, sampling, Random(), Random(), keep=keep)
             self.target.open(request)
             self._begin(request, tokens, sampling)
@@ -85,7 +85,7 @@ class Loop:
 
     def extend(self, request: Request, tokens: Sequence[int], sampling: Sampling | None = None) -> None:
         """Go on with a parked request: `tokens` follow its text, and a new answer starts after them."""
-        with self.lock.held():
+        with self.lock:
             if request.id not in self.parked:
                 raise ValueError(
                     f"request {request.id} is not parked: add it with keep=True and let it end first"
@@ -96,7 +96,7 @@ class Loop:
 
     def close(self, request: Request) -> None:
         """Forget a request at once, finished or not; called from within a step, at its end."""
-        with self.lock.held():
+        with self.lock:
             if self._leaving is not None:
                 self._leaving.append(request)
             elif request.id in self.open:
@@ -125,7 +125,7 @@ class Loop:
         Raises:
             RuntimeError: called from within a step, by a processor or a criterion.
         """
-        with self.lock.held():
+        with self.lock:
             if self._leaving is not None:
                 raise RuntimeError("a step within a step: a processor must not run the decoder it serves")
             only = None if requests is None else {request.id for request in requests}

@@ -255,7 +255,7 @@ class Team:
         most = job.length * max(job.width, self.width(name))
         if n > most:
             return f"{n} tokens where {most} were asked for"
-        if not all(type(t) is int or isinstance(t, Integral) for t in draft.tokens):
+        if set(map(type, draft.tokens)) != {int} and not all(isinstance(t, Integral) for t in draft.tokens):
             return "a token that is no whole number"
         if not (min(draft.tokens) >= 0 and max(draft.tokens) < self.vocab_size):
             return f"a token outside the vocabulary of {self.vocab_size}"

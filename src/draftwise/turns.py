@@ -61,7 +61,7 @@ class Turn:
     def context(self, hints: Mapping[str, float], batch_size: int) -> Context:
         """What the policy may look at."""
         request = self.request
-        out = request.waits.union(request.out)
+        out = request.waits.union(request.out) if request.out else request.waits
         return Context(
             request.id, batch_size, request.position, request.last_accepted, hints, out, len(request.tokens)
         )

@@ -190,6 +190,20 @@ class Outcome:
     signals: tuple[Signals, ...] = ()
     spent: Spent | None = None
 
+    def rewarded(self, reward: float) -> Outcome:
+        """The same with its reward; many times faster than `dataclasses.replace`, once a round."""
+        return Outcome(
+            self.arm,
+            self.accepted,
+            self.drafted,
+            self.seconds,
+            self.censored,
+            reward,
+            self.overlaps,
+            self.signals,
+            self.spent,
+        )
+
     @property
     def overlap(self) -> float:
         """The mean of `overlaps`; NaN where there are none."""
