@@ -34,12 +34,12 @@ def exact(p: Law, q: Law, length: int) -> dict[str, tuple[float, float]]:
     return out
 
 
-def test_by_enumeration_the_divergence_has_the_smaller_ratio() -> None:
+def test_by_enumeration_the_divergence_has_the_larger_ratio() -> None:
     p = random_law(3, 1)
     found = [exact(p, near(p, random_law(3, 2 + i), share), 3) for i, share in enumerate(SHARES)]
     ratios = {
         reward: [
-            max(better[reward][1], worse[reward][1]) / (better[reward][0] - worse[reward][0]) ** 2
+            (better[reward][0] - worse[reward][0]) ** 2 / max(better[reward][1], worse[reward][1])
             for better, worse in combinations(found, 2)
         ]
         for reward in ("divergence", "efficiency")
@@ -47,7 +47,7 @@ def test_by_enumeration_the_divergence_has_the_smaller_ratio() -> None:
     for reward in ratios:
         means = [f[reward][0] for f in found]
         assert means == sorted(means, reverse=True)
-    assert all(bd < be / 5 for bd, be in zip(*ratios.values(), strict=True))
+    assert all(bd > 5 * be for bd, be in zip(*ratios.values(), strict=True))
 
 
 def logits(law: Law) -> Logits:
@@ -68,7 +68,7 @@ def test_in_the_loop_the_divergence_tells_drafters_apart_sooner(temperature: flo
     assert all(len(values) > 100 for values in rewards["efficiency"].values())
     told = [(bd, be) for bd, be in pairs(rewards) if clear(rewards, be)]
     assert len(told) >= 4
-    assert np.median([be.r / bd.r for bd, be in told]) > 2.0
+    assert np.median([bd.r / be.r for bd, be in told]) > 2.0
     early = {reward: np.mean([wrong(v, pair, [5])[0] for pair, _ in told]) for reward, v in rewards.items()}
     assert early["divergence"] < early["efficiency"] / 2
 
@@ -79,8 +79,10 @@ def test_the_chance_of_a_wrong_order_by_hand() -> None:
     chance = wrong(values, Pair("a", "b", 0.25, 0.25), [1, 60])
     assert chance[0] == pytest.approx(0.125 + 0.25, abs=0.03)
     assert chance[1] < 0.01
-    assert Pair("a", "b", 0.25, 0.25).r == 4.0
-    assert Pair("a", "b", -0.1, 0.25).r == float("inf")
+    assert Pair("a", "b", 0.25, 0.5).r == 0.125
+    assert Pair("a", "b", 0.25, 0.5).needed == 8.0
+    assert Pair("a", "b", -0.1, 0.25).r == 0.0
+    assert Pair("a", "b", -0.1, 0.25).needed == float("inf")
 
 
 def test_the_drawn_drafter_is_uniform_and_the_greedy_case_has_no_second_path() -> None:

@@ -70,9 +70,10 @@ def losses(p: Law, drafter: Chain | Picked, text: History, *, thin: int = 2, for
 
 def expected(p: Law, drafter: Chain | Picked, form: str) -> np.ndarray[Any, Any]:
     """The mean loss at each graded token, over every text there is."""
-    return cast(
-        Any, sum(prob * np.array(losses(p, drafter, text, form=form)) for text, prob in texts(p, TOKENS))
-    )
+    found = np.zeros(len(LIVE))
+    for text, prob in texts(p, TOKENS):
+        found += prob * np.array(losses(p, drafter, text, form=form))
+    return found
 
 
 @pytest.fixture(autouse=True)

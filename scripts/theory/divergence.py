@@ -4,8 +4,8 @@
 
 MetaSD (arXiv 2604.05417) rewards a round with its block divergence, the mean of 1 - TV between the raw laws
 of target and drafter over the drafted tokens, in place of its block efficiency, accepted over drafted. Its
-Theorem 1 compares R = max(variance) / gap^2 of two drafters; the rounds that it takes to tell their means
-apart grow with it. Here a drafter is drawn anew for every round, so all see the same texts.
+Theorem 1 compares R = gap^2 / max(variance) of two drafters; the rounds that it takes to tell their means
+apart fall as it grows. Here a drafter is drawn anew for every round, so all see the same texts.
 """
 
 from __future__ import annotations
@@ -76,8 +76,15 @@ class Pair:
 
     @property
     def r(self) -> float:
-        """MetaSD's R = max(variance) / gap^2; infinite where the reward puts them the wrong way round."""
-        return self.variance / self.gap**2 if self.gap > 0.0 else float("inf")
+        """MetaSD's R = gap^2 / max(variance); 0 where the reward puts them the wrong way round."""
+        if self.gap <= 0.0:
+            return 0.0
+        return self.gap**2 / self.variance if self.variance else float("inf")
+
+    @property
+    def needed(self) -> float:
+        """1 / R, which the rounds needed to tell the two apart grow with."""
+        return 1.0 / self.r if self.r else float("inf")
 
 
 Rewards = dict[str, dict[str, Values]]
@@ -139,6 +146,11 @@ def wrong(
     return np.asarray((ahead[:, at] > 1e-9).mean(axis=0) + 0.5 * tied.mean(axis=0))
 
 
+def ahead(divergence: Pair, efficiency: Pair) -> float:
+    """How many times as far block divergence tells a pair apart, in R."""
+    return divergence.r / efficiency.r if efficiency.r else float("inf")
+
+
 def report(title: str, rewards: Rewards) -> dict[str, Values]:
     """Print what the rounds say; the mean chance of a wrong order per reward, over the clear pairs."""
     print(f"\n{title}\n{'drafter':<20}{'rounds':>7}{'BD mean':>9}{'var':>8}{'BE mean':>9}{'var':>8}")
@@ -151,10 +163,10 @@ def report(title: str, rewards: Rewards) -> dict[str, Values]:
     for bd, be in known:
         mark = "" if clear(rewards, be) else "  (not clear)"
         name = f"{bd.better} > {bd.worse}"
-        print(f"{name:<40}{bd.r:9.1f}{be.r:9.1f}{be.r / bd.r:7.2f}{mark}")
-    ratios = [be.r / bd.r for bd, be in told or known]
+        print(f"{name:<40}{bd.r:9.4f}{be.r:9.4f}{ahead(bd, be):7.2f}{mark}")
+    ratios = [ahead(bd, be) for bd, be in told or known]
     print(
-        f"clear pairs: {len(told)} of {len(known)}; median R of BE over R of BD {np.median(ratios):.2f}; "
+        f"clear pairs: {len(told)} of {len(known)}; median R of BD over R of BE {np.median(ratios):.2f}; "
         f"above 1 in {sum(r > 1.0 for r in ratios)}, ordered otherwise by BD {sum(r == 0.0 for r in ratios)}"
     )
     chances = {
@@ -168,18 +180,18 @@ def report(title: str, rewards: Rewards) -> dict[str, Values]:
 
 
 def draw(found: dict[str, tuple[Rewards, dict[str, Values]]], path: Path) -> None:
-    """R of every pair under both rewards, and the chance of a wrong order by rounds."""
+    """1 / R of every pair under both rewards, and the chance of a wrong order by rounds."""
     from scripts.theory.plot import panels, save
 
     figure, (left, right) = panels(2)
     for (title, (rewards, chances)), marker in zip(found.items(), "os", strict=True):
-        known = [(bd.r, be.r) for bd, be in pairs(rewards) if clear(rewards, be)]
+        known = [(bd.needed, be.needed) for bd, be in pairs(rewards) if clear(rewards, be)]
         left.plot([bd for bd, _ in known], [be for _, be in known], marker, ms=4, label=title)
         for reward, line in (("divergence", "-"), ("efficiency", "--")):
             colour = "C0" if marker == "o" else "C1"
             right.plot(ROUNDS, chances[reward], line + marker, ms=3, color=colour, label=f"{reward}, {title}")
     left.plot([1, 100], [1, 100], ":", color="gray", label="as good")
-    left.set(xscale="log", yscale="log", title="R = variance / gap², a dot per pair")
+    left.set(xscale="log", yscale="log", title="1 / R = variance / gap², a dot per pair")
     left.set(xlabel="block divergence", ylabel="block efficiency")
     left.legend(loc="lower right")
     right.set(xscale="log", title="The worse of two leads", xlabel="rounds of each", ylabel="chance")

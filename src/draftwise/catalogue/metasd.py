@@ -30,7 +30,8 @@ def metasd_ucb(
 ) -> Method:
     """MetaSD: UCB over drafters by block divergence, strength beta 0.01 as published (arXiv 2604.05417).
 
-    Logarithmic regret is proved for beta above 1/2 only; `beta=1` is UCB1.
+    No proof covers 0.01: Theorem 7 asks for beta above 1/2, Theorem 2's own proof takes 1/sqrt(N_max) = 0.45.
+    `beta=1` is UCB1.
     """
     arms = make_arms(drafters, length=length)
     return bandit(arms, lambda n: UCB1(n, strength=beta), reward=reward, per_query=per_query)
