@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: tests ask no server for anything
+
+# What is found out about this machine stays out of the user's cache; other libraries keep theirs.
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+os.environ.setdefault("HF_HOME", str(_CACHE / "huggingface"))
+os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="draftwise-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,6 +32,15 @@ def patience() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     for kind in (Loop, Follower):
         patch.setitem(kind.__init__.__kwdefaults__ or {}, "slow_seconds", math.inf)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def layout() -> Iterator[None]:
+    """Every layer that can be packed is: no test asks the clock which layout is the faster one."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("draftwise.packed.faster", lambda layers: True)
     yield
     patch.undo()
 

@@ -17,7 +17,7 @@ from draftwise.data import spec_bench
 from draftwise.datastore import build, tokenizer_fingerprint
 from draftwise.loop import Loop
 from draftwise.models import load_model
-from draftwise.packed import pack
+from draftwise.packed import arrange
 from draftwise.roles import Drafter
 from draftwise.targets.hf import HFTarget
 from draftwise.types import Draft, Request, Sampling, Verdict
@@ -88,7 +88,7 @@ def own(plain_model: Any, prompts: list[list[int]]) -> list[list[int]]:
 def target() -> ReadsOnce:
     model = load_model("zoo:target")
     target = ReadsOnce(model)
-    pack(model)
+    arrange(model, True)
     return target
 
 

@@ -15,28 +15,35 @@ from .errors import DraftwiseWarning, UserError
 from .fingerprints import drafter_fingerprint
 from .models import load_model, load_tokenizer
 from .names import check_names
-from .packed import pack as pack_linears
+from .packed import arrange, checked
 from .roles import Drafter, Target
 
 
 def build_target(
-    target: Any, tokenizer: Any, *, pack: bool, device_map: Any, **load: Any
+    target: Any, tokenizer: Any, *, pack: bool | str, device_map: Any, **load: Any
 ) -> tuple[Target, Any, Any]:
     """The target role, the model behind it and the tokenizer."""
     model = target
+    checked(pack)
     if isinstance(target, str):
         tokenizer = tokenizer or load_tokenizer(target, trust_remote_code=load["trust_remote_code"])
         model = load_model(target, device_map=device_map, **load)
     elif tokenizer is None:
         raise UserError("a target given as a model needs its tokenizer: pass tokenizer=...")
     built: Target = registry.load("targets", "hf")(model)
-    if isinstance(target, str) and pack:
-        pack_linears(model)
+    if isinstance(target, str):
+        arrange(model, pack)
     return built, model, tokenizer
 
 
 def build_drafters(
-    drafters: Sequence[Any], target: Target, tokenizer: Any, target_name: Any, *, pack: bool, **load: Any
+    drafters: Sequence[Any],
+    target: Target,
+    tokenizer: Any,
+    target_name: Any,
+    *,
+    pack: bool | str,
+    **load: Any,
 ) -> dict[str, Drafter]:
     """Every drafter by the name it was asked for with."""
     check_names(drafters)
@@ -67,7 +74,7 @@ def build_drafters(
     return team
 
 
-def _registered(spec: registry.Spec, target: Target, *, pack: bool) -> Drafter:
+def _registered(spec: registry.Spec, target: Target, *, pack: bool | str) -> Drafter:
     """A drafter of the registry, given its path and the target where it asks for them."""
     arguments: list[Any] = [spec.path] if spec.path else []
     if "target" in inspect.signature(registry.load("drafters", spec.name)).parameters:
@@ -78,8 +85,8 @@ def _registered(spec: registry.Spec, target: Target, *, pack: bool) -> Drafter:
             )
         arguments.append(target)
     built: Drafter = registry.build("drafters", spec, *arguments)
-    if pack and hasattr(built, "module"):
-        pack_linears(built.module)
+    if hasattr(built, "module"):
+        arrange(built.module, pack)
     return built
 
 
@@ -99,7 +106,7 @@ def assemble(
     tokenizer: Any,
     target_name: Any,
     *,
-    pack: bool,
+    pack: bool | str,
     **load: Any,
 ) -> Assembled:
     """The drafters, and the policy over them, checked against each other and the target's tokenizer.
@@ -162,7 +169,7 @@ def _load_lm(
     tokenizer: Any,
     target_name: str,
     *,
-    pack: bool,
+    pack: bool | str,
     **load: Any,
 ) -> Drafter:
     path = spec.path if spec.name == "lm" else name.partition("?")[0]
@@ -171,8 +178,7 @@ def _load_lm(
     theirs = load_tokenizer(path, trust_remote_code=load["trust_remote_code"])
     check_vocabulary(path, theirs, target_name, tokenizer)
     model = load_model(path, **load)
-    if pack:
-        pack_linears(model)
+    arrange(model, pack)
     spec = registry.Spec("lm", options=spec.options)
     built: Drafter = registry.build("drafters", spec, model, target.vocab_size)
     return built

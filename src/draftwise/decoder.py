@@ -77,7 +77,7 @@ class Decoder:
         device: Any = "auto",
         device_map: Any = None,
         trust_remote_code: bool = False,
-        pack: bool = True,
+        pack: bool | str = "auto",
         seed: int = 0,
         state: str | Path | None = None,
     ) -> Decoder:
@@ -86,9 +86,9 @@ class Decoder:
         A model is a Hugging Face id, a local folder or `zoo:NAME`; a drafter is a model, or `none`,
         `ngram`, `suffix`, `retrieval:PATH`, with options as `ngram?min=2&max=4`; one text has several with
         commas between. The policy's default is `auto`, or `none` without drafters. `pack` lays out the linear
-        weights of models loaded here for fast CPU passes (see `draftwise.packed`); models given as objects
-        are never changed. `state` is a file for what the policy learns; one of other models or arms is left
-        alone, with a warning.
+        weights of models loaded here for fast CPU passes: "auto" where that pays on this machine, True
+        wherever it can be (see `packed`); models given as objects are never changed. `state` is a file for
+        what the policy learns; one of other models or arms is left alone, with a warning.
 
         Raises:
             UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
@@ -107,6 +107,13 @@ class Decoder:
             file = StateFile.of(path, chosen, name=made.policy, target=target, drafters=made.asked)
         everyone, ends = complete(made.team, made.method), eos_ids(model, tokenizer)
         return cls(built, everyone, made.method, tokenizer, eos=ends, seed=seed, state=file)
+
+    @property
+    def packed(self) -> dict[str, str]:
+        """How many large layers of the target and of each drafter have their weights packed (`pack`)."""
+        from .packed import layouts
+
+        return layouts({"target": self.loop.target, **self.loop.team.drafters})
 
     # -- text in, text out --------------------------------------------------------------------------
 

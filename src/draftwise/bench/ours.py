@@ -53,10 +53,10 @@ class Models:
         """
         options = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         check_names(drafters)
-        built, model, tokenizer = build_target(target, None, pack=True, device_map=None, **options)
+        built, model, tokenizer = build_target(target, None, pack="auto", device_map=None, **options)
 
         def build(names: Sequence[str]) -> dict[str, Drafter]:
-            return build_drafters(names, built, tokenizer, target, pack=True, **options)
+            return build_drafters(names, built, tokenizer, target, pack="auto", **options)
 
         everyone = build(drafters)  # also checks that every name is there once and can be had
         shared = {n: d for n, d in everyone.items() if is_model(n)}
@@ -66,6 +66,12 @@ class Models:
         """The drafters for one method, in the order in which they were asked for."""
         own = self.build([name for name in self.drafters if name not in self.shared])
         return {name: self.shared[name] if name in self.shared else own[name] for name in self.drafters}
+
+    def layouts(self) -> dict[str, str]:
+        """How many layers of each model have their weights packed."""
+        from ..packed import layouts
+
+        return layouts({"target": self.target, **self.shared})
 
     def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
         """A prompt's token ids, in the chat template where there is one."""

@@ -67,9 +67,7 @@ def _row(
         "seconds": seconds,
         "tokens_per_s": tokens / seconds,
         "speedup": speedup(mine, plain, per_token=not greedy),
-        "interval": (
-            interval(mine, plain, per_token=not greedy, seed=seed) if len(mine) >= FEWEST else None
-        ),
+        "interval": (interval(mine, plain, per_token=not greedy, seed=seed) if len(mine) >= FEWEST else None),
         "mean_of_ratios": mean_rate(mine) / mean_rate(plain),
         "mean_accepted": accepted / rounds,
         "tokens_per_round": tokens / rounds,

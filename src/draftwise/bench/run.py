@@ -116,7 +116,7 @@ def bench(
     peers = Peers(models, settings.target, settings.drafters, settings.load)
     try:
         contenders, absent = _contenders(settings, models, peers)
-        facts = machine.describe()
+        facts = machine.describe() | {"packed": models.layouts()}
         journal = Journal(out, _identity(settings, items, facts), load=load_average)
         law = Law(settings.max_new_tokens, settings.temperature, settings.seed)
         meter = machine.Meter({child.process.pid for child in peers.children})

@@ -88,7 +88,7 @@ def _loop(model: Any, drafters: Sequence[Any], policy: str, tokenizer: Any, seed
         except UserError:
             tokenizer = None
     load = {"dtype": "auto", "device": target.rows.device, "trust_remote_code": False}
-    team = build_drafters(drafters, target, tokenizer, name, pack=True, **load)
+    team = build_drafters(drafters, target, tokenizer, name, pack="auto", **load)
     chosen = method(policy or default(team), list(team))
     return Loop(target, complete(team, chosen), chosen.policy, chosen.recorder, seed=seed)
 

@@ -61,9 +61,7 @@ class Proposer:
         tokenizer = load_tokenizer(model.tokenizer, **trust)
         engine: Any = self.engine
         load = trust | {"dtype": "auto", "device": device}
-        made = assemble(
-            options.drafters, options.policy, engine, tokenizer, model.model, pack=True, **load
-        )
+        made = assemble(options.drafters, options.policy, engine, tokenizer, model.model, pack="auto", **load)
         return Follower(made.team, made.method, vocab_size=self.engine.vocab_size, seed=options.seed)
 
     def listen(self, step: Step) -> None:

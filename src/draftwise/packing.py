@@ -1,0 +1,118 @@
+"""Whether another layout of the weights pays on this machine: passes timed in turn until the answer is clear.
+
+Standard library only; the kernels and the clock are handed in.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from math import comb
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+WIDTHS = (1, 5, 9)  # tokens in a pass: plain decoding, and what drafts of four and eight tokens ask
+FEWEST = 8  # rounds, each of one pass at every width in both layouts
+DOUBT = 0.005  # the chance that a fair coin gives as many wins
+SLOWER = 1.05  # of what a pass took before: nothing gained at another width makes up for it
+STEADY = 0.1  # how far half of the rounds may be from their median; more, and others use the machine
+BUDGET = 0.3  # seconds for one shape
+
+Pass = Callable[[int], object]  # through some layers, at a width
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Rounds of passes in both layouts.
+
+    `ratios` is the packed layout's time over the plain one's at each width, the median over rounds; `wins`
+    are the rounds that it was faster in. `steady` is false where the machine was busy.
+    """
+
+    rounds: int
+    wins: int
+    ratios: tuple[float, ...]
+    steady: bool
+
+    @property
+    def sure(self) -> bool:
+        """Whether one layout was faster in more rounds than chance would have it."""
+        return _luck(self.rounds, max(self.wins, self.rounds - self.wins)) < DOUBT
+
+    @property
+    def pays(self) -> bool:
+        """Whether the packed layout is faster for sure, and much slower at no width."""
+        return self.sure and 2 * self.wins > self.rounds and max(self.ratios) < SLOWER
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the answer is worth keeping: it is sure, and nobody disturbed it."""
+        return self.sure and self.steady
+
+    def as_json(self) -> dict[str, Any]:
+        """What is kept."""
+        ratios = [round(ratio, 3) for ratio in self.ratios]
+        return {"packed": self.pays, "ratios": ratios, "rounds": self.rounds, "wins": self.wins}
+
+
+def measure(
+    plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter, budget: float = BUDGET
+) -> Timing:
+    """Time both in turn, first one and then the other, until it is clear who is faster or time is up."""
+    for width in WIDTHS:  # the first pass compiles and allocates
+        plain(width), packed(width)
+    began, rounds = clock(), list[list[tuple[float, float]]]()
+    while True:
+        rounds.append([_pair(plain, packed, width, clock, turned=len(rounds) % 2 == 1) for width in WIDTHS])
+        found = _timing(rounds)
+        if (len(rounds) >= FEWEST and found.sure) or clock() - began > budget:
+            return found
+
+
+def machine(torch_version: str, isa: str, threads: int) -> str:
+    """The processor with its features, and what PyTorch makes of it, as a short text."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    facts = {line for line in lines if line.startswith(("model name", "flags", "Features", "cache size"))}
+    facts |= {platform.machine(), platform.processor(), isa, os.environ.get("ONEDNN_MAX_CPU_ISA", "")}
+    digest = sha256("\n".join(sorted(facts)).encode()).hexdigest()[:16]
+    return f"{digest} torch {torch_version} threads {threads}"
+
+
+def _pair(
+    plain: Pass, packed: Pass, width: int, clock: Callable[[], float], *, turned: bool
+) -> tuple[float, float]:
+    first, second = (packed, plain) if turned else (plain, packed)
+    began = clock()
+    first(width)
+    between = clock()
+    second(width)
+    one, other = between - began, clock() - between
+    return (other, one) if turned else (one, other)
+
+
+def _timing(rounds: list[list[tuple[float, float]]]) -> Timing:
+    before = [sum(plain for plain, _ in each) for each in rounds]
+    after = [sum(packed for _, packed in each) for each in rounds]
+    wins = sum(b < a for a, b in zip(before, after, strict=True))
+    ratios = tuple(
+        median(packed / max(plain, 1e-9) for plain, packed in width) for width in zip(*rounds, strict=True)
+    )
+    return Timing(len(rounds), wins, ratios, _steady(before) and _steady(after))
+
+
+def _steady(seconds: list[float]) -> bool:
+    middle = median(seconds)
+    return median(abs(x - middle) for x in seconds) <= STEADY * middle
+
+
+def _luck(rounds: int, wins: int) -> float:
+    """The chance of so many wins or more of a fair coin."""
+    return float(sum(comb(rounds, k) for k in range(wins, rounds + 1)) / 2**rounds)
