@@ -48,7 +48,7 @@ def test_the_faster_layout_is_taken_and_kept() -> None:
     found = Bench(PLAIN, times(0.5), QUIET).measure()
     assert found.pays and found.lasting and found.ratios == (0.5, 0.5, 0.5)
     assert found.rounds == found.wins == packing.FEWEST
-    assert found.as_json() == {"packed": True, "ratios": [0.5, 0.5, 0.5], "rounds": 8, "wins": 8}
+    assert found.as_json() == {"packed": True, "ratios": [0.5, 0.5, 0.5], "rounds": 6, "wins": 6}
 
 
 def test_the_slower_one_is_not_which_is_just_as_clear() -> None:
@@ -67,13 +67,15 @@ def test_what_one_width_loses_the_others_do_not_make_up_for() -> None:
 def test_a_draw_ends_with_the_time_and_is_not_kept() -> None:
     noise = [0.0, 0.9, 0.3, 0.7, 0.1, 0.8, 0.5]
     found = Bench(PLAIN, times(1.0), noise).measure(budget=5000)
-    assert not found.sure and not found.pays and not found.lasting
+    assert not found.sure and not found.lasting
     assert 30 < found.rounds < 60 and abs(2 * found.wins - found.rounds) < 10
 
 
 def test_time_is_up_on_the_first_round_of_something_huge() -> None:
     found = Bench(PLAIN, times(0.5), QUIET).measure(budget=1.0)
-    assert found.rounds == 1 and not found.sure and not found.pays
+    assert found.rounds == 1 and not found.lasting and found.pays, "the best guess there is"
+    found = Bench(PLAIN, {1: 10.1, 5: 10.0, 9: 10.0}, QUIET).measure(budget=1.0)
+    assert not found.pays, "a guess must hold at every width"
 
 
 def test_on_a_busy_machine_a_clear_answer_serves_once() -> None:
@@ -91,8 +93,8 @@ def test_layouts_take_turns() -> None:
 
 def test_chance() -> None:
     assert packing._luck(8, 8) == 1 / 256 and packing._luck(3, 2) == 0.5 and packing._luck(4, 0) == 1.0
-    assert packing.Timing(8, 8, (0.5,), True).sure and packing.Timing(8, 0, (2.0,), True).sure
-    assert not packing.Timing(8, 7, (0.5,), True).sure
+    assert packing.Timing(6, 6, (0.5,), True).sure and packing.Timing(6, 0, (2.0,), True).sure
+    assert not packing.Timing(6, 5, (0.5,), True).sure and not packing.Timing(5, 5, (0.5,), True).sure
 
 
 def test_another_machine_is_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +177,7 @@ class Part:
 
 @needs_onednn
 def test_an_unclear_answer_holds_for_this_process_alone(asked: Any, tmp_path: Path) -> None:
-    for told in ({"steady": False}, {"rounds": 3}):
+    for told in ({"steady": False}, {"rounds": 3, "pays": False}):
         seen = asked(**told)
         model = layers()
         arrange(model, "auto")

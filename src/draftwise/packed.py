@@ -17,9 +17,7 @@ from . import packing, verdicts
 from .errors import UserError
 
 SMALLEST = 1 << 17  # weights below this lose more to the call than they win by the layout (measured)
-TIMED = (
-    1 << 25
-)  # bytes of weights that a timed pass goes through, of different layers: no cache holds them all
+TIMED = 1 << 24  # bytes of weights that a timed pass goes through: more than a core's own cache holds
 LARGE = "large linear layers"
 
 Pays = Callable[[Sequence[nn.Linear]], bool]
@@ -101,7 +99,7 @@ def pack_layers(model: nn.Module, pays: Pays) -> int:
 def faster(layers: Sequence[nn.Linear]) -> bool:
     """Whether the layout makes passes through these layers, which are of one shape, faster on this machine.
 
-    The answer is kept, unless it was unclear or the machine busy; if it is not clear, they stay as they are.
+    The answer is kept, unless it was unclear or the machine busy.
     """
     weight = layers[0].weight
     isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
