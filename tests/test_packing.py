@@ -229,13 +229,12 @@ def test_both_layouts_multiply(asked: Any) -> None:
 
 @needs_onednn
 def test_a_tied_or_foreign_weight_stays() -> None:
-    model = nn.Module()
-    model.embedding, model.head = nn.Embedding(400, 400), nn.Linear(400, 400, bias=False)
-    model.head.weight = model.embedding.weight
-    model.half, model.twice = nn.Linear(400, 400).half(), nn.Linear(400, 400).double()
-    assert pack_layers(model, lambda layers: True) == 0
-    model.free = nn.Linear(400, 400)
-    assert pack_layers(model, lambda layers: True) == 1 and isinstance(model.free, PackedLinear)
+    embedding, head = nn.Embedding(400, 400), nn.Linear(400, 400, bias=False)
+    head.weight = embedding.weight
+    others = nn.Linear(400, 400).half(), nn.Linear(400, 400).double()
+    assert pack_layers(nn.Sequential(embedding, head, *others), lambda layers: True) == 0
+    model = nn.Sequential(embedding, head, nn.Linear(400, 400))
+    assert pack_layers(model, lambda layers: True) == 1 and isinstance(model[2], PackedLinear)
 
 
 @needs_onednn
