@@ -35,8 +35,9 @@ from draftwise.train import eagle  # noqa: E402
 from draftwise.train.settings import EagleRun  # noqa: E402
 from draftwise.types import Sampling  # noqa: E402
 
-DOMAINS = {"code": ("code_python", "mbpp"), "math": ("gsm8k",), "translation": ("translation",)}
-PROMPTS = {"code": 40, "math": 60, "translation": 200}  # of each file, and short answers are cheap
+DOMAINS = {"code": ("code_python", "mbpp"), "sql": ("sql",), "translation": ("translation",)}
+SIZES = {"code": (40, 8, 60), "sql": (150, 24, 100), "translation": (150, 24, 100)}
+"""Prompts of each file, answers in one update, and updates: short answers are cheap."""
 LICENCE = "MIT, BSD, Apache-2.0, CC-BY-4.0 and CC-BY-2.0 FR, by source: see NOTICE"
 POLICIES = ("metasd-ucb", "metasd-exp3", "exp3spec", "ucbspec", "hedgespec")
 CLAIMS = (
@@ -66,17 +67,18 @@ class Row:
 
 def recipe(name: str, args: argparse.Namespace) -> EagleRun:
     """How the head of a domain is made."""
+    prompts, batch, steps = SIZES[name]
     return EagleRun(
         data=tuple(str(args.data / file / "train.jsonl") for file in DOMAINS[name]),
         start=args.start,
-        limit=max(2, round(PROMPTS[name] * args.scale)),
+        limit=max(2, round(prompts * args.scale)),
         held_out=max(1, round(12 * args.scale)),
         temperatures=(0.0, 0.7),
         seed=1,  # other prompts than those of the bundled head
         max_new_tokens=args.answer_tokens,
         target=args.target,
-        steps=args.steps,
-        batch=8,
+        steps=max(1, round(steps * args.steps)),
+        batch=batch,
         rate=args.rate,
         share=1.0,
         context=64,
@@ -207,7 +209,7 @@ def main() -> None:
     parser.add_argument("--target", default="zoo:target")
     parser.add_argument("--start", default="zoo:eagle", help="the head that all go on from: the generalist")
     parser.add_argument("--stage", choices=("all", "make", "measure"), default="all")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=float, default=1.0, help="share of the updates")
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the prompts to train on")
     parser.add_argument("--answer-tokens", type=int, default=128, help="of the answers to train on")

@@ -119,25 +119,23 @@ def test_a_pool_of_heads_is_made_and_measured(
     first: dict[str, Any] = {"data": (str(world / "prompts.jsonl"),), "target": str(target), "held_out": 2}
     start = EagleRun(**first, steps=1, max_new_tokens=8)
     eagle.train(start, tmp_path / "start", lambda *_: None)
-    asked = ("--data", data, "--out", out, "--target", target, "--start", tmp_path / "start", "--steps", 2)
+    asked = ("--data", data, "--out", out, "--target", target, "--start", tmp_path / "start", "--steps", 0.03)
     more = ("--scale", 0.04, "--answer-tokens", 8, "--prompts", 5, "--max-new-tokens", 12)
     test = data / "translation" / "test.jsonl"
     test.write_text("".join(json.dumps({"prompt": LETTERS[i : i + 5]}) + "\n" for i in range(5)))
     for _ in range(2):  # the second time nothing is made or decoded again
         run(monkeypatch, "eagle_pool", *asked, *more)
     shown = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in shown[:3]] == ["code", "math", "translation"]
+    assert [line.split(",")[0] for line in shown[:3]] == ["code", "sql", "translation"]
     assert shown[: len(shown) // 2] == shown[len(shown) // 2 :]
     (head,) = [i for i, line in enumerate(shown[: len(shown) // 2]) if line.startswith("| accepted a round")]
-    assert (
-        shown[head] == "| accepted a round | code, n = 3 | math, n = 3 | translation, n = 5 | all, n = 11 |"
-    )
+    assert shown[head] == "| accepted a round | code, n = 3 | sql, n = 3 | translation, n = 5 | all, n = 11 |"
     named = [line.split(" | ")[0].removeprefix("| ") for line in shown[head + 2 : head + 12]]
     assert named == [
         "generalist",
         "head for code",
         "own head",
-        "head for math",
+        "head for sql",
         "head for translation",
         *POOL,
     ]
