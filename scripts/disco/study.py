@@ -132,10 +132,10 @@ class Study:
             self.known[key] = [walk(text, rule) for text in (self.tuning if tuning else self.testing)]
         return self.known[key]
 
-    def best(self, costs: Costs, thresholds: Sequence[float]) -> tuple[float, int]:
+    def best(self, costs: Costs, thresholds: Sequence[float], *, tuning: bool = True) -> tuple[float, int]:
         """The pair of least total time on the tuning half; threshold 0 is a fixed length."""
         pairs = [(t, n) for t in thresholds for n in LENGTHS]
-        return min(pairs, key=lambda pair: self.seconds(self.rounds(*pair, tuning=True), costs).sum())
+        return min(pairs, key=lambda pair: self.seconds(self.rounds(*pair, tuning=tuning), costs).sum())
 
     def seconds(self, found: Sequence[Rounds], costs: Costs) -> Real:
         """Of each text."""
@@ -149,11 +149,12 @@ class Study:
 def factors(study: Study, costs: Costs) -> list[str]:
     """Improvement factors against plain decoding, and against the tuned length: rows in Markdown."""
     longest = study.best(costs, [0.0])[1]
-    tuned = study.best(costs, THRESHOLDS)
+    tuned, known = study.best(costs, THRESHOLDS), study.best(costs, [0.0], tuning=False)[1]
     methods = {
         f"length {longest}, tuned": study.rounds(0.0, longest),
         f"DISCO, tau {tuned[0]}, at most {tuned[1]}, tuned": study.rounds(*tuned),
         "DISCO, tau 0.5, at most 40": study.rounds(*UNTUNED),
+        f"length {known}, best in hindsight": study.rounds(0.0, known),
         "heuristic, from 5": heuristic(study.testing, 5, max(LENGTHS)),
         "oracle": [walk(text, oracle(max(LENGTHS))) for text in study.testing],
     }
