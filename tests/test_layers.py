@@ -46,7 +46,7 @@ LAYERS = [
     {"policies", "arms", "tracks"},
     {"grading", "auto"},
     {"catalogue"},
-    {"names", "build", "state", "fingerprints"},
+    {"makers", "outputs", "names", "build", "state", "fingerprints"},
     {"statefile"},
     {"decoder", "chat", "merge"},
     {"report"},
@@ -54,6 +54,7 @@ LAYERS = [
     {"bench"},
     {"trace"},
     {"hosts", "cli"},
+    {"__main__"},
 ]
 SAME_LAYER = {
     ("rows", "cache"),

@@ -10,12 +10,13 @@ from .accept import accept  # at once, or importing the module of that name woul
 if TYPE_CHECKING:
     from .catalogue import Method, method
     from .chat import Chat
-    from .decoder import Decoder, Output
+    from .decoder import Decoder
     from .errors import GenerationError, UserError
     from .events import Stats
     from .hosts.transformers import transformers_generate
     from .hosts.vllm.options import vllm_config
     from .loop import Loop
+    from .outputs import Output
     from .roles import Drafter, Policy, Target
     from .text import Piece
     from .types import (
@@ -36,7 +37,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Chat": "chat",
     "Decoder": "decoder",
-    "Output": "decoder",
+    "Output": "outputs",
     "GenerationError": "errors",
     "UserError": "errors",
     "Stats": "events",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .decoder import Output
 from .errors import UserError
+from .outputs import Output
 from .prompts import rendered
 from .text import Piece, Stops, decode
 from .types import Request

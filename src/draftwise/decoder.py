@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from time import perf_counter
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from .catalogue import Method
 from .errors import GenerationError, UserError
-from .events import Stats
 from .loop import Loop
+from .outputs import Output, Writer
 from .processors import own
 from .prompts import Prompt, encode
 from .roles import Drafter, Target
+from .settings import whole_number
 from .statefile import StateFile, usable
-from .text import TARGET, Detokenizer, Piece, Stops, StopStrings, stop_strings
-from .types import Request, Round, Sampling
+from .text import Piece, Stops, StopStrings, stop_strings
+from .types import Request, Sampling
 
 if TYPE_CHECKING:
     from .chat import Chat
-
-
-@dataclass(slots=True)
-class Output:
-    """One finished text. `samples` holds all of them, this one first, where several were asked for."""
-
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
-    stats: Stats = field(default_factory=Stats)
-    finish_reason: str = ""
-    logprobs: list[float] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
-    samples: list[Output] = field(default_factory=list)
 
 
 class Decoder:
@@ -55,11 +42,14 @@ class Decoder:
         tokenizer: Any,
         *,
         eos: Iterable[int] = (),
-        seed: int = 0,
+        seed: int | None = None,
         state: StateFile | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        self.tokenizer, self.eos = tokenizer, frozenset(eos)
-        self.loop = Loop(target, drafters, method.policy, method.recorder, seed=seed)
+        self.tokenizer, self.eos, self.defaults = tokenizer, frozenset(eos), dict(defaults or {})
+        self.seed = _fresh(SystemRandom()) if seed is None else whole_number("seed", seed)
+        self.seeds = Random(f"texts {self.seed}")
+        self.loop = Loop(target, drafters, method.policy, method.recorder, seed=self.seed)
         self.last = Output()
         self.state = state
         if state is not None:
@@ -78,7 +68,7 @@ class Decoder:
         device_map: Any = None,
         trust_remote_code: bool = False,
         pack: bool | str = "auto",
-        seed: int = 0,
+        seed: int | None = None,
         state: str | Path | None = None,
     ) -> Decoder:
         """Load a target, its tokenizer and its drafters; models may be names or loaded already.
@@ -88,12 +78,15 @@ class Decoder:
         commas between. The policy's default is `auto`, or `none` without drafters. `pack` lays out the linear
         weights of models loaded here for fast CPU passes: "auto" where that pays on this machine, True
         wherever it can be (see `packed`); models given as objects are never changed. `state` is a file for
-        what the policy learns; one of other models or arms is left alone, with a warning.
+        what the policy learns; one of other models or arms is left alone, with a warning. `seed` is for the
+        policy's choices and for texts that are given no seed of their own; without it, each decoder has a new
+        one. What the target's makers set in its `generation_config` holds unless a call says otherwise.
 
         Raises:
             UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
         """
         from .build import assemble, build_target, complete, eos_ids
+        from .makers import own_settings
         from .names import check_names
 
         check_names(drafters, policy)
@@ -106,7 +99,8 @@ class Decoder:
             chosen = made.method.policy
             file = StateFile.of(path, chosen, name=made.policy, target=target, drafters=made.asked)
         everyone, ends = complete(made.team, made.method), eos_ids(model, tokenizer)
-        return cls(built, everyone, made.method, tokenizer, eos=ends, seed=seed, state=file)
+        own = own_settings(getattr(model, "generation_config", None), level=3)
+        return cls(built, everyone, made.method, tokenizer, eos=ends, seed=seed, state=file, defaults=own)
 
     @property
     def packed(self) -> dict[str, str]:
@@ -133,6 +127,8 @@ class Decoder:
         if n < 1:
             raise UserError(f"n={n}: ask for at least 1 sample")
         ids = self.encode(prompt, chat=chat)
+        if n > 1 and sampling.get("seed") is None:
+            sampling["seed"] = _fresh(self.seeds)  # of which each sample has its own
         settings = [self.settings(stop, len(ids), i, alone=n == 1, **sampling) for i in range(n)]
         outputs = self._run([(ids, s) for s in settings], n, stop)
         self.last = replace(outputs[0], samples=outputs)
@@ -194,7 +190,7 @@ class Decoder:
 
     def follow(self, request: Request, stop: Stops) -> Generator[Piece, None, None]:
         """Run an open request to its end, piece by piece; closing the generator closes the request."""
-        writer = Writer(self.tokenizer, stop_strings(stop))
+        writer = Writer(self.tokenizer, stop_strings(stop), request.sampling.seed)
         try:
             while not request.done:
                 for round in self.loop.step([request]):
@@ -220,7 +216,8 @@ class Decoder:
             while waiting or open_:
                 while waiting and len(open_) < batch:
                     place, job = waiting.popleft()
-                    request, writers[place] = self.loop.add(*job), Writer(self.tokenizer, stop)
+                    request = self.loop.add(*job)
+                    writers[place] = Writer(self.tokenizer, stop, job[1].seed)
                     open_[request.id] = (request, writers[place])
                 for round in self.loop.step([request for request, _ in open_.values()]):
                     open_[round.request][1].add(round)
@@ -246,21 +243,24 @@ class Decoder:
     def settings(
         self, stop: Stops, prompt_length: int, sample: int = 0, *, alone: bool = True, **sampling: Any
     ) -> Sampling:
-        """The settings of one request, with this model's ends of text and the stop strings.
+        """The settings of one request, with this model's own, its ends of text and the stop strings.
 
-        Unless the text is `alone`, its processors are its own.
+        Unless the text is `alone`, its processors are its own. A drawn text has a seed, given or not.
         """
         stop = stop_strings(stop)
         try:
-            settings = Sampling(**{"eos": self.eos} | sampling)
+            settings = Sampling(**{"eos": self.eos, **self.defaults, **sampling})
         except TypeError as error:
             known = {f.name for f in fields(Sampling)}
             wrong = ", ".join(sorted(set(sampling) - known)) or str(error)
             raise UserError(f"unknown setting {wrong}: choose from {', '.join(sorted(known))}") from None
         if (most := max(settings.eos - self.eos, default=0)) >= self.loop.target.vocab_size:
             raise UserError(f"eos={most}: the vocabulary has {self.loop.target.vocab_size} tokens")
-        if sample and settings.seed is not None:
-            settings = replace(settings, seed=settings.seed + sample)
+        if settings.greedy:
+            settings = replace(settings, seed=None)
+        else:
+            seed = _fresh(self.seeds) if settings.seed is None else settings.seed
+            settings = replace(settings, seed=seed + sample)
         if settings.processors:
             settings = replace(settings, processors=own(settings.processors, alone=alone))
         if stop:
@@ -268,44 +268,6 @@ class Decoder:
         return settings
 
 
-class Writer:
-    """Collects one request's rounds into an output."""
-
-    def __init__(self, tokenizer: Any, stop: tuple[str, ...]) -> None:
-        self.detokenizer = Detokenizer(tokenizer, stop)
-        self.rounds: list[Round] = []
-        self.pieces: list[Piece] = []
-        self.given = 0
-        self.error: Exception | None = None
-        self.began = self.ended = perf_counter()
-
-    def add(self, round: Round) -> None:
-        """Take one more round."""
-        self.rounds.append(round)
-        self.error = round.error
-        if round.sources:
-            self.pieces += self.detokenizer.push(round.tokens[: round.sources], round.arm.drafter)
-        if len(round.tokens) > round.sources:
-            self.pieces += self.detokenizer.push(round.tokens[round.sources :], TARGET)
-        self.ended = perf_counter()
-
-    def fresh(self) -> Iterator[Piece]:
-        """The pieces that nobody has had yet."""
-        while self.given < len(self.pieces):
-            self.given += 1
-            yield self.pieces[self.given - 1]
-
-    def output(self) -> Output:
-        """Everything written so far, as a finished text."""
-        stats = Stats.of(self.rounds)
-        stats.seconds = self.ended - self.began
-        self.pieces += self.detokenizer.flush()
-        return Output(
-            text="".join(p.text for p in self.pieces),
-            token_ids=[t for r in self.rounds for t in r.tokens],
-            rounds=self.rounds,
-            stats=stats,
-            finish_reason=self.rounds[-1].finish_reason if self.rounds else "",
-            logprobs=[x for r in self.rounds for x in r.logprobs],
-            pieces=self.pieces,
-        )
+def _fresh(random: Random) -> int:
+    """A seed that is short enough to be typed."""
+    return random.getrandbits(32)

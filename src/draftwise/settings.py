@@ -68,9 +68,7 @@ class Sampling:
                 raise UserError(f"{name}={value!r}: {remedy}")
             self._set(name, float(value))
         if self.seed is not None:
-            if not _is_whole(self.seed):
-                raise UserError(f"seed={self.seed!r}: give a whole number, or None for a new one")
-            self._set("seed", int(self.seed))
+            self._set("seed", whole_number("seed", self.seed))
         if self.logprobs not in (False, True):
             raise UserError(f"logprobs={self.logprobs!r}: give True or False")
         self._check_ends()
@@ -99,6 +97,17 @@ class Sampling:
     def greedy(self) -> bool:
         """True when the target's law is one-hot."""
         return self.temperature == 0.0
+
+
+def whole_number(name: str, value: Any) -> int:
+    """The whole number that a setting is.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not _is_whole(value):
+        raise UserError(f"{name}={value!r}: give a whole number")
+    return int(value)
 
 
 def _is_whole(value: Any) -> bool:

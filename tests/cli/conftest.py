@@ -70,6 +70,7 @@ class Models:
         self.asked: list[dict[str, Any]] = []
         self.targets: list[SimTarget] = []
         self.opened = 0
+        self.defaults: dict[str, Any] = {}  # what the makers of the target set
 
     def from_pretrained(self, target: str, *, drafters: Sequence[str], policy: str, **rest: Any) -> Decoder:
         self.asked.append({"target": target, "drafters": list(drafters), "policy": policy, **rest})
@@ -79,7 +80,9 @@ class Models:
         sim = SimTarget(lambda history: self.law(history), len(LETTERS), max_length=self.max_length)
         sim.open = self.count_open  # type: ignore[method-assign]
         self.targets.append(sim)
-        return Decoder(sim, team, method(policy, list(team)), Letters())
+        return Decoder(
+            sim, team, method(policy, list(team)), Letters(), seed=rest.get("seed"), defaults=self.defaults
+        )
 
     def count_open(self, request: object) -> None:
         self.opened += 1

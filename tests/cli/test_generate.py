@@ -107,6 +107,27 @@ def test_samples_differ_and_a_seed_repeats_them(models: Models, run: Run) -> Non
     assert first["text"] == texts[0]
 
 
+def test_without_a_seed_the_text_is_new_and_tells_its_seed(models: Models, run: Run) -> None:
+    models.law = lambda history: after(1)(history) / 20.0
+    draw = ("generate", "a", "--max-new-tokens", "20", "--temperature", "1", "--drafters", "none")
+    one, two = (json.loads(run(*draw, "--json")[1]) for _ in range(2))
+    assert one["text"] != two["text"]
+    assert run(*draw, "--seed", str(one["seed"]))[1] == one["text"] + "\n"
+    _, out, told = run(*draw, "-v")
+    assert run(*draw, "--seed", told.split("seed ")[1].strip())[1] == out
+    assert "seed" not in run(*FIFTY, "-v")[2]
+
+
+def test_what_is_not_asked_for_is_the_models_own(models: Models, run: Run) -> None:
+    models.defaults = {"max_new_tokens": 7, "temperature": 1.0, "top_k": 1}
+    models.law = lambda history: after(1)(history) / 20.0
+    own = json.loads(run("generate", "a", "--json")[1])
+    assert own["seed"] is not None and len(own["token_ids"]) == 7
+    greedy = json.loads(run("generate", "a", "--temperature", "0", "--max-new-tokens", "9", "--json")[1])
+    assert greedy["seed"] is None and greedy["token_ids"][:7] == own["token_ids"]
+    assert len(greedy["token_ids"]) == 9
+
+
 def test_samples_as_text_have_a_line_between(models: Models, run: Run) -> None:
     assert run(*FIFTY, "-n", "2")[1] == f"{TEXT}\n\n{TEXT}\n"
 

@@ -131,3 +131,11 @@ def test_ctrl_c_while_loading(models: Models, run: Run, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Decoder, "from_pretrained", interrupted)
     assert run("generate", "a")[0] == 130
+
+
+def test_python_runs_the_package() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "draftwise", "generate", " "], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the prompt is empty") and done.stderr.count("\n") == 1

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
-from ..decoder import Writer
+from ..outputs import Writer
 from ..types import Round
 from .contender import Contender, Item, Law, Sight, Text
 from .journal import Journal, Row, Unit

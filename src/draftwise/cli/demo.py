@@ -21,7 +21,8 @@ from .screen import Screen
 
 if TYPE_CHECKING:
     from draftwise.data import Prompt
-    from draftwise.decoder import Decoder, Output
+    from draftwise.decoder import Decoder
+    from draftwise.outputs import Output
     from draftwise.text import Piece
 
 SIDES = ("plain", "adaptive")
@@ -138,7 +139,7 @@ def _decode_all(
 
 def decode(decoder: Decoder, text: str, length: int, seen: Callable[[Piece], None]) -> Run:
     """Decode one prompt and time it; what `seen` does with the pieces is not counted."""
-    pieces = iter(decoder.stream(text, max_new_tokens=length))
+    pieces = iter(decoder.stream(text, max_new_tokens=length, temperature=0.0))
     seconds = 0.0
     while True:
         began = perf_counter()

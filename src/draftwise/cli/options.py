@@ -21,6 +21,8 @@ MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
 MOST_SHOWN = 40  # letters of an argument in an error
 SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
 
+OWN = "Default: the model's own, else"  # its generation_config
+
 AsJson = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
 
 
@@ -85,8 +87,8 @@ class ModelOptions:
             raise UserError("--policy is empty: name one of `draftwise policies`, or leave it out")
         return self.policy
 
-    def load(self, *, seed: int | None = None) -> Decoder:
-        """The decoder for these options; `seed` also fixes the policy's own choices."""
+    def load(self, *, seed: int | None = 0) -> Decoder:
+        """The decoder for these options; `seed` also fixes the policy's own choices, None is a new one."""
         from .show import waiting
 
         names = self.drafter_names
@@ -101,7 +103,7 @@ class ModelOptions:
                 dtype=self.dtype,
                 device=self.device,
                 trust_remote_code=self.trust_remote_code,
-                seed=0 if seed is None else seed,
+                seed=seed,
                 state=self.state,
             )
 
@@ -125,23 +127,34 @@ def _show_warning(
 class SamplingOptions:
     """How the text is drawn, and when it ends."""
 
-    max_new_tokens: Annotated[int, Option(help="Write at most so many tokens.", **SAMPLING)] = 256
+    max_new_tokens: Annotated[
+        int | None, Option(help=f"Write at most so many tokens. {OWN} 256.", **SAMPLING)
+    ] = None
     temperature: Annotated[
-        float, Option(help="0 takes the likeliest token; 1 draws from the model as it is.", **SAMPLING)
-    ] = 0.0
-    top_k: Annotated[int, Option(help="Draw among the K likeliest; 0 = all.", **SAMPLING)] = 0
-    top_p: Annotated[float, Option(help="Draw among the likeliest that together have P.", **SAMPLING)] = 1.0
-    min_p: Annotated[float, Option(help="Leave out what is below P times the likeliest.", **SAMPLING)] = 0.0
+        float | None,
+        Option(help=f"0 takes the likeliest token; 1 draws from the model as it is. {OWN} 0.", **SAMPLING),
+    ] = None
+    top_k: Annotated[
+        int | None, Option(help=f"Draw among the K likeliest; 0 = all. {OWN} 0.", **SAMPLING)
+    ] = None
+    top_p: Annotated[
+        float | None, Option(help=f"Draw among the likeliest that together have P. {OWN} 1.", **SAMPLING)
+    ] = None
+    min_p: Annotated[
+        float | None, Option(help=f"Leave out what is below P times the likeliest. {OWN} 0.", **SAMPLING)
+    ] = None
     repetition_penalty: Annotated[
-        float, Option(help="Above 1: against tokens of the prompt and the text.", **SAMPLING)
-    ] = 1.0
+        float | None, Option(help=f"Above 1: against tokens of the prompt and the text. {OWN} 1.", **SAMPLING)
+    ] = None
     presence_penalty: Annotated[
         float, Option(help="Above 0: against tokens that the text has.", **SAMPLING)
     ] = 0.0
     frequency_penalty: Annotated[
         float, Option(help="Above 0: against tokens, by how often the text has them.", **SAMPLING)
     ] = 0.0
-    seed: Annotated[int | None, Option(help="The same seed, the same text.", **SAMPLING)] = None
+    seed: Annotated[
+        int | None, Option(help="The same seed, the same text. Default: a new one.", **SAMPLING)
+    ] = None
     stop: Annotated[
         list[str], Option(help="End the text before this string; may be repeated.", **SAMPLING)
     ] = field(default_factory=list)
@@ -151,8 +164,8 @@ class SamplingOptions:
     ] = False
 
     def settings(self) -> dict[str, Any]:
-        """Keyword arguments for the decoder."""
-        return asdict(self)
+        """Keyword arguments for the decoder: what was asked for, so that the rest is the model's own."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from draftwise.decoder import Output
+    from draftwise.outputs import Output
     from draftwise.text import Piece
 
 PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "red")
@@ -68,6 +68,8 @@ def closing(output: Output) -> str:
     )
     if output.logprobs:
         line += f"; log-probability {sum(output.logprobs):.2f}"
+    if output.seed is not None:
+        line += f"; seed {output.seed}"
     return line
 
 
@@ -83,6 +85,7 @@ def as_dict(output: Output) -> dict[str, Any]:
         "text": output.text,
         "token_ids": output.token_ids,
         "finish_reason": output.finish_reason,
+        "seed": output.seed,
         "pieces": [{"text": piece.text, "source": piece.source} for piece in output.pieces],
         "stats": output.stats.as_dict(),
         "rounds": [event(round) for round in output.rounds],
