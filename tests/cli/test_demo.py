@@ -56,7 +56,7 @@ def test_json_adds_up(models: Models, run: Run) -> None:
 def test_a_different_text_is_found(models: Models, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that believes its drafter is what this check is there for."""
 
-    def believe(draft, scores, rng):  # type: ignore[no-untyped-def]
+    def believe(draft, scores, rng, ends=()):  # type: ignore[no-untyped-def]
         return Verdict(tuple(range(len(draft.tokens))), scores.choice(len(draft.tokens) - 1))
 
     monkeypatch.setattr("draftwise.loop.accept", believe)
