@@ -14,7 +14,7 @@ ROOT = Path(draftwise.__file__).parent
 # Each module may import from its own layer's list and from nothing above it.
 LAYERS = [
     {"errors"},
-    {"settings", "verdicts", "packing"},
+    {"inputs", "settings", "verdicts", "packing"},
     {"types"},
     {"roles"},
     {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import UserError
+from .inputs import parse_json, whole
 
 SUFFIXES = (".txt", ".jsonl")
 Progress = Callable[[str, int, int], None]
@@ -99,10 +99,12 @@ def encode_corpus(
 
 def _document(line: str, where: str) -> str:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         text = row["text"] if "text" in row else row["prompt"] + row["completion"]
         if isinstance(text, str):
-            return text
+            return whole(text, where)
+    except UserError:
+        raise
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{where}: {_WANTED}") from error
     raise UserError(f"{where}: {_WANTED}")

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from .corpus import Progress, encode_corpus
 from .errors import UserError
+from .inputs import parse_json
 
 FORMAT, VERSION = "draftwise-datastore", 1
 DEPTH = 32  # contexts are sorted by this many tokens: the longest match that can be found
@@ -206,7 +207,7 @@ def _packed(text: Ints) -> tuple[NDArray[np.int64], int]:
 
 def _header(path: Path) -> Header:
     try:
-        fields = json.loads((path / "header.json").read_text(encoding="utf-8"))
+        fields = parse_json((path / "header.json").read_text(encoding="utf-8"))
         if fields["format"] != FORMAT:
             raise ValueError(fields["format"])
         if fields["version"] != VERSION:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -17,6 +16,7 @@ from .auto.policy import AutoPolicy
 from .auto.skill import Calibration, Skill
 from .catalogue import method
 from .errors import UserError
+from .inputs import parse_json
 from .learners.adanormalhedge import AdaNormalHedge
 from .learners.beta import BetaThompson
 from .learners.ducb import DiscountedUCB
@@ -79,7 +79,7 @@ def combine(into: Any, parts: Sequence[Any]) -> None:
 
 def _header(path: Path) -> dict[str, Any]:
     try:
-        body = json.loads(path.read_bytes())
+        body = parse_json(path.read_bytes())
         return {key: body[key] for key in ("policy", "target", "drafters", "arms")}
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path} is no state file: name files that draftwise has written") from None

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from .errors import UserError
-from .text import whole
+from .inputs import whole
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 KINDS = "give text, token ids, or messages with role and content"

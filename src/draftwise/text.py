@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from .errors import UserError
+from .inputs import whole
 
 BROKEN = "�"  # what an unfinished UTF-8 character decodes to
 TARGET = "target"
@@ -243,20 +244,6 @@ def stop_strings(stop: Stops) -> tuple[str, ...]:
             raise UserError("a stop string is empty: leave it out")
         whole(s, "a stop string")
     return strings
-
-
-def whole(text: str, what: str) -> str:
-    """The text itself.
-
-    Raises:
-        UserError: there is half a character in it, which no tokenizer can read.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = ord(text[error.start])
-        raise UserError(f"{what} has half a character (U+{half:04X}): repair its encoding") from None
-    return text
 
 
 def decode(tokenizer: Any, tokens: Sequence[int], *, special: bool = False) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..data import Prompt, load_prompts, spec_bench
 from ..errors import UserError
+from ..inputs import parse_json, whole
 from .moving import drift, hostile, mixed, phased
 
 SPLITS = ("all", "test", "validation")
@@ -117,7 +117,13 @@ def _data_set(kind: str, path: Path) -> list[Prompt]:
         if not isinstance(text, str) or not text.strip():
             raise UserError(f"{file}, line {number}: no prompt of {kind} (its fields: {', '.join(row)})")
         name = row.get("task_id", row.get("id", number))
-        prompts.append(Prompt(name if isinstance(name, (int, str)) else number, kind, (text,)))
+        prompts.append(
+            Prompt(
+                name if isinstance(name, (int, str)) else number,
+                kind,
+                (whole(text, f"{file}, line {number}:"),),
+            )
+        )
     if not prompts:
         raise UserError(f"no prompt in {file}: the file is empty")
     return prompts
@@ -140,9 +146,10 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number}: not JSON ({error.msg})") from error
+            row = parse_json(line)
+        except ValueError as error:
+            said = getattr(error, "msg", str(error))
+            raise UserError(f"{path}, line {number}: not JSON ({said})") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}, line {number}: not an object")
         yield number, row

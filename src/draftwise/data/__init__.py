@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from draftwise.errors import UserError
+from draftwise.inputs import parse_json, whole
 
 SPEC_BENCH = Path(__file__).with_name("spec_bench.jsonl")
 
@@ -56,9 +56,10 @@ def load_prompts(path: str | Path) -> list[Prompt]:
 
 def _prompt(line: str, number: int, path: Path) -> Prompt:
     try:
-        row: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {number}: not JSON ({error.msg}); {_REMEDY}") from error
+        row: Any = parse_json(line)
+    except ValueError as error:
+        said = getattr(error, "msg", str(error))
+        raise UserError(f"{path}, line {number}: not JSON ({said}); {_REMEDY}") from error
     if not isinstance(row, dict):
         raise UserError(f"{path}, line {number}: not an object; {_REMEDY}")
     turns = row.get("turns", [row["prompt"]] if "prompt" in row else None)
@@ -68,4 +69,4 @@ def _prompt(line: str, number: int, path: Path) -> Prompt:
     category = row.get("category", "prompt")
     if not isinstance(name, (int, str)) or not isinstance(category, str):
         raise UserError(f"{path}, line {number}: `question_id` or `category` is not a name; {_REMEDY}")
-    return Prompt(name, category, tuple(turns))
+    return Prompt(name, category, tuple(whole(turn, f"{path}, line {number}:") for turn in turns))

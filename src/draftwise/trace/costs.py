@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..inputs import parse_json
 from ..quiet import judge, split
 
 FORMAT, VERSION = "draftwise-costs", 1
@@ -105,7 +105,7 @@ def read_costs(text: str) -> Costs:
     bundled = files(__package__) / "profiles" / f"{text}.json"
     path = bundled if text in profiles() else Path(text).expanduser()
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         return _costs(found)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else str(error)) or "not readable"

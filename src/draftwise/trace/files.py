@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
+from ..inputs import parse_json
 
 FORMAT, VERSION = "draftwise-trace", 1
 FIELDS = ("top1", "top2", "entropy", "chosen")  # the stop signals that a trace holds
@@ -169,7 +170,7 @@ def read_header(folder: Path) -> Header:
     """
     path = folder / "trace.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         said = (found.get("format"), found.get("version")) if isinstance(found, dict) else None
         if said != (FORMAT, VERSION):
             raise UserError(f"it is no {FORMAT} of version {VERSION}")

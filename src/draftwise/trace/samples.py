@@ -5,12 +5,12 @@ texts.json      by a prompt's number, the text that each of its tokens added
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..inputs import parse_json
 from ..text import TARGET, Detokenizer
 from ..types import Round
 from .files import Trace, write_json
@@ -54,7 +54,7 @@ def read_samples(folder: Path) -> Words:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         return {key: [str(word) for word in text] for key, text in found.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         raise UserError(

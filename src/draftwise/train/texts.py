@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from ..errors import UserError
+from ..inputs import parse_json, whole
 from .settings import Run, Training
 
 FORMAT, VERSION = "draftwise-answers", 1
@@ -77,12 +78,13 @@ def _read(path: Path) -> Iterator[Prompt]:
         if not line.strip():
             continue
         try:
-            row: Any = json.loads(line)
+            row: Any = parse_json(line)
             text = row["prompt"] if "prompt" in row else row["turns"][0]
         except (ValueError, TypeError, KeyError, IndexError):
             raise UserError(f"{path}, line {number}: no prompt; {_WANTED}") from None
         if not isinstance(text, str) or not text.strip():
             raise UserError(f"{path}, line {number}: the prompt is no text; {_WANTED}")
+        whole(text, f"{path}, line {number}:")
         source = str(row.get("source", "")).partition("@")[0].partition("==")[0]
         yield Prompt(text, str(row.get("domain", row.get("category", ""))), source)
 

@@ -1,0 +1,34 @@
+"""What people hand in as text: JSON that can be read, and Unicode that is whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .errors import UserError
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        ValueError: it is no JSON, or nested more deeply than can be read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def whole(text: str, what: str) -> str:
+    """The text itself.
+
+    Raises:
+        UserError: there is half a character in it, which no tokenizer can read.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ord(text[error.start])
+        raise UserError(f"{what} has half a character (U+{half:04X}): repair its encoding") from None
+    return text
