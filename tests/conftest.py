@@ -15,7 +15,7 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: tests ask no server for anything
 
-# What is found out about this machine stays out of the user's cache; other libraries keep theirs.
+# What is found out stays out of the user's cache; other libraries keep theirs.
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 os.environ.setdefault("HF_HOME", str(_CACHE / "huggingface"))
 os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))

@@ -20,7 +20,7 @@ from .roles import Drafter, Target
 
 
 def build_target(
-    target: Any, tokenizer: Any, *, pack: bool | str, device_map: Any, **load: Any
+    target: Any, tokenizer: Any, *, pack: bool | str, probe: bool = True, device_map: Any, **load: Any
 ) -> tuple[Target, Any, Any]:
     """The target role, the model behind it and the tokenizer."""
     model = target
@@ -30,7 +30,7 @@ def build_target(
         model = load_model(target, device_map=device_map, **load)
     elif tokenizer is None:
         raise UserError("a target given as a model needs its tokenizer: pass tokenizer=...")
-    built: Target = registry.load("targets", "hf")(model)
+    built: Target = registry.load("targets", "hf")(model, probe=probe)
     if isinstance(target, str):
         arrange(model, pack)
     return built, model, tokenizer
@@ -179,7 +179,7 @@ def _load_lm(
     check_vocabulary(path, theirs, target_name, tokenizer)
     model = load_model(path, **load)
     arrange(model, pack)
-    spec = registry.Spec("lm", options=spec.options)
+    spec = registry.Spec("lm", options={"probe": str(_probed(target)), **spec.options})
     built: Drafter = registry.build("drafters", spec, model, target.vocab_size)
     return built
 
@@ -211,8 +211,13 @@ def _from_object(model: Any, target: Target) -> Drafter:
             f"the drafter {_name(model)} has {size} tokens and the target {target.vocab_size}: "
             "choose a drafter of the target's family"
         )
-    built: Drafter = registry.load("drafters", "lm")(model, target.vocab_size)
+    built: Drafter = registry.load("drafters", "lm")(model, target.vocab_size, probe=_probed(target))
     return built
+
+
+def _probed(target: Target) -> bool:
+    """Drafters are probed where their target is."""
+    return bool(getattr(target, "probe", True))
 
 
 def _name(model: Any) -> str:

@@ -68,6 +68,7 @@ class Decoder:
         device_map: Any = None,
         trust_remote_code: bool = False,
         pack: bool | str = "auto",
+        probe: bool = True,
         seed: int | None = None,
         state: str | Path | None = None,
     ) -> Decoder:
@@ -77,10 +78,11 @@ class Decoder:
         `ngram`, `suffix`, `retrieval:PATH`, with options as `ngram?min=2&max=4`; one text has several with
         commas between. The policy's default is `auto`, or `none` without drafters. `pack` lays out the linear
         weights of models loaded here for fast CPU passes: "auto" where that pays on this machine, True
-        wherever it can be (see `packed`); models given as objects are never changed. `state` is a file for
-        what the policy learns; one of other models or arms is left alone, with a warning. `seed` is for the
-        policy's choices and for texts that are given no seed of their own; without it, each decoder has a new
-        one. What the target's makers set in its `generation_config` holds unless a call says otherwise.
+        wherever it can be (see `packed`); models given as objects are never changed. `probe` reads a
+        few made-up tokens to find out how the models can be read (see `draftwise.probe`). `state` is a file
+        for what the policy learns; one of other models or arms is left alone, with a warning. `seed` is for
+        the policy's choices and for texts that are given no seed of their own; without it, each decoder has a
+        new one. What the target's makers set in its `generation_config` holds unless a call says otherwise.
 
         Raises:
             UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
@@ -92,7 +94,9 @@ class Decoder:
         check_names(drafters, policy)
         path = None if state is None else usable(state)
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
-        built, model, tokenizer = build_target(target, tokenizer, pack=pack, device_map=device_map, **load)
+        built, model, tokenizer = build_target(
+            target, tokenizer, pack=pack, probe=probe, device_map=device_map, **load
+        )
         made = assemble(drafters, policy, built, tokenizer, target, pack=pack, **load)
         file = None
         if path is not None:

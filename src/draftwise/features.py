@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.hooks import RemovableHandle
 
 from .errors import UserError
@@ -54,6 +55,7 @@ class Features:
         self._parts: list[Tensor] = [torch.empty(0)] * len(layers)
         self._texts: dict[int, Tensor] = {}
         self._held: dict[int, int] = {}
+        self._aside: list[list[Tensor]] = []
         hooks: list[RemovableHandle] = []
         weakref.finalize(self, unhook, hooks)
         for place, k in enumerate(layers):
@@ -90,6 +92,16 @@ class Features:
             self._texts[key] = text = room
         text[start:end] = new
         self._held[key] = end
+
+    def set_aside(self) -> None:
+        """Remember the latest pass, of one row, beside those before it."""
+        self._aside.append([part[0] for part in self._parts])
+
+    def join(self) -> None:
+        """Have of all that was set aside what one pass over these rows would have left."""
+        rows = zip(*self._aside, strict=True)
+        self._parts[:] = [pad_sequence(list(parts), batch_first=True) for parts in rows]
+        self._aside.clear()
 
     @torch.inference_mode()
     def share(self, key: int, other: int, length: int) -> None:

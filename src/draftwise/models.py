@@ -232,7 +232,8 @@ def _refuse_other_kinds(name: str, kind: str, config: Any, raw: Mapping[str, Any
     remedy = "name a decoder-only text model, such as zoo:target"
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"model {name!r} ({kind}) is an encoder-decoder, which is not supported: {remedy}")
-    if any(hasattr(config, part) for part in ("vision_config", "audio_config")):
+    # Some that read more than text are what AutoModelForCausalLM gives: text alone is read by these.
+    if kind not in CAUSAL and any(hasattr(config, part) for part in ("vision_config", "audio_config")):
         raise UserError(f"model {name!r} ({kind}) reads images or sound, which is not supported: {remedy}")
     # A model trained with another head would load, and speak nonsense.
     heads = raw.get("architectures") or ()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from .cache import RowCache
 
@@ -18,11 +19,20 @@ BANDED = (32, 4096)  # widest pass and longest text whose mask is kept: at most 
 FREE = -1  # the key of a row that nobody uses
 
 
+class Watcher(Protocol):
+    """Keeps something of the latest pass by row; what it sets aside after texts that are read one by one is
+    joined, padded on the right."""
+
+    def set_aside(self) -> None: ...
+    def join(self) -> None: ...
+
+
 class Rows:
     """Texts of one model, one cache row each, told apart by a key.
 
     `held[row]` is the number of tokens whose keys and values are valid; setting it lower rewinds.
-    `seconds` adds up the time spent inside the model's forward.
+    `seconds` adds up the time spent inside the model's forward. Texts are read `together` in one pass, or
+    apart, where the model counts by the cache's length; `guided` by places and masks, or with its own.
     """
 
     def __init__(self, model: Any) -> None:
@@ -35,12 +45,15 @@ class Rows:
         self.keys: list[int] = []
         self.held: list[int] = []
         self.seconds = 0.0
+        self.together = self.guided = True
+        self.watchers: list[Watcher] = []
         self.cache = self._fresh()
         kinds = set(getattr(self.config, "layer_types", None) or ())
         self._kinds = (
             kinds if (kinds - {"full_attention"} and len(kinds) > 1) or _takes_dict(model, kinds) else set()
         )
-        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        named = inspect.signature(model.forward).parameters
+        self._keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
         self._positions = torch.arange(0, device=self.device)
         self._one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         self._least = torch.tensor(torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
@@ -108,6 +121,8 @@ class Rows:
         counted from `width - keep`. `slots` is the length that the texts may grow to. `model` reads in place
         of the rows' own: some of its layers, in which case the others hold nothing of these tokens.
         """
+        if len(texts) > 1 and not self.together:
+            return self._apart(first, texts, keep, trees or {}, slots=slots, model=model)
         width = len(texts[0]) if len(texts) == 1 else max(map(len, texts))
         ids = self._ids(texts, width)
         starts = self.held[first : first + len(texts)]
@@ -115,24 +130,39 @@ class Rows:
         total = self.cache.schedule(
             first, starts, width, even=even, rows=len(self.keys), slots=slots, tree=bool(trees)
         )
+        more: dict[str, Any] = {"logits_to_keep": keep} if self._keeps else {}
         if trees:
-            positions, mask = self._branches(starts, width, total, even, [len(t) for t in texts], trees)
-        else:
-            positions, mask = self._places(starts, width, total, even)
-        more = {"logits_to_keep": keep} if self._keeps else {}
+            lengths = [len(t) for t in texts]
+            more["position_ids"], more["attention_mask"] = self._branches(
+                starts, width, total, even, lengths, trees
+            )
+        elif self.guided:
+            more["position_ids"], more["attention_mask"] = self._places(starts, width, total, even)
+        elif self._masked:
+            more["attention_mask"] = ids.new_ones(1, total)
         start = perf_counter()
         logits: Tensor = (model or self.model)(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            past_key_values=self.cache,
-            use_cache=True,
-            **more,
+            input_ids=ids, past_key_values=self.cache, use_cache=True, **more
         ).logits
         self.seconds += perf_counter() - start
         for i, text in enumerate(texts):
             self.held[first + i] += len(text)
         return logits if logits.shape[1] == keep else logits[:, -keep:]
+
+    def _apart(
+        self, first: int, texts: Sequence[Sequence[int]], keep: int, trees: Any, **more: Any
+    ) -> Tensor:
+        """What `feed` does with a pass for each text; watchers are left with what one pass leaves."""
+        before = max(map(len, texts)) - keep
+        parts = []
+        for i, text in enumerate(texts):
+            own, tree = len(text) - before, {0: trees[i]} if i in trees else None
+            parts.append(self.feed(first + i, [text], own, trees=tree, **more)[0])
+            for watcher in self.watchers:
+                watcher.set_aside()
+        for watcher in self.watchers:
+            watcher.join()
+        return pad_sequence(parts, batch_first=True)
 
     def _places(self, starts: list[int], width: int, total: int, even: bool) -> tuple[Tensor, Any]:
         """Positions, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or None."""

@@ -6,9 +6,11 @@ import os
 
 import pytest
 
+from draftwise.errors import DraftwiseWarning
+
 from .broken import MISTAKES
 from .cases import Case, cases
-from .judge import DIFFERENT, EQUAL, judge
+from .judge import DIFFERENT, EQUAL, REFUSED, judge
 
 PART, PARTS = map(int, os.environ.get("DRAFTWISE_SWEEP", "0/16").split("/"))
 SHARD = [case for case in cases() if case.shard(PARTS) == PART]
@@ -25,3 +27,29 @@ def test_a_broken_cache_is_seen(name: str, mistake: str, monkeypatch: pytest.Mon
 def test_every_way_of_decoding_is_tried() -> None:
     verdict = judge(Case("gpt2", "gpt2"))
     assert set(verdict.ways.values()) == {EQUAL} and len(verdict.ways) > 6
+
+
+APART = ["gpt_neo", "roformer", "bart", "mvp", "xglm", "bloom", "falcon/alibi"]
+
+
+@pytest.mark.parametrize("name", APART)
+def test_models_that_count_for_themselves_are_read_one_by_one(name: str) -> None:
+    """Their batches were wrong or crashed; ALiBi was refused."""
+    case = next(case for case in cases() if case.name == name)
+    with pytest.warns(DraftwiseWarning, match="a pass of its own"):
+        verdict = judge(case, ["alone", "chains", "uneven", "even", "models"])
+    assert set(verdict.ways.values()) == {EQUAL}, verdict
+
+
+@pytest.mark.parametrize("name", ["cpmant", "openai-gpt", "reformer", "prophetnet", "moshi"])
+def test_what_cannot_rewind_is_refused_by_name(name: str) -> None:
+    """They crashed, or wrote other text."""
+    verdict = judge(next(case for case in cases() if case.name == name))
+    assert verdict.ways == {"alone": REFUSED}
+    assert f"{verdict.kind} keeps a state that cannot rewind" in verdict.why
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "granitemoehybrid/attention-only", "mpt/no-cache"])
+def test_what_reads_text_alone_is_not_refused(name: str) -> None:
+    verdict = judge(next(case for case in cases() if case.name == name), ["alone", "chains", "uneven"])
+    assert set(verdict.ways.values()) == {EQUAL}, verdict

@@ -28,12 +28,16 @@ def right(reads: HFTarget, made: Any, request: Any, layers: tuple[int, ...]) -> 
     torch.testing.assert_close(tap.of(request.id, 0, n), wanted, atol=1e-5, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_features_are_those_of_reading_the_text(name: str) -> None:
-    """Prompts in pieces, chains and trees, rejections, texts that join and leave a ragged batch."""
+@pytest.mark.parametrize(("name", "together"), [*((name, True) for name in NAMES), ("llama", False)])
+def test_features_are_those_of_reading_the_text(name: str, together: bool) -> None:
+    """Prompts in pieces, chains and trees, rejections, texts that join and leave a ragged batch.
+
+    So they are where each text of the batch is read in a pass of its own.
+    """
     made = model(name)
     truth = {tuple(p): own_text(made, p, 30) for p in prompts()}
     reads = HFTarget(made, chunk=8)
+    reads.rows.together = together
     taps = [(-1,), (0, 1, -1)]
     for layers in taps:
         assert reads.features(layers) is reads.features(layers)

@@ -51,7 +51,7 @@ class Models:
         Raises:
             UserError: an unknown name, or models that do not fit together.
         """
-        options = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+        options: dict[str, Any] = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         check_names(drafters)
         built, model, tokenizer = build_target(target, None, pack="auto", device_map=None, **options)
 

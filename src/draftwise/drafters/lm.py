@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
+from ..probe import rows_of
 from ..roles import GradeJob
-from ..rows import Rows
 from ..sampling import likeliest
 from ..stops import needs
 from ..types import Draft, Grade, Job, Request
@@ -54,20 +54,28 @@ class LMDrafter:
     same text whatever the policy does. With a `window` it sees a text's first `sinks` tokens and one to two
     windows of its last (StreamingLLM, arXiv 2309.17453), at the places that these have in what it sees: its
     cache and what it reads up on a switch stay that short, whatever the text's length.
+    `probe` finds out how the model can be read (see `draftwise.probe`).
 
     Raises:
-        UserError: a window or a number of sinks below 0.
+        UserError: a window or a number of sinks below 0, or a model that cannot rewind.
     """
 
     hidden_states = True  # for stop rules that read them
 
     def __init__(
-        self, model: Any, vocab_size: int, *, sample: bool = True, window: int = 0, sinks: int = 4
+        self,
+        model: Any,
+        vocab_size: int,
+        *,
+        sample: bool = True,
+        window: int = 0,
+        sinks: int = 4,
+        probe: bool = True,
     ) -> None:
         if min(window, sinks) < 0:
             raise UserError(f"window={window}&sinks={sinks}: give 0 or more; window 0 sees all of a text")
         self.window, self.sinks = window, sinks
-        self.rows = Rows(model)
+        self.rows = rows_of(model, probe=probe)
         self.vocab_size, self.sample = vocab_size, sample
         self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
@@ -203,6 +211,7 @@ class LMDrafter:
         """Keep hidden states from now on, if any of these rules read them."""
         if self.states is None and any("hidden" in names for names in read):
             self.states = States(self.rows.model)
+            self.rows.watchers.append(self.states)
 
     def _rows_of(self, requests: Sequence[Request]) -> list[int]:
         """Each request's row, brought to the front and rewound to what is still its text."""

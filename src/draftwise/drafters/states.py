@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import UserError
 from ..features import unhook
@@ -26,12 +27,22 @@ class States:
         if layer is None:
             raise UserError(f"{type(model).__name__} has no output layer to read hidden states at")
         self._latest: list[Tensor] = []
+        self._aside: list[Tensor] = []
         weakref.finalize(self, unhook, [layer.register_forward_pre_hook(_into(self._latest))])
 
     @property
     def latest(self) -> Tensor | None:
         """The states of the latest pass, if there was one."""
         return self._latest[0] if self._latest else None
+
+    def set_aside(self) -> None:
+        """Remember the latest pass, of one row, beside those before it."""
+        self._aside.append(self._latest[0][0])
+
+    def join(self) -> None:
+        """Have of all that was set aside what one pass over these rows would have left."""
+        self._latest[:] = [pad_sequence(self._aside, batch_first=True)]
+        self._aside.clear()
 
 
 def _into(latest: list[Tensor]) -> Any:

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from ..features import Features
+from ..probe import check_trees, rows_of
 from ..roles import Scores
-from ..rows import Rows
 from ..sampling import Chain, GreedyScores, LawScores, choices, likeliest, on_host
 from ..types import Draft, Request, Verdict
-from .checks import check, check_trees
 
 LONG = 16  # pending tokens from which a row reads in a pass of its own, so that others need no padding
 
@@ -21,13 +20,15 @@ LONG = 16  # pending tokens from which a row reads in a pass of its own, so that
 class HFTarget:
     """The target role for a loaded model, which is used as it is: quantised, sharded, on any device.
 
+    `probe` finds out how it can be read (see `draftwise.probe`).
+
     Raises:
         UserError: a model whose cache cannot rewind, or that is no plain causal LM.
     """
 
-    def __init__(self, model: Any, *, chunk: int = 0) -> None:
-        check(model)
-        self.rows = Rows(model)
+    def __init__(self, model: Any, *, chunk: int = 0, probe: bool = True) -> None:
+        self.probe = probe
+        self.rows = rows_of(model, probe=probe)
         self.vocab_size = int(self.rows.config.vocab_size)
         self.max_length = self.rows.max_length
         # Reading a prompt in pieces bounds the memory of its activations; a GPU wants larger ones.
@@ -46,6 +47,7 @@ class HFTarget:
         """
         if tuple(layers) not in self.taps:
             self.taps[tuple(layers)] = Features(self.rows.model, layers)
+            self.rows.watchers.append(self.taps[tuple(layers)])
         return self.taps[tuple(layers)]
 
     def open(self, request: Request) -> None:
@@ -71,7 +73,7 @@ class HFTarget:
             texts[row] = [*request.tokens[held[row] :], *draft.tokens]
         trees = {row: d.parents for row, (_, d) in zip(rows, batch, strict=True) if not d.is_chain}
         if trees and not self.reads_trees:
-            check_trees(self.rows.model)
+            check_trees(self.rows, probe=self.probe)
             self.reads_trees = True
         keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
         self.began = {request.id: held[row] for row, (request, _) in zip(rows, batch, strict=True)}
