@@ -38,8 +38,10 @@ class Readings:
     @property
     def tolerance(self) -> float:
         """The relative error from which a reading is another one: eight times the noise, which is at least
-        the format's rounding, and no more than rounding can explain. What is coarser than its format (quantised)
-        counts as bfloat16."""
+        the format's rounding, and no more than rounding can explain.
+
+        What is quantised is coarser than its format, and counts as bfloat16.
+        """
         eps = max(torch.finfo(self.model.dtype).eps, torch.finfo(torch.float32).eps)
         if _quantised(self.model):
             eps = max(eps, torch.finfo(torch.bfloat16).eps)
