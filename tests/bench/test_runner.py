@@ -161,7 +161,7 @@ class Stopping(Policy):
 
 def test_a_resumed_run_is_round_by_round_the_uninterrupted_one(tmp_path: Path, models: Models) -> None:
     """Learners and their random numbers go on where they stood."""
-    names = ["none", "metasd-exp3", "ucb1?arms=drafters*lengths&lengths=1,3", "random"]
+    names = ["none", "metasd-exp3", "ucb1?arms=drafters*lengths&lengths=1,3&reward=simple", "random"]
 
     def run(folder: Path, stop: int) -> None:
         policies = [Stopping(name, models) for name in names]
