@@ -197,6 +197,9 @@ def test_a_chat_with_a_base_model_needs_no_template(decoder: Decoder, plain_mode
         ({"drafters": ["nothing"]}, "'nothing'"),
         ({"drafters": ["ngram", "ngram"]}, "twice"),
         ({"drafters": ["ngram:here"]}, "no path"),
+        ({"target": 5}, "5"),
+        ({"state": 5}, "5"),
+        ({"seed": "x"}, "'x'"),
         ({"drafters": ["retrieval"]}, "retrieval:PATH"),
         ({"drafters": ["ngram?min=0"]}, "min"),
         ({"drafters": ["ngram?size=3"]}, "size"),
@@ -246,6 +249,9 @@ def test_a_drafter_of_another_vocabulary_is_refused_naming_both(tmp_path: Path) 
         ([4096], {}, "4096"),
         ("x", {"temprature": 1.0}, "temprature"),
         ("x", {"n": 0}, "n=0"),
+        ("x", {"n": 2.5}, "n=2.5"),
+        (5, {}, "5"),
+        (torch.tensor([[1.0]]), {}, "1.0"),
         ("x", {"stop": [""]}, "stop string"),
         ("x", {"stop": 5}, "stop string"),
         ("x", {"eos": 1 << 20}, "eos=1048576"),
@@ -257,3 +263,14 @@ def test_bad_requests_are_named(decoder: Decoder, prompt: Any, settings: dict[st
     with pytest.raises(UserError, match=said):
         decoder.generate(prompt, **settings)
     assert not decoder.loop.open
+
+
+def test_several_prompts_are_a_list(decoder: Decoder) -> None:
+    wrong: Any
+    for wrong in ("abc", 5, None):
+        with pytest.raises(UserError, match="in a list"):
+            decoder.generate_many(wrong)
+    with pytest.raises(UserError, match=r"batch=1\.5"):
+        decoder.generate_many(["x"], batch=1.5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="message is empty"):
+        list(decoder.chat().send(5))  # type: ignore[arg-type]

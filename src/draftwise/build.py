@@ -30,6 +30,8 @@ def build_target(
         model = load_model(target, device_map=device_map, **load)
     elif tokenizer is None:
         raise UserError("a target given as a model needs its tokenizer: pass tokenizer=...")
+    elif not hasattr(model, "config"):
+        raise UserError(f"target {target!r} is no model: give a name, or a loaded model")
     built: Target = registry.load("targets", "hf")(model, probe=probe)
     if isinstance(target, str):
         arrange(model, pack)

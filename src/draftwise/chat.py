@@ -31,7 +31,7 @@ class Chat:
 
     def send(self, text: str, *, stop: Stops = (), **sampling: Any) -> Generator[Piece, None, None]:
         """Say something and get the answer piece by piece."""
-        if not text.strip():
+        if not isinstance(text, str) or not text.strip():
             raise UserError("the message is empty: give some text")
         decoder = self.decoder
         messages = [*self.messages, {"role": "user", "content": text}]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from os import PathLike
 from pathlib import Path
 from random import Random, SystemRandom
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from .catalogue import Method
@@ -92,6 +94,8 @@ class Decoder:
         from .names import check_names
 
         check_names(drafters, policy)
+        if not isinstance(state, (str, PathLike, NoneType)):
+            raise UserError(f"state={state!r}: give a file's name")
         path = None if state is None else usable(state)
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         built, model, tokenizer = build_target(
@@ -128,7 +132,7 @@ class Decoder:
             GenerationError: some of several samples failed; it has the others.
             Exception: what a processor or criterion of the one sample raised.
         """
-        if n < 1:
+        if whole_number("n", n) < 1:
             raise UserError(f"n={n}: ask for at least 1 sample")
         ids = self.encode(prompt, chat=chat)
         if n > 1 and sampling.get("seed") is None:
@@ -156,9 +160,9 @@ class Decoder:
             UserError: bad input, found before anything is decoded.
             GenerationError: some of the texts failed; it has the others.
         """
-        if batch < 1:
+        if whole_number("batch", batch) < 1:
             raise UserError(f"batch={batch}: decode at least 1 prompt at a time")
-        if isinstance(prompts, str):
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
             raise UserError("generate_many takes several prompts: put the text in a list")
         encoded = [self.encode(p, chat=chat) for p in prompts]
         alone = len(encoded) == 1
