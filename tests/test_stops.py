@@ -253,3 +253,22 @@ def test_needs_is_the_union() -> None:
 def test_an_unknown_rule_is_named_with_those_there_are(ask: Any) -> None:
     with pytest.raises(UserError, match=r"'svipp'.*never, max-confidence, svip"):
         ask(Stop("svipp", inf))
+
+
+@pytest.mark.parametrize(
+    ("rule", "at"),
+    [
+        (Stop("max-confidence", 0.5), Signals(0.5, 0.2, 1.0, 0.5)),
+        (Stop("svip", 1.0), Signals(0.5, 0.2, 1.0, 0.5)),
+        (Stop("svip-difference", 1.0), Signals(0.5, 0.2, 4.0, 0.5)),
+        (Stop("adaedl", 0.0), Signals(0.5, 0.2, 5.0, 0.5)),
+        (Stop("logit-margin", 0.25), Signals(0.5, 0.25, 1.0, 0.5)),
+        (Stop("cumulative", 0.5), Signals(0.5, 0.2, 1.0, 0.5)),
+        (Stop("perplexity", 2.0), Signals(0.5, 0.2, 1.0, 0.5)),
+        (Stop("confidence", 0.5), Signals(0.5, 0.2, 1.0, 0.5)),
+    ],
+)
+def test_at_the_threshold_itself_drafting_goes_on(rule: Stop, at: Signals) -> None:
+    """Every source's comparison is a strict one: what is as good as the threshold is good enough."""
+    position = 1 if rule.rule == "svip-difference" else 0
+    assert not stop(rule, at, position=position, previous=Signals(0.5, 0.2, 1.0, 0.5), joint=0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import log
 from random import Random
 
 import pytest
@@ -286,3 +287,32 @@ def test_adaedls_threshold_starts_anew_with_every_text_where_the_learner_does(
     assert threshold(2) == (start.threshold if per_query else moved)  # beside it
     policy.close(1)
     assert threshold(3) == (start.threshold if per_query else moved)  # after it
+
+
+def test_linucbs_features_are_what_their_docstring_says() -> None:
+    learner = LinUCB(2, ContextPolicy.dimensions(3))
+    policy = ContextPolicy((Arm("lm", 4), Arm("ngram", 8)), ("lm", "ngram", "mute"), learner)
+    policy.choose(Context(request=7, hints={"lm": 15.0, "ngram": -1.0}), RNG)
+    known = log(16) / log(17)
+    assert policy.features[7] == pytest.approx([1.0, known, 0.0, 0.0, 0.0, 0.0, 0.0])
+    signals = (Signals(0.5, 0.2, 1.0, 0.5), Signals(0.5, 0.2, 2.0, 0.5))
+    policy.learn(Feedback(7, Decision(0), (Outcome(0, 2, 2, reward=0.5, signals=signals),)))
+    policy.choose(Context(request=7, hints={"ngram": 3.0}, position=100, last_accepted=2), RNG)
+    expected = [1.0, 0.0, log(4) / log(17), 0.0, log(101) / log(513), 2 / 8, 1.5 / 5]
+    assert policy.features[7] == pytest.approx(expected)
+    loud = (Signals(0.5, 0.2, 9.0, 0.5),)
+    policy.learn(Feedback(7, Decision(0), (Outcome(0, 2, 2, reward=0.5, signals=loud),)))
+    policy.choose(Context(request=7), RNG)
+    assert policy.features[7][-1] == 1.0
+
+
+@pytest.mark.parametrize("places", [[0], [1], [2], [0, 2], [1, 2], [0, 1, 2]])
+def test_the_bank_draws_for_the_places_it_is_asked_for(places: list[int]) -> None:
+    bank = BetaBank(3, 3)
+    for _ in range(500):  # arm 2 is right at place 0, arm 1 at place 1, arm 0 at place 2, and no other is
+        for arm in range(3):
+            bank.update([arm], int(arm == 2))
+            for place in (1, 2):
+                bank.successes[place * 3 + arm] += arm == 2 - place
+                bank.failures[place * 3 + arm] += arm != 2 - place
+    assert bank.choose(places, Random(0)) == [2 - place for place in places]
