@@ -14,6 +14,7 @@ import pytest
 from draftwise import registry
 from draftwise.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
 from draftwise.catalogue import Method, method
+from draftwise.errors import UserError
 from draftwise.feedback import Bandit
 from draftwise.grading import Grading
 from draftwise.learners.commit import ExploreThenCommit
@@ -627,3 +628,8 @@ def test_no_name_is_left_out() -> None:
     here = {row.name.partition("?")[0] for row in ROWS} - {"static-7"}
     here |= {"hf-heuristic", "tapout-token-ucb1", "tapout-token-ts", "hedgespec", "hedgespec-hedge", "linucb"}
     assert here | {"disco", "specdecpp", "router", "auto"} == set(registry.names("policies"))
+
+
+def test_all_drafters_at_once_need_one() -> None:
+    with pytest.raises(UserError, match="this policy needs a drafter"):
+        method("draft-all", ["none"])

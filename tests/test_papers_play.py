@@ -15,6 +15,7 @@ import pytest
 from draftwise.catalogue import method
 from draftwise.feedback import Bandit
 from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.experts import ExpertPolicy
 from draftwise.types import Context, Decision, Feedback, Outcome
 
 Heard = list[tuple[int, float]]
@@ -239,3 +240,16 @@ def test_what_is_learnt_stays_in_its_text_where_the_paper_says_so(name: str, ane
     assert policy._learner(1).estimates() != untaught
     assert (policy._learner(2).estimates() == untaught) is anew
     assert max(policy._learner(2).estimates()) < inf
+
+
+@pytest.mark.parametrize("name", ["hedgespec", "hedgespec-hedge"])
+@pytest.mark.parametrize("per_query", [True, False])
+def test_full_information_stays_in_its_text_too(name: str, per_query: bool) -> None:
+    policy = method(f"{name}?per_query={str(per_query).lower()}", ["a", "b", "c"]).policy
+    assert isinstance(policy, ExpertPolicy)
+    for _ in range(20):
+        policy.learn(Feedback(1, Decision(0), losses=(0.9, 0.1, 0.9)))
+    learnt, other = policy._learner(1).estimates(), policy._learner(2).estimates()
+    assert learnt[1] > 0.9 and other == (pytest.approx([1 / 3] * 3) if per_query else learnt)
+    policy.close(1)
+    assert policy._learner(1).estimates() == (pytest.approx([1 / 3] * 3) if per_query else learnt)
