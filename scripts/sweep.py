@@ -23,11 +23,11 @@ sys.path.insert(0, str(ROOT))  # the sweep shares its parts with the tests
 
 def main() -> int:
     """Judge, print, and write the table if one is asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
     parser.add_argument("names", nargs="*", help="beginnings of names; all without any")
     parser.add_argument("--shard", default="0/1", help="decode part I of N only: I/N")
+    parser.add_argument("--table", type=Path, help="write what was found as Markdown to this file")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     import transformers
@@ -35,6 +35,7 @@ def main() -> int:
     transformers.logging.set_verbosity(50)
     from tests.architectures.cases import cases
     from tests.architectures.judge import judge
+    from tests.architectures.table import table
 
     part, parts = map(int, args.shard.split("/"))
     chosen = [c for c in cases() if not args.names or c.name.startswith(tuple(args.names))]
@@ -43,13 +44,14 @@ def main() -> int:
         start = time.perf_counter()
         verdict = judge(case)
         verdicts.append(verdict)
-        bad = " ".join(
-            f"{way}={word}" for way, word in verdict.ways.items() if word not in ("equal", verdict.word)
-        )
+        rest = [f"{way}={word}" for way, word in verdict.ways.items() if word not in ("equal", verdict.word)]
         seconds = time.perf_counter() - start
-        print(f"{verdict.word:10}{case.name:32}{seconds:5.1f} s  {bad} {verdict.why}".rstrip(), flush=True)
+        line = f"{verdict.word:10}{case.name:32}{seconds:5.1f} s  {' '.join(rest)} {verdict.why}"
+        print(line.rstrip(), flush=True)
     words = Counter(v.word for v in verdicts)
     print(", ".join(f"{n} {word}" for word, n in words.most_common()))
+    if args.table:
+        args.table.write_text(table(verdicts, transformers.__version__))
     return int(words["different"] + words["crash"] > 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -12,7 +13,7 @@ import torch
 from draftwise.drafters.lm import LMDrafter
 from draftwise.drafters.ngram import NgramDrafter
 from draftwise.drafters.suffix import SuffixDrafter
-from draftwise.errors import UserError
+from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.loop import Loop
 from draftwise.targets.hf import HFTarget
 from draftwise.types import Arm, Draft, Job, Request, Sampling
@@ -31,12 +32,16 @@ Text = list[int]
 
 @dataclass
 class Verdict:
-    """What came of one model: by way of decoding, and in one word; `why` is the first trouble's reason."""
+    """What came of one model: by way of decoding, and in one word.
+
+    `why` is the first trouble's reason, and `apart` why its texts are read one by one, where they are.
+    """
 
     name: str
     kind: str = ""
     ways: dict[str, str] = field(default_factory=dict)
     why: str = ""
+    apart: str = ""
 
     @property
     def word(self) -> str:
@@ -110,8 +115,17 @@ def judge(case: Case, ways: Sequence[str] = ()) -> Verdict:
             verdict.ways[name], why = CRASH, reason(error)
         verdict.why = verdict.why or (f"{name}: {why}" if why else "")
         if name == "alone" and verdict.ways[name] == REFUSED:
-            break
+            return verdict
+    verdict.apart = why_apart(made)
     return verdict
+
+
+def why_apart(made: Any) -> str:
+    """Why the model's texts are read one by one; nothing where one pass reads many."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DraftwiseWarning)
+        apart = not HFTarget(made).rows.together
+    return str(caught[0].message) if apart else ""
 
 
 def reason(error: Exception) -> str:
@@ -137,7 +151,7 @@ def run(
     longest = max(len(truth[tuple(p)]) for p in asked)
     for round in loop.run(asked, Sampling(max_new_tokens=longest), batch=batch):
         if round.fault:
-            return CRASH, f"the drafter failed: {round.fault}"
+            return (REFUSED if "cannot read a tree" in round.fault else CRASH), round.fault
         texts.setdefault(round.request, []).extend(round.tokens)
     said = EQUAL
     for number, prompt in enumerate(asked):

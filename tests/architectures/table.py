@@ -1,0 +1,64 @@
+"""What the sweep found, as the page of the documentation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .judge import EQUAL, REFUSED, TIE, Verdict
+
+HEAD = """# Architectures
+
+Every causal LM class of Transformers {version} and {variants} variants of their configurations, each made
+small and random and decoded in every way: alone and in batches, even, uneven and joining; long prompts in
+pieces; past windows and positions; with good, spoilt, looked-up and no drafts, in chains and trees, and
+drafting for itself. Plain `generate`, greedy, in float32, is the truth. This page is written by `python
+scripts/sweep.py --table docs/architectures.md`; a part of the sweep runs with the tests.
+
+No list of names decides how a model is read. When a target or a drafting model is loaded, a **probe** reads a
+few made-up tokens in these ways and holds the logits against those of the model's own `generate`. What
+disagrees is switched off, and where nothing agrees the model is refused with the reason. A difference counts
+from eight times the model's own rounding, which is how far one plain pass is from token after token, and at
+least the format's. The probe costs some twenty short passes, once: its verdict is kept in the user's cache
+folder by class, configuration, versions, precision and kind of device. `probe=False`, or `DRAFTWISE_PROBE=0`,
+turns it off.
+
+- **one pass**: a batch is read in one pass, whatever the lengths of its texts.
+- **one by one**: each text of a batch is read in a pass of its own, because the class counts positions by the
+  cache's length, makes its biases from a padding mask, or mixes the rows up. Texts are the same, batches no
+  faster.
+- **trees**: drafts may branch. Without, heads draft chains: `eagle?width=1`, say.
+
+"""
+
+
+def table(verdicts: Sequence[Verdict], version: str) -> str:
+    """The page, models of one fate in one row."""
+    lines = ["| models | batches | trees | notes |", "|---|---|---|---|"]
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for verdict in verdicts:
+        groups.setdefault(_fate(verdict), []).append(verdict.name)
+    ranked = sorted(groups.items(), key=lambda item: (_rank(item[0]), -len(item[1])))
+    for (batches, trees, note), names in ranked:
+        shown = ", ".join(f"`{name}`" for name in names)
+        lines.append(f"| {shown} | {batches} | {trees} | {note} |")
+    variants = sum("/" in verdict.name for verdict in verdicts)
+    return HEAD.format(version=version, variants=variants) + "\n".join(lines) + "\n"
+
+
+def _fate(verdict: Verdict) -> tuple[str, str, str]:
+    why = verdict.why.replace("|", "/")
+    if verdict.word == "not built":
+        return "", "", f"not run by Transformers here: {why}"
+    if verdict.word == REFUSED:
+        reason = re.search(r"\((.*)\)", why)
+        return "refused", "", reason[1] if reason else why.partition(": ")[2]
+    if verdict.word not in (EQUAL, TIE):
+        return verdict.word, "", why
+    trees = "yes" if verdict.ways["trees"] in (EQUAL, TIE) else "no"
+    return ("one by one" if verdict.apart else "one pass"), trees, ""
+
+
+def _rank(fate: tuple[str, str, str]) -> tuple[int, str]:
+    order = ("one pass", "one by one", "refused", "")
+    return (order.index(fate[0]) if fate[0] in order else -1), (fate[1] == "no" and "z") or ""
