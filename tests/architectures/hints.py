@@ -23,7 +23,7 @@ ASSISTANT = {
 }
 QWEN4 = {
     "layer_types": ["linear_attention", "indexed_attention"],
-    "indexer_n_heads": 2,
+    "indexer_n_heads": 16,
     "indexer_kv_heads": 1,
     "indexer_head_dim": 16,
     "indexer_budget": 8,

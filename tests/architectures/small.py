@@ -17,6 +17,7 @@ LAYERS = 4  # at most, unless there are more kinds of layers
 # Sizes by the name of the field, the first pattern that fits; what fits none and is large becomes 32.
 SIZES: tuple[tuple[str, Any], ...] = (
     (r"seed|.*max_distance|sampling_rate|chunk_size_feed_forward|.*_scal\w*|.*multiplier", None),
+    (r"keep_window_size", None),  # its choice of keys is open as well: they tie
     (r"(.*_)?vocab(_size)?(_per_layer_input|_base)?|decoder_vocab_size|.*hash_byte_group_vocab", VOCAB),
     (r"max_position_embeddings|n_positions|n_ctx|max_(seq_len|target_positions)|model_max_length", POSITIONS),
     (r"original_max_position_embeddings|context_length", POSITIONS // 2),
@@ -25,7 +26,8 @@ SIZES: tuple[tuple[str, Any], ...] = (
     (r"codebook_size", 64),
     (r"attention_chunk_size", 8),
     (r".*(key_value_heads|kv_heads|kv_n_heads|query_groups|key_heads|value_heads)", 2),
-    (r"(num_|n_|index_n_)?(\w*attention_)?heads?|n_head|\w*_attention_heads|num_heads|linear_num_heads", 4),
+    (r"index(er)?_n_heads", 16),  # fewer give scores of exactly zero, and the choice of keys would be open
+    (r"(num_|n_)?(\w*attention_)?heads?|n_head|\w*_attention_heads|num_heads|linear_num_heads", 4),
     (r"mamba_n\w*_heads|mamba_num_heads|n_mamba_heads", 8),
     (r"\w*head_?dim|d_head|d_kv|dim_head|\w*head_size|kv_channels|mamba_d_head|rotary_dim", 16),
     (r"(n|num)_\w*shared_experts", 1),
