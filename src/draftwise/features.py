@@ -93,8 +93,9 @@ class Features:
         text[start:end] = new
         self._held[key] = end
 
-    def set_aside(self) -> None:
-        """Remember the latest pass, of one row, beside those before it."""
+    def set_aside(self, row: int) -> None:
+        """Remember the latest pass, of one row, beside those of the rows before it."""
+        del self._aside[row:]  # of rows that were not joined, since something raised
         self._aside.append([part[0] for part in self._parts])
 
     def join(self) -> None:

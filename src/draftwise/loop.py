@@ -20,7 +20,7 @@ from .accept import accept
 from .errors import UserError
 from .guarded import UNDECIDED, Guarded
 from .lock import OneAtATime
-from .roles import Drafter, Policy, Recorder, Target
+from .roles import Drafter, Limited, Policy, Recorder, Target
 from .team import Team
 from .turns import ERROR, Turn
 from .types import Feedback, Job, Request, Round, Sampling, Seconds, Spent
@@ -50,6 +50,7 @@ class Loop:
         slow_seconds: float = 5.0,
     ) -> None:
         self.target, self.policy, self.recorder = target, policy, recorder
+        self.limited = target if isinstance(target, Limited) else None
         self.seed = seed
         self.rng = Random(seed)
         self.open: dict[int, Request] = {}
@@ -164,6 +165,8 @@ class Loop:
         for turn in turns:
             hints = self.team.hints(turn.request) if self.policy.reads_hints else {}
             turn.request.waits = self.team.waiting(turn.request)
+            if self.limited is not None:
+                turn.request.reach = self.limited.reach(turn.request)
             context = turn.context(hints, len(turns))
             turn.decision, turn.arm, turn.trouble = self.guarded.choose(context, self.rng)
 

@@ -99,6 +99,15 @@ class Target(Protocol):
 
 
 @runtime_checkable
+class Limited(Protocol):
+    """A target that cannot verify a draft of every length at once."""
+
+    def reach(self, request: Request) -> int:
+        """The longest draft that its next pass can read for this request."""
+        ...
+
+
+@runtime_checkable
 class Drafter(Protocol):
     """Guesses what the target will write. May be wrong, must be fast.
 

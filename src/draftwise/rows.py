@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .cache import RowCache
+from .masks import Masks
+from .traits import Traits, ask
 
-BANDED = (32, 4096)  # widest pass and longest text whose mask is kept: at most 1 MB a width
 FREE = -1  # the key of a row that nobody uses
 
 
@@ -23,7 +24,7 @@ class Watcher(Protocol):
     """Keeps something of the latest pass by row; what it sets aside after texts that are read one by one is
     joined, padded on the right."""
 
-    def set_aside(self) -> None: ...
+    def set_aside(self, row: int) -> None: ...
     def join(self) -> None: ...
 
 
@@ -32,32 +33,30 @@ class Rows:
 
     `held[row]` is the number of tokens whose keys and values are valid; setting it lower rewinds.
     `seconds` adds up the time spent inside the model's forward. Texts are read `together` in one pass, or
-    apart, where the model counts by the cache's length; `guided` by places and masks, or with its own.
+    apart, where the model counts by the cache's length; `guided` by places and masks, or with its own. What
+    the model does with masks and positions is asked of it, unless `traits` say it.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, traits: Traits | None = None) -> None:
         self.model = model
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
         self.config = model.config.get_text_config(decoder=True)
-        self.window = _window(self.config)
-        self.max_length = int(getattr(self.config, "max_position_embeddings", None) or 1 << 30)
+        self.traits = traits = traits or ask(model)
+        self.masks = Masks(traits.views, traits.all_of, self.dtype, self.device)
+        self.rope = traits.rope
+        self.max_length, self.trained = traits.limit, traits.trained
         self.keys: list[int] = []
         self.held: list[int] = []
+        self.prompts: dict[int, int] = {}  # by key, for a model that reads them with other eyes (`View.late`)
         self.seconds = 0.0
         self.together = self.guided = True
         self.watchers: list[Watcher] = []
         self.cache = self._fresh()
-        kinds = set(getattr(self.config, "layer_types", None) or ())
-        self._kinds = (
-            kinds if (kinds - {"full_attention"} and len(kinds) > 1) or _takes_dict(model, kinds) else set()
-        )
         named = inspect.signature(model.forward).parameters
         self._keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
         self._positions = torch.arange(0, device=self.device)
         self._one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
-        self._least = torch.tensor(torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
-        self._bands: dict[int, Tensor] = {}
 
     def open(self, key: int) -> None:
         """Add an empty row, in the place of one that was freed if there is any."""
@@ -109,6 +108,7 @@ class Rows:
         slots: int = 0,
         trees: Mapping[int, Sequence[int]] | None = None,
         model: Any = None,
+        lengths: Sequence[int] = (),
     ) -> Tensor:
         """Read `texts[i]` after what row `first + i` holds; call it under `torch.inference_mode`.
 
@@ -120,58 +120,80 @@ class Rows:
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
         counted from `width - keep`. `slots` is the length that the texts may grow to. `model` reads in place
         of the rows' own: some of its layers, in which case the others hold nothing of these tokens.
+        With `lengths`, each text has the rotary frequencies of one of so many tokens, whoever is beside it.
         """
-        if len(texts) > 1 and not self.together:
-            return self._apart(first, texts, keep, trees or {}, slots=slots, model=model)
+        if len(texts) > 1 and not (self.together and len(set(map(self.rope.regime, lengths))) < 2):
+            return self._apart(first, texts, keep, trees or {}, lengths, slots=slots, model=model)
         width = len(texts[0]) if len(texts) == 1 else max(map(len, texts))
-        ids = self._ids(texts, width)
         starts = self.held[first : first + len(texts)]
+        more = 0
+        if lengths and self.guided:
+            more = self._lengthened(max(lengths), max(starts) + width)
+            width += more
+        ids = self._ids(texts, width)
         even = len(starts) == 1 or starts.count(starts[0]) == len(starts)
         total = self.cache.schedule(
             first, starts, width, even=even, rows=len(self.keys), slots=slots, tree=bool(trees)
         )
-        more: dict[str, Any] = {"logits_to_keep": keep} if self._keeps else {}
+        named: dict[str, Any] = {"logits_to_keep": keep + more} if self._keeps else {}
         if trees:
-            lengths = [len(t) for t in texts]
-            more["position_ids"], more["attention_mask"] = self._branches(
-                starts, width, total, even, lengths, trees
-            )
+            places = self._branches(starts, width, total, even, [len(t) for t in texts], trees)
+            named["position_ids"], named["attention_mask"] = places
         elif self.guided:
-            more["position_ids"], more["attention_mask"] = self._places(starts, width, total, even)
+            named["position_ids"], named["attention_mask"] = self._places(starts, width, total, even)
         elif self._masked:
-            more["attention_mask"] = ids.new_ones(1, total)
+            named["attention_mask"] = ids.new_ones(1, total)
+        if more:
+            at = named["position_ids"] = named["position_ids"].expand(len(texts), -1).clone()
+            for i, text in enumerate(texts):
+                at[i, len(text) :] = max(lengths) - 1
         start = perf_counter()
         logits: Tensor = (model or self.model)(
-            input_ids=ids, past_key_values=self.cache, use_cache=True, **more
+            input_ids=ids, past_key_values=self.cache, use_cache=True, **named
         ).logits
         self.seconds += perf_counter() - start
         for i, text in enumerate(texts):
             self.held[first + i] += len(text)
+        if more:
+            return logits[:, -keep - more : -more]
         return logits if logits.shape[1] == keep else logits[:, -keep:]
 
     def _apart(
-        self, first: int, texts: Sequence[Sequence[int]], keep: int, trees: Any, **more: Any
+        self,
+        first: int,
+        texts: Sequence[Sequence[int]],
+        keep: int,
+        trees: Any,
+        lengths: Sequence[int],
+        **more: Any,
     ) -> Tensor:
         """What `feed` does with a pass for each text; watchers are left with what one pass leaves."""
         before = max(map(len, texts)) - keep
         parts = []
         for i, text in enumerate(texts):
             own, tree = len(text) - before, {0: trees[i]} if i in trees else None
-            parts.append(self.feed(first + i, [text], own, trees=tree, **more)[0])
+            said = self.feed(first + i, [text], own, trees=tree, lengths=lengths[i : i + 1], **more)
+            parts.append(said[0])
             for watcher in self.watchers:
-                watcher.set_aside()
+                watcher.set_aside(i)
         for watcher in self.watchers:
             watcher.join()
         return pad_sequence(parts, batch_first=True)
 
+    def _lengthened(self, length: int, total: int) -> int:
+        """How many columns more a pass of `total` positions needs to be read as a text of `length` tokens:
+        one at its end, which nobody sees, where the frequencies would be others."""
+        self.rope.forget()
+        return int(self.rope.regime(total) != self.rope.regime(length))
+
     def _places(self, starts: list[int], width: int, total: int, even: bool) -> tuple[Tensor, Any]:
         """Positions, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or None."""
         at = self._slots(starts, width, total, even)
-        plain = even and not self._kinds and (self.window is None or total <= self.window)
+        plain = even and total <= self.masks.all_of
         if plain and width == 1:
             mask: Any = None
-        elif plain and width <= BANDED[0] and total <= BANDED[1] and self.device.type == "cpu":
-            mask = self._band(width, total)
+        elif plain and self.masks.keeps(width, total):
+            mask = self.masks.band(width, total, self._positions)
         else:
             slots, here = self._positions[:total], at[:, None, :, None]
             mask = self._mask(slots > here, slots, here)
@@ -182,7 +204,6 @@ class Rows:
         """The slots that a pass writes, shape (rows, width); one row for all where they are `even`."""
         if len(self._positions) < total:
             self._positions = torch.arange(2 * total, device=self.device)
-            self._bands.clear()
         if even:
             return self._positions[starts[0] : starts[0] + width][None]
         slots = np.add.outer(starts, np.arange(width))
@@ -221,40 +242,22 @@ class Rows:
         mask = self._mask(unseen, lying[:, None, None], here[:, None, :, None])
         return here.clamp(max=self.max_length - 1), mask
 
-    def _band(self, width: int, total: int) -> Tensor:
-        """The mask of rows that start together, without a window: a view of a band made once per width."""
-        if width not in self._bands:
-            at = self._positions[-width:]
-            self._bands[width] = self._hidden(self._positions > at[:, None])[None, None]
-        band = self._bands[width]
-        return band[..., band.shape[-1] - total :]
-
     def _mask(self, unseen: Tensor, places: Tensor, here: Tensor) -> Any:
-        """The additive mask, by kind of layer where there are several; windows go by position.
-
-        `places` are the positions of what lies in the slots, `here` those of the pass, shaped to broadcast
-        to the (rows, 1, width, total) of `unseen`.
-        """
-        full = self._hidden(unseen)
-        if self.window is None:
-            return full if not self._kinds else dict.fromkeys(self._kinds, full)
-        sliding = self._hidden(unseen | (places <= here - self.window))
-        if not self._kinds:
-            return sliding
-        return {kind: full if kind == "full_attention" else sliding for kind in self._kinds}
+        """The mask of a pass, of tokens at `here` and slots at `places`, shaped to broadcast to `unseen`."""
+        prompts = here
+        if self.masks.late:
+            keys = self.keys[self.cache.plan.first : self.cache.plan.last]
+            prompts = self._tensor([self.prompts.get(key, 0) for key in keys])[:, None, None, None]
+        return self.masks.made(unseen, places, here, prompts)
 
     def _ids(self, texts: Sequence[Sequence[int]], width: int) -> Tensor:
-        if len(texts) > 1:
+        if len(texts) > 1 or width > len(texts[0]):
             return self._tensor([[*t, *(0,) * (width - len(t))] for t in texts])
         return self._one.fill_(texts[0][0]) if width == 1 else self._tensor(texts)
 
     def _tensor(self, numbers: Any) -> Tensor:
         """Whole numbers on the device; through NumPy, which reads small nested lists faster."""
         return torch.from_numpy(np.asarray(numbers)).to(self.device)
-
-    def _hidden(self, unseen: Tensor) -> Tensor:
-        """An additive mask: the least number where `unseen`, else zero."""
-        return unseen * self._least
 
     def _exchange(self, a: int, b: int) -> None:
         if self.keys[a] == FREE:
@@ -272,21 +275,3 @@ def _kin(parents: Sequence[int]) -> NDArray[np.bool_]:
         if parent >= 0:
             kin[node] |= kin[parent]
     return kin
-
-
-def _window(config: Any) -> int | None:
-    """The sliding window in tokens, or None where every layer sees everything."""
-    window = getattr(config, "sliding_window", None)
-    if not window or getattr(config, "use_sliding_window", True) is False:
-        return None
-    kinds = getattr(config, "layer_types", None)
-    return int(window) if kinds is None or "sliding_attention" in kinds else None
-
-
-def _takes_dict(model: Any, kinds: set[str]) -> bool:
-    """Whether the model chooses each layer's mask from a dictionary by the kind of layer."""
-    if not kinds:
-        return False
-    body = model.get_decoder() if hasattr(model, "get_decoder") else model
-    source = inspect.getsource(inspect.unwrap(type(body).forward))
-    return "causal_mask_mapping" in source

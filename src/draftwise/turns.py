@@ -69,7 +69,7 @@ class Turn:
     def job(self, *, rows: bool) -> Job | None:
         """The draft to ask for; None where the round drafts nothing."""
         request, arm = self.request, self.arm
-        length = min(arm.length, request.room - 1)
+        length = min(arm.length, request.room - 1, request.reach)
         if length <= 0 or arm.drafter in request.out or arm.drafter in request.waits:
             return None
         return Job(request, length, self.decision.stops, arm.width, rows)
@@ -100,14 +100,15 @@ class Turn:
     def look(self, spent: Spent, *, timed: bool, overlap: bool) -> None:
         """See what the round showed, before the end of the text took its share of it.
 
-        A draft that only the budget kept short, or that failed, could not yet be made or was not looked at
-        to its end, says nothing about its arm. `timed` is false where the pass also read a prompt.
+        A draft that only the budget or the target kept short, or that failed, could not yet be made or was
+        not looked at to its end, says nothing about its arm. `timed` is false where the pass also read a
+        prompt.
         """
         self.spent = spent
         if self.scores is None or self.error is not None:
             return
         request, arm, drafted = self.request, self.arm, len(self.draft.tokens)
-        most = request.room - 1 + len(self.tokens)
+        most = min(request.room - 1 + len(self.tokens), request.reach)
         out = arm.drafter in request.waits or arm.drafter in request.out
         censored = arm.length > most <= drafted or out or (self.over and len(self.verdict.path) < drafted)
         overlaps = block(self.draft, self.verdict.path, self.scores.overlaps()) if overlap and drafted else ()

@@ -274,6 +274,7 @@ class Request:
     out: set[str] = field(default_factory=set)
     waits: frozenset[str] = frozenset()
     drawn: tuple[int, float] = (-1, 0.0)
+    reach: int = 1 << 30  # the longest draft that the target can verify in its next pass
 
     @property
     def position(self) -> int:

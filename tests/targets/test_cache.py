@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 from tests.targets.test_hf import prompts
-from tests.targets.test_trees import ARMS, grown, team, texts_of
+from tests.targets.test_trees import grown, team, texts_of
 from tests.tiny import VOCAB, model, own_text
 
 from draftwise import cache
@@ -20,7 +21,7 @@ from draftwise.drafters.states import States
 from draftwise.errors import UserError
 from draftwise.loop import Loop
 from draftwise.targets.hf import HFTarget
-from draftwise.types import Sampling
+from draftwise.types import Draft, Request, Sampling
 
 
 def long_lived() -> Any:
@@ -98,10 +99,11 @@ def test_what_sparse_attention_keeps_counts_as_memory() -> None:
 
 
 def test_attention_that_counts_blocks_of_tokens_reads_no_tree() -> None:
-    made = model("minimax-sparse")
-    loop = grown(HFTarget(made), team({}), ARMS[1:])
+    target = HFTarget(model("minimax-sparse"))
+    request = Request(0, [3, 4, 5], 3, Sampling(), Random(0), Random(0))
+    target.open(request)
     with pytest.raises(UserError, match="drafts chains"):
-        texts_of(loop, 40, 1)
+        target.verify([(request, Draft((5, 6), (-1, -1)))])
 
 
 def hooks(made: Any) -> int:

@@ -16,6 +16,7 @@ from ..features import Source
 from ..heads.eagle import Eagle, load_eagle
 from ..roles import GradeJob
 from ..rows import Rows
+from ..traits import Traits
 from ..types import Draft, Grade, Job, Request
 from .chains import Drift, draft_chains, grades
 from .trees import draft_trees
@@ -95,8 +96,7 @@ class EagleDrafter:
         self.module, self.vocab_size = head, target.vocab_size
         self.features = target.features(head.layers_read)
         self.model = Pairs(head)
-        self.rows = Rows(self.model)
-        self.rows.max_length = 1 << 30  # rotary positions have no end of their own
+        self.rows = Rows(self.model, traits=Traits())  # rotary positions, which see everything
         self.branches, self.sample, self.top, self.gain = width, sample, top, gain
         self.drift = Drift()
         self.last = self.model.states  # what the latest step of a draft made, by job

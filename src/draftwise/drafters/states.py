@@ -35,8 +35,9 @@ class States:
         """The states of the latest pass, if there was one."""
         return self._latest[0] if self._latest else None
 
-    def set_aside(self) -> None:
-        """Remember the latest pass, of one row, beside those before it."""
+    def set_aside(self, row: int) -> None:
+        """Remember the latest pass, of one row, beside those of the rows before it."""
+        del self._aside[row:]  # of rows that were not joined, since something raised
         self._aside.append(self._latest[0][0])
 
     def join(self) -> None:

@@ -44,7 +44,7 @@ def rows_of(model: Any, *, probe: bool = True) -> Rows:
     check(model)
     rows = Rows(model)
     if wanted(probe):
-        found = _verdict(model)
+        found = _verdict(rows)
         rows.together, rows.guided = found.together, found.guided
         if not found.together:
             warnings.warn(
@@ -65,7 +65,7 @@ def check_trees(rows: Rows, *, probe: bool = True) -> None:
     elif not rows.guided:
         why = "it makes its own masks"
     elif wanted(probe):
-        why = _why_no_trees(model, Verdict(rows.together, rows.guided))
+        why = _why_no_trees(rows)
     if why:
         raise UserError(
             f"{name(model)} cannot read a tree of drafted tokens ({why}): use a policy that drafts chains"
@@ -77,27 +77,29 @@ def wanted(asked: bool) -> bool:
     return asked and os.environ.get("DRAFTWISE_PROBE", "1") != "0"
 
 
-def _verdict(model: Any) -> Verdict:
+def _verdict(rows: Rows) -> Verdict:
     """How the model may be read; from the file of verdicts where it was found out before."""
+    model = rows.model
     key = fingerprint(model)
     found = Verdict.of(verdicts.load(KIND, key))
     if found is None:
         with _evaluating(model):
             known = _known(model)
-            found = _found(model, known)
+            found = _found(rows, known)
         if known.lively:
             verdicts.keep(KIND, key, asdict(found))
     return found
 
 
-def _why_no_trees(model: Any, verdict: Verdict) -> str:
+def _why_no_trees(rows: Rows) -> str:
     """What is wrong with its reading of trees; nothing where it is right."""
+    model, verdict = rows.model, Verdict(rows.together, rows.guided)
     key = fingerprint(model) + ":trees"
     found = Verdict.of(verdicts.load(KIND, key))
     if found is None:
         with _evaluating(model):
             known = _known(model)
-            wrong = _wrong(model, known, verdict, partial(branched, together=verdict.together))
+            wrong = _wrong(rows, known, verdict, partial(branched, together=verdict.together))
         found = replace(verdict, why=wrong)
         if known.lively:
             verdicts.keep(KIND, key, asdict(found))
@@ -134,24 +136,25 @@ def _known(model: Any) -> Readings:
         ) from error
 
 
-def _found(model: Any, known: Readings) -> Verdict:
+def _found(rows: Rows, known: Readings) -> Verdict:
     """The first way of reading that gives the model's own logits."""
-    wrong = _wrong(model, known, Verdict(), alone)
+    wrong = _wrong(rows, known, Verdict(), alone)
     if not wrong:
-        apart = _wrong(model, known, Verdict(), side_by_side)
+        apart = _wrong(rows, known, Verdict(), side_by_side)
         return Verdict(together=not apart, why=apart)
     own = Verdict(together=False, guided=False, why=wrong)
-    if still := _wrong(model, known, own, alone):
+    if still := _wrong(rows, known, own, alone):
         raise UserError(
-            f"{name(model)} keeps a state that cannot rewind ({still}): "
+            f"{name(rows.model)} keeps a state that cannot rewind ({still}): "
             "use it as it is, or choose a model with full or sliding-window attention"
         )
     return own
 
 
-def _wrong(model: Any, known: Readings, verdict: Verdict, way: Callable[[Rows, Readings], float]) -> str:
+def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, Readings], float]) -> str:
     """What is wrong with a way of reading; nothing where it gives the model's own logits."""
-    rows = Rows(model)
+    rows = Rows(like.model, traits=like.traits)
+    rows.prompts |= {0: known.n, 1: known.n}
     rows.together, rows.guided = verdict.together, verdict.guided
     try:
         error = way(rows, known)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..errors import DraftwiseWarning
 from ..features import Features
+from ..positions import ENDLESS
 from ..probe import check_trees, rows_of
 from ..roles import Scores
 from ..sampling import Chain, GreedyScores, LawScores, choices, likeliest, on_host
 from ..types import Draft, Request, Verdict
+from .regimes import Regimes
 
 LONG = 16  # pending tokens from which a row reads in a pass of its own, so that others need no padding
 
@@ -30,7 +34,8 @@ class HFTarget:
         self.probe = probe
         self.rows = rows_of(model, probe=probe)
         self.vocab_size = int(self.rows.config.vocab_size)
-        self.max_length = self.rows.max_length
+        self.max_length, self.trained = self.rows.max_length, self.rows.trained
+        self.regimes = Regimes(self.rows) if self.rows.rope.borders or self.rows.masks.late else None
         # Reading a prompt in pieces bounds the memory of its activations; a GPU wants larger ones.
         self.chunk = chunk or (96 if self.rows.device.type == "cpu" else 2048)
         self.chains: dict[int, Chain] = {}
@@ -54,6 +59,10 @@ class HFTarget:
         """Give the request a row; its prompt is read in the pass of its first round."""
         self.rows.open(request.id)
 
+    def reach(self, request: Request) -> int:
+        """The longest draft that the next pass can read: it ends where rotary frequencies change."""
+        return self.regimes.reach(request) if self.regimes else ENDLESS
+
     @torch.inference_mode()
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """One pass over each request's last token and its draft, after reading what is new in its text.
@@ -65,9 +74,14 @@ class HFTarget:
         rows = self.rows.front([request.id for request, _ in batch])
         held, n = self.rows.held, len(batch)
         slots = max(len(r.tokens) + r.room for r, _ in batch)
+        lengths: list[int] = []
         for row, (request, _) in zip(rows, batch, strict=True):
+            if self.regimes:
+                self.regimes.renew(row, request)
             if len(request.tokens) - held[row] > LONG:
                 self._read(row, request, batch, alone=n == 1, slots=slots)
+        if self.regimes:
+            lengths = self._align(rows, batch, slots)
         texts: list[list[int]] = [[]] * n
         for row, (request, draft) in zip(rows, batch, strict=True):
             texts[row] = [*request.tokens[held[row] :], *draft.tokens]
@@ -77,7 +91,9 @@ class HFTarget:
             self.reads_trees = True
         keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
         self.began = {request.id: held[row] for row, (request, _) in zip(rows, batch, strict=True)}
-        logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees)
+        logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees, lengths=lengths)
+        if self.rows.cache.plan.total > self.trained:
+            self._warn()
         return self._scores(batch, rows, [len(t) for t in texts], logits)
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
@@ -102,6 +118,8 @@ class HFTarget:
         self.rows.close(request.id)
         self.began.pop(request.id, None)
         self.chains.pop(request.id, None)
+        if self.regimes:
+            self.regimes.close(request)
         for tap in self.taps.values():
             tap.close(request.id)
         if self.guesses is not None:
@@ -130,10 +148,44 @@ class HFTarget:
             self._share(row, tokens, batch)
         last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else 1)
         while held[row] < last:
-            start = held[row]
-            self.rows.feed(row, [tokens[start : min(start + self.chunk, last)]], 1, slots=slots)
-            for tap in self.taps.values():
-                tap.keep(request.id, 0, slice(None), start)
+            self._piece(row, request, last, slots)
+
+    def _piece(self, row: int, request: Request, last: int, slots: int) -> None:
+        """Read the next piece of a text, at most up to its token `last` (exclusive)."""
+        start, length = self.rows.held[row], 0
+        end = min(start + self.chunk, last)
+        if self.regimes:
+            end, length = self.regimes.piece(start, end, request)
+        lengths = [length] if length else ()
+        self.rows.feed(row, [request.tokens[start:end]], 1, slots=slots, lengths=lengths)
+        for tap in self.taps.values():
+            tap.keep(request.id, 0, slice(end - start), start)
+
+    def _align(self, rows: list[int], batch: Sequence[tuple[Request, Draft]], slots: int) -> list[int]:
+        """Read ahead until what is left of every text has the same frequencies as its last token.
+
+        Returns the length of text that each row's rest is read as.
+        """
+        assert self.regimes is not None
+        lengths = [0] * len(batch)
+        for row, (request, _) in zip(rows, batch, strict=True):
+            n = len(request.tokens)
+            while True:
+                end, lengths[row] = self.regimes.piece(self.rows.held[row], n, request)
+                if end == n:
+                    break
+                self._piece(row, request, end, slots)
+        return lengths
+
+    def _warn(self) -> None:
+        """Say once that a text goes beyond what the model was trained for."""
+        warnings.warn(
+            f"a text is longer than the {self.trained} tokens that {type(self.rows.model).__name__} was "
+            "trained for: it goes on as the model's own decoding does, and may be of no use",
+            DraftwiseWarning,
+            stacklevel=2,
+        )
+        self.trained = ENDLESS
 
     def _share(self, row: int, tokens: list[int], batch: Sequence[tuple[Request, Draft]]) -> None:
         """Copy the longest beginning that another row has read: samples of one prompt read it once."""
@@ -141,6 +193,8 @@ class HFTarget:
         for request, _ in batch:
             other = self.rows.keys.index(request.id)
             most = min(self.rows.held[other], len(tokens) - 1)
+            if self.regimes:
+                most = min(most, self.regimes.alike(request.id, self.rows.keys[row]))
             if other != row and most > length and request.tokens[: length + 1] == tokens[: length + 1]:
                 same = next((i for i in range(most) if request.tokens[i] != tokens[i]), most)
                 if same > length:
