@@ -13,6 +13,7 @@ import torch
 from draftwise import probe, verdicts
 from draftwise.drafters.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.masks import Masks
 from draftwise.probe import rows_of
 from draftwise.probe.readings import Readings
 from draftwise.probe.ways import alone, branched, side_by_side
@@ -42,8 +43,8 @@ def test_rounding_is_far_below_the_tolerance_and_mistakes_far_above(
     known = Readings(made)
     assert known.lively
     assert max(errors(made, known)) < known.tolerance / 2
-    hidden = Rows._hidden
-    monkeypatch.setattr(Rows, "_hidden", lambda self, unseen: hidden(self, unseen.roll(1, -1)))
+    hidden = Masks.hidden
+    monkeypatch.setattr(Masks, "hidden", lambda self, unseen: hidden(self, unseen.roll(1, -1)))
     assert min(errors(made, known)) > known.tolerance
 
 
