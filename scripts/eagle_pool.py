@@ -36,10 +36,10 @@ from draftwise.train.settings import EagleRun  # noqa: E402
 from draftwise.types import Sampling  # noqa: E402
 
 DOMAINS = {"code": ("code_python", "mbpp"), "sql": ("sql",), "translation": ("translation",)}
-SIZES = {"code": (40, 8, 60), "sql": (150, 24, 100), "translation": (150, 24, 100)}
+SIZES = {"code": (40, 8, 60), "sql": (150, 24, 40), "translation": (150, 24, 40)}
 """Prompts of each file, answers in one update, and updates: short answers are cheap."""
 LICENCE = "MIT, BSD, Apache-2.0, CC-BY-4.0 and CC-BY-2.0 FR, by source: see NOTICE"
-POLICIES = ("metasd-ucb", "metasd-exp3", "exp3spec", "ucbspec", "hedgespec")
+POLICIES = ("metasd-ucb", "metasd-exp3", "exp3spec", "hedgespec")
 CLAIMS = (
     ("MetaEagle beats the generalist head", "metasd-ucb", "generalist"),
     ("MetaEagle beats EXP3", "metasd-ucb", "metasd-exp3"),
@@ -215,8 +215,8 @@ def main() -> None:
     parser.add_argument("--answer-tokens", type=int, default=128, help="of the answers to train on")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--together", type=int, default=16, help="prompts answered at once: 256 on a GPU")
-    parser.add_argument("--prompts", type=int, default=16, help="test prompts of each domain")
-    parser.add_argument("--max-new-tokens", type=int, default=64, help="of the answers to test prompts")
+    parser.add_argument("--prompts", type=int, default=12, help="test prompts of each domain")
+    parser.add_argument("--max-new-tokens", type=int, default=48, help="of the answers to test prompts")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.stage != "measure":
