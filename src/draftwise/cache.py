@@ -187,6 +187,7 @@ class RowCache(Cache):
 
     def __init__(self, depth: int = 0) -> None:
         self.plan = Plan()
+        self.counted = False
         self._rows = [RowLayer(self.plan) for _ in range(depth)]
         layers: Any = self._rows  # the list that Transformers knows as `layers`
         super().__init__(layers=layers)
@@ -198,6 +199,16 @@ class RowCache(Cache):
         while len(self._rows) <= layer_idx:
             self._rows.append(RowLayer(self.plan))
         return self._rows[layer_idx].update(key_states, value_states)
+
+    def get_seq_length(self, layer_idx: int | None = None) -> int:
+        """Tokens before the pass; noted where a layer asks though rows have several lengths, or a tree none.
+
+        A layer that is given positions and masks, and still asks, counts positions by itself (Llama 4's
+        temperature tuning).
+        """
+        if layer_idx is not None and (self.plan.tree or not self.plan.even):
+            self.counted = True
+        return int(super().get_seq_length(layer_idx or 0))
 
     def schedule(
         self,

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .cache import RowCache
+from .errors import UserError
 from .masks import Masks
 from .traits import Traits, ask
 
@@ -152,6 +153,9 @@ class Rows:
             input_ids=ids, past_key_values=self.cache, use_cache=True, **named
         ).logits
         self.seconds += perf_counter() - start
+        if self.cache.counted:
+            self._counted(bool(trees))
+            return self._apart(first, texts, keep, {}, lengths, slots=slots, model=model)
         for i, text in enumerate(texts):
             self.held[first + i] += len(text)
         if more:
@@ -179,6 +183,16 @@ class Rows:
         for watcher in self.watchers:
             watcher.join()
         return pad_sequence(parts, batch_first=True)
+
+    def _counted(self, tree: bool) -> None:
+        """From now on read texts apart, since a layer counts its positions by the cache's length."""
+        self.cache.counted = False
+        if tree:
+            raise UserError(
+                f"{type(self.model).__name__} counts positions by the length of its cache, so it cannot read "
+                "a tree of drafted tokens: use a policy that drafts chains"
+            )
+        self.together = False
 
     def _lengthened(self, length: int, total: int) -> int:
         """How many columns more a pass of `total` positions needs to be read as a text of `length` tokens:

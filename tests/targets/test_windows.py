@@ -22,7 +22,7 @@ from draftwise.loop import Loop
 from draftwise.rows import Rows
 from draftwise.targets.hf import HFTarget
 from draftwise.traits import ask
-from draftwise.types import Sampling
+from draftwise.types import Draft, Request, Sampling
 from draftwise.windows import View
 
 WINDOW = 8
@@ -124,6 +124,22 @@ def test_chunks_are_masks() -> None:
         whole = [made(torch.tensor([text])).logits[0] for text in (a, b)]
     torch.testing.assert_close(torch.cat([x[0] for x in got]), whole[0][9:21])
     torch.testing.assert_close(torch.stack([x[1, 0] for x in got]), whole[1][:6])
+
+
+def test_layers_that_count_by_the_caches_length_read_texts_apart() -> None:
+    """Llama 4 scales queries by their position, which it takes from the cache: rows have each their own."""
+    scales = {"attn_temperature_tuning": True, "floor_scale": 3, "attn_scale": 0.5}
+    made = model("Llama4Text", **CHUNKED | scales)
+    own = [own_text(made, p, 25) for p in prompts()]
+    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    target = HFTarget(made, chunk=8, probe=False)
+    chosen = method("static-5", ["oracle"])
+    loop = Loop(target, {"oracle": Oracle(truth, 0.3)}, chosen.policy, chosen.recorder)
+    assert texts_of(loop, 25, 3) == own and not target.rows.together
+    request = Request(99, [3, 4, 5], 3, Sampling(), Random(0), Random(0))
+    target.open(request)
+    with pytest.raises(UserError, match="drafts chains"):
+        target.verify([(request, Draft((5, 6), (-1, -1)))])
 
 
 def test_windows_of_some_layers_are_found_by_their_names() -> None:
