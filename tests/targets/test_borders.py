@@ -4,6 +4,7 @@ past the window that it was trained for."""
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -21,6 +22,7 @@ from draftwise.drafters.lm import LMDrafter
 from draftwise.drafters.ngram import NgramDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.loop import Loop
+from draftwise.positions import Bounded
 from draftwise.targets.hf import HFTarget
 from draftwise.types import Sampling
 
@@ -241,3 +243,19 @@ def test_where_positions_are_learned_the_window_is_the_end() -> None:
 def test_a_plain_model_pays_nothing_for_borders() -> None:
     target = HFTarget(llama())
     assert target.regimes is None and not target.rows.rope.borders
+
+
+def test_a_look_up_outside_its_table_is_stopped_before_it_runs() -> None:
+    """On a GPU it would end every later use of the device by this process."""
+    table, outside = torch.zeros(4, 2), torch.tensor([0, 4])
+    looks: tuple[Callable[[], torch.Tensor], ...] = (
+        lambda: torch.nn.functional.embedding(outside, table),
+        lambda: table[outside],
+        lambda: table.index_select(0, outside),
+        lambda: table.gather(0, outside[:, None]),
+    )
+    for look in looks:
+        with pytest.raises(IndexError, match="position 4 in a table of 4"), Bounded():  # type: ignore[no-untyped-call]
+            look()
+    with Bounded():  # type: ignore[no-untyped-call]
+        assert table[torch.tensor([3]), torch.tensor([1])].shape == (1,)
