@@ -25,8 +25,8 @@ def blocks(page: Path, language: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page is one module. What names a model of the hub is only compiled: tests are offline."""
-    module = ModuleType(page.stem)
-    monkeypatch.setitem(sys.modules, page.stem, module)
+    module = ModuleType(f"page_{page.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in blocks(page, "python"):
         code = compile(block, str(page), "exec", dont_inherit=True)
         if not HUB.search(block):

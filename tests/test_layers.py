@@ -108,6 +108,14 @@ TORCH = {
     "train.steps",
     "train.teacher",
     "hosts.transformers",
+    "hosts.transformers.arguments",
+    "hosts.transformers.caches",
+    "hosts.transformers.call",
+    "hosts.transformers.processors",
+    "hosts.transformers.prompt",
+    "hosts.transformers.steps",
+    "hosts.transformers.target",
+    "hosts.transformers.together",
     "bench.transformers",
 }
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}

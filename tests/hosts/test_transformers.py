@@ -147,7 +147,7 @@ def test_a_drafter_may_be_a_loaded_model(plain_model: Any, batch: Any) -> None:
     ("more", "said"),
     [
         ({"num_beams": 3}, "num_beams=3"),
-        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
+        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
         ({"use_cache": False}, "use_cache"),
     ],
 )

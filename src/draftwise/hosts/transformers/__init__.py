@@ -1,0 +1,155 @@
+"""Draftwise inside Transformers: `model.generate(**inputs, custom_generate=transformers_generate(...))`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any
+
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation.stopping_criteria import StopStringCriteria
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from ...build import build_drafters, complete
+from ...catalogue import default, method
+from ...errors import UserError
+from ...lock import OneAtATime
+from ...loop import Loop
+from ...models import load_tokenizer
+from .arguments import Asked, check
+from .caches import fill
+from .call import Call
+from .prompt import read_prompt
+from .steps import Steps
+from .target import HostTarget
+
+
+def transformers_generate(
+    *, drafters: Sequence[Any] = ("ngram", "suffix"), policy: str = "", tokenizer: Any = None, seed: int = 0
+) -> Callable[..., Any]:
+    """A decoding method for Transformers' `generate`: the model's own text, drafted as the policy decides.
+
+    Drafters are names or loaded models. The model is used as it is. Keep the returned function for many
+    calls: what the policy learnt stays. `tokenizer` is the model's; it is only needed to check a drafter
+    given by name, and found by the model's own name where it can be. Sampling follows `torch.manual_seed`.
+    Calls from several threads take their turns, one whole call after another.
+
+    Raises:
+        UserError: an argument of `generate` that cannot be obeyed, or a model that is refused
+            (docs/transformers.md).
+    """
+    host = Host(drafters, policy, tokenizer, seed)
+
+    def decode(
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        streamer: Any = None,
+        synced_gpus: bool | None = None,
+        stop_strings: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        asked = Asked(model, streamer, synced_gpus)
+        asked.check(model)
+        check(generation_config)
+        criteria = host.ends(stopping_criteria, stop_strings, model)
+        steps = Steps(input_ids, criteria, generation_config, asked.streamer)
+        with host.turn():
+            loop, target = host.of(model)
+            target.chunk = generation_config.prefill_chunk_size or target.usual
+            prompt = read_prompt(model, input_ids, generation_config, model_kwargs)
+            call = Call(loop, target, generation_config, logits_processor, criteria, steps, prompt)
+            sequences: Any = call.run()
+            returned = bool(generation_config.return_dict_in_generate)
+            if prompt.cache is not None and (returned or getattr(prompt.cache, "_is_user_defined", False)):
+                fill(model, prompt, sequences, model_kwargs)
+        if asked.streamer is not None:
+            asked.streamer.end()
+        if not returned:
+            return sequences
+        kept: dict[str, Any] = {"scores": steps.scores, "logits": steps.logits}
+        return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=prompt.cache, **kept)
+
+    return decode
+
+
+class Host:
+    """The loop of each model that was decoded with, for one caller at a time.
+
+    Policy, drafters and cache are shared by all calls, so a call holds the lock from its first step to its
+    last; other threads wait. A call from inside another one would wait for itself and is refused.
+    """
+
+    def __init__(self, drafters: Sequence[Any], policy: str, tokenizer: Any, seed: int) -> None:
+        self.drafters, self.policy, self.tokenizer, self.seed = drafters, policy, tokenizer, seed
+        self.loops: dict[int, tuple[Loop, HostTarget]] = {}
+        self.found: dict[str, Any] = {}
+        self.lock = OneAtATime()
+        self.caller = 0  # the thread that holds it
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold the lock within the block."""
+        if self.caller == get_ident():
+            raise UserError(
+                "transformers_generate: called from inside its own call, by a processor, a criterion or a "
+                "streamer: make a second one for that"
+            )
+        with self.lock:
+            self.caller = get_ident()
+            try:
+                yield
+            finally:
+                self.caller = 0
+
+    def of(self, model: Any) -> tuple[Loop, HostTarget]:
+        """The loop of a model and its target; made anew where the model has moved since."""
+        known = self.loops.get(id(model))
+        if known is not None:
+            rows = known[1].rows
+            here = (model.get_input_embeddings().weight.device, model.dtype)
+            if rows.model is model and (rows.device, rows.dtype) == here:
+                return known
+        self.loops[id(model)] = self._make(model)
+        return self.loops[id(model)]
+
+    def ends(self, criteria: StoppingCriteriaList, strings: Any, model: Any) -> StoppingCriteriaList:
+        """The criteria, with that of the stop strings; one of the user's own is kept.
+
+        Transformers (5.23) loses the tokenizer that it needs for it, so the strings come as an argument here.
+        """
+        if strings is None or any(type(c) is StopStringCriteria for c in criteria):
+            return criteria
+        tokenizer = self._tokenizer(model)
+        if tokenizer is None:
+            raise UserError(f"stop_strings={strings!r}: give transformers_generate the model's tokenizer")
+        return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, strings)])
+
+    def _tokenizer(self, model: Any) -> Any:
+        """The model's tokenizer: the one given, or that of the model's name; None where there is none."""
+        if self.tokenizer is not None:
+            return self.tokenizer
+        name = _name(model)
+        if name not in self.found:
+            try:
+                self.found[name] = load_tokenizer(name)
+            except UserError:
+                self.found[name] = None
+        return self.found[name]
+
+    def _make(self, model: Any) -> tuple[Loop, HostTarget]:
+        target = HostTarget(model)
+        tokenizer = self._tokenizer(model) if any(isinstance(d, str) for d in self.drafters) else None
+        load = {"dtype": "auto", "device": target.rows.device, "trust_remote_code": False}
+        team = build_drafters(self.drafters, target, tokenizer, _name(model), pack="auto", **load)
+        chosen = method(self.policy or default(team), list(team))
+        loop = Loop(target, complete(team, chosen), chosen.policy, chosen.recorder, seed=self.seed)
+        return loop, target
+
+
+def _name(model: Any) -> str:
+    return str(getattr(model, "name_or_path", "") or type(model).__name__)

@@ -1,0 +1,92 @@
+"""What `generate` was asked for that this decoding method cannot do: refused by name, never dropped."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from transformers.integrations import deepspeed
+from transformers.integrations.fsdp import is_fsdp_managed_module
+
+from ...errors import UserError
+
+DRAFTERS = "the drafters are those of transformers_generate; leave it out"
+
+# Fields of GenerationConfig: when one is refused, and what to do. All others are obeyed, or have no effect
+# on plain decoding either; tests/hosts/arguments.py has every one of them.
+REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "num_beams": (lambda n: n > 1, "beam search cannot be drafted; use num_beams=1"),
+    "constraints": (bool, "constrained beam search cannot be drafted; leave it out"),
+    "force_words_ids": (bool, "constrained beam search cannot be drafted; leave it out"),
+    "penalty_alpha": (lambda a: a > 0, "contrastive search cannot be drafted; leave it out"),
+    "dola_layers": (bool, "DoLa decoding cannot be drafted; leave it out"),
+    "prompt_lookup_num_tokens": (bool, DRAFTERS),
+    "assistant_early_exit": (bool, DRAFTERS),
+    "use_mtp": (bool, DRAFTERS),
+    "is_assistant": (bool, "draftwise writes the target's own text; leave it out"),
+    "output_attentions": (bool, "not available with draftwise; leave it out"),
+    "output_hidden_states": (bool, "not available with draftwise; leave it out"),
+    "use_cache": (lambda use: not use, "draftwise needs the cache; leave it out"),
+    "cache_implementation": (
+        lambda kind: kind == "quantized" or "offloaded" in kind,
+        "draftwise keeps a cache of its own, in the model's precision on its device; leave it out",
+    ),
+    "compile_config": (bool, "draftwise does not compile the model; leave it out"),
+}
+
+
+def check(config: GenerationConfig) -> None:
+    """Raise a UserError for a setting that would be dropped."""
+    for name, (wrong, remedy) in REFUSED.items():
+        value = getattr(config, name, None)
+        if value is not None and wrong(value):
+            raise UserError(f"{name}={value!r}: {remedy}")
+
+
+# What PEFT hangs on a model's layers for one call: a list with a part for each row of the batch.
+PER_ROW = {"adapter_names", "alora_offsets"}
+
+
+class Asked:
+    """The arguments of `generate` that Transformers (5.23) keeps from a decoding method given as a function.
+
+    They are found in the frame of the `generate` that runs it, however many functions lie between.
+    """
+
+    def __init__(self, model: Any, streamer: Any, synced_gpus: bool | None) -> None:
+        found = _generate_frame(model)
+        self.streamer = found.get("streamer") if streamer is None else streamer
+        self.assistant_model = found.get("assistant_model")
+        self.synced_gpus = synced_gpus or found.get("synced_gpus")
+        if self.synced_gpus is None:  # as `generate` decides
+            several = torch.distributed.is_available() and torch.distributed.is_initialized()
+            several = several and torch.distributed.get_world_size() > 1
+            self.synced_gpus = several and (_zero3() or is_fsdp_managed_module(model))
+
+    def check(self, model: Any) -> None:
+        """Raise a UserError for what is not obeyed."""
+        if self.assistant_model is not None:
+            raise UserError(f"assistant_model: {DRAFTERS}")
+        if self.synced_gpus:
+            raise UserError("synced_gpus=True: ZeRO-3 and FSDP generation is not available with draftwise")
+        for module in model.modules():
+            for hook in module._forward_pre_hooks.values():
+                for name in PER_ROW & getattr(hook, "keywords", {}).keys():
+                    raise UserError(f"{name}: draftwise has no adapters by row; leave it out")
+
+
+def _zero3() -> bool:
+    enabled: Any = deepspeed.is_deepspeed_zero3_enabled
+    return bool(enabled())
+
+
+def _generate_frame(model: Any) -> dict[str, Any]:
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "generate" and frame.f_locals.get("self") is model:
+            return {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model", "synced_gpus")}
+        frame = frame.f_back
+    return {}

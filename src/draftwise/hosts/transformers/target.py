@@ -1,0 +1,71 @@
+"""The target of a `generate` call: what Transformers prepared decides each row's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...roles import Scores
+from ...sampling import Chain
+from ...targets.hf import HFTarget
+from ...types import Draft, Request
+from .caches import Held
+from .together import Together
+
+
+class HostTarget(HFTarget):
+    """A model that `generate` was called on.
+
+    Rows that go each at their own pace have their processors in `shapes`, by request; others are `together`.
+    `usual` is the size of the pieces in which a prompt is read where nobody asks for another.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.usual = self.chunk
+        self.shapes: dict[int, Chain] = {}
+        self.together: Together | None = None
+
+    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
+        """One pass over each request's last token and its draft."""
+        if self.together is None:
+            return super().verify(batch)
+        self.together.prepare(batch)
+        try:
+            return super().verify(batch)
+        except Exception as error:
+            self.together.failed = error
+            raise
+
+    def close(self, request: Request) -> None:
+        """Free the request's row."""
+        super().close(request)
+        self.shapes.pop(request.id, None)
+
+    def logits(self, tokens: Sequence[int], n: int, held: Held) -> Tensor:
+        """The model's own logits at the last `n` of these tokens, the first of which are `held`, in a pass by
+        itself; shape (n, vocabulary)."""
+        ids = torch.tensor([list(tokens[held.length :])], device=self.rows.device)
+        cache = held.cache()
+        found: Tensor = self.rows.model(
+            input_ids=ids, past_key_values=cache, use_cache=cache is not None
+        ).logits
+        return found[0, -n:]
+
+    def _scores(
+        self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor
+    ) -> list[Scores]:
+        scores: list[Any] = super()._scores(batch, rows, widths, logits)
+        return scores if self.together is None else self.together.scores(batch, [s.logits for s in scores])
+
+    def _plain(self, request: Request) -> bool:
+        if self.together is not None:
+            return True
+        shape = self._chain(request)
+        return request.sampling.greedy and not shape.historic and not shape.warpers
+
+    def _chain(self, request: Request) -> Chain:
+        return self.shapes[request.id]

@@ -1,0 +1,124 @@
+"""Every argument of `generate` is obeyed, refused by name, or without effect on plain decoding too.
+
+A new argument or setting of a new release fails here until someone decides what becomes of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.hosts.arguments import EARLIER, FIELDS, IDS, MODEL, NOTES, OBEYED, REFUSED, SIGNATURE, table
+from tests.tiny import model
+from transformers import GenerationConfig, GenerationMixin
+
+from draftwise import UserError, transformers_generate
+
+ROOT = Path(__file__).parents[2]
+ROWS = {**SIGNATURE, **MODEL, **FIELDS}
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return model("llama")
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Any:
+    return model("gpt2")  # takes token_type_ids
+
+
+@pytest.fixture(scope="module")
+def drafted() -> Any:
+    return transformers_generate(drafters=["ngram"], policy="static-3", tokenizer=object())
+
+
+def test_every_parameter_of_generate_is_in_the_table() -> None:
+    parameters = set(inspect.signature(GenerationMixin.generate).parameters)
+    assert parameters - {"self", "kwargs"} == set(SIGNATURE)
+
+
+def test_every_field_of_generation_config_is_in_the_table() -> None:
+    plain: Any = GenerationConfig  # whose types are not said
+    fields = {name for name in vars(plain()) if not name.startswith("_")}
+    assert fields - NOTES == set(FIELDS)
+
+
+def test_the_page_has_the_table() -> None:
+    assert table() in (ROOT / "docs" / "transformers.md").read_text()
+
+
+def written(target: Any, **given: Any) -> torch.Tensor:
+    """The ids of a batch; the attention mask is made of the padding."""
+    given = (
+        dict[str, Any]({"inputs": IDS, "max_new_tokens": 12, "pad_token_id": 0, "eos_token_id": 15}) | given
+    )
+    if given["inputs"] is not None and given["inputs"].shape == IDS.shape:
+        given.setdefault("attention_mask", (IDS != 0).long())
+    torch.manual_seed(0)
+    out = target.generate(**given)
+    found: torch.Tensor = out if isinstance(out, torch.Tensor) else out.sequences
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name, (_, example, _) in ROWS.items() if example is not None])
+@pytest.mark.filterwarnings("ignore")
+def test_arguments(target: Any, gpt2: Any, drafted: Any, name: str) -> None:
+    verdict, example, _ = ROWS[name]
+    assert example is not None
+    made = gpt2 if name == "token_type_ids" else target
+    if verdict == REFUSED:
+        said = "cache_implementation" if name == "cache_config" else name
+        with pytest.raises(UserError, match=said):
+            written(made, **example, custom_generate=drafted)
+    elif verdict == EARLIER:
+        with pytest.raises((ValueError, AttributeError, TypeError)):
+            written(made, **example, custom_generate=drafted)
+    else:
+        own = written(made, **example)
+        assert torch.equal(written(made, **example, custom_generate=drafted), own)
+
+
+@pytest.mark.parametrize("name", [n for n, (v, example, _) in FIELDS.items() if v == OBEYED and example])
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_obeyed_matters(target: Any, name: str) -> None:
+    """The examples would show a setting that is dropped: plain decoding writes something else with it, but
+    for those that only change what is returned or how it is computed."""
+    silent = {"do_sample", "use_cache", "cache_implementation", "max_cache_len", "renormalize_logits"}
+    silent |= {"output_scores", "output_logits", "return_dict_in_generate", "disable_compile"}
+    silent |= {"prefill_chunk_size", "remove_invalid_values", "num_return_sequences"}
+    if name in silent:
+        pytest.skip("changes no token")
+    example = FIELDS[name][1]
+    assert example is not None
+    inputs = {key: value for key, value in example.items() if key == "inputs"}
+    drawn: dict[str, Any] = {"do_sample": True, "top_k": 0} if example.get("do_sample") else {}
+    if drawn:
+        drawn |= {"temperature": 9.0, "max_new_tokens": 40}  # anything may come, unless forbidden
+    with_it = written(target, **drawn | example | {k: v for k, v in drawn.items() if k == "max_new_tokens"})
+    without = written(target, **inputs, **drawn)
+    assert with_it.shape != without.shape or not torch.equal(with_it, without)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"attention_mask": (IDS.flip(1) != 0).long()}, "padded on the right"),
+        ({"use_cache": False}, "use_cache=False"),
+        ({"cache_implementation": "offloaded"}, "offloaded"),
+    ],
+)
+def test_other_refusals(target: Any, drafted: Any, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        written(target, **given, custom_generate=drafted)
+
+
+def test_settings_of_the_model_itself_are_obeyed(drafted: Any) -> None:
+    shipped = model("llama")
+    shipped.generation_config.update(repetition_penalty=1.7, max_new_tokens=9, pad_token_id=0)
+    own = shipped.generate(IDS[1:])
+    assert own.shape[1] == IDS.shape[1] + 9
+    assert torch.equal(shipped.generate(IDS[1:], custom_generate=drafted), own)

@@ -1,0 +1,139 @@
+"""Inside `generate`, caches are as plain decoding leaves them, and it goes on from them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny import model
+from transformers import DynamicCache, StaticCache
+
+from draftwise import UserError, transformers_generate
+
+IDS = torch.tensor([[0, 0, 3, 4, 5, 3, 4], [7, 8, 9, 7, 8, 9, 7], [0, 5, 6, 5, 6, 5, 6]])
+MASK = (IDS != 0).long()
+MORE = torch.tensor([[3, 4, 3], [8, 9, 7], [5, 6, 6]])
+SETTINGS: dict[str, Any] = {"max_new_tokens": 12, "pad_token_id": 0, "eos_token_id": [5, 11]}
+KEPT = {"return_dict_in_generate": True}
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3-window", "gpt2"])
+def target(request: pytest.FixtureRequest) -> Any:
+    return model(request.param)
+
+
+@pytest.fixture(scope="module")
+def drafted() -> Any:
+    return transformers_generate(drafters=["ngram"], policy="static-3", tokenizer=object())
+
+
+def states(cache: Any, mask: torch.Tensor) -> list[torch.Tensor]:
+    """The keys and values of what is seen, by layer."""
+    n = int(cache.get_seq_length())
+    found = []
+    for layer in cache.layers:
+        for held in (layer.keys[:, :, :n], layer.values[:, :, :n]):
+            seen = mask[:, n - held.shape[2] : n].bool()
+            found.append(held.transpose(1, 2)[seen])
+    return found
+
+
+@pytest.mark.parametrize("how", ["returned", "static", "given", "given static"])
+def test_a_cache_is_left_as_plain_decoding_leaves_it(target: Any, drafted: Any, how: str) -> None:
+    left = []
+    for host in ({}, {"custom_generate": drafted}):
+        given: dict[str, Any] = dict(KEPT)
+        if how == "static":
+            given["cache_implementation"] = "static"
+        if how == "given":
+            given = {"past_key_values": DynamicCache(config=target.config)}
+        if how == "given static":
+            given = {"past_key_values": StaticCache(target.config, max_cache_len=40)}
+        out = target.generate(IDS, attention_mask=MASK, **SETTINGS, **given, **host)
+        left.append(given.get("past_key_values") or out.past_key_values)
+    mask = torch.cat([MASK, torch.ones(3, 12, dtype=torch.long)], dim=1)
+    assert type(left[0]) is type(left[1]) and left[0].get_seq_length() == left[1].get_seq_length() > 7
+    for own, mine in zip(states(left[0], mask), states(left[1], mask), strict=True):
+        assert torch.allclose(own, mine, atol=1e-8)
+
+
+@pytest.mark.parametrize("again", ["all ids", "new ids"])
+@pytest.mark.parametrize("by", ["plain", "drafted"])
+def test_it_goes_on_from_a_cache(target: Any, drafted: Any, again: str, by: str) -> None:
+    host = {"custom_generate": drafted} if by == "drafted" else {}
+    first = target.generate(IDS, attention_mask=MASK, **SETTINGS, **KEPT, **host)
+    ids = torch.cat([first.sequences, MORE], dim=1)
+    mask = torch.cat([MASK, torch.ones(3, ids.shape[1] - 7, dtype=torch.long)], dim=1)
+    texts = []
+    for host in ({}, {"custom_generate": drafted}):
+        cache = copy.deepcopy(first.past_key_values)
+        new = ids if again == "all ids" else ids[:, cache.get_seq_length() :]
+        out = target.generate(
+            new, attention_mask=mask, past_key_values=cache, max_new_tokens=10, pad_token_id=0, **host
+        )
+        texts.append((out, cache.get_seq_length()))
+    assert torch.equal(texts[0][0], texts[1][0]) and texts[0][1] == texts[1][1]
+
+
+def test_what_a_cache_holds_is_what_the_text_goes_on_from(drafted: Any) -> None:
+    """Not what the ids say: a cache of other text gives other text, as in plain decoding."""
+    target = model("llama")
+    with torch.no_grad():
+        other = target(torch.tensor([[9, 2, 9, 2, 9, 2, 13]]), use_cache=True).past_key_values
+    texts = []
+    for host in ({}, {"custom_generate": drafted}):
+        cache = copy.deepcopy(other)
+        texts.append(
+            target.generate(
+                torch.cat([IDS[1:2], MORE[:1]], dim=1),
+                past_key_values=cache,
+                max_new_tokens=10,
+                pad_token_id=0,
+                **host,
+            )
+        )
+    fresh = target.generate(torch.cat([IDS[1:2], MORE[:1]], dim=1), max_new_tokens=10, pad_token_id=0)
+    assert torch.equal(*texts) and not torch.equal(texts[0], fresh)
+
+
+def test_finished_rows_after_a_cache_still_have_their_scores(drafted: Any) -> None:
+    target = model("llama")
+    first = target.generate(IDS, attention_mask=MASK, **SETTINGS, **KEPT)
+    ids = torch.cat([first.sequences, MORE], dim=1)
+    mask = torch.cat([MASK, torch.ones(3, ids.shape[1] - 7, dtype=torch.long)], dim=1)
+    asked = {"output_scores": True, **KEPT, "eos_token_id": list(range(3, 16)), "max_new_tokens": 14}
+    found = []
+    for host in ({}, {"custom_generate": drafted}):
+        cache = copy.deepcopy(first.past_key_values)
+        found.append(
+            target.generate(ids, attention_mask=mask, past_key_values=cache, pad_token_id=0, **asked, **host)
+        )
+    assert torch.equal(found[0].sequences, found[1].sequences)
+    for own, mine in zip(found[0].scores, found[1].scores, strict=True):
+        assert torch.allclose(own, mine, atol=1e-4)
+
+
+class Odd(DynamicCache):
+    """A cache whose layers are of a kind that is not known."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config=config)
+        kind = type(self.layers[0])
+        self.layers = [type("Odd" + kind.__name__, (kind,), {})() for _ in self.layers]
+
+
+def test_a_cache_that_is_not_of_plain_keys_and_values_is_refused(drafted: Any) -> None:
+    target = model("llama")
+    cache = Odd(target.config)
+    target(IDS[1:2, :4], past_key_values=cache)
+    with pytest.raises(UserError, match=r"past_key_values.*OddDynamicLayer"):
+        target.generate(IDS[1:2], past_key_values=cache, max_new_tokens=4, custom_generate=drafted)
+
+
+def test_a_cache_with_the_whole_prompt_is_refused(drafted: Any) -> None:
+    target = model("llama")
+    cache = target(IDS[1:2], use_cache=True).past_key_values
+    with pytest.raises(UserError, match="all 7 tokens"):
+        target.generate(IDS[1:2], past_key_values=cache, max_new_tokens=4, custom_generate=drafted)
