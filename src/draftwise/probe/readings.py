@@ -94,7 +94,8 @@ def _own(model: Any, prompt: list[int], device: torch.device) -> tuple[list[int]
     ids = torch.tensor([prompt], device=device)
     settings: Any = GenerationConfig
     with quiet(), _settings(inner, settings()):
-        out = inner.generate(
+        out = type(inner).generate(
+            inner,
             ids,
             attention_mask=torch.ones_like(ids),
             generation_config=settings(
@@ -107,13 +108,18 @@ def _own(model: Any, prompt: list[int], device: torch.device) -> tuple[list[int]
 
 @contextmanager
 def _settings(model: Any, settings: Any) -> Iterator[None]:
-    """Decode with these settings and none of the model's own, such as beams, then leave it as it was."""
-    own = model.generation_config
+    """Decode with these settings and none of the model's own, such as beams, then leave it as it was.
+
+    What hangs on this one model is left out too: a `generate` that decodes with draftwise, a tuned prompt.
+    """
+    own, hung = model.generation_config, vars(model).pop("prepare_inputs_for_generation", None)
     model.generation_config = settings
     try:
         yield
     finally:
         model.generation_config = own
+        if hung is not None:
+            model.prepare_inputs_for_generation = hung
 
 
 def _error(said: Tensor, own: Tensor) -> float:
