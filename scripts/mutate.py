@@ -36,7 +36,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS: dict[str, str] = {
-    "accept": "test_accept.py test_outcome.py test_loop.py",
+    "accept": "test_accept.py test_overlap.py test_loop.py",
     "sampling": "test_laws_by_hand.py test_sampling.py test_settings.py",
     "cache": "targets/test_cache.py targets/test_hf.py targets/test_trees.py drafters/test_lm_window.py",
     "rows": "targets/test_hf.py targets/test_cache.py targets/test_trees.py drafters/test_lm.py",

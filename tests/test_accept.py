@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from draftwise import accept
-from draftwise.types import Draft, Verdict
+from draftwise.types import NOTHING, Draft, Verdict
 
 
 class Opinions:
@@ -107,3 +107,42 @@ def test_a_sampled_tree_is_refused() -> None:
     draft = Draft((5, 6), (-1, -1), probs=(0.5, 0.5), dist=["one", "two"])
     with pytest.raises(ValueError, match="picked"):
         accept(draft, Opinions({-1: 5}), Random(0))
+
+
+@pytest.mark.parametrize("ends", [frozenset({3}), [3, 9]])
+@pytest.mark.parametrize(("end", "path"), [(1, (0,)), (2, (0, 1)), (3, (0, 1, 2)), (4, (0, 1, 2, 3))])
+def test_an_accepted_end_is_the_last_token(end: int, path: tuple[int, ...], ends: Sequence[int]) -> None:
+    """The target is not asked what follows: it has no opinion there."""
+    tokens = [7, 7, 7, 7]
+    tokens[end - 1] = 3
+    sampled = Draft.chain(tokens, probs=[0.5] * 4, dist=["any"] * 4)
+    wanted = Verdict(path, NOTHING)
+    assert accept(sampled, Opinions({}, [1.0] * 4), Uniforms(*[0.9] * end), ends) == wanted
+    agreed = {node - 1: tokens[node] for node in range(end)}
+    assert accept(Draft.chain(tokens), Opinions(agreed), Uniforms(), ends) == wanted
+    tree = Draft((*tokens, 8), (-1, 0, 1, 2, 0))
+    assert accept(tree, Opinions(agreed), Uniforms(), ends) == wanted
+
+
+def test_an_end_that_the_target_writes_itself_is_its_token() -> None:
+    assert accept(Draft.chain([7]), Opinions({-1: 3}), Uniforms(), {3}) == Verdict((), 3)
+    assert accept(Draft.chain([7]), Opinions({-1: 7, 0: 3}), Uniforms(), {3}) == Verdict((0,), 3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_after_a_draft_that_was_right_throughout_comes_the_targets_own(n: int) -> None:
+    """The token after the last node, and no other's; ids are large, so that equal ones are not the same."""
+    ids = [int(f"70{i}") for i in range(n)]
+    own = {node: 1000 + node for node in range(-1, n)}
+    sampled = Draft.chain(ids, probs=[0.5] * n, dist=["any"] * n)
+    whole = tuple(range(n))
+    assert accept(sampled, Opinions(own, [0.5] * n), Uniforms(*[0.99] * n)) == Verdict(whole, 999 + n)
+    agreed = {node - 1: int(f"70{node}") for node in range(n)} | {n - 1: 5}
+    assert accept(Draft.chain(ids), Opinions(agreed), Uniforms()) == Verdict(whole, 5)
+
+
+def test_a_chance_as_large_as_the_targets_is_no_chance() -> None:
+    """Of u q < p the border falls to the rejections, so that p = 0 is never accepted."""
+    draft = Draft.chain([1], probs=[0.5], dist=["any"])
+    assert accept(draft, Opinions({0: 7}, [0.25]), Uniforms(0.5)) == Verdict((), 100)
+    assert accept(draft, Opinions({0: 7}, [0.25]), Uniforms(0.499)) == Verdict((0,), 7)
