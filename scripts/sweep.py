@@ -11,14 +11,34 @@ built (Transformers itself cannot make or run it). Exit status 1 if any is diffe
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the sweep shares its parts with the tests
+
+
+def quiet() -> None:
+    """In every process: no warnings, and one thread."""
+    import torch
+    import transformers
+
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity(50)
+    torch.set_num_threads(1)
+
+
+def timed(case: Any) -> tuple[Any, float]:
+    """The verdict on a case, and the seconds that it took."""
+    from tests.architectures.judge import judge
+
+    start = time.perf_counter()
+    return judge(case), time.perf_counter() - start
 
 
 def main() -> int:
@@ -27,27 +47,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
     parser.add_argument("names", nargs="*", help="beginnings of names; all without any")
     parser.add_argument("--shard", default="0/1", help="decode part I of N only: I/N")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--table", type=Path, help="write what was found as Markdown to this file")
     args = parser.parse_args()
-    warnings.simplefilter("ignore")
     import transformers
-
-    transformers.logging.set_verbosity(50)
     from tests.architectures.cases import cases
-    from tests.architectures.judge import judge
     from tests.architectures.table import table
 
     part, parts = map(int, args.shard.split("/"))
     chosen = [c for c in cases() if not args.names or c.name.startswith(tuple(args.names))]
     verdicts = []
-    for case in (c for c in chosen if c.shard(parts) == part):
-        start = time.perf_counter()
-        verdict = judge(case)
-        verdicts.append(verdict)
-        rest = [f"{way}={word}" for way, word in verdict.ways.items() if word not in ("equal", verdict.word)]
-        seconds = time.perf_counter() - start
-        line = f"{verdict.word:10}{case.name:32}{seconds:5.1f} s  {' '.join(rest)} {verdict.why}"
-        print(line.rstrip(), flush=True)
+    with multiprocessing.get_context("spawn").Pool(args.jobs, quiet) as pool:
+        for verdict, seconds in pool.imap(timed, [c for c in chosen if c.shard(parts) == part]):
+            verdicts.append(verdict)
+            rest = [f"{way}={word}" for way, word in verdict.ways.items() if word not in ("equal", verdict.word)]
+            line = f"{verdict.word:10}{verdict.name:32}{seconds:5.1f} s  {' '.join(rest)} {verdict.why}"
+            print(line.rstrip(), flush=True)
     words = Counter(v.word for v in verdicts)
     print(", ".join(f"{n} {word}" for word, n in words.most_common()))
     if args.table:
