@@ -60,7 +60,8 @@ def main() -> int:
     with multiprocessing.get_context("spawn").Pool(args.jobs, quiet) as pool:
         for verdict, seconds in pool.imap(timed, [c for c in chosen if c.shard(parts) == part]):
             verdicts.append(verdict)
-            rest = [f"{way}={word}" for way, word in verdict.ways.items() if word not in ("equal", verdict.word)]
+            ways, usual = verdict.ways.items(), ("equal", verdict.word)
+            rest = [f"{way}={word}" for way, word in ways if word not in usual]
             line = f"{verdict.word:10}{verdict.name:32}{seconds:5.1f} s  {' '.join(rest)} {verdict.why}"
             print(line.rstrip(), flush=True)
     words = Counter(v.word for v in verdicts)
