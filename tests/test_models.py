@@ -144,6 +144,15 @@ def test_vision_language(tmp_path: Path) -> None:
     assert "reads images" in refused(str(tmp_path))
 
 
+def test_a_model_that_reads_pictures_too_is_loaded_for_its_text(tmp_path: Path) -> None:
+    """Gemma 3's class is what AutoModelForCausalLM gives."""
+    text = {**TINY, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 50}
+    config = hf.Gemma3Config(text_config=text, vision_config=TINY, mm_tokens_per_image=4)
+    hf.Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path)
+    loaded = load_model(str(tmp_path), device="cpu")
+    assert type(loaded).__name__ == "Gemma3ForConditionalGeneration"
+
+
 def test_code_in_the_folder_runs_only_when_trusted(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ def test_what_cannot_rewind_is_refused_by_name(name: str) -> None:
     """They crashed, or wrote other text."""
     verdict = judge(next(case for case in cases() if case.name == name))
     assert verdict.ways == {"alone": REFUSED}
-    assert f"{verdict.kind} keeps a state that cannot rewind" in verdict.why
+    assert f"{verdict.kind} cannot be read in pieces and rewound" in verdict.why
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gemma4", "granitemoehybrid/attention-only", "mpt/no-cache"])

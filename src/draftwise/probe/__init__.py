@@ -145,7 +145,7 @@ def _found(rows: Rows, known: Readings) -> Verdict:
     own = Verdict(together=False, guided=False, why=wrong)
     if still := _wrong(rows, known, own, alone):
         raise UserError(
-            f"{name(rows.model)} keeps a state that cannot rewind ({still}): "
+            f"{name(rows.model)} cannot be read in pieces and rewound ({still}): "
             "use it as it is, or choose a model with full or sliding-window attention"
         )
     return own
