@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
-from transformers import DynamicCache
+from transformers import DynamicCache, masking_utils
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
 
 from .errors import UserError
@@ -73,6 +73,7 @@ class MaskWatch:
         self.hooks: list[RemovableHandle] = []
         self.thread = get_ident()
         self.before: Any = None
+        self.blocks = masking_utils.blockwise_overlay
 
     def __enter__(self) -> MaskWatch:
         """Watch the mask functions of Transformers and every module's arguments."""
@@ -89,12 +90,21 @@ class MaskWatch:
                 return mask
 
             MASKS[self.kind] = noted
+
+        def no_blocks(block_sequence_ids: Tensor) -> Callable[..., Any]:
+            # Pictures see themselves as a whole, by a table of the tokens that were read: text has none.
+            if get_ident() != self.thread:
+                return self.blocks(block_sequence_ids)
+            return lambda batch, head, here, place: here != here
+
+        masking_utils.blockwise_overlay = no_blocks
         for module in self.model.modules():
             self.hooks.append(module.register_forward_pre_hook(self._given, with_kwargs=True))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Leave everything as it was."""
+        masking_utils.blockwise_overlay = self.blocks
         if self.kind in MASKS._local_mapping:
             MASKS._local_mapping.pop(self.kind)
             if self.before is not None:

@@ -114,7 +114,7 @@ def judge(case: Case, ways: Sequence[str] = ()) -> Verdict:
         except Exception as error:
             verdict.ways[name], why = CRASH, reason(error)
         verdict.why = verdict.why or (f"{name}: {why}" if why else "")
-        if name == "alone" and verdict.ways[name] == REFUSED:
+        if name == "alone" and verdict.ways[name] in (REFUSED, CRASH):
             return verdict
     verdict.apart = why_apart(made)
     return verdict
