@@ -68,7 +68,7 @@ class MaskWatch:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.kind = str(model.config.get_text_config(decoder=True)._attn_implementation)
-        self.made: list[tuple[Tensor, Seen, int]] = []
+        self.made: list[tuple[Tensor, Seen]] = []
         self.given: dict[nn.Module, list[Tensor]] = {}
         self.hooks: list[RemovableHandle] = []
         self.thread = get_ident()
@@ -86,7 +86,7 @@ class MaskWatch:
                 # None would stand for a mask that another part of PyTorch makes, and could not be followed.
                 mask = make(*args, **named | {"allow_is_causal_skip": False})
                 if isinstance(mask, Tensor) and "mask_function" in named:
-                    self.made.append((mask, named["mask_function"], named.get("local_size") or 0))
+                    self.made.append((mask, named["mask_function"]))
                 return mask
 
             MASKS[self.kind] = noted
@@ -130,8 +130,8 @@ class MaskWatch:
         Raises:
             UserError: a token sees later ones, or the model cannot be given masks of different kinds.
         """
-        views = [self._view(seen, local) for _, seen, local in self.made]
-        which = self._which({i: mask for i, (mask, _, _) in enumerate(self.made)})
+        views = [self._view(seen) for _, seen in self.made]
+        which = self._which({i: mask for i, (mask, _) in enumerate(self.made)})
         used = {views[i] for i in which.values()} or set(views)
         if len(used) < 2:
             return self._kept(used.pop() if used else View())
@@ -155,7 +155,7 @@ class MaskWatch:
             return View(window=window, late=True)
         return view
 
-    def _view(self, seen: Seen, local: int) -> View:
+    def _view(self, seen: Seen) -> View:
         def sees(here: int, place: int) -> bool:
             at = torch.tensor([here, place], device=self.model.device)
             return bool(seen(0, 0, at[0], at[1]))
@@ -165,11 +165,8 @@ class MaskWatch:
                 f"{type(self.model).__name__} lets a token see later ones (bidirectional attention), so that "
                 "a draft would change the text before it: choose a causal language model"
             )
-        try:
-            if sees(FAR, 0):
-                return View()
-        except IndexError:  # a mask that looks at the tokens of its pass (blocks of pictures) says its window
-            return View(local)
+        if sees(FAR, 0):
+            return View()
         low, high = 0, FAR  # the first token does not go out of sight before `low`, but by `high`
         while high - low > 1:
             middle = (low + high) // 2
