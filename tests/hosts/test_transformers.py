@@ -11,6 +11,7 @@ from transformers import LogitsProcessor, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from draftwise import UserError, transformers_generate
+from draftwise.errors import DraftwiseWarning
 
 TEXTS = ["Translate German to English: Die Katze schläft.", "Write a poem about the sea.", "What is 2 + 3?"]
 
@@ -156,3 +157,10 @@ def test_what_cannot_be_drafted_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=said):
         plain_model.generate(**batch, max_new_tokens=5, custom_generate=drafted, **more)
+
+
+def test_a_policy_is_checked_as_for_a_decoder(plain_model: Any, tokenizer: Any) -> None:
+    adaptive = transformers_generate(drafters=["zoo:sql"], policy="disco", tokenizer=tokenizer)
+    ids = tokenizer("SELECT", return_tensors="pt").input_ids
+    with pytest.warns(DraftwiseWarning, match="trained for another drafter than zoo:sql"):
+        plain_model.generate(ids, max_new_tokens=2, do_sample=False, custom_generate=adaptive)

@@ -12,8 +12,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from ...build import build_drafters, complete
-from ...catalogue import default, method
+from ...build import assemble, complete
 from ...errors import UserError
 from ...lock import OneAtATime
 from ...loop import Loop
@@ -143,12 +142,12 @@ class Host:
 
     def _make(self, model: Any) -> tuple[Loop, HostTarget]:
         target = HostTarget(model)
-        tokenizer = self._tokenizer(model) if any(isinstance(d, str) for d in self.drafters) else None
+        named = bool(self.policy) or any(isinstance(d, str) for d in self.drafters)
+        tokenizer = self._tokenizer(model) if named else None
         load = {"dtype": "auto", "device": target.rows.device, "trust_remote_code": False}
-        team = build_drafters(self.drafters, target, tokenizer, _name(model), pack="auto", **load)
-        chosen = method(self.policy or default(team), list(team))
-        loop = Loop(target, complete(team, chosen), chosen.policy, chosen.recorder, seed=self.seed)
-        return loop, target
+        made = assemble(self.drafters, self.policy, target, tokenizer, _name(model), pack="auto", **load)
+        policy, recorder = made.method.policy, made.method.recorder
+        return Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed), target
 
 
 def _name(model: Any) -> str:
