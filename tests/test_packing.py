@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from draftwise import Decoder, packed, packing, verdicts
+from draftwise.bench.ours import Models
 from draftwise.errors import UserError
 from draftwise.packed import PackedLinear, arrange, layouts, pack_layers
 
@@ -244,6 +245,18 @@ def test_a_decoder_says_what_was_packed(asked: Any) -> None:
         decoder = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram"], pack=pack)
         assert decoder.packed["target"] == f"{wanted} large linear layers"
         assert set(decoder.packed) == {"target", "zoo:general"}
+
+
+@needs_onednn
+def test_bench_notes_the_layouts() -> None:
+    target: Any = Part(layers())
+    small: Any = Part(nn.Linear(2, 2))
+    arrange(target.module, True)
+    models = Models(target, None, None, frozenset(), ("small",), {"small": small}, lambda names: {})
+    assert models.layouts() == {
+        "target": "4 of 4 large linear layers",
+        "small": "0 of 0 large linear layers",
+    }
 
 
 def test_verdicts_of_other_keys_stay_and_the_oldest_go(
