@@ -298,7 +298,10 @@ def test_the_other_texts_of_a_failing_batch_are_kept(decoder: Decoder) -> None:
     assert isinstance(said.value.errors[1], ArithmeticError) and not decoder.loop.open
 
 
-def test_a_prompt_that_is_too_long_is_found_before_anything_is_decoded(decoder: Decoder) -> None:
+def test_a_prompt_that_is_too_long_is_found_before_anything_is_decoded(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder.loop.target, "max_length", 2048)  # as with learned positions
     passes = decoder.loop.target.rows.seconds  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="window"):
         decoder.generate_many(["Ein Hund", "word " * 3000], max_new_tokens=20)
