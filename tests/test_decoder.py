@@ -159,7 +159,8 @@ def test_a_chat_turn_broken_off_is_read_anew(decoder: Decoder) -> None:
     chat.close()
 
 
-def test_a_refused_chat_message_changes_nothing(decoder: Decoder) -> None:
+def test_a_refused_chat_message_changes_nothing(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder.loop.target, "max_length", 2048)  # as with learned positions
     chat = decoder.chat()
     first = "".join(p.text for p in chat.send(PROMPT, max_new_tokens=8))
     refused: list[tuple[str, dict[str, Any]]] = [
@@ -259,7 +260,10 @@ def test_a_drafter_of_another_vocabulary_is_refused_naming_both(tmp_path: Path) 
         ("word " * 3000, {}, "2048"),
     ],
 )
-def test_bad_requests_are_named(decoder: Decoder, prompt: Any, settings: dict[str, Any], said: str) -> None:
+def test_bad_requests_are_named(
+    decoder: Decoder, prompt: Any, settings: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder.loop.target, "max_length", 2048)  # as with learned positions
     with pytest.raises(UserError, match=said):
         decoder.generate(prompt, **settings)
     assert not decoder.loop.open
