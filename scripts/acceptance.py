@@ -21,6 +21,7 @@ from draftwise.data import load_prompts, spec_bench
 from draftwise.errors import UserError
 from draftwise.models import list_zoo, load_model, load_tokenizer
 from draftwise.prompts import prompt_ids
+from draftwise.roles import window_of
 from draftwise.train.measure import acceptance
 
 
@@ -28,7 +29,7 @@ def main() -> None:
     """Measure, print the table, and write it."""
     args = arguments()
     tokenizer, target = load_tokenizer(args.target), load_model(args.target)
-    window = Decoder.from_pretrained(target, tokenizer=tokenizer).loop.target.max_length
+    window = window_of(Decoder.from_pretrained(target, tokenizer=tokenizer).loop.target)
     table: dict[str, dict[str, Any]] = {}
     for domain, texts in domains(args.data, args.limit, args.seed).items():
         ids = [prompt_ids(tokenizer, text) for text in texts]

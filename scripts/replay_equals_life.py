@@ -27,6 +27,7 @@ from draftwise.bench.run import policy_names
 from draftwise.bench.workloads import choose, load
 from draftwise.build import complete
 from draftwise.loop import Loop
+from draftwise.roles import window_of
 from draftwise.trace import Costs, Replay, Trace
 from draftwise.trace.record import Prompt, header_of, record
 from draftwise.trace.stage import Stage
@@ -78,7 +79,7 @@ def recorded(decoder: Decoder, sampling: Sampling, folder: Path, options: argpar
     """The trace of the prompts that fit, recorded as far as it is not there."""
     questions = choose(load("spec-bench"), per_category=options.per_category)
     prompts = [Prompt(str(q.question_id), q.category, decoder.encode(q.text)) for q in questions]
-    window = decoder.loop.target.max_length
+    window = window_of(decoder.loop.target)
     prompts = [prompt for prompt in prompts if len(prompt.tokens) + options.new_tokens <= window]
     target, team = decoder.loop.target, decoder.loop.team.drafters
     about: dict[str, Any] = {"name": "zoo:target", "workload": "spec-bench", "prompts": prompts}

@@ -39,6 +39,7 @@ from draftwise import Decoder
 from draftwise.bench.workloads import choose, load, validation
 from draftwise.errors import UserError
 from draftwise.models import load_model, load_tokenizer, weights_of
+from draftwise.roles import window_of
 from draftwise.scorers import Disco
 from draftwise.scorers import load as load_scorer
 from draftwise.trace import Costs, read_costs
@@ -79,7 +80,7 @@ def gather(args: argparse.Namespace, folder: Path) -> list[Path]:
     tokenizer, target = load_tokenizer(args.target), load_model(args.target)
     drafter = load_model(args.drafter)
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
-    window = decoder.loop.target.max_length - args.max_new_tokens
+    window = window_of(decoder.loop.target) - args.max_new_tokens
     prompts = choose(load(args.workload), limit=args.limit, per_category=args.per_category)
     jobs = [Job(p, decoder.encode(p.text), folder, sha256(p.text.encode()).hexdigest()) for p in prompts]
     jobs = [job for job in jobs if len(job.ids) <= window]

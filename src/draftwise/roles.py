@@ -107,6 +107,14 @@ class Limited(Protocol):
         ...
 
 
+def window_of(target: Target) -> int:
+    """The tokens that a text may have where it should make sense: those that the target was trained for.
+
+    `max_length` is where the target itself ends; rotary models go on past their window.
+    """
+    return min(target.max_length, int(getattr(target, "window", target.max_length)))
+
+
 @runtime_checkable
 class Drafter(Protocol):
     """Guesses what the target will write. May be wrong, must be fast.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .. import registry
 from ..errors import UserError
 from ..models import resolve
+from ..roles import window_of
 from .contender import Contender
 from .machine import cores, describe
 from .ours import Models, is_model
@@ -156,7 +157,7 @@ class Peers:
                 "file": file or str(self.converted),
                 "threads": describe()["threads"] or cores(),
             }
-            hello["context"] = min(options["context"], self.models.target.max_length)
+            hello["context"] = min(options["context"], window_of(self.models.target))
             command = [sys.executable, "-m", "draftwise.bench.llamacpp"]
             child = Child(name, command, hello, eos=self.models.eos)
         except (ChildError, UserError) as error:
@@ -181,7 +182,7 @@ class Peers:
         dtype = self.load.get("dtype", "auto")
         hello = {
             "model": resolve(self.target),
-            "context": min(4096, self.models.target.max_length),
+            "context": min(4096, window_of(self.models.target)),
             "dtype": "float32" if dtype == "auto" and describe()["gpu"] is None else dtype,
             "threads": describe()["threads"] or cores(),
             "speculative": speculative,

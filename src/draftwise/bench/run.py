@@ -14,6 +14,7 @@ from .. import registry
 from ..catalogue import spec_of
 from ..errors import UserError
 from ..quiet import judge
+from ..roles import window_of
 from ..types import Sampling
 from . import machine
 from .contender import Contender, Item, Law
@@ -135,7 +136,7 @@ def bench(
 def _items(prompts: Sequence[Any], models: Models, settings: Settings) -> tuple[list[Item], list[str]]:
     """The prompts as token ids; those that leave no room for the answer are left out, and named."""
     items, left_out = [], []
-    window = models.target.max_length
+    window = window_of(models.target)
     for index, prompt in enumerate(prompts):
         ids = models.encode(prompt, raw=settings.raw)
         if len(ids) + settings.max_new_tokens > window:

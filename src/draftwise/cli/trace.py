@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from draftwise.errors import UserError
+from draftwise.roles import window_of
 
 from . import show
 from .options import AsJson, drafters_of, with_options
@@ -130,7 +131,7 @@ def encoded(
     from draftwise.trace.record import Prompt
 
     prompts, left_out = [], []
-    window = decoder.loop.target.max_length
+    window = window_of(decoder.loop.target)
     for question in found:
         ids = decoder.encode(question.text, chat=not raw)
         if len(ids) + max_new_tokens > window:

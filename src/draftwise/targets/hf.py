@@ -35,6 +35,7 @@ class HFTarget:
         self.rows = rows_of(model, probe=probe)
         self.vocab_size = int(self.rows.config.vocab_size)
         self.max_length, self.trained = self.rows.max_length, self.rows.trained
+        self.window = self.trained
         self.regimes = Regimes(self.rows) if self.rows.rope.borders or self.rows.masks.late else None
         # Reading a prompt in pieces bounds the memory of its activations; a GPU wants larger ones.
         self.chunk = chunk or (96 if self.rows.device.type == "cpu" else 2048)

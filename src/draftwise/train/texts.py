@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..inputs import parse_json, whole
+from ..roles import window_of
 from .settings import Run, Training
 
 FORMAT, VERSION = "draftwise-answers", 1
@@ -195,7 +196,7 @@ def encoded(run: Training, found: Sequence[Prompt], target: Any, tokenizer: Any)
     from ..decoder import Decoder
 
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
-    window = decoder.loop.target.max_length - run.max_new_tokens
+    window = window_of(decoder.loop.target) - run.max_new_tokens
     texts = [decoder.encode(p.text, chat=not run.raw) for p in found]
     fitting = [ids for ids in texts if len(ids) < window]
     if not fitting:
