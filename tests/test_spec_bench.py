@@ -46,6 +46,7 @@ class ReadsOnce(HFTarget):
     def _read(self, row: int, request: Request, batch: Any, *, alone: bool, slots: int) -> None:
         rows, tokens = self.rows, request.tokens
         if request.rounds == 0 and tuple(tokens) in self.known:
+            rows.cache.plan.slots = max(rows.cache.plan.slots, slots)
             rows.feed(row, [tokens[:1]], 1, slots=slots)  # makes room
             for layer, (keys, values) in zip(layers(rows.cache), self.known[tuple(tokens)], strict=True):
                 layer.keys[row, : len(keys)], layer.values[row, : len(values)] = keys, values
