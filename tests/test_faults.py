@@ -448,28 +448,29 @@ def test_eight_threads_write_what_each_would_alone(decoder: Decoder) -> None:
 
 
 def test_threads_take_turns() -> None:
-    """One thread cannot keep the others out by coming back at once."""
-    from threading import Barrier, Thread
+    """Whoever gives the lock back does not get it before one that waits."""
+    from threading import Thread
     from time import sleep
 
     from draftwise.lock import OneAtATime
 
-    lock, start, order = OneAtATime(), Barrier(3), list[int]()
+    lock, order = OneAtATime(), list[str]()
 
-    def work(i: int) -> None:
-        start.wait()
-        for _ in range(100):
-            with lock, lock:
-                order.append(i)
-                sleep(1e-4)  # the others come to wait meanwhile
+    def wait() -> None:
+        with lock, lock:
+            order.append("waiting")
 
-    threads = [Thread(target=work, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    ends = [len(order) - 1 - order[::-1].index(i) for i in range(3)]
-    assert len(order) == 300 and min(ends) > 200
+    other = Thread(target=wait)
+    with lock:
+        other.start()
+        for _ in range(500):
+            if lock._next.locked():
+                break
+            sleep(1e-3)
+    with lock:
+        order.append("again")
+    other.join()
+    assert order == ["waiting", "again"]
 
 
 def test_a_processor_must_not_run_the_decoder_it_serves_and_may_close_a_stream(decoder: Decoder) -> None:
