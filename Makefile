@@ -1,5 +1,5 @@
 # Every job sets itself up first: a fresh machine needs only python3, make and git.
-.PHONY: setup demo test test-vllm check clean
+.PHONY: setup demo test test-vllm check docs clean
 
 setup:
 	@scripts/setup
@@ -17,6 +17,10 @@ test-vllm:
 
 check: setup
 	@scripts/check
+
+# The documentation's site, in build/site.
+docs: setup
+	@scripts/docs
 
 clean:
 	rm -rf .venv .venv-vllm dist build .pytest_cache .mypy_cache .ruff_cache

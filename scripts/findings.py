@@ -1,4 +1,4 @@
-"""The papers' headline orderings, held against the bundled models: every table of docs/findings.md.
+"""The papers' headline orderings, on the bundled models: every table of docs/explanation/findings.md.
 
     python scripts/findings.py --trace general/ --specialists specialists/ --costs trace/costs.json
 

@@ -2,7 +2,7 @@
 
     python scripts/sweep.py                      # all of them, some minutes on one core
     python scripts/sweep.py llama gemma3         # those whose name begins so
-    python scripts/sweep.py --table docs/architectures.md
+    python scripts/sweep.py --table docs/reference/architectures.md
 
 Prints a line for each model: equal, tie (rounding alone), refused (with the reason), different, crash, or not
 built (Transformers itself cannot make or run it). Exit status 1 if any is different or crashed.

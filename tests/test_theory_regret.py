@@ -1,4 +1,4 @@
-"""The curves of regret in docs/theory.md, small: each test fails if the order of the learners were lost."""
+"""The curves of regret in docs/explanation/theory.md, small: each fails if the learners change places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts behind docs/auto.md, small: each fails if what the page says were lost."""
+"""The scripts behind docs/explanation/auto.md, small: each fails if what the page says were lost."""
 
 from __future__ import annotations
 

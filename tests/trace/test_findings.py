@@ -1,4 +1,4 @@
-"""The script of docs/findings.md on a small world, whose orderings are known."""
+"""The script of docs/explanation/findings.md on a small world, whose orderings are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/table.md, from replays of a small world."""
+"""The tables of docs/archive/table.md, from replays of a small world."""
 
 from __future__ import annotations
 

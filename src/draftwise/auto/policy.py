@@ -73,7 +73,8 @@ class AutoPolicy:
     A draft of n tokens is worth the sum of the chances that its first 1, 2, ... n tokens are accepted, less
     `price` times the seconds that it adds: drafting, reading up, and a longer target pass. The price is the
     tokens per second of late, and never less than plain decoding's, which makes this the rule that maximises
-    total tokens over total seconds (Dinkelbach 1967; the ratio objective of renewal rewards; docs/auto.md).
+    total tokens over total seconds (Dinkelbach 1967; the ratio objective of renewal rewards;
+    docs/explanation/auto.md).
     Chances are known per drafter and context (`Skill`): for a lookup, the length of its match; for a model,
     the best match that any lookup has. Every committed text teaches them for all drafters (`Watch`). A model
     whose confidence has been calibrated stops as soon as the chance that one more token is accepted falls

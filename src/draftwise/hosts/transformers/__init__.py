@@ -37,7 +37,7 @@ def transformers_generate(
 
     Raises:
         UserError: an argument of `generate` that cannot be obeyed, or a model that is refused
-            (docs/transformers.md).
+            (docs/how-to/transformers.md).
     """
     host = Host(drafters, policy, tokenizer, seed)
 
