@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwise.auto.without import PARTS
-from draftwise.catalogue import method
-from draftwise.trace import Costs, Replay, Trace, read_costs
-from draftwise.trace.stage import Stage
+from draftwise.measure.trace import Costs, Replay, Trace, read_costs
+from draftwise.measure.trace.stage import Stage
+from draftwise.policies.auto.without import PARTS
+from draftwise.policies.catalogue import method
 
 DRAWS = 2000
 Seconds = NDArray[np.float64]

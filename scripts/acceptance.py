@@ -17,11 +17,11 @@ from random import Random
 from typing import Any
 
 from draftwise import Decoder
+from draftwise.core.roles import window_of
 from draftwise.data import load_prompts, spec_bench
 from draftwise.errors import UserError
-from draftwise.models import list_zoo, load_model, load_tokenizer
-from draftwise.prompts import prompt_ids
-from draftwise.roles import window_of
+from draftwise.generation.prompts import prompt_ids
+from draftwise.models.load import list_zoo, load_model, load_tokenizer
 from draftwise.train.measure import acceptance
 
 

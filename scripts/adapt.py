@@ -29,9 +29,9 @@ from rich.progress import track
 
 from draftwise import Sampling
 from draftwise.build import build_drafters, build_target, complete, eos_ids
-from draftwise.catalogue import method
+from draftwise.core.loop import Loop
 from draftwise.data import spec_bench
-from draftwise.loop import Loop
+from draftwise.policies.catalogue import method
 
 LMS = ["general", "code", "math", "qa", "sql", "summarization", "translation"]
 DRAFTERS = [*(f"zoo:{name}" for name in LMS), "ngram", "suffix"]

@@ -20,11 +20,11 @@ from random import Random
 from statistics import median
 from time import perf_counter
 
-from draftwise.datastore import build
-from draftwise.drafters.ngram import NgramDrafter
-from draftwise.drafters.retrieval import RetrievalDrafter
-from draftwise.drafters.suffix import SuffixDrafter
-from draftwise.types import Drafter, Job, Request, Sampling, Stop
+from draftwise.core.types import Drafter, Job, Request, Sampling, Stop
+from draftwise.drafters.lookup.datastore import build
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.retrieval import RetrievalDrafter
+from draftwise.drafters.lookup.suffix import SuffixDrafter
 
 VOCAB = 32000
 STEP = 3

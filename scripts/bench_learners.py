@@ -12,27 +12,27 @@ from random import Random
 from timeit import repeat
 from typing import Any
 
-from draftwise.catalogue import method
-from draftwise.cursors import Cursor
-from draftwise.learners.adanormalhedge import AdaNormalHedge
-from draftwise.learners.beta import BetaThompson
-from draftwise.learners.commit import ExploreThenCommit
-from draftwise.learners.ducb import DiscountedUCB
-from draftwise.learners.exp3 import EXP3
-from draftwise.learners.exp3spec import EXP3Spec
-from draftwise.learners.fixed import Fixed
-from draftwise.learners.gaussian import GaussianThompson
-from draftwise.learners.halving import SequentialHalving
-from draftwise.learners.hedge import Hedge
-from draftwise.learners.leader import FollowTheLeader
-from draftwise.learners.linucb import LinUCB
-from draftwise.learners.normalhedge import NormalHedge
-from draftwise.learners.swucb import SlidingWindowUCB
-from draftwise.learners.ucb import UCB1
-from draftwise.learners.ucbspec import UCBSpec
-from draftwise.learners.ucbtuned import UCBTuned
-from draftwise.learners.uniform import Uniform
-from draftwise.types import Context, Feedback, Grade, Outcome
+from draftwise.core.types import Context, Feedback, Grade, Outcome
+from draftwise.policies.catalogue import method
+from draftwise.policies.learners.adanormalhedge import AdaNormalHedge
+from draftwise.policies.learners.beta import BetaThompson
+from draftwise.policies.learners.commit import ExploreThenCommit
+from draftwise.policies.learners.ducb import DiscountedUCB
+from draftwise.policies.learners.exp3 import EXP3
+from draftwise.policies.learners.exp3spec import EXP3Spec
+from draftwise.policies.learners.fixed import Fixed
+from draftwise.policies.learners.gaussian import GaussianThompson
+from draftwise.policies.learners.halving import SequentialHalving
+from draftwise.policies.learners.hedge import Hedge
+from draftwise.policies.learners.leader import FollowTheLeader
+from draftwise.policies.learners.linucb import LinUCB
+from draftwise.policies.learners.normalhedge import NormalHedge
+from draftwise.policies.learners.swucb import SlidingWindowUCB
+from draftwise.policies.learners.ucb import UCB1
+from draftwise.policies.learners.ucbspec import UCBSpec
+from draftwise.policies.learners.ucbtuned import UCBTuned
+from draftwise.policies.learners.uniform import Uniform
+from draftwise.policies.recorders.cursors import Cursor
 
 BANDITS: tuple[type[Any], ...] = (
     Fixed,

@@ -64,7 +64,7 @@ def main() -> None:
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """One engine after the other; those that do not start say why."""
-    from draftwise.models import resolve
+    from draftwise.models.load import resolve
 
     chosen = [m for m in methods(resolve(options.draft_model)) if m[1] is None or options.only in m[0]]
     results: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace, speculative: dict[str, Any] | None) -> 
     import draftwise
     from draftwise.data import spec_bench
     from draftwise.hosts.vllm import totals
-    from draftwise.models import resolve
+    from draftwise.models.load import resolve
 
     ours = speculative is not None and "drafters" in speculative
     levels = [int(level) for level in options.concurrency.split(",")]

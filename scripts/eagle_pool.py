@@ -28,12 +28,12 @@ sys.path.insert(0, str(ROOT))
 from scripts.paired import cell, ratio, verdict  # noqa: E402
 
 from draftwise import Decoder  # noqa: E402
+from draftwise.core.types import Sampling  # noqa: E402
 from draftwise.data import load_prompts  # noqa: E402
 from draftwise.errors import UserError  # noqa: E402
-from draftwise.models import load_model, load_tokenizer  # noqa: E402
+from draftwise.models.load import load_model, load_tokenizer  # noqa: E402
 from draftwise.train import eagle  # noqa: E402
 from draftwise.train.settings import EagleRun  # noqa: E402
-from draftwise.types import Sampling  # noqa: E402
 
 DOMAINS = {"code": ("code_python", "mbpp"), "sql": ("sql",), "translation": ("translation",)}
 SIZES = {"code": (40, 8, 60), "sql": (150, 24, 40), "translation": (150, 24, 40)}

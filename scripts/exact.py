@@ -27,9 +27,9 @@ from rich.progress import track
 
 from draftwise import Decoder, Sampling, registry
 from draftwise.data import spec_bench
-from draftwise.datastore import build, tokenizer_fingerprint
-from draftwise.models import load_model, load_tokenizer
-from draftwise.scorers import Disco, SpecDecPlus, save
+from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
+from draftwise.models.load import load_model, load_tokenizer
+from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, save
 
 WAYS = {
     "none": ("none", []),

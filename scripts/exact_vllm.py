@@ -81,7 +81,7 @@ def write(options: argparse.Namespace, way: dict[str, Any]) -> dict[str, Any]:
     import draftwise
     from draftwise.data import spec_bench
     from draftwise.hosts.vllm import totals
-    from draftwise.models import resolve
+    from draftwise.models.load import resolve
 
     config = None
     if "drafters" in way:

@@ -25,15 +25,15 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.paired import Real, cell, ratio, verdict  # noqa: E402
 
-from draftwise.adaptive import AdaEDL  # noqa: E402
-from draftwise.arms import tapout_rules  # noqa: E402
-from draftwise.catalogue import Method, method  # noqa: E402
-from draftwise.catalogue.compose import bandit  # noqa: E402
-from draftwise.learners.ucb import UCB1  # noqa: E402
-from draftwise.trace import Costs, Replay, Trace, read_costs  # noqa: E402
-from draftwise.trace.fixed import exactly, fixed  # noqa: E402
-from draftwise.trace.stage import Stage  # noqa: E402
-from draftwise.types import Arm, Stop  # noqa: E402
+from draftwise.core.types import Arm, Stop  # noqa: E402
+from draftwise.measure.trace import Costs, Replay, Trace, read_costs  # noqa: E402
+from draftwise.measure.trace.fixed import exactly, fixed  # noqa: E402
+from draftwise.measure.trace.stage import Stage  # noqa: E402
+from draftwise.policies.adaptive import AdaEDL  # noqa: E402
+from draftwise.policies.arms import tapout_rules  # noqa: E402
+from draftwise.policies.catalogue import Method, method  # noqa: E402
+from draftwise.policies.catalogue.compose import bandit  # noqa: E402
+from draftwise.policies.learners.ucb import UCB1  # noqa: E402
 
 THRESHOLDS = (0.75, 1.0, 1.25)
 """TapOut's test with several thresholds a rule as arms; it prints none, so these lie around its own."""

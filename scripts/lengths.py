@@ -25,11 +25,11 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.paired import Real, cell, ratio  # noqa: E402
 
-from draftwise.catalogue import method  # noqa: E402
-from draftwise.trace import Costs, Replay, Trace, read_costs  # noqa: E402
-from draftwise.trace.costs import DrafterCosts  # noqa: E402
-from draftwise.trace.fixed import NONE, fixed  # noqa: E402
-from draftwise.trace.stage import Stage  # noqa: E402
+from draftwise.measure.trace import Costs, Replay, Trace, read_costs  # noqa: E402
+from draftwise.measure.trace.costs import DrafterCosts  # noqa: E402
+from draftwise.measure.trace.fixed import NONE, fixed  # noqa: E402
+from draftwise.measure.trace.stage import Stage  # noqa: E402
+from draftwise.policies.catalogue import method  # noqa: E402
 
 BATCHES = (1, 16, 32, 48, 64, 96, 128, 192)
 LENGTHS = (0, 1, 2, 3, 4)

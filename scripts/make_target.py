@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from draftwise.errors import UserError
-from draftwise.models import load_tokenizer, quiet
-from draftwise.prompts import prompt_ids
+from draftwise.generation.prompts import prompt_ids
+from draftwise.models.load import load_tokenizer, quiet
 from draftwise.train.curves import curves
 from draftwise.train.folder import Folder
 from draftwise.train.settings import Training

@@ -23,7 +23,7 @@ if "MALLOC_TRIM_THRESHOLD_" not in os.environ:
     os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ALLOCATOR)
 
 from draftwise import Decoder, Sampling  # noqa: E402 - after the allocator is set
-from draftwise.packed import PackedLinear  # noqa: E402
+from draftwise.models.packed import PackedLinear  # noqa: E402
 
 
 class Peak(threading.Thread):

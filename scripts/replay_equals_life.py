@@ -23,15 +23,15 @@ from typing import Any
 from rich.progress import track
 
 from draftwise import Decoder, Sampling, method
-from draftwise.bench.run import policy_names
-from draftwise.bench.workloads import choose, load
 from draftwise.build import complete
-from draftwise.loop import Loop
-from draftwise.roles import window_of
-from draftwise.trace import Costs, Replay, Trace
-from draftwise.trace.record import Prompt, header_of, record
-from draftwise.trace.stage import Stage
-from draftwise.types import Round
+from draftwise.core.loop import Loop
+from draftwise.core.roles import window_of
+from draftwise.core.types import Round
+from draftwise.measure.bench.run import policy_names
+from draftwise.measure.trace import Costs, Replay, Trace
+from draftwise.measure.trace.record import Prompt, header_of, record
+from draftwise.measure.trace.stage import Stage
+from draftwise.measure.workloads import choose, load
 
 POLICIES = "static-4,ucb1,metasd-ucb,tapout-seq-ucb1?length=16,hedgespec"
 TIE = 1e-5  # of a probability, between the two likeliest tokens

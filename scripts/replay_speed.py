@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from time import process_time
 
-from draftwise.bench.run import policy_names
-from draftwise.catalogue import method
-from draftwise.trace import Replay, Trace, read_costs
-from draftwise.trace.stage import Stage
+from draftwise.measure.bench.run import policy_names
+from draftwise.measure.trace import Replay, Trace, read_costs
+from draftwise.measure.trace.stage import Stage
+from draftwise.policies.catalogue import method
 
 POLICIES = (
     "none,static-4,ucb1,ucb1?arms=drafters*lengths,metasd-ucb?reward=block-efficiency,ucbspec,exp3spec,"

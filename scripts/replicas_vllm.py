@@ -25,7 +25,7 @@ from urllib.request import Request, urlopen
 
 import draftwise
 from draftwise.data import spec_bench
-from draftwise.models import resolve
+from draftwise.models.load import resolve
 
 
 def main() -> int:

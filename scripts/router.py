@@ -28,7 +28,7 @@ from typing import Any
 from draftwise.cli import main as draftwise
 from draftwise.data import load_prompts, spec_bench
 from draftwise.data.rewording import reword
-from draftwise.router import load
+from draftwise.policies.classifiers.routing import load
 
 PAGE = 1200  # characters
 CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")

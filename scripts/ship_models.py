@@ -13,8 +13,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from draftwise import models
 from draftwise.errors import UserError
+from draftwise.models import load as models
 
 LEFT = ("training", "results.json", "curves.png", "README.md")
 MOST = 80_000_000  # bytes

@@ -50,7 +50,7 @@ def engine(options: argparse.Namespace) -> Any:
     from vllm import LLM
 
     import draftwise
-    from draftwise.models import resolve
+    from draftwise.models.load import resolve
 
     return LLM(
         resolve("zoo:target"),

@@ -25,12 +25,12 @@ sys.path.insert(0, str(ROOT))
 from scripts.ablation import ratio  # noqa: E402
 from scripts.theory.plot import panels, save  # noqa: E402
 
-from draftwise.catalogue import method  # noqa: E402
-from draftwise.trace import Costs, Replay, Trace, read_costs  # noqa: E402
-from draftwise.trace.causal import Rule, causal  # noqa: E402
-from draftwise.trace.fixed import Arm, fixed  # noqa: E402
-from draftwise.trace.losses import KINDS, losses  # noqa: E402
-from draftwise.trace.stage import Stage  # noqa: E402
+from draftwise.measure.trace import Costs, Replay, Trace, read_costs  # noqa: E402
+from draftwise.measure.trace.causal import Rule, causal  # noqa: E402
+from draftwise.measure.trace.fixed import Arm, fixed  # noqa: E402
+from draftwise.measure.trace.losses import KINDS, losses  # noqa: E402
+from draftwise.measure.trace.stage import Stage  # noqa: E402
+from draftwise.policies.catalogue import method  # noqa: E402
 
 
 @dataclass

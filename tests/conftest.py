@@ -26,8 +26,8 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
     """No draft is too slow where a test does not say so: another busy process must not fail one."""
+    from draftwise.core.loop import Loop
     from draftwise.hosts.follow import Follower
-    from draftwise.loop import Loop
 
     patch = pytest.MonkeyPatch()
     for kind in (Loop, Follower):
@@ -40,14 +40,14 @@ def patience() -> Iterator[None]:
 def layout() -> Iterator[None]:
     """Every layer that can be packed is: no test asks the clock which layout is the faster one."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("draftwise.packed.faster", lambda layers: True)
+    patch.setattr("draftwise.models.packed.faster", lambda layers: True)
     yield
     patch.undo()
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    from draftwise.models import load_tokenizer
+    from draftwise.models.load import load_tokenizer
 
     return load_tokenizer("zoo:target")
 
@@ -62,6 +62,6 @@ def decoder() -> Any:
 @pytest.fixture(scope="session")
 def plain_model() -> Any:
     """The bundled target as Transformers loads it, in float32."""
-    from draftwise.models import load_model
+    from draftwise.models.load import load_model
 
     return load_model("zoo:target")

@@ -9,9 +9,9 @@ from itertools import product
 import numpy as np
 from scipy.stats import chisquare
 
-from draftwise.laws import Law, shape
-from draftwise.loop import Loop
-from draftwise.types import Sampling
+from draftwise.core.loop import Loop
+from draftwise.core.types import Sampling
+from draftwise.testing.distributions import Law, shape
 
 
 def exact(

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from draftwise import UserError
-from draftwise.bench.workloads import load
-from draftwise.corpus import read_texts
-from draftwise.datastore import Datastore
+from draftwise.drafters.lookup.corpus import read_texts
+from draftwise.drafters.lookup.datastore import Datastore
 from draftwise.inputs import parse_json
-from draftwise.merge import _header as merged
-from draftwise.trace.costs import read_costs as costs
-from draftwise.trace.files import read_header
+from draftwise.measure.trace.costs import read_costs as costs
+from draftwise.measure.trace.files import read_header
+from draftwise.measure.workloads import load
+from draftwise.state.merge import _header as merged
 from draftwise.train.texts import _read as prompts
 
 DEEP = "[" * 200_000

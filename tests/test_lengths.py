@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from draftwise.catalogue import Method, method
-from draftwise.catalogue.compose import worth
-from draftwise.roles import Seen
-from draftwise.types import Arm, Context, Outcome, Stop
+from draftwise.core.roles import Seen
+from draftwise.core.types import Arm, Context, Outcome, Stop
+from draftwise.policies.catalogue import Method, method
+from draftwise.policies.catalogue.compose import worth
 
 LENGTHS = (0, 1, 2, 4, 8)
 RIGHT = 0.8  # the chance of a drafted token, a geometric law

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import draftwise
-from draftwise import Decoder, UserError, hub
+from draftwise import Decoder, UserError
+from draftwise.models import hub
 from draftwise.names import check_names
 from draftwise.registry import build, listed, parse
 
@@ -22,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(name)
         raise UserError(f"the hub does not know {name}")
 
-    monkeypatch.setattr("draftwise.models.look_up", look_up)
+    monkeypatch.setattr("draftwise.models.load.look_up", look_up)
     return found
 
 

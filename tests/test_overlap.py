@@ -8,15 +8,15 @@ from random import Random
 import pytest
 import torch
 
-from draftwise.accept import block
-from draftwise.catalogue import method
-from draftwise.drafters.eagle import EagleDrafter
-from draftwise.loop import Loop
-from draftwise.rewards import reward
-from draftwise.roles import Graders, Seen
+from draftwise.core.accept import block
+from draftwise.core.loop import Loop
+from draftwise.core.roles import Graders, Seen
+from draftwise.core.types import Draft, Feedback, Outcome, Request, Sampling
+from draftwise.drafters.neural.eagle import EagleDrafter
+from draftwise.policies.catalogue import method
+from draftwise.policies.recorders.rewards import reward
 from draftwise.targets.hf import HFTarget
-from draftwise.types import Draft, Feedback, Outcome, Request, Sampling
-from tests.drafters.heads import random_eagle, target, trained_eagle
+from tests.drafters.neural.heads import random_eagle, target, trained_eagle
 from tests.targets.test_hf import prompts
 
 #          -1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import draftwise
-from draftwise.models import DESCRIPTIONS, ZOO
+from draftwise.models.load import DESCRIPTIONS, ZOO
 from draftwise.registry import GROUPS, load
 
 ROOT = Path(__file__).parents[1]

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from draftwise.build import build_drafters, eos_ids
-from draftwise.cache import RowCache, RowLayer
-from draftwise.catalogue import method
+from draftwise.core.loop import Loop
+from draftwise.core.roles import Drafter
+from draftwise.core.types import Draft, Request, Sampling, Verdict
 from draftwise.data import spec_bench
-from draftwise.datastore import build, tokenizer_fingerprint
-from draftwise.loop import Loop
-from draftwise.models import load_model
-from draftwise.packed import arrange
-from draftwise.roles import Drafter
+from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
+from draftwise.models.cache import RowCache, RowLayer
+from draftwise.models.load import load_model
+from draftwise.models.packed import arrange
+from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from draftwise.types import Draft, Request, Sampling, Verdict
 from tests.ties import Judge, parting, tie
 from tests.tiny import own_text
 

@@ -9,10 +9,10 @@ import pytest
 from scripts.theory.divergence import Draw, Pair, clear, measure, pairs, wrong
 from scripts.theory.enumeration import Chain, Law, greedy, near, random_law, rounds, texts
 
-from draftwise.drafters.sim import SimDrafter
-from draftwise.laws import Law as Logits
-from draftwise.targets.sim import SimTarget
-from draftwise.types import Sampling
+from draftwise.core.types import Sampling
+from draftwise.testing.distributions import Law as Logits
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
 
 SHARES = (0.15, 0.3, 0.5, 0.8)  # how far each drafter is from the target: the first is the best
 

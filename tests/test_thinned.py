@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scripts.theory.enumeration import Chain, History, Law, Picked, count, ends, random_law, texts
 
-from draftwise import grading
-from draftwise.grading import Grading
-from draftwise.roles import GradeJob, Seen
-from draftwise.types import Arm, Decision, Draft, Grade, Outcome, Request, Sampling
+from draftwise.core.roles import GradeJob, Seen
+from draftwise.core.types import Arm, Decision, Draft, Grade, Outcome, Request, Sampling
+from draftwise.policies.recorders import full_information as grading
+from draftwise.policies.recorders.full_information import Grading
 
 SHORT, TOKENS = 2, 8  # stretches of two tokens, of which every second is graded
 LIVE = [at for at in range(TOKENS) if at // SHORT % 2 == 0]

@@ -10,7 +10,7 @@ import pytest
 from draftwise import Decoder
 from draftwise.data import spec_bench
 from draftwise.errors import UserError
-from draftwise.models import PARTS, ZOO, list_parts, list_zoo, load_model, load_tokenizer, resolve
+from draftwise.models.load import PARTS, ZOO, list_parts, list_zoo, load_model, load_tokenizer, resolve
 
 SPECIALISTS = [model.name for model in list_zoo()[1:]]
 USES = {

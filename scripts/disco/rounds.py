@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scripts.disco.record import Features, Recorded
 
-from draftwise.adaptive import HeuristicLength
-from draftwise.scorers import Disco
-from draftwise.trace import Costs
+from draftwise.measure.trace import Costs
+from draftwise.policies.adaptive import HeuristicLength
+from draftwise.policies.classifiers.stopping import Disco
 
 Real = NDArray[np.float64]
 

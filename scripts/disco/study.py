@@ -36,15 +36,15 @@ from scripts.disco.rounds import (
 from scripts.paired import cell, ratio
 
 from draftwise import Decoder
-from draftwise.bench.workloads import choose, load, validation
+from draftwise.core.roles import window_of
+from draftwise.core.types import Sampling
 from draftwise.errors import UserError
-from draftwise.models import load_model, load_tokenizer, weights_of
-from draftwise.roles import window_of
-from draftwise.scorers import Disco
-from draftwise.scorers import load as load_scorer
-from draftwise.trace import Costs, read_costs
+from draftwise.measure.trace import Costs, read_costs
+from draftwise.measure.workloads import choose, load, validation
+from draftwise.models.load import load_model, load_tokenizer, weights_of
+from draftwise.policies.classifiers.stopping import Disco
+from draftwise.policies.classifiers.stopping import load as load_scorer
 from draftwise.train.examples import scores
-from draftwise.types import Sampling
 
 THRESHOLDS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 40)

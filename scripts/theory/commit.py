@@ -19,15 +19,15 @@ import numpy as np
 from scripts.theory.measure import Vector, doublings
 from scripts.theory.plot import panels, save
 
-from draftwise.learners.commit import ExploreThenCommit, switching_cost
-from draftwise.learners.exp3spec import EXP3Spec
-from draftwise.learners.gaussian import GaussianThompson
-from draftwise.learners.halving import SequentialHalving
-from draftwise.learners.normalhedge import NormalHedge
-from draftwise.learners.ucb import UCB1
-from draftwise.learners.ucbspec import UCBSpec
-from draftwise.learners.ucbtuned import UCBTuned
-from draftwise.simulate import SimArm, Stationary, Text, play
+from draftwise.measure.simulate import SimArm, Stationary, Text, play
+from draftwise.policies.learners.commit import ExploreThenCommit, switching_cost
+from draftwise.policies.learners.exp3spec import EXP3Spec
+from draftwise.policies.learners.gaussian import GaussianThompson
+from draftwise.policies.learners.halving import SequentialHalving
+from draftwise.policies.learners.normalhedge import NormalHedge
+from draftwise.policies.learners.ucb import UCB1
+from draftwise.policies.learners.ucbspec import UCBSpec
+from draftwise.policies.learners.ucbtuned import UCBTuned
 
 CHANCES = (0.8, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3)
 ARMS = len(CHANCES)

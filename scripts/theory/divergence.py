@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwise.loop import Loop
-from draftwise.roles import Drafter, Graders, Seen, Target
-from draftwise.types import Arm, Context, Decision, Feedback, Request, Sampling
+from draftwise.core.loop import Loop
+from draftwise.core.roles import Drafter, Graders, Seen, Target
+from draftwise.core.types import Arm, Context, Decision, Feedback, Request, Sampling
 
 LENGTH = 5  # MetaSD's draft length
 ROUNDS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -219,7 +219,7 @@ def on_the_zoo(prompts: int, new_tokens: int, temperature: float) -> Rewards:
     """The bundled drafters on Spec-Bench prompts of every category."""
     from draftwise import Decoder
     from draftwise.data import spec_bench
-    from draftwise.models import list_zoo
+    from draftwise.models.load import list_zoo
 
     names = [model.name for model in list_zoo()[1:]]
     decoder = Decoder.from_pretrained("zoo:target", drafters=names, policy="random")

@@ -18,15 +18,15 @@ import numpy as np
 from scripts.theory.measure import Makers, Vector, exponent, fit, regrets
 from scripts.theory.plot import panels, save
 
-from draftwise.learners.adanormalhedge import AdaNormalHedge
-from draftwise.learners.exp3spec import EXP3Spec
-from draftwise.learners.hedge import Hedge
-from draftwise.learners.leader import FollowTheLeader
-from draftwise.learners.normalhedge import NormalHedge
-from draftwise.learners.ucb import UCB1
-from draftwise.learners.ucbspec import UCBSpec
-from draftwise.learners.ucbtuned import UCBTuned
-from draftwise.simulate import SimArm, Stationary
+from draftwise.measure.simulate import SimArm, Stationary
+from draftwise.policies.learners.adanormalhedge import AdaNormalHedge
+from draftwise.policies.learners.exp3spec import EXP3Spec
+from draftwise.policies.learners.hedge import Hedge
+from draftwise.policies.learners.leader import FollowTheLeader
+from draftwise.policies.learners.normalhedge import NormalHedge
+from draftwise.policies.learners.ucb import UCB1
+from draftwise.policies.learners.ucbspec import UCBSpec
+from draftwise.policies.learners.ucbtuned import UCBTuned
 
 COUNTS = (2, 4, 8, 16, 32, 64)
 BANDITS: Makers = {"UCB1": UCB1, "UCBSpec": UCBSpec, "UCB-Tuned": UCBTuned, "EXP3Spec": EXP3Spec}

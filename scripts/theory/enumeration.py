@@ -13,8 +13,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwise.stops import stop
-from draftwise.types import NEVER, Grade, Signals, Stop
+from draftwise.core.stops import stop
+from draftwise.core.types import NEVER, Grade, Signals, Stop
 
 History = tuple[int, ...]
 Vector = NDArray[np.float64]

@@ -2,7 +2,8 @@
 
     python -m scripts.theory.estimators [--pictures docs/pictures]
 
-The forms are those of `draftwise.cursors`; the truth is speculative sampling itself, enumerated.
+The forms are those of `draftwise.policies.recorders.cursors`; the truth is speculative sampling itself,
+enumerated.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from scripts.theory.enumeration import (
     texts,
 )
 
-from draftwise.cursors import FORMS, Cursor, weighted, window
-from draftwise.types import NEVER, Grade
+from draftwise.core.types import NEVER, Grade
+from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
 
 
 def moments(values: Iterator[tuple[float, float]]) -> tuple[float, float]:

@@ -18,11 +18,11 @@ import numpy as np
 from scripts.theory.measure import Makers, Vector, doublings, exponent, fit, regrets, spread
 from scripts.theory.plot import panels, save
 
-from draftwise.learners.exp3spec import EXP3Spec
-from draftwise.learners.ucb import UCB1
-from draftwise.learners.ucbspec import UCBSpec
-from draftwise.learners.ucbtuned import UCBTuned
-from draftwise.simulate import SimArm, Stationary, punish
+from draftwise.measure.simulate import SimArm, Stationary, punish
+from draftwise.policies.learners.exp3spec import EXP3Spec
+from draftwise.policies.learners.ucb import UCB1
+from draftwise.policies.learners.ucbspec import UCBSpec
+from draftwise.policies.learners.ucbtuned import UCBTuned
 
 ARMS = tuple(SimArm(i) for i in range(4))
 CLEAR = Stationary([0.8, 0.6, 0.5, 0.4])

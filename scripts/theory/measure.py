@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from draftwise.simulate import Law, SimArm, Text, play
+from draftwise.measure.simulate import Law, SimArm, Text, play
 
 Vector = NDArray[np.float64]
 Makers = dict[str, Callable[[int], Any]]

@@ -11,24 +11,24 @@ from random import Random
 from time import process_time
 from typing import Any
 
-from draftwise.learners.adanormalhedge import AdaNormalHedge
-from draftwise.learners.beta import BetaThompson
-from draftwise.learners.commit import ExploreThenCommit
-from draftwise.learners.ducb import DiscountedUCB
-from draftwise.learners.exp3 import EXP3
-from draftwise.learners.exp3spec import EXP3Spec
-from draftwise.learners.fixed import Fixed
-from draftwise.learners.gaussian import GaussianThompson
-from draftwise.learners.halving import SequentialHalving
-from draftwise.learners.hedge import Hedge
-from draftwise.learners.leader import FollowTheLeader
-from draftwise.learners.normalhedge import NormalHedge
-from draftwise.learners.swucb import SlidingWindowUCB
-from draftwise.learners.ucb import UCB1
-from draftwise.learners.ucbspec import UCBSpec
-from draftwise.learners.ucbtuned import UCBTuned
-from draftwise.learners.uniform import Uniform
-from draftwise.simulate import ByLastReward, SimArm, Stationary, simulate
+from draftwise.measure.simulate import ByLastReward, SimArm, Stationary, simulate
+from draftwise.policies.learners.adanormalhedge import AdaNormalHedge
+from draftwise.policies.learners.beta import BetaThompson
+from draftwise.policies.learners.commit import ExploreThenCommit
+from draftwise.policies.learners.ducb import DiscountedUCB
+from draftwise.policies.learners.exp3 import EXP3
+from draftwise.policies.learners.exp3spec import EXP3Spec
+from draftwise.policies.learners.fixed import Fixed
+from draftwise.policies.learners.gaussian import GaussianThompson
+from draftwise.policies.learners.halving import SequentialHalving
+from draftwise.policies.learners.hedge import Hedge
+from draftwise.policies.learners.leader import FollowTheLeader
+from draftwise.policies.learners.normalhedge import NormalHedge
+from draftwise.policies.learners.swucb import SlidingWindowUCB
+from draftwise.policies.learners.ucb import UCB1
+from draftwise.policies.learners.ucbspec import UCBSpec
+from draftwise.policies.learners.ucbtuned import UCBTuned
+from draftwise.policies.learners.uniform import Uniform
 
 CHANCES = (0.8, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3)
 BANDITS: tuple[Any, ...] = (

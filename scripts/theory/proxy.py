@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scripts.theory.enumeration import Chain, History, rounds
 
-from draftwise.learners.ucb import UCB1
+from draftwise.policies.learners.ucb import UCB1
 
 BEST, LATE, EARLY = "best", "good late", "good early"
 OVERLAPS = {  # 1 - TV at each draft position

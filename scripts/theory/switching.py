@@ -20,13 +20,13 @@ import numpy as np
 from scripts.theory.measure import Vector
 from scripts.theory.plot import panels, save
 
-from draftwise.learners.ducb import DiscountedUCB
-from draftwise.learners.exp3spec import EXP3Spec
-from draftwise.learners.normalhedge import NormalHedge
-from draftwise.learners.swucb import SlidingWindowUCB
-from draftwise.learners.ucb import UCB1
-from draftwise.learners.ucbtuned import UCBTuned
-from draftwise.simulate import SimArm, Switching, Text, play
+from draftwise.measure.simulate import SimArm, Switching, Text, play
+from draftwise.policies.learners.ducb import DiscountedUCB
+from draftwise.policies.learners.exp3spec import EXP3Spec
+from draftwise.policies.learners.normalhedge import NormalHedge
+from draftwise.policies.learners.swucb import SlidingWindowUCB
+from draftwise.policies.learners.ucb import UCB1
+from draftwise.policies.learners.ucbtuned import UCBTuned
 
 TOKENS = 131_072
 CHANGES = (1, 3, 7, 15, 31, 63)

@@ -5,51 +5,41 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .accept import accept  # at once, or importing the module of that name would hide the function
+from .core.accept import accept  # at once, or importing the module of that name would hide the function
 
 if TYPE_CHECKING:
-    from .catalogue import Method, method
-    from .chat import Chat
-    from .decoder import Decoder
+    from .core.loop import Loop
+    from .core.roles import Drafter, Policy, Target
+    from .core.stats import Stats
+    from .core.types import Arm, Context, Decision, Draft, Feedback, Outcome, Request, Round, Sampling, Stop
     from .errors import GenerationError, UserError
-    from .events import Stats
+    from .generation.chat import Chat
+    from .generation.decoder import Decoder
+    from .generation.output import Output
+    from .generation.text import Piece
     from .hosts.transformers import transformers_generate
     from .hosts.vllm.options import vllm_config
-    from .loop import Loop
-    from .outputs import Output
-    from .roles import Drafter, Policy, Target
-    from .text import Piece
-    from .types import (
-        Arm,
-        Context,
-        Decision,
-        Draft,
-        Feedback,
-        Outcome,
-        Request,
-        Round,
-        Sampling,
-        Stop,
-    )
+    from .policies.catalogue import Method, method
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Chat": "chat",
-    "Decoder": "decoder",
-    "Output": "outputs",
+    "Chat": "generation.chat",
+    "Decoder": "generation.decoder",
+    "Output": "generation.output",
     "GenerationError": "errors",
     "UserError": "errors",
-    "Stats": "events",
+    "Sampling": "core.sampling",
+    "Stats": "core.stats",
     "transformers_generate": "hosts.transformers",
     "vllm_config": "hosts.vllm.options",
-    "Loop": "loop",
-    "Method": "catalogue",
-    "method": "catalogue",
-    "Drafter": "roles",
-    "Policy": "roles",
-    "Target": "roles",
-    "Piece": "text",
+    "Loop": "core.loop",
+    "Method": "policies.catalogue",
+    "method": "policies.catalogue",
+    "Drafter": "core.roles",
+    "Policy": "core.roles",
+    "Target": "core.roles",
+    "Piece": "generation.text",
 }
 
 __all__ = [
@@ -86,7 +76,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name when it is first asked for, so that importing draftwise stays light."""
     if name not in __all__:
         raise AttributeError(f"module 'draftwise' has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME.get(name, 'types')}", __name__), name)
+    return getattr(import_module(f".{_HOME.get(name, 'core.types')}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import registry
-from .arms import TOGETHER
-from .catalogue import Method, default, method
+from .core.roles import Drafter, Target
 from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
-from .fingerprints import drafter_fingerprint
-from .models import load_model, load_tokenizer
+from .models.fingerprints import drafter_fingerprint
+from .models.load import load_model, load_tokenizer
+from .models.packed import arrange, checked
 from .names import check_names
-from .packed import arrange, checked
-from .roles import Drafter, Target
+from .policies.arms import TOGETHER
+from .policies.catalogue import Method, default, method
 
 
 def build_target(
@@ -64,7 +64,7 @@ def build_drafters(
         if spec.name in known and spec.name != "lm":
             team[name] = _registered(spec, target, pack=pack)
             if hasattr(team[name], "check"):
-                from .datastore import tokenizer_fingerprint
+                from .drafters.lookup.datastore import tokenizer_fingerprint
 
                 if tokenizer is None:
                     raise UserError(
@@ -159,7 +159,7 @@ def check_policy(method: Method, tokenizer: Any, asked: Mapping[str, Any]) -> No
             break
     check = getattr(method.policy, "check", None)
     if check is not None and tokenizer is not None:
-        from .datastore import tokenizer_fingerprint
+        from .drafters.lookup.datastore import tokenizer_fingerprint
 
         check(tokenizer_fingerprint(tokenizer.get_vocab()))
 

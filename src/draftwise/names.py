@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from . import registry
-from .catalogue import spec_of
 from .errors import UserError
-from .models import DESCRIPTIONS, locate
+from .models.load import DESCRIPTIONS, locate
+from .policies.catalogue import spec_of
 
 
 def check_names(drafters: Any, policy: str = "") -> None:

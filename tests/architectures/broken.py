@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftwise.rows import Rows
+from draftwise.models.runner import Rows
 from draftwise.targets.hf import HFTarget
 
 

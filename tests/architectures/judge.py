@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from draftwise.drafters.lm import LMDrafter
-from draftwise.drafters.ngram import NgramDrafter
-from draftwise.drafters.suffix import SuffixDrafter
+from draftwise.core.loop import Loop
+from draftwise.core.types import Arm, Draft, Job, Request, Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.suffix import SuffixDrafter
+from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.loop import Loop
 from draftwise.targets.hf import HFTarget
-from draftwise.types import Arm, Draft, Job, Request, Sampling
-from tests.turns import Anyone
+from tests.core.turns import Anyone
 
 from .cases import Case, build, own_text
 from .small import POSITIONS, VOCAB

@@ -12,9 +12,9 @@ import pytest
 
 from draftwise import Decoder, UserError, method
 from draftwise.cli import main
-from draftwise.drafters.sim import SimDrafter
-from draftwise.laws import Law, Vector
-from draftwise.targets.sim import SimTarget
+from draftwise.testing.distributions import Law, Vector
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz \x1b"
 LINE = "abcdefghijklmnopqrstuvwxyz "

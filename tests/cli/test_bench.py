@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from draftwise.bench.ours import Models, Policy
-from draftwise.bench.workloads import choose, load
-from tests.bench.conftest import sim_models
+from draftwise.measure.bench.ours import Models, Policy
+from draftwise.measure.workloads import choose, load
+from tests.measure.bench.conftest import sim_models
 
 from .conftest import Result
 
@@ -39,7 +39,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 
     monkeypatch.setattr(Models, "load", fake)
     monkeypatch.setattr(VERB, "_report", lambda out: None)
-    monkeypatch.setattr("draftwise.bench.run.judge", lambda *_: [])
+    monkeypatch.setattr("draftwise.measure.bench.run.judge", lambda *_: [])
     return asked
 
 
@@ -109,7 +109,7 @@ def test_interrupted_it_says_how_to_go_on(run: Run, tmp_path: Path, monkeypatch:
 
 
 def test_a_busy_machine_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwise.bench.run.judge", lambda *_: ["load 9.00 on 2 cores at the start"])
+    monkeypatch.setattr("draftwise.measure.bench.run.judge", lambda *_: ["load 9.00 on 2 cores at the start"])
     _, out, _ = run("bench", *SMALL, "--policies", "none", "--out", str(tmp_path))
     assert "NOT CLEAN, the machine was busy: load 9.00 on 2 cores at the start" in out
     found = json.loads((tmp_path / "results.json").read_text())
@@ -119,7 +119,7 @@ def test_a_busy_machine_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_peer_that_is_not_there_is_absent_and_has_no_row(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftwise.bench.peers.find_spec", lambda name: None)
+    monkeypatch.setattr("draftwise.measure.bench.peers.find_spec", lambda name: None)
     command = (
         "bench",
         *SMALL,

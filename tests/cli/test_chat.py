@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from draftwise.laws import Vector
+from draftwise.testing.distributions import Vector
 
 from .conftest import Models, Result, Screen, after
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from draftwise.auto.policy import Reason, Worth
-from draftwise.catalogue import method
 from draftwise.cli import main
 from draftwise.cli.explain import rows
-from draftwise.types import Arm, Context
+from draftwise.core.types import Arm, Context
+from draftwise.policies.auto.policy import Reason, Worth
+from draftwise.policies.catalogue import method
 
 
 def test_a_stretch_says_what_was_played_and_what_each_drafter_promised() -> None:

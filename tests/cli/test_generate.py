@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from draftwise.drafters.sim import SimDrafter
-from draftwise.laws import Vector
+from draftwise.testing.distributions import Vector
+from draftwise.testing.drafter import SimDrafter
 
 from .conftest import LETTERS, LINE, Models, Result, after
 

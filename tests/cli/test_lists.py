@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from draftwise.models import list_parts, list_zoo
+from draftwise.models.load import list_parts, list_zoo
 from draftwise.registry import names
 
 from .conftest import Result

@@ -18,9 +18,9 @@ import pytest
 import typer
 
 from draftwise import data
-from draftwise.bench.ours import Models as BenchModels
 from draftwise.cli.app import app
-from tests.bench.conftest import sim_models
+from draftwise.measure.bench.ours import Models as BenchModels
+from tests.measure.bench.conftest import sim_models
 
 from .conftest import Models, Result
 

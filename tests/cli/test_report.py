@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.report import folder as made
+from tests.measure.report import folder as made
 
 from .conftest import Result
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from draftwise.learners.ucb import UCB1
-from draftwise.simulate import SimArm, Stationary, Text, play
-from draftwise.simulate.study import Player, World, study
+from draftwise.measure.simulate import SimArm, Stationary, Text, play
+from draftwise.measure.simulate.study import Player, World, study
+from draftwise.policies.learners.ucb import UCB1
 
 from .conftest import Result
 

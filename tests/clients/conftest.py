@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture(scope="package")
 def small() -> Any:
     """The bundled generalist, in float32; one layer, so that these tests take seconds."""
-    from draftwise.models import load_model
+    from draftwise.models.load import load_model
 
     return load_model("zoo:general")
 

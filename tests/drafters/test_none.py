@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+from draftwise.core.roles import Drafter
+from draftwise.core.types import Draft, Job
 from draftwise.drafters.none import NoneDrafter
-from draftwise.roles import Drafter
-from draftwise.types import Draft, Job
 
-from .texts import commit, make_request
+from .lookup.texts import commit, make_request
 
 
 def test_never_guesses() -> None:

@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-from draftwise.drafters.lm import LMDrafter
-from draftwise.drafters.ngram import NgramDrafter
+from draftwise.core.loop import Loop
+from draftwise.core.roles import Drafter
+from draftwise.core.types import Arm, Draft, Job, Request, Round, Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.suffix import SuffixDrafter
+from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.drafters.none import NoneDrafter
-from draftwise.drafters.sim import SimDrafter
-from draftwise.drafters.suffix import SuffixDrafter
 from draftwise.drafters.together import TogetherDrafter, merged
-from draftwise.laws import markov
-from draftwise.loop import Loop
-from draftwise.roles import Drafter
 from draftwise.targets.hf import HFTarget
-from draftwise.targets.sim import SimTarget
-from draftwise.types import Arm, Draft, Job, Request, Round, Sampling
+from draftwise.testing.distributions import markov
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+from tests.core.turns import Anyone
+from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, SETTINGS, P, V
 from tests.laws import exact, p_value, sample
-from tests.test_exact_law import BAD, GOOD, LENGTH, PROMPT, SETTINGS, P, V
 from tests.tiny import CONFIGS, VOCAB, model, own_text
-from tests.turns import Anyone
 
 
 class Says(NoneDrafter):

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tests.tiny import model
 from transformers import CompileConfig, GenerationConfig, WatermarkingConfig
+
+from tests.tiny import model
 
 IDS = torch.tensor([[0, 0, 3, 4, 5, 3, 4, 5], [7, 8, 9, 7, 8, 9, 7, 8]])
 OBEYED, REFUSED = "obeyed", "refused"

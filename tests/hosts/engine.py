@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwise.hosts.row import Row
-from draftwise.laws import Law, softmax
+from draftwise.hosts.engine import Row
+from draftwise.testing.distributions import Law, softmax
 
 LONGEST = 256
 

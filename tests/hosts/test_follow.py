@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwise.catalogue import Method, method
-from draftwise.drafters.ngram import NgramDrafter
-from draftwise.drafters.sim import SimDrafter
-from draftwise.drafters.suffix import SuffixDrafter
+from draftwise.core.loop import Loop
+from draftwise.core.types import Arm, Draft, Feedback, Job, Request, Round, Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.errors import UserError
-from draftwise.feedback import Bandit
 from draftwise.hosts.follow import Follower
 from draftwise.hosts.vllm.identity import ByText
-from draftwise.laws import markov
-from draftwise.learners.uniform import Uniform
-from draftwise.loop import Loop
 from draftwise.policies.bandit import BanditPolicy
-from draftwise.rewards import reward
-from draftwise.targets.sim import SimTarget
-from draftwise.types import Arm, Draft, Feedback, Job, Request, Round, Sampling
+from draftwise.policies.catalogue import Method, method
+from draftwise.policies.learners.uniform import Uniform
+from draftwise.policies.recorders.bandit import Bandit
+from draftwise.policies.recorders.rewards import reward
+from draftwise.testing.distributions import markov
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
 
 from .engine import Engine, arrays, rows
 from .engine import Job as Served

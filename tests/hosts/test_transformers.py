@@ -126,7 +126,7 @@ def test_sampling_follows_the_global_seed(plain_model: Any, batch: Any) -> None:
 
 
 def test_a_drafter_may_be_a_loaded_model(plain_model: Any, batch: Any) -> None:
-    from draftwise.models import load_model
+    from draftwise.models.load import load_model
 
     small = load_model("zoo:general")
     drafted = transformers_generate(drafters=[small])

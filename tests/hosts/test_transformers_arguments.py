@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.hosts.arguments import EARLIER, FIELDS, IDS, MODEL, NOTES, OBEYED, REFUSED, SIGNATURE, table
-from tests.tiny import model
 from transformers import GenerationConfig, GenerationMixin
 
 from draftwise import UserError, transformers_generate
+from tests.hosts.arguments import EARLIER, FIELDS, IDS, MODEL, NOTES, OBEYED, REFUSED, SIGNATURE, table
+from tests.tiny import model
 
 ROOT = Path(__file__).parents[2]
 ROWS = {**SIGNATURE, **MODEL, **FIELDS}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny import model
 from transformers import DynamicCache, StaticCache
 
 from draftwise import UserError, transformers_generate
+from tests.tiny import model
 
 IDS = torch.tensor([[0, 0, 3, 4, 5, 3, 4], [7, 8, 9, 7, 8, 9, 7], [0, 5, 6, 5, 6, 5, 6]])
 MASK = (IDS != 0).long()

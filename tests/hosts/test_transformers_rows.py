@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.laws import p_value
-from tests.tiny import VOCAB, model
 from transformers import (
     LogitsProcessor,
     MinPLogitsWarper,
@@ -27,6 +25,8 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from draftwise import UserError, transformers_generate
+from tests.laws import p_value
+from tests.tiny import VOCAB, model
 
 IDS = torch.tensor([[0, 0, 3, 4, 5, 3, 4, 5], [7, 8, 9, 7, 8, 9, 7, 8], [0, 6, 5, 6, 5, 6, 5, 6]])
 BATCH = {"input_ids": IDS, "attention_mask": (IDS != 0).long()}

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import draftwise
+from draftwise.core.types import Feedback
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.hosts import vllm
 from draftwise.hosts.vllm.options import Options
 from draftwise.hosts.vllm.runner import Step
-from draftwise.models import resolve
-from draftwise.types import Feedback
+from draftwise.models.load import resolve
 
 from .engine import Engine, arrays
 from .engine import Job as Served
@@ -192,7 +192,8 @@ def test_a_policy_is_checked_as_for_a_decoder(monkeypatch: pytest.MonkeyPatch) -
     specialists = [f"zoo:{name}" for name in ("code", "math", "qa", "sql", "summarization", "translation")]
     routed = draftwise.vllm_config(drafters=specialists, policy="router:zoo:router")
     build(routed)
-    monkeypatch.setattr("draftwise.datastore.tokenizer_fingerprint", lambda vocabulary: "another")
+    fingerprint = "draftwise.drafters.lookup.datastore.tokenizer_fingerprint"
+    monkeypatch.setattr(fingerprint, lambda vocabulary: "another")
     with pytest.raises(UserError, match="tokenizer"):
         build(routed)
 

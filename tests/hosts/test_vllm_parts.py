@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwise.hosts.vllm.mend import mend
-from draftwise.hosts.vllm.report import read, sweep
+from draftwise.hosts.vllm.fixes import mend
 from draftwise.hosts.vllm.runner import Probabilities, Step, attach, ends_of
+from draftwise.hosts.vllm.totals import read, sweep
 
 SAMPLER, RUNNER = "vllm.v1.sample.rejection_sampler", "vllm.v1.worker.gpu_model_runner"
 

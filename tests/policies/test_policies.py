@@ -9,21 +9,21 @@ from random import Random
 
 import pytest
 
-from draftwise.adaptive import AdaEDL, ConfidenceRefit
-from draftwise.arms import tapout_rules
-from draftwise.catalogue import method
-from draftwise.learners.beta import BetaThompson
-from draftwise.learners.fixed import Fixed
-from draftwise.learners.leader import FollowTheLeader
-from draftwise.learners.linucb import LinUCB
-from draftwise.learners.normalhedge import NormalHedge
+from draftwise.core.types import Arm, Context, Decision, Feedback, Outcome, Signals, Stop
+from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit
+from draftwise.policies.arms import tapout_rules
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.bank import BetaBank, Separate
+from draftwise.policies.catalogue import method
 from draftwise.policies.contextual import ContextPolicy
 from draftwise.policies.experts import ExpertPolicy
+from draftwise.policies.learners.beta import BetaThompson
+from draftwise.policies.learners.fixed import Fixed
+from draftwise.policies.learners.leader import FollowTheLeader
+from draftwise.policies.learners.linucb import LinUCB
+from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.lengths import LengthPolicy
 from draftwise.policies.tokens import TokenPolicy
-from draftwise.types import Arm, Context, Decision, Feedback, Outcome, Signals, Stop
 
 RNG = Random(0)
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny import CONFIGS, VOCAB, model, own_text
 
-from draftwise.catalogue import method
-from draftwise.drafters.lm import LMDrafter
-from draftwise.drafters.ngram import NgramDrafter
-from draftwise.drafters.suffix import SuffixDrafter
+from draftwise.core.loop import Loop
+from draftwise.core.types import Draft, Job, Request, Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.suffix import SuffixDrafter
+from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
-from draftwise.loop import Loop
+from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from draftwise.types import Draft, Job, Request, Sampling
+from tests.tiny import CONFIGS, VOCAB, model, own_text
 
 
 class Oracle:

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+
+from draftwise.core.loop import Loop
+from draftwise.core.types import Arm, Draft, Job, Request, Sampling, Verdict
+from draftwise.errors import UserError
+from draftwise.models.cache import RowCache
+from draftwise.models.runner import Rows
+from draftwise.targets.hf import HFTarget
+from tests.core.turns import Anyone
+from tests.exactness.test_exact_hf import PROMPT, SETTINGS, Grammar, law_of
 from tests.laws import exact, p_value
 from tests.targets.test_hf import KINDS, Oracle, prompts
-from tests.test_exact_hf import PROMPT, SETTINGS, Grammar, law_of
 from tests.tiny import VOCAB, model, own_text
-from tests.turns import Anyone
-
-from draftwise.cache import RowCache
-from draftwise.errors import UserError
-from draftwise.loop import Loop
-from draftwise.rows import Rows
-from draftwise.targets.hf import HFTarget
-from draftwise.types import Arm, Draft, Job, Request, Sampling, Verdict
 
 Texts = dict[tuple[int, ...], list[int]]
 

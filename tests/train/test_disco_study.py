@@ -23,11 +23,11 @@ from scripts.disco.rounds import (
 )
 
 from draftwise import Decoder
-from draftwise.models import load_model, load_tokenizer
-from draftwise.scorers import Disco, save
-from draftwise.trace import Costs
-from draftwise.trace.costs import DrafterCosts
-from draftwise.types import Sampling, Signals
+from draftwise.core.types import Sampling, Signals
+from draftwise.measure.trace import Costs
+from draftwise.measure.trace.costs import DrafterCosts
+from draftwise.models.load import load_model, load_tokenizer
+from draftwise.policies.classifiers.stopping import Disco, save
 
 NEW, LONGEST, EOS = 24, 9, frozenset({2, 7})
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from draftwise import Decoder
+from draftwise.core.types import Signals
 from draftwise.errors import UserError
-from draftwise.heads.eagle import new_eagle
-from draftwise.heads.medusa import new_medusa
-from draftwise.models import load_model, load_tokenizer
-from draftwise.scorers import features
+from draftwise.models.heads.eagle import new_eagle
+from draftwise.models.heads.medusa import new_medusa
+from draftwise.models.load import load_model, load_tokenizer
+from draftwise.policies.classifiers.stopping import features
 from draftwise.train import examples, losses, steps, texts
 from draftwise.train.classifier import DiscoTask, weighted
 from draftwise.train.drafter import Distillation
@@ -26,7 +27,6 @@ from draftwise.train.reading import defaults
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Run
 from draftwise.train.teacher import Teacher, teacher
 from draftwise.train.texts import Answer
-from draftwise.types import Signals
 from tests.tiny import VOCAB, model
 
 Options = Callable[..., dict[str, Any]]

@@ -12,27 +12,27 @@ import numpy as np
 import pytest
 
 from draftwise import Decoder
-from draftwise.catalogue import method
 from draftwise.cli import main
+from draftwise.core.loop import Loop
+from draftwise.core.roles import Drafter
+from draftwise.core.types import Arm, Context, Sampling
 from draftwise.data.rewording import TABLE, reword
-from draftwise.drafters.ngram import NgramDrafter
-from draftwise.drafters.sim import SimDrafter
+from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
-from draftwise.feedback import Bandit
-from draftwise.laws import markov
-from draftwise.loop import Loop
+from draftwise.measure.trace import Trace, read_costs
+from draftwise.measure.trace.replay import replay
+from draftwise.policies.catalogue import method
+from draftwise.policies.classifiers.routing import Router, load, runs, save
+from draftwise.policies.recorders.bandit import Bandit
+from draftwise.policies.recorders.rewards import REWARDS
 from draftwise.policies.routed import RoutedPolicy
-from draftwise.rewards import REWARDS
-from draftwise.roles import Drafter
-from draftwise.router import Router, load, runs, save
-from draftwise.targets.sim import SimTarget
-from draftwise.trace import Trace, read_costs
-from draftwise.trace.replay import replay
+from draftwise.testing.distributions import markov
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
 from draftwise.train import router
 from draftwise.train.settings import RouterRun
-from draftwise.types import Arm, Context, Sampling
+from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, P, V
 from tests.laws import exact, p_value, sample
-from tests.test_exact_law import BAD, GOOD, LENGTH, PROMPT, P, V
 
 Options = Callable[..., dict[str, Any]]
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from draftwise import Decoder, models
+from draftwise import Decoder
 from draftwise.errors import UserError
+from draftwise.models import load as models
 from draftwise.train import eagle
 from draftwise.train.settings import EagleRun
 from tests.train.world import LETTERS, write_prompts

@@ -17,10 +17,10 @@ import yaml
 from draftwise import Decoder
 from draftwise.cli import main
 from draftwise.errors import UserError
-from draftwise.heads.eagle import Eagle3, load_eagle
-from draftwise.heads.medusa import load_medusa
-from draftwise.models import load_model
-from draftwise.scorers import Disco, SpecDecPlus, load
+from draftwise.models.heads.eagle import Eagle3, load_eagle
+from draftwise.models.heads.medusa import load_medusa
+from draftwise.models.load import load_model
+from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, load
 from draftwise.train import classifier, drafter, eagle, medusa
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
 

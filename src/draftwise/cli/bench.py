@@ -20,8 +20,8 @@ from . import show
 from .options import AsJson, drafters_of, with_options
 
 if TYPE_CHECKING:
-    from draftwise.bench.run import Settings
-    from draftwise.bench.runner import Progress
+    from draftwise.measure.bench.run import Settings
+    from draftwise.measure.bench.runner import Progress
 
 EVERY = 10.0  # seconds between two lines of progress where nobody looks at a terminal
 
@@ -68,7 +68,7 @@ class RunOptions:
 
     def settings(self, **more: Any) -> Settings:
         """The settings of a run."""
-        from draftwise.bench.run import Settings
+        from draftwise.measure.bench.run import Settings
 
         drafters = drafters_of(self.target, self.drafters)
         try:
@@ -94,9 +94,9 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Measure policies and peers on the same prompts in one run; interrupted, the same command goes on."""
-    from draftwise.bench import peers as peer
-    from draftwise.bench.run import bench as measure
-    from draftwise.bench.run import policy_names
+    from draftwise.measure.bench import peers as peer
+    from draftwise.measure.bench.run import bench as measure
+    from draftwise.measure.bench.run import policy_names
 
     settings = run.settings(policies=policy_names(policies), peers=tuple(peer.names(peers)), split=split)
     try:
@@ -149,8 +149,8 @@ def left(at: Progress) -> str:
 
 def _report(out: Path) -> None:
     """Report and pictures beside the results."""
-    if find_spec("draftwise.report") is not None:
-        from draftwise.report import write_report
+    if find_spec("draftwise.measure.report") is not None:
+        from draftwise.measure.report import write_report
 
         write_report(out)
 

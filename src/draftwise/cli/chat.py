@@ -14,7 +14,7 @@ from . import show
 from .options import AsJson, ModelOptions, SamplingOptions, standard_input, with_options
 
 if TYPE_CHECKING:
-    from draftwise.chat import Chat
+    from draftwise.generation.chat import Chat
 
 HELP = "/reset starts afresh; /exit or Ctrl-D leaves; Ctrl-C ends an answer"
 

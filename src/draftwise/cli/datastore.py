@@ -14,7 +14,7 @@ from . import show
 from .options import AsJson
 
 if TYPE_CHECKING:
-    from draftwise.datastore import Header
+    from draftwise.drafters.lookup.datastore import Header
 
 PATIENCE_SECONDS = 2.0  # a shorter build shows no progress
 REDRAW_SECONDS = 0.1
@@ -43,9 +43,9 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build a datastore from a text corpus, in the vocabulary of one target."""
-    from draftwise.datastore import build as build_datastore
-    from draftwise.datastore import tokenizer_fingerprint
-    from draftwise.models import load_tokenizer
+    from draftwise.drafters.lookup.datastore import build as build_datastore
+    from draftwise.drafters.lookup.datastore import tokenizer_fingerprint
+    from draftwise.models.load import load_tokenizer
 
     start = perf_counter()
     spoken = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)

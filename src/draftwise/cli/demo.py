@@ -21,9 +21,9 @@ from .screen import Screen
 
 if TYPE_CHECKING:
     from draftwise.data import Prompt
-    from draftwise.decoder import Decoder
-    from draftwise.outputs import Output
-    from draftwise.text import Piece
+    from draftwise.generation.decoder import Decoder
+    from draftwise.generation.output import Output
+    from draftwise.generation.text import Piece
 
 SIDES = ("plain", "adaptive")
 FIRST = ("coding", "translation", "summarization", "qa", "math_reasoning", "rag", "writing", "extraction")

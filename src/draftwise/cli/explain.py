@@ -15,8 +15,8 @@ from draftwise.errors import UserError
 from . import show
 
 if TYPE_CHECKING:
-    from draftwise.auto.policy import Reason
-    from draftwise.decoder import Decoder
+    from draftwise.generation.decoder import Decoder
+    from draftwise.policies.auto.policy import Reason
 
 STRETCH = 16  # tokens that are explained together
 CELL = "tokens for time: worth in tokens"
@@ -28,7 +28,7 @@ def reasons_of(decoder: Decoder) -> list[Reason]:
     Raises:
         UserError: another policy than `auto`, which has none.
     """
-    from draftwise.auto.policy import AutoPolicy
+    from draftwise.policies.auto.policy import AutoPolicy
 
     policy = decoder.loop.policy
     if not isinstance(policy, AutoPolicy):

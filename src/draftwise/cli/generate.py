@@ -14,7 +14,7 @@ from .explain import reasons_of, show_reasons
 from .options import AsJson, ModelOptions, SamplingOptions, read_prompt, with_options
 
 if TYPE_CHECKING:
-    from draftwise.decoder import Decoder
+    from draftwise.generation.decoder import Decoder
 
 
 MOST_SAMPLES = 1024

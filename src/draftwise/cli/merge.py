@@ -17,7 +17,7 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge what several replicas have learnt into one state file."""
-    from draftwise.merge import merge as merge_files
+    from draftwise.state.merge import merge as merge_files
 
     told = merge_files(files, out)
     if as_json:

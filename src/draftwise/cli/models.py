@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from draftwise.models import ZooModel, list_parts, list_zoo
+from draftwise.models.load import ZooModel, list_parts, list_zoo
 
 from . import show
 from .options import AsJson

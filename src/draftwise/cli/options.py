@@ -15,7 +15,7 @@ from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.registry import listed
 
 if TYPE_CHECKING:
-    from draftwise.decoder import Decoder
+    from draftwise.generation.decoder import Decoder
 
 MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
 MOST_SHOWN = 40  # letters of an argument in an error
@@ -79,7 +79,7 @@ class ModelOptions:
     @property
     def policy_name(self) -> str:
         """The policy, with the default for these drafters."""
-        from draftwise.catalogue import default
+        from draftwise.policies.catalogue import default
 
         if self.policy is None:
             return default(self.drafter_names)

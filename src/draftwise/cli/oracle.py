@@ -23,9 +23,9 @@ def oracle(
     as_json: AsJson = False,
 ) -> None:
     """Find the least time over all choices of drafter and length, and what fixed arms would have taken."""
-    from draftwise.trace import Trace
-    from draftwise.trace.files import write_json
-    from draftwise.trace.results import folder, foreseen
+    from draftwise.measure.trace import Trace
+    from draftwise.measure.trace.files import write_json
+    from draftwise.measure.trace.results import folder, foreseen
 
     recorded = Trace(trace, listed(drafters))
     with progress("Looking back") as tell:

@@ -13,7 +13,7 @@ from .options import AsJson
 from .trace import progress
 
 if TYPE_CHECKING:
-    from draftwise.trace import Costs, Trace
+    from draftwise.measure.trace import Costs, Trace
 
 DRAFTERS = "Who may draft, of those recorded, with commas between. Default: all of them."
 WHEN = "when the costs were measured"
@@ -32,9 +32,9 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Run policies on a trace: under greedy decoding the rounds are exactly the live ones."""
-    from draftwise.bench.run import policy_names
-    from draftwise.trace import Trace
-    from draftwise.trace.results import replayed
+    from draftwise.measure.bench.run import policy_names
+    from draftwise.measure.trace import Trace
+    from draftwise.measure.trace.results import replayed
 
     names = policy_names(policies)
     recorded = Trace(trace, listed(drafters))
@@ -73,7 +73,7 @@ def listed(names: str) -> list[str]:
 
 def costs_of(trace: Trace, asked: str) -> Costs:
     """The costs asked for, or those measured with the trace."""
-    from draftwise.trace import read_costs
+    from draftwise.measure.trace import read_costs
 
     return read_costs(asked or str(trace.folder / "costs.json"))
 
@@ -81,6 +81,6 @@ def costs_of(trace: Trace, asked: str) -> Costs:
 def report(out: Path) -> None:
     """Report and pictures beside the results."""
     if find_spec("matplotlib") is not None:
-        from draftwise.report import write_report
+        from draftwise.measure.report import write_report
 
         write_report(out)

@@ -22,7 +22,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write report.html, report.md and the pictures of a folder of results."""
-    from draftwise.report import write_report
+    from draftwise.measure.report import write_report
 
     with show.waiting("Drawing"):
         write_report(folder, beside=beside or ())

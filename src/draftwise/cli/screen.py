@@ -11,7 +11,7 @@ from . import show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from draftwise.text import Piece
+    from draftwise.generation.text import Piece
 
 REDRAW_SECONDS = 0.1
 

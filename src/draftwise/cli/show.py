@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from draftwise.events import event
+from draftwise.core.stats import event
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from draftwise.outputs import Output
-    from draftwise.text import Piece
+    from draftwise.generation.output import Output
+    from draftwise.generation.text import Piece
 
 PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "red")
 

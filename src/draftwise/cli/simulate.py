@@ -19,9 +19,9 @@ from . import show
 from .options import AsJson, with_options
 
 if TYPE_CHECKING:
-    from draftwise.simulate import SimArm
-    from draftwise.simulate.laws import Law
-    from draftwise.simulate.study import Player, World
+    from draftwise.measure.simulate import SimArm
+    from draftwise.measure.simulate.distributions import Law
+    from draftwise.measure.simulate.study import Player, World
 
 POLICIES = "random,ucb1,metasd-ucb,ucbspec,exp3spec,tapout-seq-ts,hedgespec,linucb"
 DRIFTS = ("none", "phases", "texts", "runs")
@@ -86,7 +86,7 @@ class WorldOptions:
 
     def law(self) -> Law:
         """The acceptance law."""
-        from draftwise.simulate import Runs, Stationary, Switching
+        from draftwise.measure.simulate import Runs, Stationary, Switching
 
         phases = self.phases()
         if self.drift not in DRIFTS:
@@ -105,7 +105,7 @@ class WorldOptions:
 
     def arms(self) -> tuple[SimArm, ...]:
         """Drafters times lengths, with what they cost; length 0 is one arm."""
-        from draftwise.simulate import SimArm
+        from draftwise.measure.simulate import SimArm
 
         count, costs = len(self.phases()[0]), numbers("--costs", self.costs)
         if len(costs) not in (1, count):
@@ -120,9 +120,9 @@ class WorldOptions:
 
     def world(self) -> World:
         """All of it."""
-        from draftwise.rewards import blended
-        from draftwise.simulate import by_rate, by_reward
-        from draftwise.simulate.study import World
+        from draftwise.measure.simulate import by_rate, by_reward
+        from draftwise.measure.simulate.study import World
+        from draftwise.policies.recorders.rewards import blended
 
         if self.reward not in REWARDS:
             raise UserError(f"--reward {self.reward}: choose from {', '.join(REWARDS)}")
@@ -149,7 +149,7 @@ def simulate(
 
     A policy brings its learner and its scope; what it would read from a model is not simulated.
     """
-    from draftwise.simulate.study import study
+    from draftwise.measure.simulate.study import study
 
     if not 1 <= seeds <= SEEDS:
         raise UserError(f"--seeds {seeds}: give 1 to {SEEDS:,}")
@@ -203,10 +203,10 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
     Raises:
         UserError: there is no such policy, or it has nothing to learn.
     """
-    from draftwise.catalogue import method
+    from draftwise.measure.simulate import ByLastReward
+    from draftwise.measure.simulate.study import Player
+    from draftwise.policies.catalogue import method
     from draftwise.policies.contextual import ContextPolicy
-    from draftwise.simulate import ByLastReward
-    from draftwise.simulate.study import Player
 
     policy: Any = method(name, ["drafter-1", "drafter-2"]).policy
     if isinstance(policy, ContextPolicy):
@@ -240,7 +240,7 @@ def progress() -> Iterator[Callable[[int, int], None]]:
 def _write(found: dict[str, Any], out: Path) -> None:
     import json
 
-    from draftwise.report import write_report
+    from draftwise.measure.report import write_report
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,7 @@ def _write(found: dict[str, Any], out: Path) -> None:
 
 def _print(found: dict[str, Any]) -> None:
     """The same two tables as in the report."""
-    from draftwise.report import tables
+    from draftwise.measure.report import tables
 
     for table in (tables.policies(found), tables.simulated_arms(found)):
         show.table(table.heads, [[cell.text for cell in row] for row in table.rows])

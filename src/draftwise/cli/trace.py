@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
+from draftwise.core.roles import window_of
 from draftwise.errors import UserError
-from draftwise.roles import window_of
 
 from . import show
 from .options import AsJson, drafters_of, with_options
@@ -20,8 +20,8 @@ from .options import AsJson, drafters_of, with_options
 if TYPE_CHECKING:
     from draftwise import Sampling
     from draftwise.data import Prompt as Question
-    from draftwise.decoder import Decoder
-    from draftwise.trace.record import Prompt
+    from draftwise.generation.decoder import Decoder
+    from draftwise.measure.trace.record import Prompt
 
 REDRAW_SECONDS = 0.2
 
@@ -86,11 +86,11 @@ def trace(
     as_json: AsJson = False,
 ) -> None:
     """Record the target's text and all drafts once; `draftwise replay` then needs no models."""
-    from draftwise.bench.machine import load_average
-    from draftwise.bench.workloads import choose, load
-    from draftwise.trace import Trace, record
-    from draftwise.trace.results import trust
-    from draftwise.trace.samples import write_samples
+    from draftwise.measure.machine import load_average
+    from draftwise.measure.trace import Trace, record
+    from draftwise.measure.trace.results import trust
+    from draftwise.measure.trace.samples import write_samples
+    from draftwise.measure.workloads import choose, load
 
     before = load_average()
     found = load(options.workload, seed=options.seed)
@@ -128,7 +128,7 @@ def encoded(
     decoder: Decoder, found: Sequence[Question], max_new_tokens: int, *, raw: bool
 ) -> tuple[list[Prompt], list[str]]:
     """The prompts as tokens; those that leave no room for the answer are left out, and named."""
-    from draftwise.trace.record import Prompt
+    from draftwise.measure.trace.record import Prompt
 
     prompts, left_out = [], []
     window = window_of(decoder.loop.target)

@@ -14,14 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from draftwise.train.reading import defaults, read
-from draftwise.train.settings import (
-    ClassifierRun,
-    DrafterRun,
-    EagleRun,
-    MedusaRun,
-    RouterRun,
-    Run,
-)
+from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Run
 
 from . import show
 from .options import AsJson

@@ -32,8 +32,8 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search a policy's options for speed on the validation split, which `bench --split test` never uses."""
-    from draftwise.bench.run import bench, policy_names
-    from draftwise.bench.tune import best, candidates, parse_grid
+    from draftwise.measure.bench.run import bench, policy_names
+    from draftwise.measure.bench.tune import best, candidates, parse_grid
 
     asked = policy_names(policy)
     given = parse_grid(grid or [])

@@ -1,1 +1,1 @@
-"""Those who guess what the target will write: one kind a file."""
+"""Drafters: what guesses the next tokens, one kind a file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..types import Draft, Job, Request
+from ..core.types import Draft, Job, Request
 
 
 class NoneDrafter:

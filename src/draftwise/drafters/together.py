@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..team import Team
-from ..types import Draft, Job, Request
+from ..core.team import Team
+from ..core.types import Draft, Job, Request
 
 
 class TogetherDrafter:

@@ -15,12 +15,12 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
-from ..catalogue import Method
-from ..guarded import UNDECIDED, Guarded
-from ..roles import Drafter, Seen
-from ..team import Team
-from ..types import Context, Draft, Feedback, Job, Outcome, Request, Sampling, Spent
-from .row import Played, Row, Written, chains_only, verified
+from ..core.guarded import UNDECIDED, Guarded
+from ..core.roles import Drafter, Seen
+from ..core.team import Team
+from ..core.types import Context, Draft, Feedback, Job, Outcome, Request, Sampling, Spent
+from ..policies.catalogue import Method
+from .engine import Played, Row, Written, chains_only, verified
 from .tally import Tally
 
 GREEDY = Sampling(max_new_tokens=1)  # what is asked of drafters: their likeliest tokens

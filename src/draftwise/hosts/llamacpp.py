@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..build import assemble
+from .engine import Engine, Row
 from .follow import Follower
-from .row import Engine, Row
 
 Ids = NDArray[np.intc]
 ROOM = 1 << 20  # llama-cpp-python keeps its budget to itself

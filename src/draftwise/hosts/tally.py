@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..types import Arm, Outcome
+from ..core.types import Arm, Outcome
 
 
 @dataclass(slots=True)

@@ -1,1 +1,1 @@
-"""Who decides: each class is one way to turn learners and rules into decisions. Numbers only."""
+"""Policies: each class is one way to turn learners and stop rules into decisions. Numbers only."""

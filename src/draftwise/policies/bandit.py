@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from ..adaptive import Adaptive
-from ..learners.learner import LEARNED, Learner, fresh
-from ..types import Arm, Context, Decision, Feedback
+from ..core.types import Arm, Context, Decision, Feedback
+from .adaptive import Adaptive
 from .choices import in_use
+from .learners.learner import LEARNED, Learner, fresh
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..learners.learner import LEARNED, Learner
+from .learners.learner import LEARNED, Learner
 
 
 class Bank(Protocol):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from math import log1p
 from random import Random
 
-from ..learners.learner import LEARNED
-from ..learners.linucb import LinUCB
-from ..types import Arm, Context, Decision, Feedback
+from ..core.types import Arm, Context, Decision, Feedback
 from .choices import in_use
+from .learners.learner import LEARNED
+from .learners.linucb import LinUCB
 
 LONG_MATCH, LONG_TEXT, HIGH_ENTROPY = 16.0, 512.0, 5.0  # what brings a feature to about 1
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from ..learners.learner import LEARNED, FullInformation
-from ..types import Arm, Context, Decision, Feedback
+from ..core.types import Arm, Context, Decision, Feedback
 from .choices import in_use
+from .learners.learner import LEARNED, FullInformation
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from ..adaptive import HeuristicLength
-from ..learners.learner import LEARNED
-from ..types import Arm, Context, Decision, Feedback
+from ..core.types import Arm, Context, Decision, Feedback
+from .adaptive import HeuristicLength
+from .learners.learner import LEARNED
 
 
 @dataclass(slots=True)

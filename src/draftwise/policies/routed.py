@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from ..core.types import Arm, Context, Decision, Feedback
 from ..errors import UserError
-from ..router import Router
-from ..types import Arm, Context, Decision, Feedback
 from .choices import in_use
+from .classifiers.routing import Router
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from ..adaptive import Adaptive
-from ..types import Arm, Context, Decision, Feedback, Stop
+from ..core.types import Arm, Context, Decision, Feedback, Stop
+from .adaptive import Adaptive
 from .bank import Bank
 
 

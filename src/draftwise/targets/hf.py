@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.roles import Scores
+from ..core.types import Draft, Request, Verdict
 from ..errors import DraftwiseWarning
-from ..features import Features
-from ..positions import ENDLESS
-from ..probe import check_trees, rows_of
-from ..roles import Scores
-from ..sampling import Chain, GreedyScores, LawScores, choices, likeliest, on_host
-from ..types import Draft, Request, Verdict
+from ..models.distributions import Chain, GreedyScores, LawScores, choices, likeliest, on_host
+from ..models.hidden_states import Features
+from ..models.positions import ENDLESS
+from ..models.probe import check_trees, rows_of
 from .regimes import Regimes
 
 LONG = 16  # pending tokens from which a row reads in a pass of its own, so that others need no padding
@@ -24,7 +24,7 @@ LONG = 16  # pending tokens from which a row reads in a pass of its own, so that
 class HFTarget:
     """The target role for a loaded model, which is used as it is: quantised, sharded, on any device.
 
-    `probe` finds out how it can be read (see `draftwise.probe`).
+    `probe` finds out how it can be read (see `draftwise.models.probe`).
 
     Raises:
         UserError: a model whose cache cannot rewind, or that is no plain causal LM.

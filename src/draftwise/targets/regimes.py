@@ -7,9 +7,9 @@ And a cache that forgets hides from later tokens what the prompt's tokens see (`
 
 from __future__ import annotations
 
-from ..positions import ENDLESS
-from ..rows import Rows
-from ..types import Request
+from ..core.types import Request
+from ..models.positions import ENDLESS
+from ..models.runner import Rows
 
 
 class Regimes:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..drafters.states import States
-from ..fingerprints import drafter_fingerprint
-from ..models import load_model, load_tokenizer
-from ..scorers import INPUTS, Disco, Scorer, SpecDecPlus, save
+from ..models.fingerprints import drafter_fingerprint
+from ..models.load import load_model, load_tokenizer
+from ..models.states import States
+from ..policies.classifiers.stopping import INPUTS, Disco, Scorer, SpecDecPlus, save
 from .card import card
 from .curves import curves
 from .examples import Drafted, drafted, scores

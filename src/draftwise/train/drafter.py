@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models import quiet
+from ..models.load import quiet
 from .card import card
 from .curves import curves
 from .folder import Folder, Material, gather
@@ -107,7 +107,7 @@ def _measured(run: DrafterRun, material: Material, drafter: Any) -> dict[str, fl
 def _drafter(run: DrafterRun, material: Material) -> tuple[Any, torch.dtype]:
     """The model to train, in float32 where the target is, and the type that its weights are kept in."""
     from ..build import check_vocabulary
-    from ..models import load_model, load_tokenizer
+    from ..models.load import load_model, load_tokenizer
 
     where = material.target.device
     if run.start:
@@ -122,7 +122,7 @@ def _stored(name: str) -> torch.dtype:
     """The type that a model's weights have on disk."""
     from transformers import AutoConfig
 
-    from ..models import resolve
+    from ..models.load import resolve
 
     found = AutoConfig.from_pretrained(resolve(name)).dtype
     return found if isinstance(found, torch.dtype) else torch.float32

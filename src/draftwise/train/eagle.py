@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache
 
 from ..errors import UserError
-from ..heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
+from ..models.heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
 from .folder import Folder, Material, gather
 from .heads import finish, measured
 from .losses import distance

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..scorers import TOP
+from ..core.stops import TOP
 from .losses import padded
 from .teacher import Teacher
 from .texts import Answer, Tell
@@ -67,7 +67,7 @@ def drafted(
 
 
 def features(q: Tensor, places: Tensor) -> Tensor:
-    """`draftwise.scorers.features` of many tokens at once: shape (tokens, 12)."""
+    """`draftwise.policies.classifiers.stopping.features` of many tokens at once: shape (tokens, 12)."""
     top = q.topk(min(TOP, q.shape[-1])).values
     entropy = -torch.special.xlogy(top, top).sum(-1)
     top = torch.nn.functional.pad(top, (0, TOP - top.shape[-1]))

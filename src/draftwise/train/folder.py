@@ -133,7 +133,7 @@ class Material:
 
 def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     """Load the target, read the prompts, and let it answer them all."""
-    from ..models import load_model, load_tokenizer
+    from ..models.load import load_model, load_tokenizer
 
     to_learn, held = prompts(run)
     tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)

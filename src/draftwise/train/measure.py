@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..decoder import Decoder
-from ..types import Sampling
+from ..core.types import Sampling
+from ..generation.decoder import Decoder
 
 LENGTH = 5  # tokens a draft, as MetaSD has it
 BATCH = 8  # texts decoded together: what is accepted does not depend on it

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..heads.medusa import Medusa, new_medusa
+from ..models.heads.medusa import Medusa, new_medusa
 from .folder import Folder, Material, gather
 from .heads import finish
 from .losses import agreement, distance

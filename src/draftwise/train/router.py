@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..data.rewording import reword
-from ..datastore import tokenizer_fingerprint
+from ..drafters.lookup.datastore import tokenizer_fingerprint
 from ..errors import UserError
-from ..models import load_tokenizer
-from ..prompts import prompt_ids
-from ..router import Router, runs, save
+from ..generation.prompts import prompt_ids
+from ..models.load import load_tokenizer
+from ..policies.classifiers.routing import Router, runs, save
 from .card import card
 from .folder import Folder
 from .settings import RouterRun

@@ -125,7 +125,7 @@ class Teacher:
 
     def _said(self, order: Sequence[Answer]) -> str:
         """What the states are of."""
-        from ..fingerprints import model_fingerprint
+        from ..models.fingerprints import model_fingerprint
 
         texts = sha256(str([one.text for one in order]).encode()).hexdigest()
         return f"{model_fingerprint(self.target)} {self.others} {self.dtype} {texts}"

@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ..core.roles import window_of
 from ..errors import UserError
 from ..inputs import parse_json, whole
-from ..roles import window_of
 from .settings import Run, Training
 
 FORMAT, VERSION = "draftwise-answers", 1
@@ -123,7 +123,7 @@ def answers(
 
 def header(run: Training, encoded: Sequence[Sequence[int]], target: Any) -> dict[str, Any]:
     """What a file of answers says of itself: any of it changed, and it is another file."""
-    from ..fingerprints import model_fingerprint
+    from ..models.fingerprints import model_fingerprint
 
     asked = sha256(json.dumps([list(ids) for ids in encoded]).encode()).hexdigest()
     settings = {"temperatures": list(run.temperatures), "max_new_tokens": run.max_new_tokens}
@@ -166,9 +166,9 @@ def _known(path: Path, header: dict[str, Any], groups: int) -> list[list[list[in
 def _decoded(
     run: Training, group: Sequence[tuple[list[int], float, int]], target: Any, tokenizer: Any
 ) -> Any:
-    from ..decoder import Decoder
-    from ..turns import unfailed
-    from ..types import Sampling
+    from ..core.turn import unfailed
+    from ..core.types import Sampling
+    from ..generation.decoder import Decoder
 
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
     waiting, open_, out = list(enumerate(group)), dict[int, int](), dict[int, list[int]]()
@@ -193,7 +193,7 @@ def encoded(run: Training, found: Sequence[Prompt], target: Any, tokenizer: Any)
     Raises:
         UserError: none fits.
     """
-    from ..decoder import Decoder
+    from ..generation.decoder import Decoder
 
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
     window = window_of(decoder.loop.target) - run.max_new_tokens

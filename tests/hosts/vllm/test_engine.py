@@ -24,15 +24,15 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
 
 import draftwise
-from draftwise.catalogue import method
+from draftwise.core.roles import Seen
+from draftwise.core.types import Draft, Job, Request
 from draftwise.data import spec_bench
-from draftwise.datastore import build, tokenizer_fingerprint
-from draftwise.feedback import Bandit
+from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
 from draftwise.hosts.follow import Follower
 from draftwise.hosts.vllm.options import Options
-from draftwise.models import load_model, resolve
-from draftwise.roles import Seen
-from draftwise.types import Draft, Job, Request
+from draftwise.models.load import load_model, resolve
+from draftwise.policies.catalogue import method
+from draftwise.policies.recorders.bandit import Bandit
 
 NEW, BRIEF = 24, 12
 BLOCKS = 20  # of 128 tokens: too few for eight texts of 380, so that some are put off

@@ -13,14 +13,13 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ...build import assemble, complete
+from ...core.lock import OneAtATime
+from ...core.loop import Loop
 from ...errors import UserError
-from ...lock import OneAtATime
-from ...loop import Loop
-from ...models import load_tokenizer
+from ...models.load import load_tokenizer
 from .arguments import Asked, check
-from .caches import fill
 from .call import Call
-from .prompt import read_prompt
+from .prompt import fill, read_prompt
 from .steps import Steps
 from .target import HostTarget
 

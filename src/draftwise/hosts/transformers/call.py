@@ -12,9 +12,9 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation import logits_process as own
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
+from ...core.loop import Loop
+from ...core.types import Request, Round, Sampling
 from ...errors import UserError
-from ...loop import Loop
-from ...types import Request, Round, Sampling
 from .processors import chain, rowwise
 from .prompt import Prompt
 from .steps import Steps

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as own
 
-from ...sampling import Chain
+from ...models.distributions import Chain
 
 HISTORYLESS: tuple[type, ...] = (
     own.TemperatureLogitsWarper,

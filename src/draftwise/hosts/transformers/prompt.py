@@ -134,3 +134,26 @@ def _soft(model: Any, input_ids: Tensor, fed: dict[str, Any], cache: Any) -> Pro
     seen[:, -1] = False
     texts = [[*(0,) * virtual, *row] for row in input_ids.tolist()]
     return Prompt(texts, held_rows(read, seen), read, virtual, soft=True)
+
+
+def fill(model: Any, prompt: Prompt, sequences: Tensor, model_kwargs: Mapping[str, Any]) -> None:
+    """Read what was written into the prompt's cache, so that it is as plain decoding leaves it: it holds all
+    tokens but the last of every row, padding too. `sequences` are all ids, shape (rows, length)."""
+    new = prompt.virtual + sequences.shape[1] - 1 - int(prompt.cache.get_seq_length())
+    if new < 1:
+        return
+    if prompt.soft:
+        model(input_ids=sequences[:, -new - 1 : -1], past_key_values=prompt.cache, use_cache=True)
+        return
+    kwargs = dict(model_kwargs) | {"past_key_values": prompt.cache}
+    mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    total = prompt.virtual + sequences.shape[1] - 1
+    if mask is not None:
+        kwargs["attention_mask"] = torch.cat([mask, mask.new_ones(len(mask), total - mask.shape[1])], dim=1)
+    if positions is not None:
+        more = torch.arange(1, total + 1 - len(positions[0]), device=positions.device)
+        kwargs["position_ids"] = torch.cat([positions, positions[:, -1:] + more], dim=1)
+    fed = model.prepare_inputs_for_generation(
+        sequences[:, :-1], next_sequence_length=new, is_first_iteration=False, **kwargs
+    )
+    model(**fed, return_dict=True)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...roles import Scores
-from ...sampling import Chain
+from ...core.roles import Scores
+from ...core.types import Draft, Request
+from ...models.distributions import Chain
 from ...targets.hf import HFTarget
-from ...types import Draft, Request
 from .caches import Held
 from .together import Together
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from ...roles import Scores
-from ...sampling import GreedyScores
-from ...types import NOTHING, Draft, Request
+from ...core.roles import Scores
+from ...core.types import NOTHING, Draft, Request
+from ...models.distributions import GreedyScores
 from .steps import Steps
 
 Reader = Callable[[int, Sequence[int], int], Tensor]

@@ -9,11 +9,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from ...catalogue import default
-from ...statefile import StateFile, usable
+from ...policies.catalogue import default
+from ...state.file import StateFile, usable
 from ..follow import Follower
 from .options import Options
-from .report import path_of, sweep
+from .totals import path_of, sweep
 
 EVERY = 30.0  # seconds between two savings while texts end; 1 where none is left, as before a shutdown
 OFTEN = 1.0  # seconds between two reports of the totals

@@ -14,7 +14,7 @@ from prometheus_client.core import REGISTRY, CounterMetricFamily
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from .options import HOME
-from .report import path_of, read
+from .totals import path_of, read
 
 COUNTS = {
     "num_drafts": "Drafts made.",

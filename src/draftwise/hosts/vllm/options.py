@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from ... import registry
-from ...catalogue import default, method
 from ...errors import UserError
-from ..row import chains_only
+from ...policies.catalogue import default, method
+from ..engine import chains_only
 
 HOME = "draftwise.hosts.vllm.Proposer"
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from ...build import assemble
 from ...errors import UserError
-from ...models import load_tokenizer
+from ...models.load import load_tokenizer
+from ..engine import Engine, Row
 from ..follow import Follower
-from ..row import Engine, Row
+from .fixes import mend
 from .identity import ByText
 from .keep import Keeper
-from .mend import mend
 from .options import Options
 from .runner import Probabilities, Step, attach
 

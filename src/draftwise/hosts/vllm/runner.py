@@ -8,7 +8,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from ..row import Row
+from ..engine import Row
 
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 

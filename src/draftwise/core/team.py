@@ -1,0 +1,295 @@
+"""The drafters of one loop, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from math import inf, isfinite
+from numbers import Integral
+from time import perf_counter
+from typing import Protocol, runtime_checkable
+
+from ..errors import one_line
+from .roles import Drafter, GradeJob, Grader, Waiter
+from .types import Arm, Draft, Grade, Job, Request
+
+EMPTY = Draft()
+PASSES = 20  # mean target passes that any draft may take, and one more for each token that it reads first
+
+
+@runtime_checkable
+class Member(Protocol):
+    """A drafter that asks the others, and so is told who they are when the team is put together."""
+
+    def join(self, team: Team) -> None: ...
+
+
+class Team:
+    """Asks each drafter for its part, and takes out one that raises or breaks its contract.
+
+    It is then out of the request it failed in, and after `strikes` faults out of use altogether. A call that
+    takes more than `slow_seconds`, and longer than the target would for so much, is a fault as well. `open`
+    holds the requests in progress, kept up to date by the loop.
+    """
+
+    def __init__(
+        self,
+        drafters: Mapping[str, Drafter],
+        open: Mapping[int, Request],
+        *,
+        vocab_size: int,
+        strikes: int,
+        slow_seconds: float = inf,
+    ) -> None:
+        self.drafters, self.open = dict(drafters), open
+        self.vocab_size, self.strikes = vocab_size, strikes
+        self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
+        self.broken: set[str] = set()
+        self.slow_seconds, self.pass_seconds = slow_seconds, 0.0
+        self.graded_seconds = 0.0
+        self._told: dict[int, dict[str, int]] = {}  # tokens of a request that a drafter was shown
+        self._read: dict[int, dict[str, int]] = {}  # and those that it has drafted or graded after
+        self._said: dict[int, str] = {}
+        self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
+        for drafter in self.drafters.values():
+            if isinstance(drafter, Member):
+                drafter.join(self)
+
+    def hints(self, request: Request) -> dict[str, float]:
+        """One cheap score per drafter."""
+        hints = {}
+        for name, drafter in self.drafters.items():
+            if name not in request.out:
+                try:
+                    hints[name] = _finite(drafter.hint(request))
+                except Exception as error:
+                    self.fault(name, request, one_line(error))
+        return hints
+
+    def waiting(self, request: Request) -> frozenset[str]:
+        """The drafters that are not ready for a request."""
+        waits = set()
+        for name, waiter in self.waiters.items():
+            try:
+                if name not in request.out and not waiter.ready(request):
+                    waits.add(name)
+            except Exception as error:
+                self.fault(name, request, one_line(error))
+        return frozenset(waits)
+
+    def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
+        """One call per drafter for all its jobs, each with its place in a batch of `n`.
+
+        Returns drafts and seconds, by place. A call is charged to its jobs by the tokens they got from it.
+        """
+        drafts, spent = [EMPTY] * n, [0.0] * n
+        for name, mine in jobs.items():
+            start = perf_counter()
+            made = self.ask(name, [job for _, job in mine])
+            share = (perf_counter() - start) / (len(mine) + sum(len(d.tokens) for d in made))
+            for (i, _), draft in zip(mine, made, strict=True):
+                drafts[i], spent[i] = draft, share * (1 + len(draft.tokens))
+        return drafts, spent
+
+    def ask(self, name: str, jobs: Sequence[Job]) -> list[Draft]:
+        """One call of a drafter: a draft for each job.
+
+        A faulty draft counts as an empty one, and one that took too long as faulty.
+        """
+        patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
+        try:
+            made = self.drafters[name].draft(jobs)
+            said = "" if len(made) == len(jobs) else f"{len(made)} drafts for {len(jobs)} requests"
+        except Exception as error:
+            made, said = [], one_line(error)
+        seconds = perf_counter() - start
+        if seconds > patience:
+            said = said or f"took {seconds:.1f} s for one draft"
+        drafts = []
+        for k, job in enumerate(jobs):
+            if fault := said or self._wrong(name, made[k], job):
+                self.fault(name, job.request, fault)
+            drafts.append(EMPTY if fault else made[k])
+        return drafts
+
+    def observe(self, request: Request) -> None:
+        """Tell every drafter what was committed since it was last told."""
+        for name in self.drafters:
+            if name not in request.out:
+                self._tell(name, request, len(request.tokens))
+
+    # -- grading: what a recorder may ask ------------------------------------------------------------
+
+    def grades_itself(self, name: str) -> bool:
+        """Whether a drafter grades text position by position; any other by the drafts it would have made."""
+        return isinstance(self.drafters.get(name), Grader)
+
+    def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
+        """The drafter's grades, one per token and job; None if it failed, which takes it out of them all."""
+        drafter = self.drafters[name]
+        patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
+        try:
+            made = drafter.grade(jobs) if isinstance(drafter, Grader) else []
+            said = _wrong_grades(made, jobs)
+        except Exception as error:
+            made, said = [], one_line(error)
+        seconds = perf_counter() - start
+        self.graded_seconds += seconds
+        if seconds > patience:
+            said = said or f"took {seconds:.1f} s for one pass of grading"
+        if said:
+            for job in jobs:
+                self.fault(name, job.request, said)
+            return None
+        return made
+
+    def width(self, name: str) -> int:
+        """Branches that a drafter gives its drafts by itself: 1 for chains."""
+        return int(getattr(self.drafters.get(name), "branches", 1))
+
+    def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
+        """The tokens of `redraft`; of a tree, those of its first branch."""
+        draft = self.redraft(name, request, at, arm)
+        if draft is None:
+            return None
+        branch = takewhile(lambda node: draft.parents[node] == node - 1, range(len(draft.tokens)))
+        return tuple(draft.tokens[node] for node in branch)
+
+    def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
+        """The draft that `name` makes for `arm` where the text is `request.tokens[:at]`.
+
+        None if the drafter failed, or drew its tokens: one draw is no guide to another, so only `grade` can
+        say what such a drafter is worth.
+        """
+        start = perf_counter()
+        try:
+            return self._redraft(name, request, at, arm)
+        finally:
+            self.graded_seconds += perf_counter() - start
+
+    def _redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
+        if not self._tell(name, request, at):
+            return None
+        view = request if at == len(request.tokens) else replace(request, tokens=request.tokens[:at])
+        job = Job(view, arm.length, arm.stops, arm.width)
+        try:
+            (made,) = self.drafters[name].draft([job])
+            fault = self._wrong(name, made, job)
+        except Exception as error:
+            fault = one_line(error)
+        if fault:
+            self.fault(name, request, fault)
+            return None
+        return made if made.dist is None else None
+
+    def _tell(self, name: str, request: Request, upto: int) -> bool:
+        """Bring a drafter up to `upto` tokens of the text; false if it failed."""
+        told = self._told.setdefault(request.id, {})
+        start = told.get(name, 0)
+        if start < upto:
+            told[name] = upto
+            try:
+                self.drafters[name].observe(request, request.tokens[start:upto])
+            except Exception as error:
+                self.fault(name, request, one_line(error))
+                return False
+        return True
+
+    # -- how long a call may take --------------------------------------------------------------------
+
+    def took(self, seconds: float) -> None:
+        """A target pass took so many seconds."""
+        self.pass_seconds += (0.1 if self.pass_seconds else 1.0) * (seconds - self.pass_seconds)
+
+    def _patience(self, name: str, requests: Sequence[Request]) -> float:
+        """The seconds that a call may take: a drafter that reads a long prompt first may take longer.
+
+        Nobody is judged before there is a target pass to judge by.
+        """
+        unread = 0
+        for request in requests:
+            read = self._read.setdefault(request.id, {})
+            unread += max(0, len(request.tokens) - read.get(name, 0))
+            read[name] = len(request.tokens)
+        return max(self.slow_seconds, (PASSES + unread) * self.pass_seconds) if self.pass_seconds else inf
+
+    # -- faults and ends -----------------------------------------------------------------------------
+
+    def close(self, request: Request) -> None:
+        """Let every drafter forget a request."""
+        for name, drafter in self.drafters.items():
+            try:
+                drafter.close(request)
+            except Exception as error:
+                self.fault(name, request, one_line(error))
+        self._told.pop(request.id, None)
+        self._read.pop(request.id, None)
+        self._said.pop(request.id, None)
+
+    def trouble(self, request: Request) -> str:
+        """What went wrong first since this was last asked, or nothing."""
+        return self._said.pop(request.id, "") if self._said else ""
+
+    def fault(self, name: str, request: Request, said: str) -> None:
+        """Take a drafter out of a request, and after repeated faults out of use."""
+        request.out.add(name)
+        self._said.setdefault(request.id, f"{name}: {said}")
+        self.faults[name] += 1
+        if self.faults[name] >= self.strikes:
+            self.broken.add(name)
+            for other in self.open.values():
+                other.out.add(name)
+
+    def _wrong(self, name: str, draft: Draft, job: Job) -> str:
+        """How a draft breaks its contract, or nothing."""
+        try:
+            return self._breach(name, draft, job)
+        except Exception as error:  # fields of other kinds than they should be
+            return f"a malformed draft ({one_line(error)})"
+
+    def _breach(self, name: str, draft: Draft, job: Job) -> str:
+        n = len(draft.tokens)
+        if not n:
+            return ""
+        most = job.length * max(job.width, self.width(name))
+        if n > most:
+            return f"{n} tokens where {most} were asked for"
+        if set(map(type, draft.tokens)) != {int} and not all(isinstance(t, Integral) for t in draft.tokens):
+            return "a token that is no whole number"
+        if not (min(draft.tokens) >= 0 and max(draft.tokens) < self.vocab_size):
+            return f"a token outside the vocabulary of {self.vocab_size}"
+        if len(draft.parents) != n or any(not -1 <= p < i for i, p in enumerate(draft.parents)):
+            return "parents that are not earlier nodes"
+        if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN too
+            return "a probability outside [0, 1]"
+        return "" if draft.dist is None else self._unlawful(draft)
+
+    def _unlawful(self, draft: Draft) -> str:
+        """How a sampled draft breaks its contract."""
+        n = len(draft.tokens)
+        if len(draft.probs) != n:
+            return f"{len(draft.probs)} probabilities for {n} sampled tokens"
+        if not draft.is_chain:
+            return "sampled tokens that are no chain: siblings must be picked"
+        if len(draft.dist) != n:
+            return f"{len(draft.dist)} distributions for {n} sampled tokens"
+        wrong = next((len(q) for q in draft.dist if len(q) != self.vocab_size), None)
+        return f"a distribution over {wrong} tokens, not {self.vocab_size}" if wrong is not None else ""
+
+
+def _wrong_grades(made: Sequence[Sequence[Grade]], jobs: Sequence[GradeJob]) -> str:
+    """How grades break their contract, or nothing; raises for what are no grades at all."""
+    wanted = [len(job.request.tokens) - job.start for job in jobs]
+    if [len(grades) for grades in made] != wanted:
+        return f"grades for {[len(grades) for grades in made]} tokens where {wanted} were asked for"
+    if not all(0.0 <= g.accept <= 1.000001 for grades in made for g in grades):  # false for NaN too
+        return "a grade outside [0, 1]"
+    return ""
+
+
+def _finite(hint: float) -> float:
+    """The hint, if it is a number to compare others with."""
+    if not isfinite(hint):
+        raise ValueError(f"a hint of {hint}")
+    return hint

@@ -1,0 +1,176 @@
+"""One request's round in the making."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+
+from ..errors import one_line
+from .accept import block
+from .guarded import PLAIN, UNDECIDED
+from .roles import Scores, Seen
+from .types import (
+    NOTHING,
+    Arm,
+    Context,
+    Decision,
+    Draft,
+    Job,
+    Outcome,
+    Request,
+    Round,
+    Seconds,
+    Spent,
+    Verdict,
+)
+
+EMPTY = Draft()
+REJECTED = Verdict((), NOTHING)
+ERROR = "error"  # the finish reason of a request that failed
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """What one request has of the current round: each phase adds its part.
+
+    `start` is the length of the text before it. `decision` is `UNDECIDED` where the policy raised: the round
+    is then decoded plainly and teaches nothing. `error` is what ended the request before its time, `trouble`
+    what went wrong, without harm to the text otherwise.
+    """
+
+    request: Request
+    start: int
+    decision: Decision = UNDECIDED
+    arm: Arm = PLAIN
+    draft: Draft = EMPTY
+    drafting: float = 0.0
+    scores: Scores | None = None
+    verdict: Verdict = REJECTED
+    tokens: tuple[int, ...] = ()
+    spent: Spent | None = None
+    seen: Seen | None = None
+    error: Exception | None = None
+    trouble: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether the text ended inside the draft, so that the rest of it was never looked at."""
+        return self.verdict.token == NOTHING
+
+    def context(self, hints: Mapping[str, float], batch_size: int) -> Context:
+        """What the policy may look at."""
+        request = self.request
+        out = request.waits.union(request.out) if request.out else request.waits
+        return Context(
+            request.id, batch_size, request.position, request.last_accepted, hints, out, len(request.tokens)
+        )
+
+    def job(self, *, rows: bool) -> Job | None:
+        """The draft to ask for; None where the round drafts nothing."""
+        request, arm = self.request, self.arm
+        length = min(arm.length, request.room - 1, request.reach)
+        if length <= 0 or arm.drafter in request.out or arm.drafter in request.waits:
+            return None
+        return Job(request, length, self.decision.stops, arm.width, rows)
+
+    def write(self) -> None:
+        """Append what was verified, cut where the text ends, and say whether it does."""
+        request, verdict = self.request, self.verdict
+        new = [self.draft.tokens[i] for i in verdict.path]
+        if not self.over:
+            new.append(verdict.token)
+        keep = len(new)
+        room, eos, ends = request.room, request.sampling.eos, request.sampling.ends
+        reason = ""
+        if keep >= room:
+            keep, reason = room, "length"
+        if eos:
+            for i, token in enumerate(new[:keep]):
+                if token in eos:
+                    keep, reason = i + 1, "eos"
+                    break
+        request.tokens += new[:keep]
+        if ends is not None and (cut := ends(request.tokens, self.start)) is not None:
+            keep, reason = cut, "stop"
+            del request.tokens[self.start + cut :]
+        request.done, request.finish_reason = bool(reason), reason
+        self.tokens = tuple(new[:keep])
+
+    def look(self, spent: Spent, *, timed: bool, overlap: bool) -> None:
+        """See what the round showed, before the end of the text took its share of it.
+
+        A draft that only the budget or the target kept short, or that failed, could not yet be made or was
+        not looked at to its end, says nothing about its arm. `timed` is false where the pass also read a
+        prompt.
+        """
+        self.spent = spent
+        if self.scores is None or self.error is not None:
+            return
+        request, arm, drafted = self.request, self.arm, len(self.draft.tokens)
+        most = min(request.room - 1 + len(self.tokens), request.reach)
+        out = arm.drafter in request.waits or arm.drafter in request.out
+        censored = arm.length > most <= drafted or out or (self.over and len(self.verdict.path) < drafted)
+        overlaps = block(self.draft, self.verdict.path, self.scores.overlaps()) if overlap and drafted else ()
+        known = spent if timed else None
+        seconds = known.draft + known.share(1 + drafted) if known else nan
+        outcome = Outcome(
+            self.decision.arm,
+            len(self.verdict.path),
+            drafted,
+            seconds,
+            censored,
+            overlaps=overlaps,
+            signals=self.draft.signals,
+            spent=known,
+        )
+        nodes = (-1, *self.verdict.path)[: len(self.tokens)]
+        self.seen = Seen(request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores)
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """Seconds of drafting, and of this round's part of the target pass."""
+        if self.spent is None:
+            return 0.0, 0.0
+        return self.spent.draft, self.spent.share(1 + len(self.draft.tokens))
+
+    def record(self, seconds: Seconds) -> Round:
+        """The round as text, metrics, traces and plots read it."""
+        request, accepted = self.request, len(self.verdict.path)
+        logprobs: tuple[float, ...] = ()
+        if request.sampling.logprobs and self.seen is not None:
+            pairs = zip(self.seen.nodes, self.tokens, strict=True)
+            logprobs = tuple(self.seen.scores.logprob(node, token) for node, token in pairs)
+        return Round(
+            request.id,
+            self.decision,
+            self.arm,
+            len(self.draft.tokens),
+            accepted,
+            self.tokens,
+            min(accepted, len(self.tokens)),
+            seconds,
+            request.done,
+            request.finish_reason,
+            self.trouble,
+            logprobs,
+            self.error,
+        )
+
+    def fail(self, error: Exception) -> None:
+        """End the request: its text stays as it was before this round."""
+        del self.request.tokens[self.start :]
+        self.tokens, self.verdict, self.error, self.trouble = (), REJECTED, error, one_line(error)
+        self.request.done, self.request.finish_reason = True, ERROR
+
+
+def unfailed(rounds: Sequence[Round]) -> Sequence[Round]:
+    """The rounds, for callers that have no use for some texts without the others.
+
+    Raises:
+        Exception: what ended one of the requests.
+    """
+    for round in rounds:
+        if round.error is not None:
+            raise round.error
+    return rounds

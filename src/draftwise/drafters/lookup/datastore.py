@@ -1,0 +1,245 @@
+"""A text corpus as token ids, with its positions sorted by the tokens that lead up to them.
+
+Positions whose contexts end alike stand next to each other, so the longest end of a text that the corpus
+knows is found by narrowing one interval, token by token, from the last token backwards. The folder holds
+`tokens.npy` (the documents, each between two separators whose id, the vocabulary's size, matches nothing),
+`order.npy` (the sorted positions), `starts.npy` (where each last token's positions begin in the order) and
+`header.json`. The arrays are memory-mapped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UserError
+from ...inputs import parse_json
+from .corpus import Progress, encode_corpus
+
+FORMAT, VERSION = "draftwise-datastore", 1
+DEPTH = 32  # contexts are sorted by this many tokens: the longest match that can be found
+ARRAYS = ("tokens", "order", "starts")
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a datastore was built from; `checks` holds the CRC-32 of each array."""
+
+    vocab_size: int
+    fingerprint: str
+    tokens: int
+    documents: int
+    checks: Mapping[str, int]
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def tokenizer_fingerprint(vocab: Mapping[str, int]) -> str:
+    """SHA-256 over the vocabulary's (token, id) pairs in sorted order, in hexadecimal."""
+    digest = sha256()
+    for token, at in sorted(vocab.items()):
+        digest.update(f"{token}\0{at}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+class Datastore:
+    """A built datastore, memory-mapped; its files are read once, to check them.
+
+    Raises:
+        UserError: there is none at `path`, another version wrote it, or a file in it is damaged.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.header = _header(self.path)
+        self.separator = self.header.vocab_size
+        arrays = {name: _array(self.path, name, self.header) for name in ARRAYS}
+        self.tokens, self.order = arrays["tokens"], arrays["order"]
+        # Scalars are read through memoryviews: plain integers, several times faster than array items.
+        self._tokens, self._order, self._starts = (arrays[name].data for name in ARRAYS)
+
+    def check(self, vocab_size: int, fingerprint: str) -> None:
+        """Refuse a target that does not speak this datastore's tokens; padded vocabularies are fine.
+
+        Raises:
+            UserError: another tokenizer, or ids here that the target does not have.
+        """
+        mine = self.header
+        if fingerprint != mine.fingerprint or vocab_size < mine.vocab_size:
+            raise UserError(
+                f"the datastore {self.path} is in another vocabulary ({mine.vocab_size} tokens, "
+                f"{mine.fingerprint[:12]}) than the target ({vocab_size} tokens, {fingerprint[:12]}): "
+                "build it again with --tokenizer set to the target"
+            )
+
+    def find(self, text: Sequence[int], *, most: int = DEPTH) -> tuple[int, int, int]:
+        """The length of the longest end of `text` in the corpus, at most `most` and 32 tokens, and the
+        interval of `order` with the positions where it ends: (length, low, high)."""
+        if not text or most < 1 or not 0 <= text[-1] < self.separator:
+            return 0, 0, 0
+        low, high = self._starts[text[-1]], self._starts[text[-1] + 1]
+        length = int(low < high)
+        while 0 < length < min(most, len(text), DEPTH):
+            first, last = self._narrow(text[-1 - length], length, low, high)
+            if first == last:
+                break
+            low, high, length = first, last, length + 1
+        return length, low, high
+
+    def _narrow(self, token: int, back: int, low: int, high: int) -> tuple[int, int]:
+        """The part of an interval where `token` stands `back` before the position."""
+        tokens = self._tokens
+        if token == self.separator:
+            return low, low
+
+        def before(position: int) -> int:
+            return tokens[position - back]
+
+        first = bisect_left(self._order, token, low, high, key=before)
+        return first, bisect_right(self._order, token, first, high, key=before)
+
+    def continuations(self, low: int, high: int, *, most: int, length: int) -> list[list[int]]:
+        """The `length` tokens after at most `most` of the positions in an interval, evenly spread.
+
+        A document's end shows as the separator; what stands after it means nothing.
+        """
+        slots = np.linspace(low, high - 1, min(most, high - low)).astype(np.int64)
+        after = self.order[slots].astype(np.int64)[:, None] + np.arange(1, length + 1)
+        rows: list[list[int]] = self.tokens[np.minimum(after, len(self.tokens) - 1)].tolist()
+        return rows
+
+
+def build(
+    corpus: Iterable[str | Path],
+    out: str | Path,
+    *,
+    encode: Callable[[str], list[int]],
+    vocab_size: int,
+    fingerprint: str,
+    progress: Progress | None = None,
+) -> Header:
+    """Build a datastore at `out` from text and JSONL files, or folders of them.
+
+    It is written beside `out` and renamed when complete, so that an interrupted build leaves nothing.
+    It takes about 60 bytes of memory per token, and 8 on disk.
+
+    Raises:
+        UserError: `out` exists, or the corpus is missing, unreadable, broken or empty.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out} exists already: remove it, or choose another folder")
+    tokens, documents = encode_corpus(corpus, encode=encode, vocab_size=vocab_size, progress=progress)
+    order = sort_contexts(tokens, progress=progress)
+    starts = np.searchsorted(tokens[order], np.arange(vocab_size + 2)).astype(np.int32)
+    arrays = {"tokens": tokens, "order": order, "starts": starts}
+    checks = {name: zlib.crc32(values.data) for name, values in arrays.items()}
+    header = Header(vocab_size, fingerprint, len(tokens) - documents - 1, documents, checks)
+    part = out.parent / f".{out.name}.{os.getpid()}.part"
+    try:
+        part.mkdir(parents=True)
+        for name, values in arrays.items():
+            np.save(part / f"{name}.npy", values, allow_pickle=False)
+        (part / "header.json").write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
+        part.rename(out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return header
+
+
+def sort_contexts(tokens: Ints, *, depth: int = DEPTH, progress: Progress | None = None) -> Ints:
+    """The positions of `tokens`, sorted by their token, then by the one before, and so on `depth` back.
+
+    Prefix doubling on the reversed text (Manber and Myers 1993), where only positions that still tie are
+    sorted again (Larsson and Sadakane 2007). Ties at `depth` stay as the last pass left them.
+    """
+    text = tokens[::-1]
+    n = len(text)
+    key, known = _packed(text)
+    order = np.argsort(key, kind="stable").astype(np.int32)
+    slots = np.arange(n, dtype=np.int32)
+    rank = np.zeros(n + 1, np.int32)  # one more than the first slot of a position's group; 0 = no token
+    key = key[order]
+    while True:
+        new = np.concatenate(([True], key[1:] != key[:-1])) if n else np.zeros(0, bool)
+        heads = np.flatnonzero(new)
+        sizes = np.diff(heads, append=len(slots))
+        at = order[slots]
+        rank[at] = np.repeat(slots[heads] + 1, sizes)
+        tied = np.repeat(sizes > 1, sizes)
+        slots, at = slots[tied], at[tied]
+        if progress:
+            progress("sorting", n - len(slots), n)
+        if known >= depth or not len(slots):
+            return n - 1 - order
+        key = rank[at].astype(np.int64) * (n + 1) + rank[np.minimum(at.astype(np.int64) + known, n)]
+        by = np.argsort(key, kind="stable")
+        order[slots], key = at[by], key[by]
+        known *= 2
+
+
+def _packed(text: Ints) -> tuple[NDArray[np.int64], int]:
+    """As many of the tokens from each position on as one 63-bit number holds, and how many that is."""
+    bits = int(text.max(initial=0) + 1).bit_length()
+    width = 63 // bits
+    padded = np.zeros(len(text) + width, np.int64)
+    padded[: len(text)] = text
+    padded[: len(text)] += 1
+    key = np.zeros(len(text), np.int64)
+    for i in range(width):
+        key <<= bits
+        key |= padded[i : i + len(text)]
+    return key, width
+
+
+def _header(path: Path) -> Header:
+    try:
+        fields = parse_json((path / "header.json").read_text(encoding="utf-8"))
+        if fields["format"] != FORMAT:
+            raise ValueError(fields["format"])
+        if fields["version"] != VERSION:
+            raise UserError(
+                f"the datastore {path} has version {fields['version']} and this program reads {VERSION}: "
+                "build it again with `draftwise datastore build`"
+            )
+        header = Header(**fields)
+        sizes = (header.vocab_size, header.tokens, header.documents, *(header.checks[a] for a in ARRAYS))
+        if not all(isinstance(n, int) and n >= 0 for n in sizes):
+            raise ValueError(sizes)
+    except FileNotFoundError:
+        raise UserError(f"no datastore at {path}: make one with `draftwise datastore build`") from None
+    except UserError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(path / "header.json") from error
+    return header
+
+
+def _array(path: Path, name: str, header: Header) -> Ints:
+    n = header.tokens + header.documents + 1
+    shape = (header.vocab_size + 2,) if name == "starts" else (n,)
+    file = path / f"{name}.npy"
+    try:
+        values = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(file) from error
+    if values.dtype != np.int32 or values.shape != shape or zlib.crc32(values.data) != header.checks[name]:
+        raise _damaged(file)
+    return np.asarray(values)
+
+
+def _damaged(file: Path) -> UserError:
+    return UserError(f"{file} is damaged or foreign: build it again with `draftwise datastore build`")

@@ -1,0 +1,110 @@
+"""Prompt lookup: what followed the last few tokens the last time they occurred in this text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from math import log
+
+from ...core.types import Draft, Job, Request, Signals
+from ...errors import UserError
+from .picked import chain
+
+BITS = 32  # one token of an n-gram key; ids are shifted by one, so that 0 is "before the text"
+LONGEST = 64
+
+
+class NgramDrafter:
+    """Copies what followed the latest earlier occurrence of the text's last `min` to `max` tokens.
+
+    The longest match wins. Every n-gram of prompt and output is indexed as it is committed, so neither a
+    hint nor a draft scans the text; each costs O(max) per committed token. A continuation that runs into
+    the end of the text goes on periodically. Confidence is how often matches of that length have been
+    right in this text so far (Laplace's rule). Saxena 2023, "Prompt lookup decoding".
+
+    Raises:
+        UserError: not 1 <= min <= max <= 64.
+    """
+
+    def __init__(self, *, min: int = 1, max: int = 4) -> None:
+        if not 1 <= min <= max <= LONGEST:
+            raise UserError(f"ngram?min={min}&max={max}: give 1 <= min <= max <= {LONGEST}")
+        self.min, self.max = min, max
+        self._texts: dict[int, _Text] = {}
+
+    def hint(self, request: Request) -> float:
+        """The length of the longest n-gram at the end of the text that occurred before; 0 = none."""
+        text = self._texts.get(request.id)
+        return float(text.match) if text else 0.0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One chain per job, of the job's full length unless a stop rule fires or nothing matches."""
+        return [self._chain(job) for job in jobs]
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Index the tokens just committed."""
+        text = self._texts.get(request.id)
+        if text is None:
+            text = self._texts[request.id] = _Text(self.min, self.max)
+        text.extend(new)
+
+    def close(self, request: Request) -> None:
+        """Forget the request's text."""
+        self._texts.pop(request.id, None)
+
+    def _chain(self, job: Job) -> Draft:
+        text = self._texts.get(job.request.id)
+        return chain(job, text.continuation() if text else ())
+
+
+class _Text:
+    """The tokens of one request and where each of their n-grams last ended."""
+
+    __slots__ = ("_hits", "_key", "_mask", "_orders", "_source", "_tries", "match", "tokens")
+
+    def __init__(self, shortest: int, longest: int) -> None:
+        self.tokens: list[int] = []
+        self.match = 0
+        self._source = 0  # the position after the matched n-gram's earlier occurrence
+        self._key = 0
+        self._mask = (1 << BITS * longest) - 1
+        self._orders: list[tuple[int, int, dict[int, int]]] = [
+            (n, (1 << BITS * n) - 1, {}) for n in range(longest, shortest - 1, -1)
+        ]
+        self._hits = [1] * (longest + 1)
+        self._tries = [2] * (longest + 1)
+
+    def extend(self, new: Sequence[int]) -> None:
+        tokens, key, match, source = self.tokens, self._key, self.match, self._source
+        for token in new:
+            if match:
+                self._tries[match] += 1
+                self._hits[match] += tokens[source] == token
+            tokens.append(token)
+            after = len(tokens)
+            key = (key << BITS | token + 1) & self._mask
+            match = 0
+            for n, mask, seen in self._orders:
+                gram = key & mask
+                if not match and gram in seen:
+                    match, source = n, seen[gram]
+                seen[gram] = after
+        self._key, self.match, self._source = key, match, source
+
+    def continuation(self) -> Iterator[tuple[int, Signals]]:
+        """The tokens that would follow, without end; nothing where nothing matches."""
+        if not self.match:
+            return
+        tokens, source = self.tokens, self._source
+        period, longest = len(tokens) - source, len(self._hits) - 1
+        # Each copied token lengthens the match, up to the longest n-gram that is scored.
+        for position in count():
+            n = self.match + position
+            if n <= longest:
+                signals = _signals(self._hits[n] / self._tries[n])
+            yield tokens[source + position % period], signals
+
+
+def _signals(p: float) -> Signals:
+    """One guess that is right with probability p; the rest of the mass counts as one other token."""
+    return Signals(p, min(p, 1.0 - p), -p * log(p) - (1.0 - p) * log(1.0 - p), p)

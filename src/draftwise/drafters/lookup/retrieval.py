@@ -1,0 +1,115 @@
+"""Retrieval (REST): what follows the end of the text in a corpus, by vote."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...core.types import Draft, Job, Request, Signals
+from ...errors import UserError
+from .datastore import DEPTH, Datastore
+from .picked import chain, tally
+
+
+class RetrievalDrafter:
+    """Looks the end of the text up in a datastore and drafts what followed there most often.
+
+    The longest match of `min_match` to `max_match` tokens counts; at most `candidates` of its
+    occurrences, evenly spread over those that precede them, vote on each next token, and those that lose
+    a vote leave. A winner's probability is its share of the votes, with half a vote kept for the unseen;
+    the draft ends before their product falls below `min_prob`, or where most of the documents end.
+    After REST (He et al. 2024, arXiv 2311.08252), with votes in place of its tree.
+
+    Raises:
+        UserError: no readable datastore at `path`, or a setting out of its range.
+    """
+
+    def __init__(
+        self,
+        path: str = "",
+        *,
+        min_match: int = 2,
+        max_match: int = 16,
+        candidates: int = 64,
+        min_prob: float = 0.2,
+    ) -> None:
+        if not path:
+            raise UserError("retrieval needs a datastore: write retrieval:PATH")
+        if not 1 <= min_match <= max_match <= DEPTH:
+            raise UserError(
+                f"retrieval?min_match={min_match}&max_match={max_match}: "
+                f"give 1 <= min_match <= max_match <= {DEPTH}"
+            )
+        if candidates < 1:
+            raise UserError(f"retrieval?candidates={candidates}: give 1 or more")
+        if not 0.0 <= min_prob <= 1.0:
+            raise UserError(f"retrieval?min_prob={min_prob}: give a probability")
+        self.min_match, self.max_match = min_match, max_match
+        self.candidates, self.min_prob = candidates, min_prob
+        self.store = Datastore(path)
+        self._ends: dict[int, _End] = {}
+
+    def check(self, vocab_size: int, fingerprint: str) -> None:
+        """Refuse a target of another vocabulary than the datastore's.
+
+        Raises:
+            UserError: the vocabularies differ; the message names both.
+        """
+        self.store.check(vocab_size, fingerprint)
+
+    def hint(self, request: Request) -> float:
+        """The length of the longest end of the text that the datastore holds; 0 = below `min_match`."""
+        end = self._ends.get(request.id)
+        return float(self._find(end)[0]) if end else 0.0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One chain per job; empty where too little matches."""
+        return [self._chain(job) for job in jobs]
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Note the end of the text; it is looked up when it is asked for."""
+        end = self._ends.get(request.id)
+        if end is None:
+            end = self._ends[request.id] = _End(deque(maxlen=self.max_match))
+        end.tokens.extend(new)
+        end.found = None
+
+    def close(self, request: Request) -> None:
+        """Forget the request's text."""
+        self._ends.pop(request.id, None)
+
+    def _find(self, end: _End) -> tuple[int, int, int]:
+        if end.found is None:
+            length, low, high = self.store.find(end.tokens, most=self.max_match)
+            end.found = (length, low, high) if length >= self.min_match else (0, 0, 0)
+        return end.found
+
+    def _chain(self, job: Job) -> Draft:
+        end = self._ends.get(job.request.id)
+        length, low, high = self._find(end) if end else (0, 0, 0)
+        if not length:
+            return Draft()
+        rows = self.store.continuations(low, high, most=self.candidates, length=job.length)
+        return chain(job, self._vote(rows))
+
+    def _vote(self, rows: list[list[int]]) -> Iterator[tuple[int, Signals]]:
+        """The most frequent token of each column among the rows that agree with all tokens before."""
+        joint = 1.0
+        for column in range(len(rows[0])):
+            counts = Counter([row[column] for row in rows])
+            token = counts.most_common(1)[0][0]
+            signals = tally(counts.values())
+            joint *= signals.chosen
+            if token == self.store.separator or joint < self.min_prob:
+                return
+            yield token, signals
+            rows = [row for row in rows if row[column] == token]
+
+
+@dataclass(slots=True, eq=False)
+class _End:
+    """The last tokens of one request, and where the datastore holds them once that was asked."""
+
+    tokens: deque[int]
+    found: tuple[int, int, int] | None = None

@@ -1,0 +1,202 @@
+"""Chains that are drafted token by token from logits, and the grades of drafters that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import nan
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...core.roles import GradeJob
+from ...core.stops import TOP, factor, needs, stop
+from ...core.types import Draft, Grade, Job, Sampling, Signals
+from ...models.distributions import draw, likeliest, warp, warpers
+
+
+@dataclass(slots=True)
+class Chain:
+    """One draft in the making."""
+
+    job: Job
+    needs: frozenset[str]
+    tokens: list[int] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
+    dist: list[Tensor] = field(default_factory=list)
+    rows: list[Tensor] = field(default_factory=list)
+    signals: list[Signals] = field(default_factory=list)
+    joint: float = 1.0
+    done: bool = False
+
+    def extend(
+        self, row: Tensor, pick: int, hidden: Tensor | None, *, vocab_size: int, sample: bool = True
+    ) -> None:
+        """Choose one more token, keep it, and see whether to stop after it.
+
+        `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` the likeliest of them and
+        `hidden` the state that they came from. With `sample` the token is drawn where the request samples.
+        """
+        job = self.job
+        if sample and not job.picked and not job.request.sampling.greedy:
+            q = laws(job.request.sampling, row[None], vocab_size)[0]
+            pick = draw(q, job.request.rng.random())
+            self.dist.append(q)
+            self.probs.append(float(q[pick]))
+        if job.rows:
+            self.rows.append(row[:vocab_size])
+        self.tokens.append(pick)
+        position = len(self.tokens) - 1
+        self.done = len(self.tokens) >= job.length
+        if self.needs:
+            place = job.request.position + position
+            now = signals(row[:vocab_size], pick, self.needs, place, hidden)
+            previous = self.signals[-1] if self.signals else None
+            self.signals.append(now)
+            rule = job.stop_at(position)
+            self.joint *= factor(rule, now, position=position)
+            self.done |= stop(rule, now, position=position, previous=previous, joint=self.joint)
+
+    @property
+    def draft(self) -> Draft:
+        """What has been drafted."""
+        return Draft.chain(
+            self.tokens,
+            probs=self.probs,
+            dist=self.dist or None,
+            signals=self.signals,
+            rows=self.rows or None,
+        )
+
+
+class Step(Protocol):
+    """Reads one more set of tokens for each job, and gives what follows them.
+
+    `tokens[i]` are those of job i, none where it is done; `above[i]` are the places of their parents among
+    the tokens that were read before; `kin[i]` the parents of all that were read in this draft, where it is a
+    tree. Returns raw logits, shape (jobs, most tokens of a job, vocabulary), and the states that these came
+    from, shape (jobs, most tokens, width), if any rule may read them.
+    """
+
+    def __call__(
+        self,
+        tokens: Sequence[Sequence[int]],
+        above: Sequence[Sequence[int]],
+        kin: Sequence[Sequence[int]] | None,
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+
+def draft_chains(
+    jobs: Sequence[Job], logits: Tensor, states: Tensor | None, step: Step, *, vocab_size: int, sample: bool
+) -> list[Draft]:
+    """A chain for each job; `logits` (jobs, 1, vocabulary) and `states` are those after its text."""
+    chains = [Chain(job, needs(job.stops)) for job in jobs]
+    while True:
+        picks = likeliest(logits[:, 0, :vocab_size])
+        for i, chain in enumerate(chains):
+            if not chain.done:
+                hidden = None if states is None else states[i, 0]
+                chain.extend(logits[i, 0], picks[i], hidden, vocab_size=vocab_size, sample=sample)
+        if all(chain.done for chain in chains):
+            return [chain.draft for chain in chains]
+        logits, states = step([[] if c.done else c.tokens[-1:] for c in chains], [[0]] * len(jobs), None)
+
+
+def laws(sampling: Sampling, rows: Tensor, vocab_size: int) -> Tensor:
+    """The distributions that tokens are drawn from, over the target's vocabulary, float32."""
+    q = warp(warpers(sampling), rows[:, :vocab_size])
+    missing = vocab_size - q.shape[1]
+    return torch.nn.functional.pad(q, (0, missing)) if missing > 0 else q
+
+
+def known(job: GradeJob) -> list[Tensor]:
+    """The rows of this round's own draft that the committed text went through, from `start` on."""
+    if job.draft is None or not job.draft.rows:
+        return []
+    tokens, drafted = job.request.tokens[job.start :], job.draft.tokens
+    same = next((k for k, pair in enumerate(zip(tokens, drafted, strict=False)) if pair[0] != pair[1]), None)
+    through = min(len(tokens), len(drafted)) if same is None else same + 1
+    return list(job.draft.rows[:through])
+
+
+def grades(
+    job: GradeJob, logits: Tensor, states: Tensor | None, *, vocab_size: int, sample: bool = True
+) -> list[Grade]:
+    """Grades of the job's tokens from the drafter's logits there, shape (tokens, vocabulary)."""
+    tokens = job.request.tokens[job.start :]
+    sampling = job.request.sampling
+    if sample and not sampling.greedy:
+        q = laws(sampling, logits, vocab_size)
+        chances = q.gather(1, torch.tensor(tokens, device=q.device)[:, None])[:, 0].tolist()
+        accept = [min(1.0, c / p) if p > 0.0 else 1.0 for c, p in zip(chances, job.probs, strict=True)]
+        picks = tokens
+        overlap = [nan] * len(tokens)
+        if job.laws is not None:
+            overlap = torch.minimum(q, job.laws.to(q.device)).sum(-1).tolist()
+    else:
+        picks = likeliest(logits)
+        accept = [float(pick == token) for pick, token in zip(picks, tokens, strict=True)]
+        overlap = accept if sampling.greedy else [nan] * len(tokens)
+        if job.laws is not None:
+            ids = torch.tensor(picks, device=job.laws.device)
+            overlap = job.laws.gather(1, ids[:, None])[:, 0].tolist()
+    seen: list[Signals | None] = [None] * len(tokens)
+    if job.signals:
+        first = job.start - job.request.prompt_length
+        hidden = states if states is not None else [None] * len(tokens)
+        seen = [
+            signals(row, pick, job.signals, first + i, state)
+            for i, (row, pick, state) in enumerate(zip(logits, picks, hidden, strict=True))
+        ]
+    return [Grade(*grade) for grade in zip(accept, overlap, seen, strict=True)]
+
+
+@dataclass(slots=True)
+class Drift:
+    """How much less a drafter's later tokens are accepted than grades from the target's own states say.
+
+    One factor for each place in a draft, the ratio of the two on the drafts that were played, leaning on 1
+    with the weight of `lean` accepted tokens.
+    """
+
+    lean: float = 4.0
+    played: list[float] = field(default_factory=list)
+    graded: list[float] = field(default_factory=list)
+
+    def learn(self, job: GradeJob, found: Sequence[Grade], *, vocab_size: int, sample: bool) -> None:
+        """Hold the rows of the job's own draft, if it has one, against the grades of the same tokens."""
+        rows = known(job)
+        if len(rows) < 2:
+            return
+        mine = replace(job.request, tokens=job.request.tokens[: job.start + len(rows)])
+        laws = None if job.laws is None else job.laws[: len(rows)]
+        own = replace(job, request=mine, probs=job.probs[: len(rows)], laws=laws, signals=frozenset())
+        truth = grades(own, torch.stack(rows), None, vocab_size=vocab_size, sample=sample)
+        missing = len(rows) - 1 - len(self.played)
+        self.played += [0.0] * missing
+        self.graded += [0.0] * missing
+        for place, (was, said) in enumerate(zip(truth[1:], found[1:], strict=False)):
+            self.played[place] += was.accept
+            self.graded[place] += said.accept
+
+    def applied(self, grade: Grade) -> Grade:
+        """A grade that knows what the places in a draft are worth."""
+        pairs = zip(self.played, self.graded, strict=True)
+        factors = [min(1.0, (a + self.lean) / (b + self.lean)) for a, b in pairs]
+        if not factors:
+            return grade
+        return replace(grade, deeper=tuple((grade.accept * f, grade.overlap * f) for f in factors))
+
+
+def signals(row: Tensor, pick: int, wanted: frozenset[str], place: int, hidden: Tensor | None) -> Signals:
+    """The stop signals of the raw softmax at temperature 1; what no rule reads is left out."""
+    logp = row.float().log_softmax(-1)
+    top: list[float] = []
+    if wanted & {"top1", "top2", "top"}:
+        top = logp.topk(min(TOP if "top" in wanted else 2, len(logp))).values.exp().tolist()
+    entropy = float(-(logp.exp() * logp).nansum()) if "entropy" in wanted else 0.0
+    first, second = (*top, 0.0, 0.0)[:2]
+    state = hidden.float().numpy(force=True) if hidden is not None and "hidden" in wanted else None
+    known = tuple(top) if "top" in wanted else ()
+    return Signals(first, second, entropy, float(logp[pick].exp()), place, known, state)

@@ -1,0 +1,152 @@
+"""Early exit: the target's own first layers draft, with its own head and its own cache."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.roles import GradeJob
+from ...core.types import Draft, Grade, Job, Request
+from ...errors import UserError
+from ...models.hidden_states import Source
+from .chains import draft_chains, grades
+from .trees import draft_trees
+
+Texts = Sequence[Sequence[int]]
+
+
+class EarlyExitDrafter:
+    """Drafts with the first layers of the target, its final norm and its head; there is nothing to load.
+
+    `layers` 0 is a third of them. What the target has read of a text is in its cache for these layers as
+    well, so nothing is read twice; drafted tokens lie beyond it and are forgotten before the target verifies
+    them. With a `width`, or a wider arm, it drafts a tree, by `top` and `gain` as `eagle` does. The first
+    round of a text is plain decoding: the target has not read it yet.
+    """
+
+    def __init__(
+        self,
+        target: Source,
+        *,
+        layers: int = 0,
+        width: int = 1,
+        sample: bool = True,
+        top: int = 8,
+        gain: float = 0.0,
+    ) -> None:
+        if min(width, top) < 1 or gain < 0:
+            said = f"width={width}&top={top}&gain={gain}"
+            raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
+        self.rows, self.vocab_size = target.rows, target.vocab_size
+        depth = int(self.rows.config.num_hidden_layers)
+        if not 0 <= layers < depth:
+            raise UserError(f"layers={layers}: this target has {depth} layers, exit after 1 to {depth - 1}")
+        layers = layers or max(1, depth // 3)
+        self.model, self.features = first_layers(self.rows.model, layers), target.features((layers,))
+        self.branches, self.sample, self.top, self.gain = width, sample, top, gain
+
+    def ready(self, request: Request) -> bool:
+        """Whether the target has read all of the text but its last token.
+
+        And no more: what it holds beyond is not to be written over.
+        """
+        keys = self.rows.keys
+        return request.id in keys and self.rows.held[keys.index(request.id)] == len(request.tokens) - 1
+
+    def hint(self, request: Request) -> float:
+        """1 where the target has read the text."""
+        return float(self.ready(request))
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Nothing: the target reads."""
+
+    def close(self, request: Request) -> None:
+        """Nothing: the cache is the target's."""
+
+    @torch.inference_mode()
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One chain or tree per job; an empty one where the target has not read the text."""
+        drafts = [Draft()] * len(jobs)
+        jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
+        for wide in (False, True):
+            which = [i for i, job in enumerate(jobs) if (job.width > 1) == wide and self.ready(job.request)]
+            if which:
+                for i, draft in zip(which, self._draft([jobs[i] for i in which]), strict=True):
+                    drafts[i] = draft
+        return drafts
+
+    @torch.inference_mode()
+    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        """One grade per committed token, from the target's own states: right at any place of a draft."""
+        made = []
+        for job in jobs:
+            states = self.features.of(job.request.id, job.start - 1, len(job.request.tokens) - 1)
+            logits = self._logits(states)
+            made.append(grades(job, logits, states, vocab_size=self.vocab_size, sample=self.sample))
+        return made
+
+    def _logits(self, states: Tensor) -> Tensor:
+        """What the target's norm and head make of states, shape (tokens, vocabulary)."""
+        body, whole = self.model.get_decoder(), self.rows.model
+        norm = [module for name, module in body.named_children() if "norm" in name or name == "ln_f"][-1]
+        logits: Tensor = whole.get_output_embeddings()(norm(states))
+        cap = getattr(self.rows.config, "final_logit_softcapping", None)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        rows = self.rows.front([job.request.id for job in jobs])
+
+        def step(tokens: Texts, above: Texts, kin: Texts | None) -> tuple[Tensor, Tensor | None]:
+            texts: list[Sequence[int]] = [()] * len(rows)
+            for row, text in zip(rows, tokens, strict=True):
+                texts[row] = text
+            trees = {row: parents for row, parents in zip(rows, kin, strict=True) if parents} if kin else None
+            widest = max(map(len, texts))
+            return self.rows.feed(0, texts, widest, trees=trees, model=self.model)[rows], None
+
+        try:
+            logits, _ = step([job.request.tokens[-1:] for job in jobs], [], None)
+            if jobs[0].width > 1:
+                return draft_trees(jobs, logits, step, top=self.top, gain=self.gain)
+            size, sample = self.vocab_size, self.sample
+            return draft_chains(jobs, logits, None, step, vocab_size=size, sample=sample)
+        finally:
+            for row, job in zip(rows, jobs, strict=True):
+                self.rows.held[row] = len(job.request.tokens) - 1
+
+
+def first_layers(model: Any, layers: int) -> Any:
+    """A causal LM of the first layers of another, whose modules, norm and head it shares.
+
+    Raises:
+        UserError: the model shows no list of its layers.
+    """
+    body = model.get_decoder()
+    depth = int(model.config.get_text_config(decoder=True).num_hidden_layers)
+    lists = [name for name, m in body.named_children() if isinstance(m, nn.ModuleList) and len(m) == depth]
+    at = next((name for name, module in model.named_children() if module is body), None)
+    moved = "forward" in vars(model) or "forward" in vars(body)  # spread over devices: bound to the whole
+    if not lists or at is None or moved:
+        raise UserError(
+            f"{type(model).__name__} shows no list of its {depth} layers to exit from, or is spread"
+        )
+    short, whole = _sharing(body), _sharing(model)
+    short._modules[lists[0]] = nn.ModuleList(list(getattr(body, lists[0]))[:layers])
+    short.config = copy.deepcopy(body.config)
+    short.config.num_hidden_layers = layers
+    whole._modules[at] = short
+    return whole
+
+
+def _sharing(module: Any) -> Any:
+    """A module of the same parts that can be given others, without the hooks of those that watch it."""
+    other = copy.copy(module)
+    other._modules = dict(module._modules)
+    other._forward_hooks, other._forward_pre_hooks = OrderedDict(), OrderedDict()
+    return other

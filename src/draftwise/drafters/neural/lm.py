@@ -1,0 +1,237 @@
+"""A smaller causal LM of the target's vocabulary drafts for any number of requests at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.roles import GradeJob
+from ...core.stops import needs
+from ...core.types import Draft, Grade, Job, Request
+from ...errors import UserError
+from ...models.distributions import likeliest
+from ...models.probe import rows_of
+from ...models.states import States
+from .chains import Chain, grades, known
+
+LONG = 16  # pending tokens from which a row catches up in a pass of its own
+
+
+@dataclass(slots=True)
+class Place:
+    """What a row holds: the first `base` tokens that it sees of the request, then the drafted tokens `fed`.
+
+    `skip` tokens of the request after its first ones are not seen.
+    """
+
+    base: int = 0
+    fed: list[int] = field(default_factory=list)
+    skip: int = 0
+
+    def now(self, base: int) -> None:
+        """Hold committed tokens alone."""
+        self.base, self.fed = base, []
+
+    def matched(self, tokens: Sequence[int]) -> int:
+        """How much of it is still the request's text."""
+        same = self.base
+        for token in self.fed:
+            if same >= len(tokens) or tokens[same] != token:
+                break
+            same += 1
+        return same
+
+
+class LMDrafter:
+    """Drafts with a causal LM, sampled where the request samples and its likeliest tokens where it is greedy.
+
+    A request that it was not asked about for a while is read up to date in one pass, when it is asked again.
+    With `sample` off it always drafts its likeliest tokens: fewer are accepted, but a seed then gives the
+    same text whatever the policy does. With a `window` it sees a text's first `sinks` tokens and one to two
+    windows of its last (StreamingLLM, arXiv 2309.17453), at the places that these have in what it sees: its
+    cache and what it reads up on a switch stay that short, whatever the text's length.
+    `probe` finds out how the model can be read (see `draftwise.models.probe`).
+
+    Raises:
+        UserError: a window or a number of sinks below 0, or a model that cannot rewind.
+    """
+
+    hidden_states = True  # for stop rules that read them
+
+    def __init__(
+        self,
+        model: Any,
+        vocab_size: int,
+        *,
+        sample: bool = True,
+        window: int = 0,
+        sinks: int = 4,
+        probe: bool = True,
+    ) -> None:
+        if min(window, sinks) < 0:
+            raise UserError(f"window={window}&sinks={sinks}: give 0 or more; window 0 sees all of a text")
+        self.window, self.sinks = window, sinks
+        self.rows = rows_of(model, probe=probe)
+        self.vocab_size, self.sample = vocab_size, sample
+        self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
+        self.places: dict[int, Place] = {}
+        self.states: States | None = None  # from the first rule on that reads them
+        self.hidden: Tensor | None = None  # those that the latest logits came from, shape (rows, width)
+
+    def hint(self, request: Request) -> float:
+        """Always ready."""
+        return 1.0
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Nothing yet: the request's own tokens are read when a draft is wanted."""
+
+    def close(self, request: Request) -> None:
+        """Free the request's row."""
+        if self.places.pop(request.id, None) is not None:
+            self.rows.close(request.id)
+
+    @torch.inference_mode()
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One chain per job; every row takes part in each pass until the last one has its draft."""
+        if self.window:
+            jobs = [replace(job, request=self._seen(job.request, len(job.request.tokens))) for job in jobs]
+        chains = [Chain(job, needs(job.stops)) for job in jobs]
+        self._watch(chain.needs for chain in chains)
+        logits, rows = self._catch_up([job.request for job in jobs])
+        while True:
+            picks = likeliest(logits if logits.shape[-1] <= self.vocab_size else logits[:, : self.vocab_size])
+            for chain, row in zip(chains, rows, strict=True):
+                if not chain.done:
+                    hidden = self.hidden[row] if self.hidden is not None else None
+                    chain.extend(
+                        logits[row], picks[row], hidden, vocab_size=self.vocab_size, sample=self.sample
+                    )
+            if all(chain.done for chain in chains):
+                return [chain.draft for chain in chains]
+            logits = self._step(chains, rows)
+
+    @torch.inference_mode()
+    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        """One grade per committed token: from the rows it was drafted with, and one pass over the others."""
+        if self.window:
+            jobs = [self._seen_job(job) for job in jobs]
+        self._watch(job.signals for job in jobs)
+        had = [known(job) if "hidden" not in job.signals else [] for job in jobs]
+        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, had, strict=True)]
+        wanted = [(job, n) for job, n in zip(jobs, missing, strict=True) if n > 0]
+        read = iter(self._read(wanted) if wanted else ())
+        made = []
+        for job, rows, n in zip(jobs, had, missing, strict=True):
+            logits, states = next(read) if n > 0 else (torch.stack(rows), None)
+            if rows and n > 0:
+                logits = torch.cat((torch.stack(rows), logits))
+            made.append(grades(job, logits, states, vocab_size=self.vocab_size, sample=self.sample))
+        return made
+
+    def _seen(self, request: Request, start: int) -> Request:
+        """The request as it is seen through the window by whoever goes on from `start`."""
+        place, tokens = self._place(request), request.tokens
+        if not self.sinks < start - place.skip <= self.sinks + 2 * self.window:
+            skip = max(0, start - self.sinks - self.window)
+            if skip != place.skip:
+                place.base, place.fed, place.skip = min(place.base, self.sinks), [], skip
+        kept = [*tokens[: self.sinks], *tokens[self.sinks + place.skip :]]
+        return replace(request, tokens=kept, prompt_length=request.prompt_length - place.skip)
+
+    def _seen_job(self, job: GradeJob) -> GradeJob:
+        seen = self._seen(job.request, job.start)
+        return replace(job, request=seen, start=job.start - self.places[seen.id].skip)
+
+    def _place(self, request: Request) -> Place:
+        """What the request's row holds; a new row where it has none."""
+        if request.id not in self.places:
+            self.rows.open(request.id)
+            self.places[request.id] = Place()
+        return self.places[request.id]
+
+    def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
+        """The logits that each job's last `n` tokens were to be guessed from, shape (n, vocabulary) each, and
+        the hidden states that these came from, shape (n, width), where any rule reads them."""
+        rows, held = self._rows_of([job.request for job, _ in wanted]), self.rows.held
+        texts: list[list[int]] = [[]] * len(wanted)
+        for row, (job, n) in zip(rows, wanted, strict=True):
+            tokens = job.request.tokens
+            first = len(tokens) - n - 1  # the token after which the first of them is guessed
+            held[row] = min(held[row], first)
+            slots = len(tokens) + job.request.room
+            while first - held[row] > LONG:
+                self.rows.feed(row, [tokens[held[row] : first][: self.chunk]], 1, slots=slots)
+            texts[row] = tokens[held[row] : -1]
+        widest = max(map(len, texts))
+        slots = max(len(job.request.tokens) + job.request.room for job, _ in wanted)
+        logits = self.rows.feed(0, texts, widest, slots=slots)[..., : self.vocab_size]
+        for job, _ in wanted:
+            self.places[job.request.id].now(len(job.request.tokens) - 1)
+        states = None if self.states is None else self.states.latest
+        ends = [
+            (row, slice(len(texts[row]) - n, len(texts[row])))
+            for row, (_, n) in zip(rows, wanted, strict=True)
+        ]
+        return [(logits[end], None if states is None else states[end]) for end in ends]
+
+    def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, list[int]]:
+        """Read every request up to its last token.
+
+        Returns the logits after it, shape (rows, vocabulary), and each request's row.
+        """
+        rows, held = self._rows_of(requests), self.rows.held
+        slots = max(len(r.tokens) + r.room for r in requests)
+        texts: list[list[int]] = [[]] * len(requests)
+        for row, request in zip(rows, requests, strict=True):
+            tokens = request.tokens
+            while len(tokens) - held[row] > (LONG if len(requests) > 1 else self.chunk):
+                self.rows.feed(row, [tokens[held[row] : -1][: self.chunk]], 1, slots=slots)
+            texts[row] = tokens[held[row] :]
+            self.places[request.id].now(len(tokens))
+        widths = [len(t) for t in texts]
+        keep = 1 if len(texts) == 1 else max(widths) - min(widths) + 1
+        logits = self.rows.feed(0, texts, keep, slots=slots)
+        return self._ends(logits, [keep - 1 - max(widths) + w for w in widths]), rows
+
+    def _ends(self, logits: Tensor, ends: Sequence[int]) -> Tensor:
+        """Of logits of shape (rows, positions, vocabulary), those at each row's end; so with the states."""
+        device, keep = logits.device, logits.shape[1]
+        which: Any = (slice(None), 0)
+        if keep > 1:
+            which = (torch.arange(len(ends), device=device), torch.tensor(ends, device=device))
+        states = None if self.states is None else self.states.latest
+        self.hidden = None if states is None else states[:, -keep:][which]
+        return logits[which]
+
+    def _watch(self, read: Iterable[frozenset[str]]) -> None:
+        """Keep hidden states from now on, if any of these rules read them."""
+        if self.states is None and any("hidden" in names for names in read):
+            self.states = States(self.rows.model)
+            self.rows.watchers.append(self.states)
+
+    def _rows_of(self, requests: Sequence[Request]) -> list[int]:
+        """Each request's row, brought to the front and rewound to what is still its text."""
+        for request in requests:
+            self._place(request)
+        rows = self.rows.front([r.id for r in requests])
+        for row, request in zip(rows, requests, strict=True):
+            matched = self.places[request.id].matched(request.tokens)
+            self.rows.held[row] = min(matched, len(request.tokens) - 1)
+        return rows
+
+    def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
+        """Feed each running chain its newest token; logits after it, shape (rows, vocabulary)."""
+        texts = [[0]] * len(chains)
+        for chain, row in zip(chains, rows, strict=True):
+            texts[row] = chain.tokens[-1:]
+        logits = self._ends(self.rows.feed(0, texts, 1), [0] * len(texts))
+        for chain, row in zip(chains, rows, strict=True):
+            if chain.done:
+                self.rows.held[row] -= 1
+            else:
+                self.places[chain.job.request.id].fed.append(chain.tokens[-1])
+        return logits

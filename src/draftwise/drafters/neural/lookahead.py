@@ -1,0 +1,118 @@
+"""Lookahead decoding: Jacobi guesses ride in the target's pass, and the n-grams they leave are verified."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ...core.types import Draft, Job, Request
+from ...errors import UserError
+from ...models.hidden_states import Source
+
+Gram = tuple[int, ...]
+KEPT = 4  # drafts of a text whose layout is remembered until the target has verified one of them
+
+
+@dataclass(slots=True)
+class Text:
+    """One text: its n-grams by their first token, the latest last; and the window of guesses, row by row."""
+
+    tail: Gram = ()
+    grams: dict[int, OrderedDict[Gram, None]] = field(default_factory=dict)
+    window: list[list[int]] = field(default_factory=list)
+    drafts: list[tuple[Draft, list[int]]] = field(default_factory=list)  # with the last node of each column
+
+    def add(self, gram: Gram, most: int) -> None:
+        """Keep an n-gram, in the place of the oldest with its first token where there are too many."""
+        mine = self.grams.setdefault(gram[0], OrderedDict())
+        mine[gram[1:]] = None
+        mine.move_to_end(gram[1:])
+        while len(mine) > most:
+            mine.popitem(last=False)
+
+
+class LookaheadDrafter:
+    """Drafts n-grams that the target itself has said under guessed beginnings; nothing is trained or loaded.
+
+    Lookahead decoding (arXiv 2402.02057). A `width`, or a wider arm, gives as many branches: one half are
+    n-grams that begin with the last token (the verification branch), the other half a window of guesses for
+    the next positions (the lookahead branch), laid out as a tree, whose continuations by the target make
+    new n-grams of `n` tokens and the next window. Both are verified, so a guess that comes true is accepted
+    as well. Column k of the window ends k + `n` - 2 tokens deep: an arm of length l has at most
+    l - `n` + 2 columns; one of width 1 has none and drafts the latest n-gram alone. `pool` n-grams are kept
+    for each first token.
+    """
+
+    def __init__(self, target: Source, *, width: int = 1, n: int = 5, pool: int = 16) -> None:
+        if n < 2 or min(width, pool) < 1:
+            raise UserError(f"width={width}&n={n}&pool={pool}: give n 2 or more, width and pool 1 or more")
+        self.branches, self.n, self.pool = width, n, pool
+        if target.guesses is None:
+            target.guesses = {}
+        self.guesses = target.guesses
+        self.texts: dict[int, Text] = {}
+
+    def hint(self, request: Request) -> float:
+        """The number of n-grams that begin with the last token."""
+        text = self.texts.get(request.id)
+        return float(len(text.grams.get(request.tokens[-1], ()))) if text else 0.0
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Take n-grams from what was written, and from the guesses that the target has just gone on with."""
+        text = self.texts.setdefault(request.id, Text())
+        for token in new:
+            text.tail = (*text.tail, token)[-self.n :]
+            if len(text.tail) == self.n:
+                text.add(text.tail, self.pool)
+        draft, choices = self.guesses.get(request.id, (None, []))
+        tips = next((tips for made, tips in text.drafts if made is draft), None)
+        if tips:
+            self._advance(text, [choices[tip + 1] for tip in tips])
+        text.drafts.clear()
+
+    def close(self, request: Request) -> None:
+        """Forget the text."""
+        self.texts.pop(request.id, None)
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One tree per job: n-grams first, then the window, as far as there is room."""
+        return [self._draft(replace(job, width=max(job.width, self.branches))) for job in jobs]
+
+    def _draft(self, job: Job) -> Draft:
+        text = self.texts.setdefault(job.request.id, Text())
+        nodes: dict[tuple[int, int], int] = {}  # (parent, token) -> node
+
+        def add(parent: int, token: int) -> int:
+            return nodes.setdefault((parent, token), len(nodes))
+
+        latest = reversed(text.grams.get(job.request.tokens[-1], OrderedDict[Gram, None]()))
+        for _, gram in zip(range(job.width - job.width // 2), latest, strict=False):
+            node = -1
+            for token in gram[: job.length]:
+                node = add(node, token)
+        tips: list[int] = []
+        trunk = -1
+        for column in self._window(text, job):
+            node = trunk = add(trunk, column[0])
+            for token in column[1:]:
+                node = add(node, token)
+            tips.append(node)
+        draft = Draft(tuple(token for _, token in nodes), tuple(parent for parent, _ in nodes))
+        text.drafts = [*text.drafts[1 - KEPT :], (draft, tips)]
+        return draft
+
+    def _window(self, text: Text, job: Job) -> list[list[int]]:
+        """The guesses by column, as many as end within the draft's length; at first tokens of the text."""
+        tokens, columns = job.request.tokens, max(0, min(job.width // 2, job.length - self.n + 2))
+        while len(text.window) < columns:
+            k = len(text.window)
+            text.window.append([tokens[(7 * k + 3 * r) % len(tokens)] for r in range(self.n - 1)])
+        return text.window[:columns]
+
+    def _advance(self, text: Text, said: Sequence[int]) -> None:
+        """The target went on after every column: new n-grams, and the window moves on by one place."""
+        for k, token in enumerate(said):
+            column = text.window[k]
+            text.add((*column, token), self.pool)
+            text.window[k] = [*column[1:], token]

@@ -1,0 +1,148 @@
+"""Trees that grow by joint probability: EAGLE-2's, and OPT-Tree's rule of when to stop growing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import exp
+
+from torch import Tensor
+
+from ...core.stops import factor, needs, stop
+from ...core.types import Draft, Job, Signals
+from .chains import Step, signals
+
+
+@dataclass(slots=True)
+class Tree:
+    """One tree in the making: a node's score is the log of its path's joint probability.
+
+    EAGLE-2 (arXiv 2406.16858): each depth reads the `top` best nodes of the last one and adds the `top`
+    likeliest tokens after each; in the end the best length * width nodes are kept. OPT-Tree (arXiv
+    2406.17276): grow only while the sum of the best nodes' joint probabilities, the expected number accepted,
+    grows by more than `gain` a depth. A stop rule of the job looks at the likeliest node of each depth.
+    """
+
+    job: Job
+    top: int
+    gain: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    frontier: list[int] = field(default_factory=lambda: [-1])
+    above: list[int] = field(
+        default_factory=list
+    )  # of each frontier node, its parent's place in the last one
+    read: list[int] = field(default_factory=list)
+    depth: int = 0
+    value: float = 0.0
+    joint: float = 1.0
+    done: bool = False
+    previous: Signals | None = None
+
+    @property
+    def most(self) -> int:
+        """Nodes that the draft may have."""
+        return self.job.length * self.job.width
+
+    def grow(self, rows: Tensor) -> None:
+        """Add the likeliest tokens after each frontier node: raw logits, shape (frontier, vocabulary)."""
+        best = rows.float().log_softmax(-1).topk(min(self.top, self.most, rows.shape[-1]))
+        values, ids = best.values.tolist(), best.indices.tolist()
+        first = len(self.tokens)
+        places: list[int] = []
+        for place, parent in enumerate(self.frontier):
+            score = self.scores[parent] if parent >= 0 else 0.0
+            for value, token in zip(values[place], ids[place], strict=True):
+                if value > -1e30:  # a token that the drafter cannot say has -inf
+                    self.tokens.append(token)
+                    self.parents.append(parent)
+                    self.scores.append(score + value)
+                    places.append(place)
+        new = sorted(range(first, len(self.tokens)), key=lambda node: (-self.scores[node], node))
+        self.frontier = new[: self.top]
+        self.above = [places[node - first] for node in self.frontier]
+        self.depth += 1
+        self.done = not new or self.depth >= self.job.length or self._settled() or self._stopped(rows)
+
+    def path(self, node: int) -> list[int]:
+        """The tokens from the root down to a node."""
+        tokens: list[int] = []
+        while node >= 0:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
+    def follow(self) -> tuple[list[int], list[int], list[int]]:
+        """The frontier's tokens, now to be read; each one's parent by its place in the last frontier; and the
+        parents of all nodes read so far and these. Nothing where the tree is done."""
+        if self.done:
+            return [], [], []
+        self.read += self.frontier
+        where = {node: place for place, node in enumerate(self.read)} | {-1: -1}
+        tokens = [self.tokens[i] for i in self.frontier]
+        return tokens, self.above, [where[self.parents[i]] for i in self.read]
+
+    def draft(self) -> Draft:
+        """The best nodes; a parent is never worse than its child, so they are a tree."""
+        kept = sorted(self._best())
+        where = {node: place for place, node in enumerate(kept)} | {-1: -1}
+        tokens, parents = [self.tokens[i] for i in kept], [where[self.parents[i]] for i in kept]
+        return Draft(tuple(tokens), tuple(parents))
+
+    def _best(self) -> list[int]:
+        return sorted(range(len(self.tokens)), key=lambda node: (-self.scores[node], node))[: self.most]
+
+    def _settled(self) -> bool:
+        """Whether growing on would change nothing, or gain too little."""
+        best = self._best()
+        value = sum(exp(self.scores[node]) for node in best)
+        gained, self.value = value - self.value, value
+        full = len(best) == self.most and self.scores[self.frontier[0]] <= self.scores[best[-1]]
+        return full or gained < self.gain
+
+    def _stopped(self, rows: Tensor) -> bool:
+        """Whether the job's rule for this depth stops at its likeliest node."""
+        wanted, position = needs(self.job.stops), self.depth - 1
+        if not wanted:
+            return False
+        place = self.job.request.position + position
+        now = signals(rows[self.above[0]], self.tokens[self.frontier[0]], wanted, place, None)
+        rule, previous, self.previous = self.job.stop_at(position), self.previous, now
+        self.joint *= factor(rule, now, position=position)
+        return bool(stop(rule, now, position=position, previous=previous, joint=self.joint))
+
+
+def draft_trees(jobs: Sequence[Job], logits: Tensor, step: Step, *, top: int, gain: float) -> list[Draft]:
+    """A tree for each job; `logits` (jobs, 1, vocabulary) are those after its text."""
+    trees = [Tree(job, top, gain) for job in jobs]
+    while True:
+        for tree, rows in zip(trees, logits, strict=True):
+            if not tree.done:
+                tree.grow(rows[: len(tree.frontier)])
+        if all(tree.done for tree in trees):
+            return [tree.draft() for tree in trees]
+        tokens, above, kin = zip(*map(Tree.follow, trees), strict=True)
+        logits, _ = step(tokens, above, kin)
+
+
+def sparse(accuracies: Sequence[Sequence[float]], nodes: int) -> list[tuple[int, ...]]:
+    """Medusa's fixed tree (arXiv 2401.10774, section 2.3.3): the `nodes` best paths of ranks, parents first.
+
+    `accuracies[k][r]` is how often the token of rank r of head k is right; a path's worth is their product,
+    and a path is one rank per head from the first on.
+    """
+    paths: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
+    found: list[tuple[float, tuple[int, ...]]] = []
+    for ranks in accuracies:
+        paths = sorted(
+            ((worth * p, (*path, r)) for worth, path in paths for r, p in enumerate(ranks)),
+            key=lambda item: (-item[0], item[1]),
+        )[:nodes]
+        found += paths
+    found.sort(key=lambda item: (-item[0], len(item[1]), item[1]))
+    kept: set[tuple[int, ...]] = set()
+    for _, path in found:
+        if len(kept) < nodes and (len(path) == 1 or path[:-1] in kept):
+            kept.add(path)
+    return sorted(kept, key=lambda path: (len(path), path))

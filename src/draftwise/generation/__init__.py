@@ -1,0 +1,1 @@
+"""Text in, text out: the decoder, chat, prompts, tokens to text."""

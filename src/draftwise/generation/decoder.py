@@ -1,0 +1,282 @@
+"""The library's front: models by name in, text out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from os import PathLike
+from pathlib import Path
+from random import Random, SystemRandom
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from ..core.loop import Loop
+from ..core.roles import Drafter, Target
+from ..core.sampling import whole_number
+from ..core.types import Request, Sampling
+from ..errors import GenerationError, UserError
+from ..policies.catalogue import Method
+from ..state.file import StateFile, usable
+from .output import Output, Writer
+from .processors import own
+from .prompts import Prompt, encode
+from .text import Piece, Stops, StopStrings, stop_strings
+
+if TYPE_CHECKING:
+    from .chat import Chat
+
+
+class Decoder:
+    """Writes a target model's own text, faster: drafted by several drafters, chosen by a policy.
+
+    Greedy text is the target's own token for token; sampled text has the target's exact law. With a `state`
+    file the policy starts from what it learnt before, and saves after every finished text; `state.save()`
+    saves at any time. Any thread may call: calls take turns, a round each, and each decodes its own texts
+    alone, so that a stream nobody reads from stands still. `last` is the newest text of any thread.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafters: Mapping[str, Drafter],
+        method: Method,
+        tokenizer: Any,
+        *,
+        eos: Iterable[int] = (),
+        seed: int | None = None,
+        state: StateFile | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tokenizer, self.eos, self.defaults = tokenizer, frozenset(eos), dict(defaults or {})
+        self.seed = _fresh(SystemRandom()) if seed is None else whole_number("seed", seed)
+        self.seeds = Random(f"texts {self.seed}")
+        self.loop = Loop(target, drafters, method.policy, method.recorder, seed=self.seed)
+        self.last = Output()
+        self.state = state
+        if state is not None:
+            state.load()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        target: Any,
+        *,
+        drafters: str | Sequence[Any] = (),
+        policy: str = "",
+        tokenizer: Any = None,
+        dtype: Any = "auto",
+        device: Any = "auto",
+        device_map: Any = None,
+        trust_remote_code: bool = False,
+        pack: bool | str = "auto",
+        probe: bool = True,
+        seed: int | None = None,
+        state: str | Path | None = None,
+    ) -> Decoder:
+        """Load a target, its tokenizer and its drafters; models may be names or loaded already.
+
+        A model is a Hugging Face id, a local folder or `zoo:NAME`; a drafter is a model, or `none`,
+        `ngram`, `suffix`, `retrieval:PATH`, with options as `ngram?min=2&max=4`; one text has several with
+        commas between. The policy's default is `auto`, or `none` without drafters. `pack` lays out the linear
+        weights of models loaded here for fast CPU passes: "auto" where that pays on this machine, True
+        wherever it can be (see `packed`); models given as objects are never changed. `probe` reads a
+        few made-up tokens to find out how the models can be read (see `draftwise.models.probe`). `state` is a
+        file for what the policy learns; one of other models or arms is left alone, with a warning. `seed` is
+        for the policy's choices and for texts that are given no seed of their own; without it, each decoder
+        has a new one. What the target's makers set in its `generation_config` holds unless a call says
+        otherwise.
+
+        Raises:
+            UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
+        """
+        from ..build import assemble, build_target, complete, eos_ids
+        from ..names import check_names
+        from .generation_config import own_settings
+
+        check_names(drafters, policy)
+        if not isinstance(state, (str, PathLike, NoneType)):
+            raise UserError(f"state={state!r}: give a file's name")
+        path = None if state is None else usable(state)
+        load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+        built, model, tokenizer = build_target(
+            target, tokenizer, pack=pack, probe=probe, device_map=device_map, **load
+        )
+        made = assemble(drafters, policy, built, tokenizer, target, pack=pack, **load)
+        file = None
+        if path is not None:
+            chosen = made.method.policy
+            file = StateFile.of(path, chosen, name=made.policy, target=target, drafters=made.asked)
+        everyone, ends = complete(made.team, made.method), eos_ids(model, tokenizer)
+        own = own_settings(getattr(model, "generation_config", None), level=3)
+        return cls(built, everyone, made.method, tokenizer, eos=ends, seed=seed, state=file, defaults=own)
+
+    @property
+    def packed(self) -> dict[str, str]:
+        """How many large layers of the target and of each drafter have their weights packed (`pack`)."""
+        from ..models.packed import layouts
+
+        return layouts({"target": self.loop.target, **self.loop.team.drafters})
+
+    # -- text in, text out --------------------------------------------------------------------------
+
+    def generate(
+        self, prompt: Prompt, *, n: int = 1, chat: bool = True, stop: Stops = (), **sampling: Any
+    ) -> Output:
+        """Write one text, or `n` samples of it in one batch; `sampling` are the fields of `Sampling`.
+
+        A prompt is text, token ids, or messages with `role` and `content`. With `chat`, text goes through
+        the tokenizer's chat template where there is one.
+
+        Raises:
+            UserError: bad input.
+            GenerationError: some of several samples failed; it has the others.
+            Exception: what a processor or criterion of the one sample raised.
+        """
+        if whole_number("n", n) < 1:
+            raise UserError(f"n={n}: ask for at least 1 sample")
+        ids = self.encode(prompt, chat=chat)
+        if n > 1 and sampling.get("seed") is None:
+            sampling["seed"] = _fresh(self.seeds)  # of which each sample has its own
+        settings = [self.settings(stop, len(ids), i, alone=n == 1, **sampling) for i in range(n)]
+        outputs = self._run([(ids, s) for s in settings], n, stop)
+        self.last = replace(outputs[0], samples=outputs)
+        return self.last
+
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        batch: int = 8,
+        chat: bool = True,
+        stop: Stops = (),
+        **sampling: Any,
+    ) -> list[Output]:
+        """Write one text per prompt, `batch` at a time.
+
+        A prompt joins as soon as another's text has ended. Every text has processors of its own: copies of
+        those given, or what a function without arguments among them makes.
+
+        Raises:
+            UserError: bad input, found before anything is decoded.
+            GenerationError: some of the texts failed; it has the others.
+        """
+        if whole_number("batch", batch) < 1:
+            raise UserError(f"batch={batch}: decode at least 1 prompt at a time")
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+            raise UserError("generate_many takes several prompts: put the text in a list")
+        encoded = [self.encode(p, chat=chat) for p in prompts]
+        alone = len(encoded) == 1
+        jobs = [(ids, self.settings(stop, len(ids), alone=alone, **sampling)) for ids in encoded]
+        return self._run(jobs, batch, stop)
+
+    def stream(
+        self, prompt: Prompt, *, chat: bool = True, stop: Stops = (), **sampling: Any
+    ) -> Generator[Piece, None, None]:
+        """Write one text piece by piece; leaving the loop early stops the work.
+
+        `last` holds what was written.
+        """
+        ids = self.encode(prompt, chat=chat)
+        request = self.loop.add(ids, self.settings(stop, len(ids), 0, **sampling))
+        yield from self.follow(request, stop)
+
+    def chat(self) -> Chat:
+        """A conversation whose caches are kept from turn to turn."""
+        from .chat import Chat
+
+        return Chat(self)
+
+    # -- what these are made of ---------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt, *, chat: bool = True) -> list[int]:
+        """Token ids of a prompt.
+
+        Raises:
+            UserError: an empty prompt, or ids outside the target's vocabulary.
+        """
+        return encode(self.tokenizer, prompt, vocab_size=self.loop.target.vocab_size, chat=chat)
+
+    def follow(self, request: Request, stop: Stops) -> Generator[Piece, None, None]:
+        """Run an open request to its end, piece by piece; closing the generator closes the request."""
+        writer = Writer(self.tokenizer, stop_strings(stop), request.sampling.seed)
+        try:
+            while not request.done:
+                for round in self.loop.step([request]):
+                    writer.add(round)
+                yield from writer.fresh()
+        finally:
+            if not request.done:
+                self.loop.close(request)
+            self.last = writer.output()
+            self.last.samples = [self.last]
+            self._keep()
+        yield from writer.fresh()
+        if writer.error is not None:
+            raise writer.error
+
+    def _run(self, jobs: Sequence[tuple[list[int], Sampling]], batch: int, stop: Stops) -> list[Output]:
+        """Decode all jobs, at most `batch` at a time; outputs in the order of the jobs."""
+        for ids, _ in jobs:
+            self.loop.check(len(ids))
+        stop, writers = stop_strings(stop), dict[int, Writer]()
+        waiting, open_ = deque(enumerate(jobs)), dict[int, tuple[Request, Writer]]()
+        try:
+            while waiting or open_:
+                while waiting and len(open_) < batch:
+                    place, job = waiting.popleft()
+                    request = self.loop.add(*job)
+                    writers[place] = Writer(self.tokenizer, stop, job[1].seed)
+                    open_[request.id] = (request, writers[place])
+                for round in self.loop.step([request for request, _ in open_.values()]):
+                    open_[round.request][1].add(round)
+                    if round.done:
+                        del open_[round.request]
+                        self._keep()
+        finally:
+            for request, _ in open_.values():
+                self.loop.close(request)
+        outputs = [writers[place].output() for place in range(len(jobs))]
+        errors = {place: w.error for place, w in sorted(writers.items()) if w.error is not None}
+        if errors and len(jobs) == 1:
+            raise errors[0]
+        if errors:
+            raise GenerationError(outputs, errors)
+        return outputs
+
+    def _keep(self) -> None:
+        if self.state is not None:
+            with self.loop.lock:
+                self.state.keep()
+
+    def settings(
+        self, stop: Stops, prompt_length: int, sample: int = 0, *, alone: bool = True, **sampling: Any
+    ) -> Sampling:
+        """The settings of one request, with this model's own, its ends of text and the stop strings.
+
+        Unless the text is `alone`, its processors are its own. A drawn text has a seed, given or not.
+        """
+        stop = stop_strings(stop)
+        try:
+            settings = Sampling(**{"eos": self.eos, **self.defaults, **sampling})
+        except TypeError as error:
+            known = {f.name for f in fields(Sampling)}
+            wrong = ", ".join(sorted(set(sampling) - known)) or str(error)
+            raise UserError(f"unknown setting {wrong}: choose from {', '.join(sorted(known))}") from None
+        if (most := max(settings.eos - self.eos, default=0)) >= self.loop.target.vocab_size:
+            raise UserError(f"eos={most}: the vocabulary has {self.loop.target.vocab_size} tokens")
+        if settings.greedy:
+            settings = replace(settings, seed=None)
+        else:
+            seed = _fresh(self.seeds) if settings.seed is None else settings.seed
+            settings = replace(settings, seed=seed + sample)
+        if settings.processors:
+            settings = replace(settings, processors=own(settings.processors, alone=alone))
+        if stop:
+            settings = replace(settings, ends=StopStrings(self.tokenizer, stop, prompt_length))
+        return settings
+
+
+def _fresh(random: Random) -> int:
+    """A seed that is short enough to be typed."""
+    return random.getrandbits(32)

@@ -1,0 +1,74 @@
+"""One text, from its rounds as they come to what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from ..core.stats import Stats
+from ..core.types import Round
+from .text import TARGET, Detokenizer, Piece
+
+
+@dataclass(slots=True)
+class Output:
+    """One finished text. `samples` holds all of them, this one first, where several were asked for.
+
+    `seed` is the one that its tokens were drawn with; None where nothing was drawn.
+    """
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+    finish_reason: str = ""
+    logprobs: list[float] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    samples: list[Output] = field(default_factory=list)
+    seed: int | None = None
+
+
+class Writer:
+    """Collects one request's rounds into an output."""
+
+    def __init__(self, tokenizer: Any, stop: tuple[str, ...], seed: int | None = None) -> None:
+        self.detokenizer, self.seed = Detokenizer(tokenizer, stop), seed
+        self.rounds: list[Round] = []
+        self.pieces: list[Piece] = []
+        self.given = 0
+        self.error: Exception | None = None
+        self.began = self.ended = perf_counter()
+
+    def add(self, round: Round) -> None:
+        """Take one more round."""
+        self.rounds.append(round)
+        self.error = round.error
+        if round.sources:
+            self.pieces += self.detokenizer.push(round.tokens[: round.sources], round.arm.drafter)
+        if len(round.tokens) > round.sources:
+            self.pieces += self.detokenizer.push(round.tokens[round.sources :], TARGET)
+        self.ended = perf_counter()
+
+    def fresh(self) -> Iterator[Piece]:
+        """The pieces that nobody has had yet."""
+        while self.given < len(self.pieces):
+            self.given += 1
+            yield self.pieces[self.given - 1]
+
+    def output(self) -> Output:
+        """Everything written so far, as a finished text."""
+        stats = Stats.of(self.rounds)
+        stats.seconds = self.ended - self.began
+        self.pieces += self.detokenizer.flush()
+        return Output(
+            text="".join(p.text for p in self.pieces),
+            token_ids=[t for r in self.rounds for t in r.tokens],
+            rounds=self.rounds,
+            stats=stats,
+            finish_reason=self.rounds[-1].finish_reason if self.rounds else "",
+            logprobs=[x for r in self.rounds for x in r.logprobs],
+            pieces=self.pieces,
+            seed=self.seed,
+        )

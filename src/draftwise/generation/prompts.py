@@ -1,0 +1,97 @@
+"""Prompts of every kind: text, messages in the tokenizer's chat template, and token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+from ..errors import UserError
+from ..inputs import whole
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+KINDS = "give text, token ids, or messages with role and content"
+
+
+def encode(tokenizer: Any, prompt: Any, *, vocab_size: int, chat: bool = True) -> list[int]:
+    """Token ids of a prompt; an array of ids has one dimension, or two and one row.
+
+    Raises:
+        UserError: an empty prompt, one of another kind, or ids outside the vocabulary.
+    """
+    if isinstance(prompt, str):
+        return prompt_ids(tokenizer, prompt, chat=chat)
+    if hasattr(prompt, "tolist"):  # an array of NumPy or torch
+        prompt = prompt.tolist()
+        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
+            (prompt,) = prompt
+    if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
+        raise UserError(f"a prompt cannot be {_shown(prompt)}: {KINDS}")
+    items = list(prompt)
+    if items and isinstance(items[0], Mapping):
+        return prompt_ids(tokenizer, items, chat=chat)
+    wrong = next((x for x in items if isinstance(x, bool) or not isinstance(x, Integral)), None)
+    if wrong is not None:
+        raise UserError(f"a prompt cannot hold {_shown(wrong)}: {KINDS}; generate_many takes several prompts")
+    ids = [int(token) for token in items]
+    if not ids:
+        raise UserError("the prompt is empty: give some text")
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        outside = min(ids) if min(ids) < 0 else max(ids)
+        raise UserError(f"token id {outside} is outside the vocabulary of {vocab_size}")
+    return ids
+
+
+def prompt_ids(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, chat: bool = True) -> list[int]:
+    """The tokens of a text, or of messages, in the tokenizer's chat template where there is one.
+
+    Raises:
+        UserError: an empty prompt, one that is not Unicode, or messages that the template refuses.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(prompt, str):
+        if not whole(prompt, "the prompt").strip():
+            raise UserError("the prompt is empty: give some text")
+        if not (chat and template):
+            return list(tokenizer(prompt)["input_ids"])
+        prompt = [{"role": "user", "content": prompt}]
+    if not template:
+        return list(tokenizer(rendered(tokenizer, prompt))["input_ids"])
+    return list(_templated(tokenizer, prompt, return_dict=True)["input_ids"])
+
+
+def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
+    """The text of messages, up to where the next answer begins: what `prompt_ids` gives the tokens of."""
+    if getattr(tokenizer, "chat_template", None):
+        return str(_templated(tokenizer, messages, tokenize=False))
+    _check(messages)
+    return "".join(f"{m['content']}\n" for m in messages)  # a base model: what was said, line by line
+
+
+def _templated(tokenizer: Any, messages: Sequence[Mapping[str, str]], **options: Any) -> Any:
+    from jinja2 import TemplateError
+
+    _check(messages)
+    try:
+        return tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, **options)
+    except (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"the chat template refuses these messages: {reason}") from error
+
+
+def _check(messages: Sequence[Mapping[str, str]]) -> None:
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise UserError(f"a message cannot be {_shown(message)}: it needs role and content")
+        if not isinstance(content := message.get("content"), str):
+            raise UserError(f"the content of a message cannot be {_shown(content)}: give text")
+        whole(content, f"a message of {message['role']!r}")
+
+
+def _shown(value: Any) -> str:
+    """A short sight of any value."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "what is nested so deeply"
+    return " ".join(text[:60].split()) + ("..." if len(text) > 60 else "")

@@ -1,0 +1,1 @@
+"""Measures, replays and simulates methods, and reports on them."""

@@ -1,0 +1,96 @@
+"""What a benchmark compares: anything that writes a text after a prompt, and says what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Protocol
+
+from ...core.types import Round
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One prompt to decode: its place in the workload, and its token ids."""
+
+    index: int
+    question_id: int | str
+    category: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the positions of one draft showed: the drafter's entropies in nats, and the mean 1 - TV.
+
+    After the last round of a text, `values` are what the policy then thinks of its arms.
+    """
+
+    entropy: tuple[float, ...] = ()
+    overlap: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What one contender wrote: the ids produced after the prompt, ends included, and in what time.
+
+    `rounds` is the number of target passes and `accepted` counts committed draft tokens; of our own methods,
+    `log` has every round and accepted tokens count before the text is cut at its end.
+    """
+
+    tokens: tuple[int, ...]
+    seconds: float
+    rounds: int
+    drafted: int = 0
+    accepted: int = 0
+    seconds_by_phase: Mapping[str, float] = field(default_factory=dict)
+    pulls: Mapping[str, int] = field(default_factory=dict)
+    log: tuple[Round, ...] = ()
+    sights: tuple[Sight, ...] = ()
+
+    @property
+    def sha(self) -> str:
+        """The same for the same tokens."""
+        return sha256(" ".join(map(str, self.tokens)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """How everyone draws: at most so many tokens, at a temperature (0 = greedy), seeded for each prompt."""
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+
+    def seed_of(self, item: Item) -> int:
+        """The seed of one prompt, the same for every contender."""
+        return self.seed * 1_000_003 + item.index
+
+
+class Contender(Protocol):
+    """One method of decoding, by the name and engine of its rows in the results."""
+
+    name: str
+    engine: str
+
+    def most(self) -> int:
+        """The largest batch that it takes; 0 = any."""
+        ...
+
+    def warm(self, items: Sequence[Item], law: Law) -> None:
+        """Run every path once, and keep nothing of it."""
+        ...
+
+    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+        """Write all texts together, one a prompt; their seconds add up to the time it took."""
+        ...
+
+    def memory(self) -> Any:
+        """What it keeps from text to text, as JSON."""
+        ...
+
+    def remember(self, memory: Any) -> None:
+        """Go on from what `memory` gave."""
+        ...

@@ -1,0 +1,215 @@
+"""The folder of a run: what is finished is on disk at once, and an interrupted run goes on from there.
+
+`prompts.jsonl` decides what is finished. Everything else that belongs to a unit of work (one method on one
+batch of prompts) is written before its lines there, and dropped on resuming if they are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from filelock import FileLock, Timeout
+
+from ...errors import UserError
+
+Row = dict[str, Any]
+FILES = ("prompts.jsonl", "rounds.jsonl", "pieces.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One method on one batch of prompts, by their places in the workload."""
+
+    method: str
+    batch: int
+    prompts: tuple[int, ...]
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its lines."""
+        return [f"{self.method} @{self.batch} #{prompt}" for prompt in self.prompts]
+
+
+def usable(folder: Path) -> None:
+    """See that a folder is new, empty, or a run's.
+
+    Raises:
+        UserError: it holds something else, or is a file.
+    """
+    own = (".lock", "state", *FILES, "results.json")  # of which a run that was killed may have left some
+    try:
+        if (folder / "run.json").exists() or not folder.exists():
+            return
+        others = [path.name for path in folder.iterdir() if path.name not in own]
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; name another folder") from error
+    if others:
+        raise UserError(f"{folder} holds {others[0]}, and no run: name a new or empty folder")
+
+
+class Journal:
+    """Appends to one run's folder, and reads what is there already.
+
+    Raises:
+        UserError: the folder cannot be used, belongs to a run with other settings, or is being written to.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, load: float | None = None) -> None:
+        self.folder, self.settings = folder, dict(settings)
+        usable(folder)
+        try:
+            (folder / "state").mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(folder / ".lock")
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(f"another run writes to {folder}: wait for it, or name another folder") from None
+        except OSError as error:
+            said = error.strerror or error
+            raise UserError(f"cannot write to {folder}: {said}; name another folder") from error
+        try:
+            self.starts = [*self._begun(), load]
+            self.done: dict[str, Row] = {row["key"]: row for row in self._read("prompts.jsonl")}
+            write_json(folder / "run.json", {"settings": self.settings, "starts": self.starts})
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def resume(self, units: Iterable[Unit]) -> None:
+        """Keep what belongs to units that are finished altogether, and drop the rest."""
+        whole = {key for unit in units for key in unit.keys if all(k in self.done for k in unit.keys)}
+        self.done = {key: row for key, row in self.done.items() if key in whole}
+        known = {_place(row) for row in self.done.values()}
+        self._keep("prompts.jsonl", lambda row: row["key"] in whole)
+        for name in FILES[1:]:
+            self._keep(name, lambda row: _place(row) in known)
+
+    def finished(self, unit: Unit) -> bool:
+        """Whether all its lines are there."""
+        return all(key in self.done for key in unit.keys)
+
+    def finish(
+        self, unit: Unit, rows: Sequence[Row], rounds: Sequence[Row], pieces: Sequence[Row], memory: Any
+    ) -> None:
+        """Write all of a unit; its lines in `prompts.jsonl` come last and make it count."""
+        self._append("rounds.jsonl", rounds)
+        self._append("pieces.jsonl", pieces)
+        state = self._state(unit.method)
+        write_json(state.with_suffix(".next"), {"after": unit.keys[-1], "memory": memory})
+        self._append("prompts.jsonl", rows)
+        os.replace(state.with_suffix(".next"), state)
+        self.done |= {row["key"]: row for row in rows}
+
+    def memory(self, method: str) -> Any:
+        """What a method kept after the last unit that it finished; None if it has finished none.
+
+        Raises:
+            UserError: it is not there.
+        """
+        mine = [row["key"] for row in self.done.values() if row["method"] == method]
+        if not mine:
+            return None
+        for path in (self._state(method), self._state(method).with_suffix(".next")):
+            try:
+                saved = json.loads(path.read_text())
+            except (OSError, json.JSONDecodeError):
+                continue
+            if saved["after"] == mine[-1]:
+                return saved["memory"]
+        raise UserError(f"{self._state(method)} does not fit the last line of {method}: name another folder")
+
+    def rows(self) -> list[Row]:
+        """All finished lines of `prompts.jsonl`."""
+        return list(self.done.values())
+
+    def rewrite(self, rows: Iterable[Row]) -> None:
+        """Put these lines into `prompts.jsonl` in place of those that are there."""
+        _write_lines(self.folder / "prompts.jsonl", rows)
+
+    def close(self) -> None:
+        """Let others at the folder."""
+        self._lock.release()
+
+    def _state(self, method: str) -> Path:
+        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in method)
+        return self.folder / "state" / f"{safe}-{crc32(method.encode()):x}.json"
+
+    def _begun(self) -> list[float | None]:
+        """Check that the folder is new or belongs to a run with these settings; the loads it began with."""
+        path = self.folder / "run.json"
+        if not path.exists():
+            if any((self.folder / name).exists() for name in (*FILES, "results.json")):
+                raise UserError(f"{self.folder} has results without run.json: name another folder")
+            return []
+        try:
+            saved = json.loads(path.read_text())
+            before, starts = saved["settings"], saved["starts"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} cannot be read ({error}): name another folder") from error
+        for name in dict.fromkeys([*before, *self.settings]):
+            if before.get(name) != self.settings.get(name):
+                raise UserError(
+                    f"{self.folder} holds a run with {name} {_short(before.get(name))}, now "
+                    f"{_short(self.settings.get(name))}: go on with the same settings, or name another folder"
+                )
+        return list(starts)
+
+    def _read(self, name: str) -> Iterator[Row]:
+        """The lines of a file; a last one that was torn is dropped.
+
+        Raises:
+            UserError: an earlier line is broken; names file and line.
+        """
+        path = self.folder / name
+        if not path.exists():
+            return
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    said = f"{path}, line {number}: not JSON; mend it or name another folder"
+                    raise UserError(said) from error
+
+    def _keep(self, name: str, wanted: Callable[[Row], bool]) -> None:
+        _write_lines(self.folder / name, (row for row in self._read(name) if wanted(row)))
+
+    def _append(self, name: str, rows: Sequence[Row]) -> None:
+        if rows:
+            with open(self.folder / name, "a", encoding="utf-8") as file:
+                file.write("".join(line(row) for row in rows))
+
+
+def line(row: Row) -> str:
+    """One line of JSON."""
+    return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file beside its place, and move it there: nobody meets half of it."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def _write_lines(path: Path, rows: Iterable[Row]) -> None:
+    beside = path.with_name(path.name + ".part")
+    with open(beside, "w", encoding="utf-8") as file:
+        file.writelines(line(row) for row in rows)
+    os.replace(beside, path)
+
+
+def _place(row: Row) -> tuple[str, int, int]:
+    return row["method"], row["batch"], row["prompt"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,204 @@
+"""The policies of the catalogue as contenders: one target and one set of models, loaded once for all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from time import perf_counter
+from typing import Any
+
+from ... import registry
+from ...build import build_drafters, build_target, complete, decide, eos_ids
+from ...core.loop import Loop
+from ...core.roles import Drafter, Graders, Recorder, Seen, Target
+from ...core.stats import Stats
+from ...core.stops import needs
+from ...core.turn import unfailed
+from ...core.types import Decision, Feedback, Outcome, Request, Round, Sampling
+from ...data import Prompt
+from ...errors import UserError
+from ...generation.decoder import Decoder
+from ...names import check_names
+from ...policies.catalogue import method
+from ...state.numbers import dump, load
+from ..learnt import learnt
+from .contender import Item, Law, Sight, Text
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """A loaded target, the model drafters by name, and how to build the others afresh for each method.
+
+    A lookup may remember earlier texts, so that one shared by two methods would let one copy the other's.
+    """
+
+    target: Target
+    model: Any
+    tokenizer: Any
+    eos: frozenset[int]
+    drafters: tuple[str, ...]
+    shared: dict[str, Drafter]
+    build: Callable[[Sequence[str]], dict[str, Drafter]]
+
+    @classmethod
+    def load(
+        cls, target: str, drafters: Sequence[str], *, dtype: str, device: str, trust_remote_code: bool
+    ) -> Models:
+        """Load everything by name.
+
+        Raises:
+            UserError: an unknown name, or models that do not fit together.
+        """
+        options: dict[str, Any] = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+        check_names(drafters)
+        built, model, tokenizer = build_target(target, None, pack="auto", device_map=None, **options)
+
+        def build(names: Sequence[str]) -> dict[str, Drafter]:
+            return build_drafters(names, built, tokenizer, target, pack="auto", **options)
+
+        everyone = build(drafters)  # also checks that every name is there once and can be had
+        shared = {n: d for n, d in everyone.items() if is_model(n)}
+        return cls(built, model, tokenizer, eos_ids(model, tokenizer), tuple(everyone), shared, build)
+
+    def team(self) -> dict[str, Drafter]:
+        """The drafters for one method, in the order in which they were asked for."""
+        own = self.build([name for name in self.drafters if name not in self.shared])
+        return {name: self.shared[name] if name in self.shared else own[name] for name in self.drafters}
+
+    def layouts(self) -> dict[str, str]:
+        """How many layers of each model have their weights packed."""
+        from ...models.packed import layouts
+
+        return layouts({"target": self.target, **self.shared})
+
+    def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
+        """A prompt's token ids, in the chat template where there is one."""
+        front = Decoder(self.target, {}, method("none", []), self.tokenizer, eos=self.eos)
+        return front.encode(prompt.text, chat=not raw)
+
+
+def is_model(drafter: str) -> bool:
+    """Whether a drafter's name means a model's weights."""
+    name = registry.parse(drafter).name
+    return name == "lm" or name not in registry.names("drafters")
+
+
+class Watch:
+    """A recorder that also notes what the drafts' positions showed, for pictures."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.reads = recorder, recorder.reads
+        self.sights: dict[int, list[tuple[Decision, Outcome]]] = defaultdict(list)
+
+    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        """Note a round, and hand it on."""
+        for seen in batch:
+            self.sights[seen.request.id].append((seen.decision, seen.outcome))
+        return self.recorder.add(batch, graders)
+
+    def close(self, request: Request) -> Sequence[Feedback]:
+        """Hand on that a request has ended."""
+        return self.recorder.close(request)
+
+    def take(self, request: int) -> list[Sight]:
+        """What was noted of a request, by round; entropies only where a rule of the round read them."""
+        sights = []
+        for decision, outcome in self.sights.pop(request, []):
+            read = "entropy" in needs(decision.stops)
+            entropy = tuple(round(s.entropy, 4) for s in outcome.signals if read)
+            overlap = None if isnan(outcome.overlap) else round(outcome.overlap, 4)
+            sights.append(Sight(entropy, overlap))
+        return sights
+
+
+class Policy:
+    """One policy of the catalogue with a loop of its own."""
+
+    engine = "draftwise"
+
+    def __init__(self, name: str, models: Models, *, seed: int = 0) -> None:
+        self.name, self.models, self.seed = name, models, seed
+        self.loop = self._build()
+
+    def most(self) -> int:
+        """Any batch."""
+        return 0
+
+    def warm(self, items: Sequence[Item], law: Law) -> None:
+        """Decode in a loop that is thrown away: what it learns there is not kept."""
+        _run(self._build(), items, law, self.models.eos)
+
+    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+        """One batch.
+
+        Raises:
+            UserError: a drafter failed, so that the numbers would not be its own.
+        """
+        texts = _run(self.loop, items, law, self.models.eos)
+        faults = [r.fault for text in texts for r in text.log if r.fault]
+        if faults:
+            raise UserError(f"{self.name}: a drafter failed: {faults[0]}")
+        return texts
+
+    def memory(self) -> Any:
+        """What the policy has learnt, and where its random numbers stand."""
+        version, words, gauss = self.loop.rng.getstate()
+        return {"policy": dump(self.loop.policy), "rng": [version, list(words), gauss]}
+
+    def remember(self, memory: Any) -> None:
+        """Go on from there."""
+        load(self.loop.policy, memory["policy"])
+        version, words, gauss = memory["rng"]
+        self.loop.rng.setstate((version, tuple(words), gauss))
+
+    def _build(self) -> Loop:
+        team = self.models.team()
+        made = decide(self.name, team, self.models.tokenizer, {name: name for name in team})
+        return Loop(
+            self.models.target, complete(team, made), made.policy, Watch(made.recorder), seed=self.seed
+        )
+
+
+def _run(loop: Loop, items: Sequence[Item], law: Law, eos: frozenset[int]) -> list[Text]:
+    rounds: dict[int, list[Round]] = defaultdict(list)
+    start = perf_counter()
+    requests = [
+        loop.add(
+            item.ids,
+            Sampling(
+                max_new_tokens=law.max_new_tokens,
+                temperature=law.temperature,
+                seed=law.seed_of(item),
+                eos=eos,
+            ),
+        )
+        for item in items
+    ]
+    while loop.open:
+        for round in unfailed(loop.step()):
+            rounds[round.request].append(round)
+    seconds = perf_counter() - start
+    charged = sum(r.seconds.total for mine in rounds.values() for r in mine)
+    watch = loop.recorder
+    sights = [watch.take(r.id) if isinstance(watch, Watch) else [] for r in requests]
+    for mine in filter(None, sights):
+        mine[-1] = replace(mine[-1], values=learnt(loop.policy))
+    return [_text(rounds[r.id], s, seconds / charged) for r, s in zip(requests, sights, strict=True)]
+
+
+def _text(rounds: Sequence[Round], sights: Sequence[Sight], scale: float) -> Text:
+    """One prompt's share of the batch's wall time is its share of what the rounds were charged."""
+    stats = Stats.of(rounds)
+    return Text(
+        tuple(t for r in rounds for t in r.tokens),
+        stats.seconds * scale,
+        stats.rounds,
+        stats.drafted,
+        stats.accepted,
+        stats.seconds_by_phase,
+        stats.pulls,
+        tuple(rounds),
+        tuple(sights),
+    )

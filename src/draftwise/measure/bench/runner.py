@@ -1,0 +1,190 @@
+"""Every method on every prompt: in order, taking turns on each prompt in shuffled order, and resumable."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from random import Random
+from typing import Any
+
+from ...core.types import Round
+from ...generation.output import Writer
+from ..machine import Meter
+from .contender import Contender, Item, Law, Sight, Text
+from .journal import Journal, Row, Unit
+
+WARM_UP_TOKENS = 24
+SAMPLES = 4  # prompts whose text is kept with who guessed what, each of another category
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: units of work, and an estimate of the seconds left."""
+
+    done: int
+    total: int
+    method: str
+    category: str
+    seconds_left: float | None
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs contenders over prompts and writes each finished unit to the journal.
+
+    A peer that fails is left out from there on; `failed` says why. One of our own methods that fails stops
+    the run.
+    """
+
+    contenders: Sequence[Contender]
+    items: Sequence[Item]
+    law: Law
+    batches: Sequence[int]
+    journal: Journal
+    tokenizer: Any
+    meter: Meter
+    tell: Callable[[Progress], None]
+    failed: dict[str, str] = field(default_factory=dict)
+    spent: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def run(self) -> None:
+        """Do what is not done yet."""
+        work = list(self.work())
+        self.journal.resume(unit for _, unit, _ in work)
+        for row in self.journal.rows():
+            self.spent[row["method"], row["batch"]].append(row["seconds"])
+        if all(self.journal.finished(unit) for _, unit, _ in work):
+            return
+        self._warm_up()
+        for contender in self.contenders:
+            if (memory := self.journal.memory(contender.name)) is not None:
+                contender.remember(memory)
+        self.meter.sample()
+        samples = self._samples()
+        for at, (contender, unit, items) in enumerate(work):
+            if contender.name in self.failed or self.journal.finished(unit):
+                continue
+            self.tell(self._progress(at, work))
+            try:
+                texts = contender.decode(items, self.law)
+            except Exception as error:
+                self._fail(contender, error)
+                continue
+            self._write(contender, unit, items, texts, samples)
+
+    def work(self) -> Iterator[tuple[Contender, Unit, Sequence[Item]]]:
+        """All units in the order in which they run, which depends on the seed alone."""
+        for batch in self.batches:
+            able = [c for c in self.contenders if c.most() == 0 or batch <= c.most()]
+            for start in range(0, len(self.items), batch):
+                group = self.items[start : start + batch]
+                turns = Random(f"turns {self.law.seed} {batch} {start}")
+                for contender in turns.sample(able, len(able)):
+                    yield contender, Unit(contender.name, batch, tuple(i.index for i in group)), group
+
+    def _warm_up(self) -> None:
+        """Every path on a short and a longer prompt, twice; what is learnt there is not kept."""
+        by_length = sorted(self.items, key=lambda item: len(item.ids))
+        some = [by_length[0], by_length[len(by_length) // 2]]
+        law = Law(min(self.law.max_new_tokens, WARM_UP_TOKENS), self.law.temperature, self.law.seed)
+        for contender in self.contenders:
+            try:
+                for _ in range(2):
+                    for item in some:
+                        contender.warm([item], law)
+                for batch in self.batches:
+                    if 1 < batch <= (contender.most() or batch):
+                        contender.warm(self.items[:batch], law)
+            except Exception as error:
+                self._fail(contender, error)
+
+    def _fail(self, contender: Contender, error: Exception) -> None:
+        if contender.engine == "draftwise":
+            raise error
+        self.failed[contender.name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+    def _write(
+        self,
+        contender: Contender,
+        unit: Unit,
+        items: Sequence[Item],
+        texts: Sequence[Text],
+        samples: set[int],
+    ) -> None:
+        load: Any = self.meter.sample()
+        rows, rounds, pieces = [], [], []
+        for key, item, text in zip(unit.keys, items, texts, strict=True):
+            self.spent[contender.name, unit.batch].append(text.seconds)
+            head = {
+                "method": contender.name,
+                "category": item.category,
+                "batch": unit.batch,
+                "prompt": item.index,
+            }
+            rows.append(self._row(key, contender, item, text, head) | {"load": load})
+            load = None  # one sample a unit
+            both = zip(text.log, text.sights, strict=True)
+            rounds += [head | {"round": n} | _round(*each) for n, each in enumerate(both)]
+            if text.log and item.index in samples and unit.batch == self.batches[0]:
+                writer = Writer(self.tokenizer, ())
+                for round in text.log:
+                    writer.add(round)
+                pieces.append(head | {"pieces": [[p.text, p.source] for p in writer.output().pieces]})
+        self.journal.finish(unit, rows, rounds, pieces, contender.memory())
+
+    def _row(self, key: str, contender: Contender, item: Item, text: Text, head: Row) -> Row:
+        return {
+            "key": key,
+            "engine": contender.engine,
+            **head,
+            "question_id": item.question_id,
+            "new_tokens": len(text.tokens),
+            "seconds": text.seconds,
+            "rounds": text.rounds,
+            "accepted": text.accepted,
+            "drafted": text.drafted,
+            "identical": None,
+            "seconds_by_phase": dict(text.seconds_by_phase),
+            "pulls": dict(text.pulls),
+            "text_sha": text.sha,
+        }
+
+    def _samples(self) -> set[int]:
+        """The first prompts of some categories."""
+        first: dict[str, int] = {}
+        for item in self.items:
+            first.setdefault(item.category, item.index)
+        return set(list(first.values())[:SAMPLES])
+
+    def _progress(self, at: int, work: Sequence[tuple[Contender, Unit, Sequence[Item]]]) -> Progress:
+        """Left to do: for every unit, what its method took a prompt so far."""
+        contender, _, items = work[at]
+        means = {key: sum(spent) / len(spent) for key, spent in self.spent.items()}
+        left = 0.0
+        for other, unit, group in work[at:]:
+            mean = means.get((other.name, unit.batch))
+            if mean is None:
+                return Progress(at, len(work), contender.name, items[0].category, None)
+            left += 0.0 if self.journal.finished(unit) else mean * len(group)
+        return Progress(at, len(work), contender.name, items[0].category, left)
+
+
+def _round(round: Round, sight: Sight) -> Row:
+    """One round of ours for `rounds.jsonl`."""
+    row: Row = {
+        "arm": round.arm.name,
+        "drafter": round.arm.drafter,
+        "length": round.arm.length,
+        "drafted": round.drafted,
+        "accepted": round.accepted,
+        "tokens": list(round.tokens),
+        "seconds": asdict(round.seconds),
+    }
+    if sight.entropy:
+        row["entropy"] = list(sight.entropy)
+    if sight.overlap is not None:
+        row["overlap"] = sight.overlap
+    if sight.values:
+        row["values"] = dict(sight.values)
+    return row

@@ -1,0 +1,91 @@
+"""vLLM and its own ways of drafting, as a process of its own: python -m draftwise.measure.bench.vllm.
+
+Speaks as `child` describes. It loads `{"model", "context", "dtype", "threads", "speculative"}`, the last as
+vLLM's own `speculative_config`, or null for plain decoding.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from time import perf_counter
+from typing import Any, TextIO
+
+Write = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def serve(answers: TextIO) -> None:
+    """Read lines to the end, and answer each."""
+    write: Write | None = None
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            if write is None:
+                write = load(asked)
+                told: dict[str, Any] = {"ready": True}
+            else:
+                told = write(asked)
+        except Exception as error:
+            told = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+        print(json.dumps(told), file=answers, flush=True)
+
+
+def load(asked: Mapping[str, Any]) -> Write:
+    """Load a model; returns what writes one text with it."""
+    # The engine stays in this process, so that nothing is left behind when it ends.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{asked['threads'] - 1}")
+    vllm = import_module("vllm")
+    engine = vllm.LLM(
+        asked["model"],
+        dtype=asked["dtype"],
+        max_model_len=asked["context"],
+        max_num_seqs=1,
+        enable_prefix_caching=False,
+        disable_log_stats=False,
+        speculative_config=asked["speculative"],
+    )
+    names = iter(range(1 << 62))
+
+    def write(asked: Mapping[str, Any]) -> dict[str, Any]:
+        sampling = vllm.SamplingParams(
+            temperature=asked["temperature"],
+            seed=asked["seed"] % 2**32,
+            max_tokens=asked["max_new_tokens"],
+            stop_token_ids=asked["eos"],
+        )
+        drafted = _drafted(engine)
+        core, rounds = engine.llm_engine, 0
+        tokens: list[int] = []
+        start = perf_counter()
+        core.add_request(str(next(names)), {"prompt_token_ids": asked["ids"]}, sampling)
+        while core.has_unfinished_requests():
+            outputs = core.step()
+            rounds += 1
+            tokens = list(outputs[0].outputs[0].token_ids) if outputs else tokens
+        seconds = perf_counter() - start
+        return {
+            "tokens": tokens,
+            "seconds": seconds,
+            "rounds": rounds,
+            "drafted": _drafted(engine) - drafted,
+        }
+
+    return write
+
+
+def _drafted(engine: Any) -> int:
+    """Draft tokens so far, as vLLM counts them."""
+    found = [m.value for m in engine.get_metrics() if m.name == "vllm:spec_decode_num_draft_tokens"]
+    return int(sum(found))
+
+
+if __name__ == "__main__":
+    # What the library prints goes to stderr; answers alone go where the other process reads.
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        serve(answers)

@@ -1,0 +1,125 @@
+"""From finished prompts to rows of results: ratios with intervals, and totals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .report.data import FEWEST
+
+Row = dict[str, Any]
+DRAWS = 2000  # resamples of the bootstrap
+BASELINE = "none"
+
+
+def summarize(rows: Sequence[Row], *, methods: Sequence[str], greedy: bool, seed: int = 0) -> list[Row]:
+    """One row for each batch size, method and category ("all" first), in the order of `methods`.
+
+    Only prompts that every one of `methods` has finished count. `speedup` is the ratio of total times
+    against `none` on the same prompts at the same batch size; where texts are drawn, and so differ in length,
+    of times per token. `interval` is its 95 % bootstrap interval over prompts (None for fewer than five), and
+    `mean_of_ratios` Spec-Bench's figure: the mean over prompts of tokens per second, against that of `none`.
+    """
+    table: dict[int, dict[str, dict[int, Row]]] = {}
+    for row in rows:
+        table.setdefault(row["batch"], {}).setdefault(row["method"], {})[row["prompt"]] = row
+    results = []
+    for batch, by_method in table.items():
+        here = [m for m in methods if m in by_method]
+        shared = sorted(set.intersection(*(set(by_method[m]) for m in here)) if here else set())
+        category = {i: by_method[BASELINE][i]["category"] for i in shared}
+        for name in ["all", *dict.fromkeys(category.values())]:
+            which = [i for i in shared if name in ("all", category[i])]
+            plain = [by_method[BASELINE][i] for i in which]
+            for m in here:
+                mine = [by_method[m][i] for i in which]
+                results.append(_row(m, name, batch, mine, plain, greedy=greedy, seed=seed))
+    return sorted(results, key=lambda r: (r["batch"], r["category"] != "all"))
+
+
+def _row(
+    method: str,
+    category: str,
+    batch: int,
+    mine: Sequence[Row],
+    plain: Sequence[Row],
+    *,
+    greedy: bool,
+    seed: int,
+) -> Row:
+    seconds, tokens, rounds = _total(mine, "seconds"), _total(mine, "new_tokens"), _total(mine, "rounds")
+    drafted, accepted = _total(mine, "drafted"), _total(mine, "accepted")
+    phases: Counter[str] = Counter()
+    pulls: Counter[str] = Counter()
+    for row in mine:
+        phases.update(row["seconds_by_phase"])
+        pulls.update(row["pulls"])
+    return {
+        "method": method,
+        "engine": mine[0]["engine"] if mine else "",
+        "category": category,
+        "batch": batch,
+        "prompts": len(mine),
+        "new_tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_s": tokens / seconds,
+        "speedup": speedup(mine, plain, per_token=not greedy),
+        "interval": (interval(mine, plain, per_token=not greedy, seed=seed) if len(mine) >= FEWEST else None),
+        "mean_of_ratios": mean_rate(mine) / mean_rate(plain),
+        "mean_accepted": accepted / rounds,
+        "tokens_per_round": tokens / rounds,
+        "acceptance_rate": accepted / drafted if drafted else None,
+        "rounds": rounds,
+        "seconds_by_phase": dict(phases),
+        "identical": sum(bool(r["identical"]) for r in mine) if greedy else None,
+        "pulls": dict(pulls.most_common()),
+    }
+
+
+def identical(rows: Iterable[Row]) -> list[Row]:
+    """The rows with `identical` filled in: whether a prompt's tokens are those of plain decoding."""
+    rows = list(rows)
+    plain = {(r["batch"], r["prompt"]): r["text_sha"] for r in rows if r["method"] == BASELINE}
+    return [
+        r | {"identical": r["text_sha"] == plain[r["batch"], r["prompt"]]}
+        if (r["batch"], r["prompt"]) in plain
+        else r
+        for r in rows
+    ]
+
+
+def speedup(mine: Sequence[Row], plain: Sequence[Row], *, per_token: bool = False) -> float:
+    """Total time of plain decoding over that of a method; `per_token` divides each by its tokens."""
+    ratio = _total(plain, "seconds") / _total(mine, "seconds")
+    if per_token:
+        ratio *= _total(mine, "new_tokens") / _total(plain, "new_tokens")
+    return float(ratio)
+
+
+def interval(
+    mine: Sequence[Row], plain: Sequence[Row], *, per_token: bool = False, seed: int = 0
+) -> list[float]:
+    """The middle 95 % of the speedup over resampled prompts."""
+    n = len(mine)
+    picks = np.random.default_rng(seed).integers(0, n, (DRAWS, n))
+    sums = {
+        (who, key): np.array([row[key] for row in rows], dtype=float)[picks].sum(1)
+        for who, rows in (("mine", mine), ("plain", plain))
+        for key in ("seconds", "new_tokens")
+    }
+    ratios = sums["plain", "seconds"] / sums["mine", "seconds"]
+    if per_token:
+        ratios *= sums["mine", "new_tokens"] / sums["plain", "new_tokens"]
+    return [float(x) for x in np.quantile(ratios, [0.025, 0.975])]
+
+
+def mean_rate(rows: Sequence[Row]) -> float:
+    """The mean over prompts of tokens per second."""
+    return float(np.mean([row["new_tokens"] / row["seconds"] for row in rows]))
+
+
+def _total(rows: Sequence[Row], key: str) -> Any:
+    return sum(row[key] for row in rows)

@@ -1,0 +1,24 @@
+"""A simulator of texts and drafters with given acceptance laws: numbers only, a million rounds in seconds."""
+
+from __future__ import annotations
+
+from .distributions import Law, Runs, Stationary, Switching, Written, punish
+from .play import ByLastReward, Run, play, simulate
+from .text import SimArm, Text, by_rate, by_reward
+
+__all__ = [
+    "ByLastReward",
+    "Law",
+    "Run",
+    "Runs",
+    "SimArm",
+    "Stationary",
+    "Switching",
+    "Text",
+    "Written",
+    "by_rate",
+    "by_reward",
+    "play",
+    "punish",
+    "simulate",
+]

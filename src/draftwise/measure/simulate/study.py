@@ -1,0 +1,192 @@
+"""Several learners on the same simulated texts, over seeds: curves of regret and of who was played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UserError
+from ...policies.learners.learner import FullInformation, Learner
+from .distributions import Law
+from .play import Run, play
+from .text import SimArm, Text, Worth
+
+Vector = NDArray[np.float64]
+POINTS = 40  # of a curve
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """A learner by name; `keep` takes what it learnt from text to text."""
+
+    name: str
+    new: Callable[[int], Learner | FullInformation]
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Who is right where, what may be played, and when feedback comes; `tokens` has each text's length."""
+
+    law: Law
+    arms: tuple[SimArm, ...]
+    tokens: tuple[int, ...]
+    delay: int = 0
+    worth: Worth | None = None
+
+    @property
+    def marks(self) -> list[int]:
+        """Where curves have their points: token counts over all texts, the last is the end."""
+        total = sum(self.tokens)
+        points = min(POINTS, total)
+        return [round(total * (i + 1) / points) for i in range(points)]
+
+
+@dataclass(slots=True)
+class Track:
+    """What someone had used up at each mark: one list a seed, one number a mark."""
+
+    rounds: list[list[int]] = field(default_factory=list)
+    seconds: list[list[float]] = field(default_factory=list)
+
+    def curves(self) -> dict[str, Vector]:
+        """Rounds and seconds, shape (seeds, marks)."""
+        return {"rounds": np.array(self.rounds, float), "seconds": np.array(self.seconds, float)}
+
+
+@dataclass(slots=True)
+class Course:
+    """What a player did: its track, the rounds of each arm by stretch (arms, marks), and switches."""
+
+    track: Track
+    pulls: Vector
+    switches: int = 0
+
+
+def study(
+    players: Sequence[Player],
+    world: World,
+    *,
+    seeds: int,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Every player on the same texts for each seed; the record that `simulation.json` holds.
+
+    Regret is in expectation: less what the arm took that is best on average over the seeds, by rounds and by
+    seconds, each its own best. `tell` gets the seeds done and in all.
+    """
+    if seeds < 1 or not players:
+        raise UserError(f"{len(players)} policies and {seeds} seeds: give at least one of each")
+    marks = world.marks
+    courses = [Course(Track(), np.zeros((len(world.arms), len(marks)))) for _ in players]
+    alone = [Track() for _ in world.arms]
+    for seed in range(seeds):
+        tell(seed, seeds)
+        texts = _texts(world, seed)
+        for arm, track in enumerate(alone):
+            rounds = [before + text.rounds(arm, at) for text, at, before in _at(texts, marks, arm)]
+            track.rounds.append(rounds)
+            track.seconds.append([n * world.arms[arm].seconds for n in rounds])
+        for player, course in zip(players, courses, strict=True):
+            _follow(player, course, world, texts, Random(seed + 10_000))
+    tell(seeds, seeds)
+    return _record(players, courses, alone, world)
+
+
+def _texts(world: World, seed: int) -> list[Text]:
+    rng = Random(seed)
+    return [Text.draw(world.law, world.arms, n, rng=rng, query=i) for i, n in enumerate(world.tokens)]
+
+
+def _at(texts: Sequence[Text], marks: Sequence[int], arm: int) -> Iterator[tuple[Text, int, int]]:
+    """For each mark the text it lies in, its place there, and the arm's rounds in the texts before."""
+    number = start = before = 0
+    for mark in marks:
+        while mark - start > texts[number].tokens:
+            start, before = start + texts[number].tokens, before + texts[number].rounds(arm)
+            number += 1
+        yield texts[number], mark - start, before
+
+
+def _follow(player: Player, course: Course, world: World, texts: Sequence[Text], rng: Random) -> None:
+    """One player through all texts of a seed."""
+    learner, runs = player.new(len(world.arms)), list[Run]()
+    for number, text in enumerate(texts):
+        if number and not player.keep:
+            learner = player.new(len(world.arms))
+        runs.append(play(learner, text, rng=rng, delay=world.delay, worth=world.worth))
+    played = np.concatenate([run.played for run in runs])
+    written = np.concatenate([_written(run, text, start) for run, text, start in _starts(runs, texts)])
+    cost = np.array([arm.seconds for arm in world.arms])[played]
+    ends = np.searchsorted(written, world.marks) + 1
+    course.track.rounds.append(ends.tolist())
+    course.track.seconds.append(np.cumsum(cost)[ends - 1].tolist())
+    stretch = np.searchsorted(ends, np.arange(len(played)), side="right")
+    np.add.at(course.pulls, (played, stretch), 1.0)
+    course.switches += sum(run.switches for run in runs)
+
+
+def _starts(runs: Sequence[Run], texts: Sequence[Text]) -> Iterator[tuple[Run, Text, int]]:
+    start = 0
+    for run, text in zip(runs, texts, strict=True):
+        yield run, text, start
+        start += text.tokens
+
+
+def _written(run: Run, text: Text, start: int) -> NDArray[np.int64]:
+    """The tokens of all texts that are written after each round; the last of a text is cut at its end."""
+    return start + np.minimum(np.cumsum(run.accepted.astype(np.int64) + 1), text.tokens)
+
+
+def _record(
+    players: Sequence[Player], courses: Sequence[Course], alone: Sequence[Track], world: World
+) -> dict[str, Any]:
+    fixed = {key: np.stack([track.curves()[key] for track in alone]) for key in ("rounds", "seconds")}
+    means = fixed["seconds"].mean(axis=1)
+    stretches = np.diff(means, axis=1, prepend=0.0)
+    found = []
+    for player, course in zip(players, courses, strict=True):
+        curves = course.track.curves()
+        row: dict[str, Any] = {"policy": player.name}
+        for key, used in curves.items():
+            best = fixed[key][fixed[key][:, :, -1].mean(axis=1).argmin()]
+            row[key] = float(used[:, -1].mean())
+            row[f"{key}_regret"] = (used - best).mean(axis=0).tolist()
+            row[f"{key}_regret_error"] = _error(used - best)
+        hits = course.pulls[stretches.argmin(axis=0), range(len(world.marks))]
+        row["best_share"] = [
+            h / n if n else None for h, n in zip(hits, course.pulls.sum(axis=0), strict=True)
+        ]
+        row["best_choices"] = float(hits.sum() / course.pulls.sum())
+        row["pulls"] = course.pulls.sum(axis=1).astype(int).tolist()
+        row["switches"] = course.switches / len(course.track.rounds)
+        found.append(row)
+    return {"marks": world.marks, "arms": _arms(world, fixed), "policies": found}
+
+
+def _error(values: Vector) -> list[float | None]:
+    """The standard error of the mean over seeds, the first axis; None for a single seed."""
+    if len(values) < 2:
+        return [None] * values.shape[1]
+    errors: list[float | None] = (values.std(axis=0, ddof=1) / np.sqrt(len(values))).tolist()
+    return errors
+
+
+def _arms(world: World, fixed: dict[str, Vector]) -> list[dict[str, Any]]:
+    totals = {key: value[:, :, -1].mean(axis=1) for key, value in fixed.items()}
+    return [
+        {
+            "name": f"drafter-{arm.drafter + 1}:{arm.length}" if arm.length else "none",
+            "drafter": arm.drafter,
+            "length": arm.length,
+            "seconds": arm.seconds,
+            "rounds": float(totals["rounds"][i]),
+            "total_seconds": float(totals["seconds"][i]),
+        }
+        for i, arm in enumerate(world.arms)
+    ]

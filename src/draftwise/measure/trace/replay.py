@@ -1,0 +1,214 @@
+"""Runs any policy on a trace: the decoding loop itself, with the trace in place of all models.
+
+The loop asks, draws lots and learns exactly as it does when it decodes, so that under greedy decoding every
+round is the live one: same arm, same draft, as many tokens accepted. What time is concerned comes from a
+table of costs, so a policy that learns from the clock decides by these and not by the clock of that day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ...core.loop import Loop
+from ...core.roles import GradeJob, Scores
+from ...core.stops import needs
+from ...core.team import Team
+from ...core.turn import Turn, unfailed
+from ...core.types import Arm, Draft, Grade, Job, Request, Round, Sampling, Seconds, Verdict
+from ...errors import UserError
+from ...policies.arms import TOGETHER
+from ...policies.catalogue import Method, method
+from ...policies.recorders.bandit import Bandit
+from .costs import Costs
+from .files import FIELDS, Header, Recording, Trace
+from .stage import UNKNOWN, Heard, Stage
+
+
+class Target:
+    """The target role: its tokens are the recorded text's."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size, self.max_length = vocab_size, 1 << 60
+        self.stage: Stage
+
+    def open(self, request: Request) -> None:
+        """Nothing to prepare."""
+
+    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
+        """Hold every draft against the text."""
+        return [Heard(self.stage, request.position, draft) for request, draft in batch]
+
+    def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
+        """Nothing to trim."""
+
+    def close(self, request: Request) -> None:
+        """Nothing to free."""
+
+
+class Cast(Team):
+    """The drafters of a trace, which answer from it and report the seconds that their costs say."""
+
+    def __init__(self, header: Header, costs: Costs, open: Mapping[int, Request]) -> None:
+        super().__init__({}, open, vocab_size=header.vocab_size, strikes=1)
+        self.header = header
+        self.costs = {name: costs.of(name) for name in header.drafters}
+        self.behind = {name for name, cost in self.costs.items() if cost.catch_up}
+        self.stage: Stage
+        self.read: dict[str, int] = {}
+        self.drew: tuple[str, ...] = ()
+        self.draft_now = Draft()
+
+    def begin(self, stage: Stage) -> None:
+        """Take the next text."""
+        self.stage, self.read, self.drew = stage, {}, ()
+
+    def hints(self, request: Request) -> dict[str, float]:
+        """The recorded hints at this position; all together are always ready."""
+        at = request.position
+        return {name: lines.hint[at] for name, lines in self.stage.lines.items()} | {TOGETHER: 1.0}
+
+    def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
+        """The recorded drafts, and the seconds that they cost."""
+        drafts, spent = [Draft()] * n, [0.0] * n
+        self.drew, self.draft_now = (), drafts[0]
+        for name, mine in jobs.items():
+            self.drew = tuple(self.header.drafters) if name == TOGETHER else (name,)
+            for i, job in mine:
+                drafts[i] = self.draft_now = draft = self.stage.draft(name, job.request.position, job)
+                parts = [draft] if name != TOGETHER else self._apart(job)
+                for who, part in zip(self.drew, parts, strict=True):
+                    spent[i] += self.costs[who].draft(len(part.tokens)) + self._catch_up(who, job.request)
+        return drafts, spent
+
+    def observe(self, request: Request) -> None:
+        """Whoever drafted the round has read all of it."""
+        for name in self.drew:
+            if name in self.behind:
+                self.read[name] = len(request.tokens)
+
+    def grades_itself(self, name: str) -> bool:
+        """As the drafter did when it was recorded."""
+        return self.header.drafters.get(name, False)
+
+    def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
+        """Grades from the first token of its draft at each position."""
+        return [self._grade(name, job) for job in jobs]
+
+    def width(self, name: str) -> int:
+        """Only chains are recorded."""
+        return 1
+
+    def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
+        """The draft recorded there."""
+        lines = self.stage.lines[name]
+        first, n = lines.ends(at - request.prompt_length, arm.length, arm.stops)
+        self.graded_seconds += self.costs[name].draft(n)
+        return tuple(lines.tokens[first : first + n])
+
+    def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
+        """The same as a draft."""
+        tokens = self.guess(name, request, at, arm)
+        return None if tokens is None else Draft.chain(tokens)
+
+    def close(self, request: Request) -> None:
+        """Nothing to free."""
+
+    def _apart(self, job: Job) -> list[Draft]:
+        alone = replace(job, width=1)
+        return [lines.draft(job.request.position, alone) for lines in self.stage.lines.values()]
+
+    def _catch_up(self, name: str, request: Request) -> float:
+        """Seconds for the tokens that were written since the drafter last read."""
+        if name not in self.behind:
+            return 0.0
+        return self.costs[name].catch_up * (len(request.tokens) - self.read.get(name, 0))
+
+    def _grade(self, name: str, job: GradeJob) -> list[Grade]:
+        lines, text = self.stage.lines[name], self.stage.text
+        first, end = (x - job.request.prompt_length for x in (job.start, len(job.request.tokens)))
+        own = len(job.draft.tokens) if job.draft else 0
+        if end - first > own:  # what it drafted itself it has rows of
+            self.graded_seconds += self.costs[name].grade
+            self.graded_seconds += 0.0 if job.draft else self._catch_up(name, job.request)
+        if name in self.behind:
+            self.read[name] = len(job.request.tokens)
+        return lines.grades(text, job.signals)[first:end]
+
+
+class Replay(Loop):
+    """One method on all texts of a trace, in their order, with the lots that a live run draws."""
+
+    team: Cast
+
+    def __init__(self, trace: Trace, made: Method, costs: Costs, *, seed: int = 0) -> None:
+        check(made, trace.header)
+        self.played = Target(trace.header.vocab_size)
+        super().__init__(self.played, {}, made.policy, made.recorder, seed=seed)
+        self.header, self.costs = trace.header, costs
+        self.team = Cast(trace.header, costs, self.open)
+        self._graded = 0.0
+        self.learn_seconds = 0.0 if isinstance(made.recorder, Bandit) else costs.learn
+
+    def play(self, stage: Stage) -> Iterator[Round]:
+        """The rounds of one text."""
+        one, header = stage.recording, self.header
+        self.played.stage = stage
+        self.team.begin(stage)
+        settings = Sampling(
+            max_new_tokens=one.budget, temperature=header.temperature, eos=frozenset(header.eos)
+        )
+        self.add(one.prompt.tolist(), settings)
+        while self.open:
+            yield from unfailed(self.step())
+
+    def _charge(self, turns: Sequence[Turn], seconds: float) -> None:
+        tokens = len(turns) + sum(len(turn.draft.tokens) for turn in turns)
+        super()._charge(turns, self.costs.target(tokens))
+
+    def _record(self, turn: Turn, seconds: Seconds) -> Round:
+        grading, self._graded = self.team.graded_seconds - self._graded, self.team.graded_seconds
+        known = Seconds(draft=seconds.draft, verify=seconds.verify, grade=grading, learn=self.learn_seconds)
+        return super()._record(turn, known)
+
+
+def replay(
+    trace: Trace, names: Sequence[str], costs: Costs, *, seed: int = 0
+) -> Iterator[tuple[str, Recording, list[Round]]]:
+    """Every text by every named policy, text by text, with its rounds.
+
+    Raises:
+        UserError: an unknown policy, or one that the trace does not have what it asks for.
+    """
+    loops = {name: Replay(trace, method(name, trace.drafters), costs, seed=seed) for name in names}
+    for recording in trace:
+        stage = Stage(recording)
+        for name, loop in loops.items():
+            yield name, recording, list(loop.play(stage))
+
+
+def check(made: Method, header: Header) -> None:
+    """See that a trace has all that a policy asks for.
+
+    Raises:
+        UserError: it has not; says what to record.
+    """
+    arms = made.policy.arms
+    longest = max(arm.length for arm in arms)
+    stopped = [arm for arm in arms if arm.drafter == TOGETHER or any(s.rule != "never" for s in arm.stops)]
+    if longest > header.length:
+        raise UserError(
+            f"the policy drafts up to {longest} tokens and the trace holds {header.length}: record with "
+            f"--length {longest}, or give the policy a shorter one, such as ?length={header.length}"
+        )
+    if not header.greedy and any(
+        header.drafters.get(arm.drafter, arm.drafter == TOGETHER) for arm in stopped
+    ):
+        raise UserError(UNKNOWN)
+    if "overlap" in made.recorder.reads and not header.overlap:
+        raise UserError("the policy learns from block divergence: record the trace with --overlap")
+    if unknown := needs(tuple(rule for arm in arms for rule in arm.stops)) - set(FIELDS):
+        raise UserError(
+            f"the policy's stop rules read {', '.join(sorted(unknown))}, which a trace does not hold: "
+            "measure it with `draftwise bench`"
+        )

@@ -1,0 +1,76 @@
+"""The words of a few texts, so that a replay can show who guessed what without a tokenizer.
+
+texts.json      by a prompt's number, the text that each of its tokens added
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.types import Round
+from ...errors import UserError
+from ...generation.text import TARGET, Detokenizer
+from ...inputs import parse_json
+from .files import Trace, write_json
+
+SAMPLES = 4  # texts, each of another category
+FILE = "texts.json"
+
+Words = Mapping[str, Sequence[str]]
+
+
+def write_samples(trace: Trace, tokenizer: Any) -> None:
+    """Write the words of the first text of some categories, unless they are there."""
+    if (trace.folder / FILE).is_file():
+        return
+    found: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for i, recording in enumerate(trace):
+        if recording.category not in seen:
+            seen.add(recording.category)
+            found[str(i)] = words(recording.text[: recording.committed].tolist(), tokenizer)
+        if len(seen) == SAMPLES:
+            break
+    write_json(trace.folder / FILE, found)
+
+
+def words(tokens: Sequence[int], tokenizer: Any) -> list[str]:
+    """What each token added to the text; a character of several tokens is the last one's."""
+    writer = Detokenizer(tokenizer)
+    found = ["".join(piece.text for piece in writer.push([token], "")) for token in tokens]
+    found[-1] += "".join(piece.text for piece in writer.flush())
+    return found
+
+
+def read_samples(folder: Path) -> Words:
+    """The words of the trace in a folder; none where none were written.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return {}
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+        return {key: [str(word) for word in text] for key, text in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise UserError(
+            f"{str(path)!r} is damaged: remove it and run the same `draftwise trace` again"
+        ) from None
+
+
+def pieces(text: Sequence[str], rounds: Sequence[Round]) -> list[tuple[str, str]]:
+    """A text as pieces of (text, who guessed it)."""
+    found, at = [], 0
+    for round in rounds:
+        for source, tokens in (
+            (round.arm.drafter, round.sources),
+            (TARGET, len(round.tokens) - round.sources),
+        ):
+            if piece := "".join(text[at : at + tokens]):
+                found.append((piece, source))
+            at += tokens
+    return found

@@ -1,0 +1,143 @@
+"""The target's hidden states of committed text, kept for drafters that go on from them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.hooks import RemovableHandle
+
+from ..core.types import Draft
+from ..errors import UserError
+from .runner import Rows
+
+
+class Source(Protocol):
+    """A target whose hidden states of committed text can be had, and whose modules a drafter may use.
+
+    `guesses`, for a drafter that makes it a dictionary, holds for each open text the draft that was verified
+    last and the target's likeliest token after the text and after each node.
+    """
+
+    rows: Rows
+    vocab_size: int
+    guesses: dict[int, tuple[Draft, list[int]]] | None
+
+    def features(self, layers: Sequence[int]) -> Features: ...
+
+
+LEAST = 64  # positions a text's buffer has room for at first; it doubles
+
+
+class Features:
+    """Hidden states of one model at chosen layers, for every position that its cache holds.
+
+    `layers` are numbered as Transformers numbers `hidden_states`: 0 is the embedding, k the output of the
+    k-th layer, -1 the last after the final norm. They are taken where the model computes them anyway, and
+    kept until a text is closed: layers * width numbers a token. The model's hooks go when this object does.
+
+    Raises:
+        UserError: the model has no such layer.
+    """
+
+    def __init__(self, model: Any, layers: Sequence[int]) -> None:
+        body = model.get_decoder()
+        depth = int(model.config.get_text_config(decoder=True).num_hidden_layers)
+        wrong = next((k for k in layers if not -1 <= k < depth), None)
+        if wrong is not None or not layers:
+            raise UserError(
+                f"layer {wrong}: this target has the layers 0 to {depth - 1}, and -1 for the last"
+            )
+        self._parts: list[Tensor] = [torch.empty(0)] * len(layers)
+        self._texts: dict[int, Tensor] = {}
+        self._held: dict[int, int] = {}
+        self._aside: list[list[Tensor]] = []
+        hooks: list[RemovableHandle] = []
+        weakref.finalize(self, unhook, hooks)
+        for place, k in enumerate(layers):
+            if k < 0:
+                hooks.append(body.register_forward_hook(_last(self._parts, place)))
+            else:
+                block = _blocks(body, depth)[k]
+                take = _input(self._parts, place)
+                hooks.append(block.register_forward_pre_hook(take, with_kwargs=True))
+
+    def held(self, key: int) -> int:
+        """How many positions of a text are known, from its first on."""
+        return self._held.get(key, 0)
+
+    def of(self, key: int, start: int, end: int) -> Tensor:
+        """The features of positions `start` to `end` (exclusive), shape (positions, layers * width)."""
+        return self._texts[key][start:end]
+
+    @torch.inference_mode()
+    def keep(self, key: int, row: int, which: Any, start: int) -> None:
+        """Take positions from the latest pass: `which` of its row, a slice or indices, from `start` on.
+
+        A text that was open before anyone asked has a gap at its beginning, and nothing is kept of it.
+        """
+        if start > self.held(key):
+            return
+        new = torch.cat([part[row, which].to(self._parts[0].device) for part in self._parts], dim=-1)
+        end = start + len(new)
+        text = self._texts.get(key)
+        if text is None or len(text) < end:
+            room = new.new_empty(max(LEAST, 2 * end), new.shape[1])
+            if text is not None:
+                room[:start] = text[:start]
+            self._texts[key] = text = room
+        text[start:end] = new
+        self._held[key] = end
+
+    def set_aside(self, row: int) -> None:
+        """Remember the latest pass, of one row, beside those of the rows before it."""
+        del self._aside[row:]  # of rows that were not joined, since something raised
+        self._aside.append([part[0] for part in self._parts])
+
+    def join(self) -> None:
+        """Have of all that was set aside what one pass over these rows would have left."""
+        rows = zip(*self._aside, strict=True)
+        self._parts[:] = [pad_sequence(list(parts), batch_first=True) for parts in rows]
+        self._aside.clear()
+
+    @torch.inference_mode()
+    def share(self, key: int, other: int, length: int) -> None:
+        """Take over the first positions of another text, which must say the same there."""
+        self._texts[key] = self._texts[other][: max(LEAST, length)].clone()
+        self._held[key] = length
+
+    def close(self, key: int) -> None:
+        """Forget a text."""
+        self._texts.pop(key, None)
+        self._held.pop(key, None)
+
+
+def unhook(hooks: Sequence[RemovableHandle]) -> None:
+    """Leave a model as it was before."""
+    for hook in hooks:
+        hook.remove()
+
+
+def _blocks(body: Any, depth: int) -> nn.ModuleList:
+    for module in body.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth:
+            return module
+    raise UserError(f"{type(body).__name__} shows no list of its {depth} layers to read features from")
+
+
+def _last(parts: list[Tensor], place: int) -> Any:
+    def take(module: nn.Module, inputs: Any, output: Any) -> None:
+        parts[place] = output[0]
+
+    return take
+
+
+def _input(parts: list[Tensor], place: int) -> Any:
+    def take(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        parts[place] = inputs[0] if inputs else named["hidden_states"]
+
+    return take

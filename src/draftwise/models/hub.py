@@ -1,0 +1,34 @@
+"""Asks the hub for a model's name once: loading by one that is not there tries again for a minute."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ..errors import UserError
+
+SECONDS = 10.0  # for the one answer
+REMEDY = "check the name and your access to it, or name a local folder or zoo:target"
+
+
+@cache
+def look_up(name: str) -> None:
+    """See that the hub has this model; one that was downloaded before, or offline mode, asks nobody.
+
+    Raises:
+        UserError: the hub cannot be reached, or has no such model.
+    """
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        HfApi().model_info(name, timeout=SECONDS)
+    except RepositoryNotFoundError:
+        raise UserError(f"no folder {name!r} here, and no model of that name on the hub: {REMEDY}") from None
+    except HfHubHTTPError:
+        return  # it answers; what is wrong, loading will say
+    except Exception as error:  # of whatever library carries its requests
+        raise UserError(
+            f"no folder {name!r} here, and the hub cannot be asked ({error}): check the name and the network"
+        ) from error

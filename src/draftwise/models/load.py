@@ -1,0 +1,318 @@
+"""Finds and loads models and tokenizers by name: `zoo:NAME`, a local folder, or a Hugging Face id.
+
+Importing this module loads no torch; only `load_model` does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from logging import CRITICAL, getLogger
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from ..registry import meant
+from .hub import look_up
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+ZOO = Path(__file__).parents[1] / "zoo"
+
+DESCRIPTIONS: Mapping[str, str] = {
+    "target": "the model whose text is written when no other is named",
+    "general": "drafter for every domain",
+    "code": "drafter for Python code",
+    "math": "drafter for word problems",
+    "translation": "drafter for translation into English",
+    "summarization": "drafter for summaries",
+    "qa": "drafter for questions about a passage",
+    "sql": "drafter for SQL",
+}
+
+PARTS: Mapping[str, str] = {
+    "eagle": "EAGLE head on the target's states: eagle:zoo:eagle",
+    "medusa": "four Medusa heads on the target's last state: medusa:zoo:medusa",
+    "disco": "DISCO's classifier, which stops drafts of zoo:general: --policy disco",
+    "specdecpp": "SpecDec++'s head, which stops drafts of zoo:general: --policy specdecpp",
+    "router": "picks a specialist from the prompt: --policy router:zoo:router",
+}
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+
+
+@dataclass(frozen=True, slots=True)
+class ZooModel:
+    """One bundled model. `parameters` counts the weights, the tied ones once.
+
+    What is no model of its own (a head, a classifier, a router) has no layers and no width.
+    """
+
+    name: str
+    path: str
+    parameters: int
+    layers: int
+    width: int
+    description: str
+
+
+def list_zoo() -> list[ZooModel]:
+    """The bundled language models, the target first."""
+    return [bundled(name) for name in DESCRIPTIONS]
+
+
+def list_parts() -> list[ZooModel]:
+    """The bundled heads, classifiers and the router."""
+    return [bundled(name) for name in PARTS]
+
+
+def bundled(name: str) -> ZooModel:
+    """The bundled model of this name, without `zoo:`."""
+    folder, layers, width = ZOO / name, 0, 0
+    if name in DESCRIPTIONS:
+        config = json.loads((folder / "config.json").read_text())
+        layers, width = config["num_hidden_layers"], config["hidden_size"]
+    with open(folder / "model.safetensors", "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    parameters = sum(prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
+    description = {**DESCRIPTIONS, **PARTS}[name]
+    return ZooModel(f"zoo:{name}", str(folder), parameters, layers, width, description)
+
+
+def resolve(name: str) -> str:
+    """What Transformers can load under this name: a folder's path, or a hub id as it stands.
+
+    Raises:
+        UserError: no such bundled model or folder, or a text that cannot name a model.
+    """
+    if name.startswith("zoo:"):
+        if name[4:] not in (*DESCRIPTIONS, *PARTS):
+            bundled = [f"zoo:{n}" for n in (*DESCRIPTIONS, *PARTS)]
+            raise UserError(f"unknown model {name!r}: {meant(name, bundled)}choose from {', '.join(bundled)}")
+        return str(ZOO / name[4:])
+    folder = Path(name).expanduser()
+    if name and folder.is_dir():
+        return str(folder)
+    if folder.is_file():
+        raise UserError(f"model {name!r} is a file: name the folder that holds config.json and the weights")
+    if not _HUB_ID.fullmatch(name) or name.startswith("."):
+        raise UserError(f"no model {name!r}: give an existing folder, a Hugging Face id or zoo:target")
+    return name
+
+
+def weights_of(name: str) -> Path:
+    """The file with the weights of a classifier or a router: `zoo:NAME`, a folder, or the file itself.
+
+    Raises:
+        UserError: no such bundled model.
+    """
+    place = Path(resolve(name) if name.startswith("zoo:") else name).expanduser()
+    return place / "model.safetensors" if place.is_dir() else place
+
+
+def load_model(
+    name: str,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    device_map: Any = None,
+    trust_remote_code: bool = False,
+    attn_implementation: str | None = None,
+) -> PreTrainedModel:
+    """Load a decoder-only causal language model from Safetensors, ready to run.
+
+    `dtype` "auto" is float32 on the CPU and the checkpoint's own elsewhere; `device` "auto" is the first
+    of cuda, mps and cpu. A quantised model, or one with a `device_map`, stays as and where Transformers
+    puts it.
+
+    Raises:
+        UserError: the model cannot be found or is of a kind that is not supported; names the remedy.
+    """
+    path = locate(name)
+    with quiet():
+        config = _config(name, path, trust_remote_code)
+        place = _device(device)
+        fixed = device_map is not None or hasattr(config, "quantization_config")
+        options = {"device_map": device_map, "attn_implementation": attn_implementation}
+        with _explained(name):
+            model = _read_weights(
+                path,
+                config=config,
+                dtype=_dtype(dtype, "" if fixed else place.type),
+                trust_remote_code=trust_remote_code,
+                **{key: value for key, value in options.items() if value is not None},
+            )
+            loaded: PreTrainedModel = model.eval() if fixed else model.to(place).eval()
+    return loaded
+
+
+def _read_weights(path: str, **options: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    load: Any = AutoModelForCausalLM.from_pretrained  # its stated type leaves out the report
+    # Mismatched sizes are let through by Transformers, and refused below with a clear word.
+    model, report = load(
+        path, use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True, **options
+    )
+    absent = sorted([*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+    if absent:
+        # Transformers has filled them with random numbers.
+        raise ValueError(f"its weights do not fit its config.json, which asks for {absent[0]}")
+    return model
+
+
+def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that belongs to a model.
+
+    Raises:
+        UserError: there is none under this name.
+    """
+    path = locate(name)
+    folder = Path(path)
+    if folder.is_dir() and not any([*folder.glob("*token*"), *folder.glob("vocab*")]):
+        raise UserError(f"model {name!r} has no tokenizer: its folder needs tokenizer.json")
+    with quiet():
+        from transformers import AutoTokenizer
+
+        with _explained(name, "tokenizer"):
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+                path, trust_remote_code=trust_remote_code
+            )
+    return tokenizer
+
+
+def locate(name: str) -> str:
+    """Where a language model is, which Transformers can load: a folder's path, or the id of one on the hub.
+
+    Raises:
+        UserError: there is none, or what bears this name is a bundled head, classifier or router.
+    """
+    if name.startswith("zoo:") and name[4:] in PARTS:
+        raise UserError(f"{name} is no language model: {PARTS[name[4:]]}")
+    path = resolve(name)
+    if not Path(path).is_dir():
+        look_up(path)
+    return path
+
+
+def _config(name: str, path: str, trust_remote_code: bool) -> Any:
+    """The configuration of a model that may be loaded; refuses the others before any weight is read."""
+    from transformers import AutoConfig, PreTrainedConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    with _explained(name):
+        raw, _ = PreTrainedConfig.get_config_dict(path)
+    kind = str(raw.get("model_type", ""))
+    own_code = "auto_map" in raw and kind not in CONFIG_MAPPING
+    if own_code and not trust_remote_code:
+        raise UserError(f"model {name!r} brings its own code: read it, then allow --trust-remote-code")
+    if not own_code and kind not in CONFIG_MAPPING:
+        kind = f"the unknown type {kind!r}" if kind else "no config.json with a model_type"
+        raise UserError(f"model {name!r} has {kind}: name another, or update Transformers")
+    with _explained(name):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    _refuse_other_kinds(name, kind, config, raw)
+    _refuse_pickles(name, Path(path))
+    return config
+
+
+def _refuse_other_kinds(name: str, kind: str, config: Any, raw: Mapping[str, Any]) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    remedy = "name a decoder-only text model, such as zoo:target"
+    if getattr(config, "is_encoder_decoder", False):
+        raise UserError(f"model {name!r} ({kind}) is an encoder-decoder, which is not supported: {remedy}")
+    # Some that read more than text are what AutoModelForCausalLM gives: text alone is read by these.
+    if kind not in CAUSAL and any(hasattr(config, part) for part in ("vision_config", "audio_config")):
+        raise UserError(f"model {name!r} ({kind}) reads images or sound, which is not supported: {remedy}")
+    # A model trained with another head would load, and speak nonsense.
+    heads = raw.get("architectures") or ()
+    causal = any(head in CAUSAL.values() or head.endswith(("CausalLM", "LMHeadModel")) for head in heads)
+    if heads and not causal and "auto_map" not in raw:
+        raise UserError(f"model {name!r} is a {heads[0]}, not a causal language model: {remedy}")
+
+
+def _refuse_pickles(name: str, folder: Path) -> None:
+    """Only Safetensors are read: loading a pickle can run code."""
+    if not folder.is_dir() or any(folder.glob("*.safetensors")):
+        return
+    found = next((file.name for kind in _PICKLED for file in folder.glob(kind)), None)
+    if found:
+        raise UserError(
+            f"model {name!r} has weights in {found} only, which could run code when read: "
+            "convert it with save_pretrained, which writes Safetensors"
+        )
+    raise UserError(f"model {name!r} has no weights: its folder needs model.safetensors")
+
+
+def _device(device: str | torch.device) -> torch.device:
+    import torch
+
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {str(device)!r} cannot be used: choose auto, cpu, cuda or mps") from error
+    return place
+
+
+def _dtype(dtype: str | torch.dtype, device_type: str) -> str | torch.dtype:
+    if not isinstance(dtype, str):
+        return dtype
+    if dtype not in DTYPES:
+        raise UserError(f"unknown dtype {dtype!r}: choose from {', '.join(DTYPES)}")
+    return "float32" if dtype == "auto" and device_type == "cpu" else dtype
+
+
+@contextmanager
+def _explained(name: str, what: str = "model") -> Iterator[None]:
+    """Turn the many errors of a failed load into one line that names the model and the remedy."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        if Path(resolve(name)).is_dir():
+            remedy = "the folder must be what save_pretrained writes"
+        else:
+            remedy = "check the name, the network and your access to it, or name a local folder or zoo:target"
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"cannot load the {what} {name!r}: {lines[0].rstrip('. ')}; {remedy}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no warnings from Transformers and the hub, then everything as it was."""
+    from transformers.utils import logging
+
+    chatter: Any = logging
+    hub = getLogger("huggingface_hub")
+    before = chatter.get_verbosity(), chatter.is_progress_bar_enabled(), hub.level
+    chatter.set_verbosity(CRITICAL)
+    chatter.disable_progress_bar()
+    hub.setLevel(CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        chatter.set_verbosity(before[0])
+        if before[1]:
+            chatter.enable_progress_bar()
+        hub.setLevel(before[2])

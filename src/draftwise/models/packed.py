@@ -1,0 +1,165 @@
+"""Linear layers with weights laid out once for oneDNN, where that is faster.
+
+PyTorch's default multiplies by weights in row order, which on many CPUs costs most where speculative decoding
+lives, at 2 to 16 tokens a pass. The layout is the one that TorchInductor's freezing uses; the products differ
+from the default's by float rounding only. On other CPUs it is the slower one, so it is timed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+from . import packing, verdicts
+
+SMALLEST = 1 << 17  # weights below this lose more to the call than they win by the layout (measured)
+TIMED = 1 << 24  # bytes of weights that a timed pass goes through: more than a core's own cache holds
+LARGE = "large linear layers"
+
+Pays = Callable[[Sequence[nn.Linear]], bool]
+DECIDED: dict[str, bool] = {}  # in this process, the unclear answers too: the same model has the same text
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose weight exists in oneDNN's layout only.
+
+    `weight` is empty, of the right dtype and device, for models that ask their layers for these.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+        self.bias = linear.bias
+        self.weight = linear.weight.detach().new_empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The usual x W^T + b."""
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return y
+
+
+def available() -> bool:
+    """Whether this build of PyTorch can pack."""
+    ops: Any = torch.ops.mkldnn
+    mkldnn: Any = torch.backends.mkldnn
+    return (
+        bool(mkldnn.is_available())
+        and hasattr(ops, "_reorder_linear_weight")
+        and hasattr(ops, "_linear_pointwise")
+    )
+
+
+def arrange(model: nn.Module, pack: bool | str) -> None:
+    """Lay out a model's weights as asked for: True wherever it can be, False nowhere, "auto" where it pays.
+
+    Raises:
+        UserError: `pack` is none of these.
+    """
+    if checked(pack):
+        pack_layers(model, faster if pack == "auto" else lambda layers: True)
+
+
+def checked(pack: bool | str) -> bool | str:
+    """What is asked for, if it can be.
+
+    Raises:
+        UserError: it is neither True, False nor "auto".
+    """
+    if pack not in (True, False, "auto"):
+        raise UserError(f"pack={pack!r}: choose from 'auto', True and False")
+    return pack
+
+
+def pack_layers(model: nn.Module, pays: Pays) -> int:
+    """Pack large plain linear layers of a CPU model in place, if `pays` is true of those of one shape.
+
+    Returns how many were packed. Left alone are quantised and sharded models, subclasses of `nn.Linear`,
+    layers that are not float32 or bfloat16 on a CPU, and weights that another module uses too: a tied
+    embedding would be held twice.
+    """
+    alike: dict[object, list[tuple[nn.Module, str, nn.Linear]]] = {}
+    for parent, name, child in _candidates(model):
+        shape = (tuple(child.weight.shape), child.weight.dtype, child.bias is None)
+        alike.setdefault(shape, []).append((parent, name, child))
+    done = 0
+    for places in alike.values():
+        if pays([child for _, _, child in places]):
+            for parent, name, child in places:
+                setattr(parent, name, PackedLinear(child))
+            done += len(places)
+    return done
+
+
+@torch.inference_mode()
+def faster(layers: Sequence[nn.Linear]) -> bool:
+    """Whether the layout makes passes through these layers, which are of one shape, faster on this machine.
+
+    The answer is kept, unless it was unclear or the machine busy.
+    """
+    weight = layers[0].weight
+    isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    rows, columns = weight.shape
+    bias = "" if layers[0].bias is None else " + bias"
+    where = packing.machine(torch.__version__, isa, threads)
+    key = f"{where} {weight.dtype} {rows} x {columns}{bias}"
+    if key not in DECIDED:
+        known = verdicts.load("packing", key)
+        if isinstance(known, dict) and isinstance(known.get("packed"), bool):
+            DECIDED[key] = known["packed"]
+        else:
+            DECIDED[key] = _timed(layers, key)
+    return DECIDED[key]
+
+
+def _timed(layers: Sequence[nn.Linear], key: str) -> bool:
+    weight = layers[0].weight
+    some = layers[: max(1, TIMED // (weight.numel() * weight.element_size()))]
+    rng = torch.Generator().manual_seed(0)  # the user's own generator draws what it would have drawn
+    tokens = torch.rand(1, max(packing.WIDTHS), weight.shape[1], generator=rng).to(weight.dtype)
+    inputs = {width: tokens[:, :width].contiguous() for width in packing.WIDTHS}
+
+    def through(modules: Sequence[nn.Module]) -> packing.Pass:
+        return lambda width: [module(inputs[width]) for module in modules]
+
+    found = packing.measure(through(some), through([PackedLinear(one) for one in some]))
+    if found.lasting:
+        verdicts.keep("packing", key, found.as_json())
+    return found.pays
+
+
+def layouts(parts: Mapping[str, Any]) -> dict[str, str]:
+    """Of each target or drafter that runs a model, by name: how many of its layers are packed."""
+    found = {}
+    for name, part in parts.items():
+        model = getattr(part, "module", None) or getattr(getattr(part, "rows", None), "model", None)
+        if isinstance(model, nn.Module):
+            packed = sum(isinstance(module, PackedLinear) for module in model.modules())
+            found[name] = f"{packed} of {packed + len(_candidates(model))} {LARGE}"
+    return found
+
+
+def _candidates(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """The layers that can be packed, each with the module that holds it and its name there."""
+    sharded = getattr(model, "hf_device_map", None) or getattr(model, "hf_quantizer", None)
+    if sharded or not available():
+        return []
+    uses: dict[int, int] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    return [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.Linear and _packable(child.weight) and uses[id(child.weight)] == 1
+    ]
+
+
+def _packable(weight: Tensor) -> bool:
+    plain = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
+    return plain and weight.numel() >= SMALLEST

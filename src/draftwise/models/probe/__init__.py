@@ -1,0 +1,185 @@
+"""Finds out, when a model is loaded, in which ways it can be read so that its text stays its own.
+
+A class of Transformers may count positions by itself, slice masks by the cache's length, or make biases from
+a padding mask. No list of names could be complete. So a few made-up tokens are read alone, in pieces, after
+rejected drafts, in even and uneven batches, and as a tree, and held against the logits of the model's own
+`generate`. What disagrees is switched off; where nothing agrees, the model is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import torch
+import transformers
+
+from ...errors import DraftwiseWarning, UserError
+from .. import verdicts
+from ..runner import Rows
+from .checks import check, check_attention, name
+from .readings import Readings
+from .verdict import Verdict
+from .ways import alone, branched, side_by_side
+
+KIND = "probes"  # the file that verdicts are kept in
+
+
+def rows_of(model: Any, *, probe: bool = True) -> Rows:
+    """The model's rows, read as it was found that they can be; with `probe` off, or DRAFTWISE_PROBE=0, as if
+    every way were right.
+
+    Raises:
+        UserError: in no way is its text its own, or Transformers itself cannot decode with it.
+    """
+    check(model)
+    rows = Rows(model)
+    if wanted(probe):
+        found = _verdict(rows)
+        rows.together, rows.guided = found.together, found.guided
+        if not found.together:
+            warnings.warn(
+                f"{name(model)} reads each text in a pass of its own ({found.why}): "
+                "a batch takes as long as its texts one after another",
+                DraftwiseWarning,
+                stacklevel=3,
+            )
+    return rows
+
+
+def check_trees(rows: Rows, *, probe: bool = True) -> None:
+    """Raise a UserError unless the model reads trees, which are tried when the first one comes."""
+    model, why = rows.model, ""
+    check_attention(model)
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        why = "it counts positions for itself"
+    elif not rows.guided:
+        why = "it makes its own masks"
+    elif wanted(probe):
+        why = _why_no_trees(rows)
+    if why:
+        raise UserError(
+            f"{name(model)} cannot read a tree of drafted tokens ({why}): use a policy that drafts chains"
+        )
+
+
+def wanted(asked: bool) -> bool:
+    """Whether to probe: not where the caller, or DRAFTWISE_PROBE=0, says no."""
+    return asked and os.environ.get("DRAFTWISE_PROBE", "1") != "0"
+
+
+def _verdict(rows: Rows) -> Verdict:
+    """How the model may be read; from the file of verdicts where it was found out before."""
+    model = rows.model
+    key = fingerprint(model)
+    found = Verdict.of(verdicts.load(KIND, key))
+    if found is None:
+        with _evaluating(model):
+            known = _known(model)
+            found = _found(rows, known)
+        if known.lively:
+            verdicts.keep(KIND, key, asdict(found))
+    return found
+
+
+def _why_no_trees(rows: Rows) -> str:
+    """What is wrong with its reading of trees; nothing where it is right."""
+    model, verdict = rows.model, Verdict(rows.together, rows.guided)
+    key = fingerprint(model) + ":trees"
+    found = Verdict.of(verdicts.load(KIND, key))
+    if found is None:
+        with _evaluating(model):
+            known = _known(model)
+            wrong = _wrong(rows, known, verdict, partial(branched, together=verdict.together))
+        found = replace(verdict, why=wrong)
+        if known.lively:
+            verdicts.keep(KIND, key, asdict(found))
+    return found.why
+
+
+def fingerprint(model: Any) -> str:
+    """All that decides how a model is read, but for its weights."""
+    config = model.config
+    text = config.get_text_config(decoder=True)
+    parts = (
+        type(model).__module__,
+        type(model).__qualname__,
+        json.dumps(config.to_dict(), sort_keys=True, default=str),
+        getattr(text, "_attn_implementation", None),
+        str(model.dtype),
+        model.get_input_embeddings().weight.device.type,
+        torch.__version__,
+        transformers.__version__,
+        version("draftwise"),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _known(model: Any) -> Readings:
+    try:
+        return Readings(model)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever the class raises, its text cannot be had
+        raise UserError(
+            f"{name(model)} cannot be decoded by Transformers' own generate ({_line(error)}): "
+            "choose another model"
+        ) from error
+
+
+def _found(rows: Rows, known: Readings) -> Verdict:
+    """The first way of reading that gives the model's own logits."""
+    wrong = _wrong(rows, known, Verdict(), alone)
+    if not wrong:
+        apart = _wrong(rows, known, Verdict(), side_by_side)
+        return Verdict(together=not apart, why=apart)
+    own = Verdict(together=False, guided=False, why=wrong)
+    if still := _wrong(rows, known, own, alone):
+        raise UserError(
+            f"{name(rows.model)} cannot be read in pieces and rewound ({still}): "
+            "use it as it is, or choose a model with full or sliding-window attention"
+        )
+    return own
+
+
+def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, Readings], float]) -> str:
+    """What is wrong with a way of reading; nothing where it gives the model's own logits."""
+    rows = Rows(like.model, traits=like.traits)
+    rows.prompts |= {0: known.n, 1: known.n}
+    rows.together, rows.guided = verdict.together, verdict.guided
+    try:
+        error = way(rows, known)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as trouble:  # a class that was not made to be read like this may raise anything
+        return _line(trouble)
+    if error <= known.tolerance:
+        return ""
+    return f"its logits are off by {error:.1g} of their spread, where rounding explains {known.tolerance:.1g}"
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:120]}"
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Without dropout, then as it was."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

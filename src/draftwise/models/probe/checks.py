@@ -1,0 +1,56 @@
+"""Refuses, by name and with what to do, models whose text could not be kept exact: what their parts say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import DynamicCache, cache_utils
+
+from ...errors import UserError
+
+MASKED = ("sdpa", "eager")  # attention implementations that take a mask of their own for every row
+STATES: Any = getattr(cache_utils, "LinearAttentionCacheLayerMixin", ())
+
+
+def name(model: Any) -> str:
+    """What the model is called, and its class."""
+    kind = type(model).__name__
+    called = str(getattr(model, "name_or_path", "") or kind)
+    return called if called == kind else f"{called} ({kind})"
+
+
+def check(model: Any) -> None:
+    """Raise a UserError unless the model is a causal LM whose cache can rewind, as far as it says."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UserError(f"{name(model)} is an encoder-decoder model: give a decoder-only causal LM")
+    if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
+        raise UserError(f"{name(model)} has no language-model head: load it with AutoModelForCausalLM")
+    text = model.config.get_text_config(decoder=True)
+    if kinds := states(text):
+        raise UserError(
+            f"{name(model)} keeps a state that cannot rewind ({', '.join(kinds)}): use it as it is, "
+            "or choose a model with full or sliding-window attention only"
+        )
+    check_attention(model)
+
+
+def check_attention(model: Any) -> None:
+    """Raise a UserError unless its attention takes a mask of its own for every row."""
+    text = model.config.get_text_config(decoder=True)
+    attention = getattr(text, "_attn_implementation", None) or "eager"
+    if attention not in MASKED:
+        raise UserError(
+            f"{name(model)} runs {attention} attention, which takes no mask per row: "
+            "load it with attn_implementation='sdpa' or 'eager'"
+        )
+
+
+def states(text: Any) -> list[str]:
+    """The kinds of layers of which Transformers' own cache keeps a running state."""
+    try:
+        layers = DynamicCache(config=text).layers
+    except (AttributeError, TypeError, ValueError, KeyError):  # a class that has no such cache
+        return []
+    named = list(getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())
+    named += ["recurrent state"] * (len(layers) - len(named))
+    return sorted({kind for kind, layer in zip(named, layers, strict=False) if isinstance(layer, STATES)})

@@ -1,0 +1,135 @@
+"""A few made-up tokens, read in the ways of `Rows` and as Transformers' own `generate` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from ..load import quiet
+
+PROMPT, NEW = 10, 5  # tokens; a short window adds what it takes to pass it
+LONGEST = 64  # window that is passed; a longer one costs too much to read
+LEAST = 3e-4  # relative error that is never a mistake: those change logits by hundredths of their spread
+HALF = (torch.float16, torch.bfloat16)
+
+
+class Readings:
+    """The logits that `generate` decodes from, for `NEW` tokens after a prompt, and what else is the same.
+
+    `tokens` are the prompt and what was written after it; `logits[i]` those after the first `n + i`.
+    `noise` is how far one plain pass over all of it is from them, relative to their spread: rounding alone,
+    where a model reads a text in pieces as it does at once.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        device, text = model.get_input_embeddings().weight.device, model.config.get_text_config(decoder=True)
+        borders = [getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
+        self.n = PROMPT + max(border for border in (0, *borders) if border <= LONGEST)
+        self.tokens, self.logits = _own(model, made_up(self.n, model.config, int(text.vocab_size)), device)
+        self.noise = self._noise(device)
+
+    @property
+    def tolerance(self) -> float:
+        """The relative error from which a reading is another one: eight times the noise, which is at least
+        the format's rounding, and no more than rounding can explain.
+
+        What is quantised is coarser than its format, and counts as bfloat16.
+        """
+        eps = max(torch.finfo(self.model.dtype).eps, torch.finfo(torch.float32).eps)
+        if _quantised(self.model):
+            eps = max(eps, torch.finfo(torch.bfloat16).eps)
+        return float(min(max(8 * self.noise, 8 * eps, LEAST), 30 * eps**0.5, 0.3))
+
+    @property
+    def lively(self) -> bool:
+        """Whether the logits depend on the text at all: otherwise no mistake would show."""
+        return _error(self.logits[0], self.logits[1]) > self.tolerance
+
+    def error(self, said: Tensor, after: Sequence[int]) -> float:
+        """How far logits, shape (positions, vocabulary), are from the model's own `n + after[i]` tokens on.
+
+        The largest relative error; in half precision, where rounding may send a token to other experts, the
+        middle one.
+        """
+        errors = sorted(_error(row, self.logits[i]) for row, i in zip(said, after, strict=True))
+        coarse = self.model.dtype in HALF or _quantised(self.model)
+        return errors[(len(errors) - 1) // 2] if coarse else errors[-1]
+
+    @torch.inference_mode()
+    def _noise(self, device: torch.device) -> float:
+        try:
+            at_once = self.model(input_ids=torch.tensor([self.tokens], device=device)).logits[0]
+            return self.error(at_once[self.n - 1 :], range(len(self.tokens) - self.n + 1))
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            return 0.0  # it reads otherwise than by one plain pass; the least tolerance holds
+
+
+def made_up(n: int, config: Any, vocab_size: int) -> list[int]:
+    """Token ids that are no special ones, the same every time."""
+    special = {
+        value
+        for part in (config, config.get_text_config(decoder=True))
+        for name, value in vars(part).items()
+        if name.endswith(("_token_id", "_token_index")) and isinstance(value, int)
+    }
+    draw, made = Random(5), list[int]()
+    while len(made) < n:
+        token = draw.randrange(vocab_size)
+        if token not in special or vocab_size <= len(special):
+            made.append(token)
+    return made
+
+
+@torch.inference_mode()
+def _own(model: Any, prompt: list[int], device: torch.device) -> tuple[list[int], Tensor]:
+    """What `generate` writes, but for its last token, and the logits it decodes from."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    ids = torch.tensor([prompt], device=device)
+    settings: Any = GenerationConfig
+    with quiet(), _settings(inner, settings()):
+        out = type(inner).generate(
+            inner,
+            ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=settings(
+                max_new_tokens=NEW, do_sample=False, output_logits=True, return_dict_in_generate=True
+            ),
+        )
+    logits = torch.stack([row[0] for row in out.logits])
+    return out.sequences[0, : len(prompt) + NEW - 1].tolist(), logits
+
+
+@contextmanager
+def _settings(model: Any, settings: Any) -> Iterator[None]:
+    """Decode with these settings and none of the model's own, such as beams, then leave it as it was.
+
+    What hangs on this one model is left out too: a `generate` that decodes with draftwise, a tuned prompt.
+    """
+    own, hung = model.generation_config, vars(model).pop("prepare_inputs_for_generation", None)
+    model.generation_config = settings
+    try:
+        yield
+    finally:
+        model.generation_config = own
+        if hung is not None:
+            model.prepare_inputs_for_generation = hung
+
+
+def _error(said: Tensor, own: Tensor) -> float:
+    """Relative to the spread of the model's own logits; infinite where they are not numbers."""
+    own, said = own.double(), said.to(own.device)[: own.shape[-1]].double()
+    found = float((said - own).norm() / (own - own.mean()).norm().clamp(min=1e-30))
+    return found if found == found else float("inf")
+
+
+def _quantised(model: Any) -> bool:
+    if getattr(model, "hf_quantizer", None) or getattr(model.config, "quantization_config", None):
+        return True
+    return any(type(module).__module__.startswith("torch.ao") for module in model.modules())

@@ -1,0 +1,65 @@
+"""The ways in which `Rows` reads, each as the relative error of its logits on a text that is known."""
+
+from __future__ import annotations
+
+import torch
+
+from ..runner import Rows
+from .readings import Readings
+
+
+@torch.inference_mode()
+def alone(rows: Rows, known: Readings) -> float:
+    """One text in pieces, a rejected draft, an accepted one, and a single token."""
+    n, text = known.n, known.tokens
+    wrong = [text[0], text[1]]
+    rows.open(0)
+    rows.feed(0, [text[: n - 4]], 1)
+    errors = [known.error(rows.feed(0, [[*text[n - 4 : n], *wrong]], 3)[0, :1], [0])]
+    rows.held[0] = n
+    errors.append(known.error(rows.feed(0, [text[n : n + 3]], 3)[0], [1, 2, 3]))
+    rows.held[0] = n + 2
+    errors.append(known.error(rows.feed(0, [text[n + 2 : n + 3]], 1)[0], [3]))
+    return max(errors)
+
+
+@torch.inference_mode()
+def side_by_side(rows: Rows, known: Readings) -> float:
+    """Two texts of different lengths, one behind the other, and then of one length."""
+    n, text = known.n, known.tokens
+    rows.open(0)
+    rows.open(1)
+    rows.feed(0, [text[: n + 2]], 1)
+    said = rows.feed(0, [text[n + 2 : n + 3], text[:n]], n)
+    errors = [known.error(said[0, :1], [3]), known.error(said[1, -1:], [0])]
+    rows.held[0] = n + 1
+    said = rows.feed(0, [text[n + 1 : n + 3], text[n : n + 1]], 2)
+    errors += [known.error(said[0], [2, 3]), known.error(said[1, :1], [1])]
+    for width in (1, 3):
+        rows.held[:] = [n, n]
+        said = rows.feed(0, [text[n : n + width]] * 2, width)
+        errors += [known.error(row, range(1, width + 1)) for row in said]
+    return max(errors)
+
+
+@torch.inference_mode()
+def branched(rows: Rows, known: Readings, *, together: bool) -> float:
+    """A tree with false branches, beside a text of another length where there is room for one, and what is
+    read after its accepted tokens were moved to their places."""
+    n, text = known.n, known.tokens
+    rows.open(0)
+    rows.feed(0, [text[:n]], 1)
+    tree = [text[0], text[n + 1], text[1], text[n + 2]]  # the second and the last are right
+    texts, keep = [[text[n], *tree]], 5
+    if together:
+        rows.open(1)
+        texts.append(text[:n])
+        keep = max(keep, n)
+    said = rows.feed(0, texts, keep, trees={0: [-1, -1, 1, 1]})
+    errors = [known.error(said[0, [at]], [i]) for at, i in ((0, 1), (2, 2), (4, 3))]
+    if together:
+        errors.append(known.error(said[1, n - 1 : n], [0]))
+    rows.cache.move([(0, n + 2, n + 1), (0, n + 4, n + 2)], rows.device)
+    rows.held[0] = n + 3
+    errors.append(known.error(rows.feed(0, [text[n + 3 :]], 1)[0], [4]))
+    return max(errors)

@@ -1,0 +1,291 @@
+"""One Transformers causal LM reading many texts at once, each at its own place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ..errors import UserError
+from .cache import RowCache
+from .masks import Masks
+from .traits import Traits, ask
+
+FREE = -1  # the key of a row that nobody uses
+
+
+class Watcher(Protocol):
+    """Keeps something of the latest pass by row; what it sets aside after texts that are read one by one is
+    joined, padded on the right."""
+
+    def set_aside(self, row: int) -> None: ...
+    def join(self) -> None: ...
+
+
+class Rows:
+    """Texts of one model, one cache row each, told apart by a key.
+
+    `held[row]` is the number of tokens whose keys and values are valid; setting it lower rewinds.
+    `seconds` adds up the time spent inside the model's forward. Texts are read `together` in one pass, or
+    apart, where the model counts by the cache's length; `guided` by places and masks, or with its own. What
+    the model does with masks and positions is asked of it, unless `traits` say it.
+    """
+
+    def __init__(self, model: Any, *, traits: Traits | None = None) -> None:
+        self.model = model
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.dtype: torch.dtype = model.dtype
+        self.config = model.config.get_text_config(decoder=True)
+        self.traits = traits = traits or ask(model)
+        self.masks = Masks(traits.views, traits.all_of, self.dtype, self.device)
+        self.rope = traits.rope
+        self.max_length, self.trained = traits.limit, traits.trained
+        self.keys: list[int] = []
+        self.held: list[int] = []
+        self.prompts: dict[int, int] = {}  # by key, for a model that reads them with other eyes (`View.late`)
+        self.seconds = 0.0
+        self.together = self.guided = True
+        self.watchers: list[Watcher] = []
+        self.cache = self._fresh()
+        named = inspect.signature(model.forward).parameters
+        self._keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
+        self._positions = torch.arange(0, device=self.device)
+        self._one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
+
+    def open(self, key: int) -> None:
+        """Add an empty row, in the place of one that was freed if there is any."""
+        if FREE in self.keys:
+            self.keys[self.keys.index(FREE)] = key
+        else:
+            self.keys.append(key)
+            self.held.append(0)
+
+    def close(self, key: int) -> None:
+        """Free a row; nothing moves until a pass needs its place."""
+        if key in self.keys:
+            row = self.keys.index(key)
+            self.keys[row], self.held[row] = FREE, 0
+            while self.keys and self.keys[-1] == FREE:
+                self.keys.pop()
+                self.held.pop()
+            if not self.keys:
+                self.cache = self._fresh()
+
+    def _fresh(self) -> RowCache:
+        return RowCache(int(getattr(self.config, "num_hidden_layers", None) or 0))
+
+    def front(self, keys: Sequence[int]) -> list[int]:
+        """Bring the rows of `keys` to the front, so that a pass is one slice of the cache.
+
+        Returns the row of each key.
+        """
+        n = len(keys)
+        if n < len(self.keys):
+            wanted = set(keys)
+            spare = [row for row in range(n) if self.keys[row] not in wanted]
+            for row in range(n, len(self.keys)):
+                if self.keys[row] in wanted:
+                    self._exchange(spare.pop(), row)
+        return [self.keys.index(key) for key in keys]
+
+    def share(self, row: int, other: int, length: int) -> None:
+        """Take over the first `length` tokens of another row, which must hold the same text there."""
+        self.cache.copy_row(other, row, length)
+        self.held[row] = length
+
+    def feed(
+        self,
+        first: int,
+        texts: Sequence[Sequence[int]],
+        keep: int,
+        *,
+        slots: int = 0,
+        trees: Mapping[int, Sequence[int]] | None = None,
+        model: Any = None,
+        lengths: Sequence[int] = (),
+    ) -> Tensor:
+        """Read `texts[i]` after what row `first + i` holds; call it under `torch.inference_mode`.
+
+        The last tokens of `texts[i]` are a tree where `trees[i]` has their parents (-1 = the token before
+        them): each lies in a slot of its own, is told its depth for its place, and sees its ancestors only.
+        More parents than tokens go on with a tree whose first nodes are the last that the row holds.
+
+        Returns the logits at the last `keep` of the pass's positions, shape (rows, keep, vocabulary) on the
+        model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
+        counted from `width - keep`. `slots` is the length that the texts may grow to. `model` reads in place
+        of the rows' own: some of its layers, in which case the others hold nothing of these tokens.
+        With `lengths`, each text has the rotary frequencies of one of so many tokens, whoever is beside it.
+        """
+        if len(texts) > 1 and not (self.together and len(set(map(self.rope.regime, lengths))) < 2):
+            return self._apart(first, texts, keep, trees or {}, lengths, slots=slots, model=model)
+        width = len(texts[0]) if len(texts) == 1 else max(map(len, texts))
+        starts = self.held[first : first + len(texts)]
+        more = 0
+        if lengths and self.guided:
+            more = self._lengthened(max(lengths), max(starts) + width)
+            width += more
+        ids = self._ids(texts, width)
+        even = len(starts) == 1 or starts.count(starts[0]) == len(starts)
+        total = self.cache.schedule(
+            first, starts, width, even=even, rows=len(self.keys), slots=slots, tree=bool(trees)
+        )
+        named: dict[str, Any] = {"logits_to_keep": keep + more} if self._keeps else {}
+        if trees:
+            places = self._branches(starts, width, total, even, [len(t) for t in texts], trees)
+            named["position_ids"], named["attention_mask"] = places
+        elif self.guided:
+            named["position_ids"], named["attention_mask"] = self._places(starts, width, total, even)
+        elif self._masked:
+            named["attention_mask"] = ids.new_ones(1, total)
+        if more:
+            at = named["position_ids"] = named["position_ids"].expand(len(texts), -1).clone()
+            for i, text in enumerate(texts):
+                at[i, len(text) :] = max(lengths) - 1
+        start = perf_counter()
+        logits: Tensor = (model or self.model)(
+            input_ids=ids, past_key_values=self.cache, use_cache=True, **named
+        ).logits
+        self.seconds += perf_counter() - start
+        if self.cache.counted:
+            self._counted(bool(trees))
+            return self._apart(first, texts, keep, {}, lengths, slots=slots, model=model)
+        for i, text in enumerate(texts):
+            self.held[first + i] += len(text)
+        if more:
+            return logits[:, -keep - more : -more]
+        return logits if logits.shape[1] == keep else logits[:, -keep:]
+
+    def _apart(
+        self,
+        first: int,
+        texts: Sequence[Sequence[int]],
+        keep: int,
+        trees: Any,
+        lengths: Sequence[int],
+        **more: Any,
+    ) -> Tensor:
+        """What `feed` does with a pass for each text; watchers are left with what one pass leaves."""
+        before = max(map(len, texts)) - keep
+        parts = []
+        for i, text in enumerate(texts):
+            own, tree = len(text) - before, {0: trees[i]} if i in trees else None
+            said = self.feed(first + i, [text], own, trees=tree, lengths=lengths[i : i + 1], **more)
+            parts.append(said[0])
+            for watcher in self.watchers:
+                watcher.set_aside(i)
+        for watcher in self.watchers:
+            watcher.join()
+        return pad_sequence(parts, batch_first=True)
+
+    def _counted(self, tree: bool) -> None:
+        """From now on read texts apart, since a layer counts its positions by the cache's length."""
+        self.cache.counted = False
+        if tree:
+            raise UserError(
+                f"{type(self.model).__name__} counts positions by the length of its cache, so it cannot read "
+                "a tree of drafted tokens: use a policy that drafts chains"
+            )
+        self.together = False
+
+    def _lengthened(self, length: int, total: int) -> int:
+        """How many columns more a pass of `total` positions needs to be read as a text of `length` tokens:
+        one at its end, which nobody sees, where the frequencies would be others."""
+        self.rope.forget()
+        return int(self.rope.regime(total) != self.rope.regime(length))
+
+    def _places(self, starts: list[int], width: int, total: int, even: bool) -> tuple[Tensor, Any]:
+        """Positions, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or None."""
+        at = self._slots(starts, width, total, even)
+        plain = even and total <= self.masks.all_of
+        if plain and width == 1:
+            mask: Any = None
+        elif plain and self.masks.keeps(width, total):
+            mask = self.masks.band(width, total, self._positions)
+        else:
+            slots, here = self._positions[:total], at[:, None, :, None]
+            mask = self._mask(slots > here, slots, here)
+        # Padding may lie beyond the last position that the model has an embedding for.
+        return (at.clamp(max=self.max_length - 1) if total > self.max_length else at), mask
+
+    def _slots(self, starts: list[int], width: int, total: int, even: bool) -> Tensor:
+        """The slots that a pass writes, shape (rows, width); one row for all where they are `even`."""
+        if len(self._positions) < total:
+            self._positions = torch.arange(2 * total, device=self.device)
+        if even:
+            return self._positions[starts[0] : starts[0] + width][None]
+        slots = np.add.outer(starts, np.arange(width))
+        self.cache.place(slots, self.device)
+        return self._tensor(slots)
+
+    def _branches(
+        self,
+        starts: list[int],
+        width: int,
+        total: int,
+        even: bool,
+        lengths: Sequence[int],
+        trees: Mapping[int, Sequence[int]],
+    ) -> tuple[Tensor, Any]:
+        """Positions and mask of a pass in which some texts end in trees; shapes as for `_places`."""
+        at = self._slots(starts, width, total, even).expand(len(starts), -1)
+        kin = np.tri(width, dtype=bool)[None].repeat(len(starts), 0)
+        places = np.add.outer(starts, np.arange(width))
+        grown: list[tuple[int, int, NDArray[np.bool_]]] = []  # row, nodes it holds already, and all their kin
+        for row, parents in trees.items():
+            end, old = lengths[row], max(0, len(parents) - lengths[row])
+            begin, family = end - len(parents) + old, _kin(parents)
+            kin[row, begin:end, begin:end] = family[old:, old:]
+            places[row, begin:end] = starts[row] - old + begin - 1 + family[old:].sum(1)
+            if old:
+                grown.append((row, old, family))
+        here, slots = self._tensor(places), self._positions[:total]
+        columns = at[:, None, None].expand(-1, -1, width, -1)
+        unseen = (slots > at[:, None, :, None]).scatter(3, columns, ~self._tensor(kin)[:, None])
+        lying = slots.expand(len(starts), -1).scatter(1, at, here)
+        for row, old, family in grown:
+            base = starts[row] - old
+            unseen[row, 0, : lengths[row], base : base + old] = ~self._tensor(family[old:, :old])
+            lying[row, base : base + old] = self._tensor(base - 1 + family[:old].sum(1))
+        mask = self._mask(unseen, lying[:, None, None], here[:, None, :, None])
+        return here.clamp(max=self.max_length - 1), mask
+
+    def _mask(self, unseen: Tensor, places: Tensor, here: Tensor) -> Any:
+        """The mask of a pass, of tokens at `here` and slots at `places`, shaped to broadcast to `unseen`."""
+        prompts = here
+        if self.masks.late:
+            keys = self.keys[self.cache.plan.first : self.cache.plan.last]
+            prompts = self._tensor([self.prompts.get(key, 0) for key in keys])[:, None, None, None]
+        return self.masks.made(unseen, places, here, prompts)
+
+    def _ids(self, texts: Sequence[Sequence[int]], width: int) -> Tensor:
+        if len(texts) > 1 or width > len(texts[0]):
+            return self._tensor([[*t, *(0,) * (width - len(t))] for t in texts])
+        return self._one.fill_(texts[0][0]) if width == 1 else self._tensor(texts)
+
+    def _tensor(self, numbers: Any) -> Tensor:
+        """Whole numbers on the device; through NumPy, which reads small nested lists faster."""
+        return torch.from_numpy(np.asarray(numbers)).to(self.device)
+
+    def _exchange(self, a: int, b: int) -> None:
+        if self.keys[a] == FREE:
+            self.cache.copy_row(b, a, self.held[b])
+        else:
+            self.cache.swap_rows(a, b, max(self.held[a], self.held[b]))
+        for column in (self.keys, self.held):
+            column[a], column[b] = column[b], column[a]
+
+
+def _kin(parents: Sequence[int]) -> NDArray[np.bool_]:
+    """Whether node j is node i or one of its ancestors, shape (nodes, nodes); a row's sum is its depth."""
+    kin = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            kin[node] |= kin[parent]
+    return kin

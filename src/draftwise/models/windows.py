@@ -1,0 +1,189 @@
+"""Which tokens each kind of a model's layers sees, by the masks that the model makes for itself.
+
+A config's `sliding_window` says little: some classes ignore it, some keep it for a few layers only. So the
+model makes its masks once, in a pass of a few tokens, and what they let through is asked of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import DynamicCache, masking_utils
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
+
+from ..errors import UserError
+
+FAR = 1 << 24  # a token that sees one so far back sees all
+Seen = Callable[[int, int, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a layer sees of the text up to a token: all of it, its last `window` tokens, the token itself
+    among them, or what lies in the same chunk of `chunk` tokens.
+
+    `late`: the tokens of the prompt see all of it. The class ignores a window of its config, but the cache of
+    its own decoding keeps no more than that, so that tokens after the prompt do not see the others.
+    """
+
+    window: int = 0
+    chunk: int = 0
+    late: bool = False
+
+    @property
+    def all_of(self) -> int:
+        """The longest text of which every token sees all that stands before it."""
+        return self.window or self.chunk or FAR
+
+    def hides(self, places: Tensor, here: Tensor, prompts: Tensor) -> Tensor | bool:
+        """Whether tokens at positions `here` are kept from those at `places`, which stand before them.
+
+        `prompts` are the lengths of the rows' prompts; all three are shaped to broadcast.
+        """
+        if self.late:
+            return (places <= here - self.window) & (here >= prompts)
+        if self.window:
+            return places <= here - self.window
+        if self.chunk:
+            return places // self.chunk != here // self.chunk
+        return False
+
+
+Views = Mapping[str, View] | View
+
+
+class MaskWatch:
+    """Notes which masks a model makes, and what part of it is given which, while this context lasts.
+
+    `views` asks the masks afterwards. `again` is called with a dictionary in the place of the mask where the
+    layers see different things, to learn by which names the model asks for its masks.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.kind = str(model.config.get_text_config(decoder=True)._attn_implementation)
+        self.made: list[tuple[Tensor, Seen]] = []
+        self.given: dict[nn.Module, list[Tensor]] = {}
+        self.hooks: list[RemovableHandle] = []
+        self.thread = get_ident()
+        self.before: Any = None
+        self.blocks = masking_utils.blockwise_overlay
+
+    def __enter__(self) -> MaskWatch:
+        """Watch the mask functions of Transformers and every module's arguments."""
+        if self.kind in MASKS:
+            make, self.before = MASKS[self.kind], MASKS._local_mapping.get(self.kind)
+
+            def noted(*args: Any, **named: Any) -> Any:
+                if get_ident() != self.thread:
+                    return make(*args, **named)
+                # None would stand for a mask that another part of PyTorch makes, and could not be followed.
+                mask = make(*args, **named | {"allow_is_causal_skip": False})
+                if isinstance(mask, Tensor) and "mask_function" in named:
+                    self.made.append((mask, named["mask_function"]))
+                return mask
+
+            MASKS[self.kind] = noted
+
+        def no_blocks(block_sequence_ids: Tensor) -> Callable[..., Any]:
+            # Pictures see themselves as a whole, by a table of the tokens that were read: text has none.
+            if get_ident() != self.thread:
+                return self.blocks(block_sequence_ids)
+            return lambda batch, head, here, place: here != here
+
+        masking_utils.blockwise_overlay = no_blocks
+        for module in self.model.modules():
+            self.hooks.append(module.register_forward_pre_hook(self._given, with_kwargs=True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave everything as it was."""
+        masking_utils.blockwise_overlay = self.blocks
+        if self.kind in MASKS._local_mapping:
+            MASKS._local_mapping.pop(self.kind)
+            if self.before is not None:
+                MASKS[self.kind] = self.before
+        for hook in self.hooks:
+            hook.remove()
+
+    def _given(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.given[module] = [x for x in (*inputs, *named.values()) if isinstance(x, Tensor)]
+
+    def _which(self, masks: Mapping[Any, Tensor]) -> dict[nn.Module, Any]:
+        """The key of the mask that each module was given."""
+        return {
+            module: key
+            for module, tensors in self.given.items()
+            for key, mask in masks.items()
+            if any(tensor is mask for tensor in tensors)
+        }
+
+    def views(self, again: Callable[[Any], None]) -> Views:
+        """What the layers see, by the names of their masks where they differ.
+
+        Raises:
+            UserError: a token sees later ones, or the model cannot be given masks of different kinds.
+        """
+        views = [self._view(seen) for _, seen in self.made]
+        which = self._which({i: mask for i, (mask, _) in enumerate(self.made)})
+        used = {views[i] for i in which.values()} or set(views)
+        if len(used) < 2:
+            return self._kept(used.pop() if used else View())
+        asked = _Asked(self.model.device)
+        with self:
+            self.given = {}
+            again(asked)
+        names = {name: views[which[m]] for m, name in self._which(asked).items() if m in which}
+        if set(names.values()) != used:
+            raise UserError(
+                f"{type(self.model).__name__} has layers that see different parts of a text, and takes no "
+                "mask for each kind: choose another model"
+            )
+        return names
+
+    def _kept(self, view: View) -> View:
+        """The same, unless the cache of the model's own decoding keeps less than its mask would show."""
+        layers = DynamicCache(config=self.model.config.get_text_config(decoder=True)).layers
+        kept = {int(getattr(layer, "sliding_window", None) or 0) for layer in layers}
+        if view == View() and len(kept) == 1 and (window := kept.pop()):
+            return View(window=window, late=True)
+        return view
+
+    def _view(self, seen: Seen) -> View:
+        def sees(here: int, place: int) -> bool:
+            at = torch.tensor([here, place], device=self.model.device)
+            return bool(seen(0, 0, at[0], at[1]))
+
+        if sees(0, 1):
+            raise UserError(
+                f"{type(self.model).__name__} lets a token see later ones (bidirectional attention), so that "
+                "a draft would change the text before it: choose a causal language model"
+            )
+        if sees(FAR, 0):
+            return View()
+        low, high = 0, FAR  # the first token does not go out of sight before `low`, but by `high`
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if sees(middle, 0) else (low, middle)
+        return View(window=high) if sees(high, 1) else View(chunk=high)
+
+
+class _Asked(dict[str, Tensor]):
+    """Masks by whatever name is asked for; each lets everything through."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __missing__(self, name: str) -> Tensor:
+        self[name] = mask = torch.zeros((1, 1, ASKED, ASKED), device=self.device)
+        return mask
+
+
+ASKED = 5  # tokens of a pass that asks

@@ -1,0 +1,175 @@
+"""Stop rules and draft lengths that move with what was accepted: numbers only.
+
+Each is a dataclass whose fields are its saved state; a policy asks it for the threshold or length of the
+next round and tells it what became of the last one. `learners.learner.fresh` starts one anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal, Protocol
+
+from ..core.types import Outcome, Stop
+from .learners.learner import LEARNED
+
+
+class Adaptive(Protocol):
+    """A stop rule whose threshold its own rounds move."""
+
+    @property
+    def stop(self) -> Stop:
+        """The rule as it stands."""
+        ...
+
+    def learn(self, outcome: Outcome, longest: int) -> None:
+        """What came of a round that it stopped, and the most that might have been drafted."""
+        ...
+
+
+@dataclass(slots=True)
+class AdaEDL:
+    """The threshold lambda of the rule `adaedl`, kept where the acceptance rate is near `target`.
+
+    AdaEDL (arXiv 2410.18351), section 3.1 and Algorithm 1, with its alpha, beta1, beta2 and epsilon:
+    AR <- beta1 AR + (1 - beta1) accepted / drafted; then lambda' is lambda + epsilon if AR < alpha, lambda -
+    epsilon if not all of the longest draft was accepted, else lambda; and lambda <- beta2 lambda + (1 -
+    beta2) lambda'. No first lambda is printed: 0.6 is the middle of the range swept, 0.3 to 0.9; AR starts
+    at alpha, which favours neither side. `form` "tapout" is the update that TapOut (arXiv 2511.02017)
+    prints: lambda' = lambda + epsilon sign(alpha - accepted / drafted), the round's own rate.
+    """
+
+    _: KW_ONLY
+    start: float = 0.6
+    target: float = 0.9
+    rate_memory: float = 0.5
+    threshold_memory: float = 0.9
+    step: float = 0.01
+    form: Literal["paper", "tapout"] = "paper"
+    threshold: float = field(default=-1.0, metadata=LEARNED)
+    rate: float = field(default=-1.0, metadata=LEARNED)
+
+    def __post_init__(self) -> None:
+        if self.rate < 0.0:  # new: a rate is never negative
+            self.threshold, self.rate = self.start, self.target
+
+    @property
+    def stop(self) -> Stop:
+        """The rule as it stands."""
+        return Stop("adaedl", self.threshold)
+
+    def learn(self, outcome: Outcome, longest: int) -> None:
+        """Update from a round's outcome."""
+        self.update(drafted=outcome.drafted, accepted=outcome.accepted, longest=longest)
+
+    def update(self, *, drafted: int, accepted: int, longest: int) -> None:
+        """What one round drafted and had accepted, and the most it might have drafted.
+
+        An empty draft says nothing and changes nothing.
+        """
+        if not drafted:
+            return
+        now = accepted / drafted
+        self.rate = self.rate_memory * self.rate + (1.0 - self.rate_memory) * now
+        sign = self._sign(now, full=accepted == longest)
+        moved = self.threshold + self.step * sign
+        self.threshold = self.threshold_memory * self.threshold + (1.0 - self.threshold_memory) * moved
+
+    def _sign(self, now: float, *, full: bool) -> int:
+        if self.form == "tapout":
+            return (now < self.target) - (now > self.target)
+        if self.rate < self.target:
+            return 1
+        return 0 if full else -1
+
+
+@dataclass(slots=True)
+class HeuristicLength:
+    """The draft length of Transformers' schedules `heuristic` and `heuristic_transient`.
+
+    All of a draft accepted: two tokens longer; else one shorter, never below one. The transient schedule is
+    the same with a fresh one for each text. Transformers 5 starts at 20 tokens, older releases at 5.
+    """
+
+    start: int = 20
+    length: int = field(default=0, kw_only=True, metadata=LEARNED)
+
+    def __post_init__(self) -> None:
+        self.length = self.length or self.start
+
+    def update(self, *, drafted: int, accepted: int) -> None:
+        """What one round drafted and had accepted; an empty draft changes nothing."""
+        if drafted:
+            self.length = self.length + 2 if accepted == drafted else max(1, self.length - 1)
+
+
+@dataclass(slots=True)
+class ConfidenceRefit:
+    """The threshold of the rule `confidence`, refitted after each round as Transformers does.
+
+    Every tested token adds its draft probability and whether the target agreed, up to the first that it
+    did not. With more than `enough` such pairs of both kinds, the threshold is the point of the ROC curve
+    with the least false-positive rate + 3 * false-negative rate. Transformers calls scikit-learn on all
+    pairs in each round; here they are kept as counts per probability, in order, and the same points are
+    walked with the same arithmetic, so the choice is the same to the last bit, ties included. Nothing is
+    forgotten; Transformers starts afresh with each text.
+    """
+
+    start: float = 0.4
+    _: KW_ONLY
+    enough: int = 5
+    threshold: float = field(default=-1.0, metadata=LEARNED)
+    probs: list[float] = field(default_factory=list, metadata=LEARNED)
+    matched: list[int] = field(default_factory=list, metadata=LEARNED)
+    missed: list[int] = field(default_factory=list, metadata=LEARNED)
+
+    def __post_init__(self) -> None:
+        if self.threshold < 0.0:  # new: a probability is never negative
+            self.threshold = self.start
+
+    @property
+    def stop(self) -> Stop:
+        """The rule as it stands."""
+        return Stop("confidence", self.threshold)
+
+    def learn(self, outcome: Outcome, longest: int) -> None:
+        """Update from a round's outcome."""
+        self.update([now.chosen for now in outcome.signals], outcome.accepted)
+
+    def update(self, chosen: Sequence[float], accepted: int) -> None:
+        """The probabilities the drafter gave its own tokens, and how many of them were accepted."""
+        for prob in chosen[:accepted]:
+            self._add(prob, hit=True)
+        if accepted < len(chosen):
+            self._add(chosen[accepted], hit=False)
+        hits, misses = sum(self.matched), sum(self.missed)
+        if hits and misses and hits + misses > self.enough:
+            self.threshold = _best_threshold(self.probs, self.matched, self.missed, hits, misses)
+
+    def _add(self, prob: float, *, hit: bool) -> None:
+        at = bisect_left(self.probs, prob)
+        if at == len(self.probs) or self.probs[at] != prob:
+            self.probs.insert(at, prob)
+            self.matched.insert(at, 0)
+            self.missed.insert(at, 0)
+        (self.matched if hit else self.missed)[at] += 1
+
+
+def _best_threshold(
+    probs: Sequence[float], matched: Sequence[int], missed: Sequence[int], hits: int, misses: int
+) -> float:
+    # From the highest probability down. A point halfway on a straight line between its neighbours is left
+    # out, as scikit-learn does: on a tie with its neighbours, rounding might else choose it.
+    best, least = probs[-1], float("inf")
+    true = false = 0
+    for i in range(len(probs) - 1, -1, -1):
+        true += matched[i]
+        false += missed[i]
+        inner = 0 < i < len(probs) - 1
+        if inner and matched[i] == matched[i - 1] and missed[i] == missed[i - 1]:
+            continue
+        cost = false / misses + 3 * (1 - true / hits)
+        if cost < least:
+            best, least = probs[i], cost
+    return best

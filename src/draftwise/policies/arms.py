@@ -1,0 +1,96 @@
+"""What a policy may choose among: drafters, lengths, stop rules and products of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core import stops
+from ..core.types import NEVER, Arm, Stop
+from ..errors import UserError
+
+TOGETHER = "all"  # the drafter that asks all others
+TAPOUT_RULES = ("max-confidence", "svip", "adaedl", "svip-difference", "logit-margin")
+
+
+def make_arms(
+    drafters: Sequence[str],
+    *,
+    arms: str = "drafters",
+    length: int = 5,
+    lengths: str = "1,2,4,8",
+    drafter: str = "",
+) -> tuple[Arm, ...]:
+    """The product of the named dimensions: `drafters`, `lengths` (0 = no draft) and `stops`, joined by `*`.
+
+    `stops` are TapOut's five rules at its thresholds.
+
+    Raises:
+        UserError: an unknown dimension, a length that is no whole number, or no drafter to draft.
+    """
+    wanted = arms.split("*")
+    unknown = set(wanted) - {"drafters", "lengths", "stops"}
+    if unknown or len(set(wanted)) < len(wanted):
+        raise UserError(f"arms={arms}: write drafters, lengths, stops or products such as drafters*lengths")
+    several = "drafters" in wanted and not drafter
+    who = [d for d in drafters if d != "none"] if several else []
+    who = who or [one(drafters, drafter)]
+    try:
+        how_far = [int(x) for x in lengths.split(",")] if "lengths" in wanted else [positive(length)]
+    except ValueError:
+        raise UserError(f"lengths={lengths}: write whole numbers with commas, such as 1,2,4,8") from None
+    if min(how_far) < 0:
+        raise UserError(f"lengths={lengths}: a draft cannot have {min(how_far)} tokens")
+    rules = tapout_rules() if "stops" in wanted else (NEVER,)
+    product = [Arm(d, n, stop=s) for d in who for n in how_far if n > 0 for s in rules]
+    return tuple(([Arm("none", 0)] if 0 in how_far else []) + product)
+
+
+def tapout_rules() -> tuple[Stop, ...]:
+    """The five arms of TapOut (arXiv 2511.02017, Table 1)."""
+    return tuple(Stop(rule, stops.DEFAULTS[rule]) for rule in TAPOUT_RULES)
+
+
+def one(drafters: Sequence[str], drafter: str) -> str:
+    """The drafter asked for, or the first at hand.
+
+    Raises:
+        UserError: it is not at hand, or there is none.
+    """
+    if drafter:
+        if drafter not in drafters:
+            raise UserError(f"drafter={drafter}: choose from {', '.join(drafters) or 'no drafters at all'}")
+        return drafter
+    real = [d for d in drafters if d != "none"]
+    if not real:
+        raise UserError("this policy needs a drafter: give one, such as ngram, or use the policy none")
+    return real[0]
+
+
+def positive(length: int) -> int:
+    """A draft length of at least 1.
+
+    Raises:
+        UserError: it is less.
+    """
+    if length < 1:
+        raise UserError(
+            f"length={length}: a draft has at least 1 token; use the policy none for plain decoding"
+        )
+    return length
+
+
+def parse_stop(text: str) -> Stop:
+    """A stop rule written as `svip` or `svip(0.6)`.
+
+    Raises:
+        UserError: an unknown rule, or a threshold that is no number.
+    """
+    name, _, number = text.partition("(")
+    if name not in stops.DEFAULTS:
+        raise UserError(
+            f"stop={text}: choose from {', '.join(stops.DEFAULTS)}, with a threshold as svip(0.6)"
+        )
+    try:
+        return Stop(name, float(number.rstrip(")")) if number else stops.DEFAULTS[name])
+    except ValueError:
+        raise UserError(f"stop={text}: the threshold is not a number; write svip(0.6)") from None

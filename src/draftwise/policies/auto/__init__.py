@@ -1,0 +1,1 @@
+"""`auto`, the default policy: tokens per second, counted in measured seconds."""

@@ -1,0 +1,152 @@
+"""How far a drafter is right, by the context it drafts in, and what its own confidence is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from math import exp, log, sqrt
+
+from ...core.types import Signals
+from ..learners.learner import LEARNED
+
+NOTHING: dict[int, tuple[list[float], list[float]]] = {}
+
+
+@dataclass(slots=True)
+class Skill:
+    """Chances that one drafter's k-th token is accepted given that those before were, per context.
+
+    For every context and k the tokens that were tested and accepted are counted, fading by `memory` with each
+    test; a window that the text cut off counts as far as it goes. A chance
+    leans on the mean over all k of its context with a weight of `lean` tests, and that on one half with
+    two. A text has counts of its own that fade faster and lean on the common ones: a change of subject shows
+    within a few drafts.
+    """
+
+    contexts: int
+    longest: int
+    _: KW_ONLY
+    memory: float = 0.997
+    own_memory: float = 0.95
+    lean: float = 2.0
+    own_lean: float = 12.0
+    least: float = 0.02
+    tested: list[list[float]] = field(default_factory=list, metadata=LEARNED)
+    accepted: list[list[float]] = field(default_factory=list, metadata=LEARNED)
+    own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
+    whole: tuple[float, float] | None = None  # sums and anchors, until something new is learnt
+    anchors: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        zeros = [[0.0] * self.longest for _ in range(self.contexts)]
+        self.tested = self.tested or [list(row) for row in zeros]
+        self.accepted = self.accepted or [list(row) for row in zeros]
+
+    @property
+    def seen(self) -> float:
+        """How many tokens were tested of late, in all contexts."""
+        return self._sums()[0]
+
+    @property
+    def level(self) -> float:
+        """The chance of a token, all contexts and places together."""
+        tested, accepted = self._sums()
+        return (accepted + 1.0) / (tested + 2.0)
+
+    def _sums(self) -> tuple[float, float]:
+        """Tokens tested and accepted of late, in all contexts."""
+        if self.whole is None:
+            self.whole = (sum(map(sum, self.tested)), sum(map(sum, self.accepted)))
+        return self.whole
+
+    @property
+    def hope(self) -> float:
+        """The most that the chance of a first token may be in any context: its mean and two deviations."""
+        pairs = [(a[0], t[0]) for a, t in zip(self.accepted, self.tested, strict=True)]
+        return min(1.0, max((a + 1.0) / (t + 2.0) + 1.0 / sqrt(t + 2.0) for a, t in pairs))
+
+    def learn(self, request: int, context: int, accepts: Sequence[float]) -> None:
+        """A draft in this context had these chances to be accepted, one token after the other."""
+        self.anchors.pop(context, None)
+        self.whole = None
+        mine = self.own.setdefault(request, {})
+        if context not in mine:
+            mine[context] = ([0.0] * self.longest, [0.0] * self.longest)
+        own_tested, own_accepted = mine[context]
+        _add(self.tested[context], self.accepted[context], accepts, self.memory)
+        _add(own_tested, own_accepted, accepts, self.own_memory)
+
+    def survival(self, request: int, context: int) -> list[float]:
+        """The chances that the first 1, 2, ... tokens are accepted, as far as they are above `least`."""
+        tested, accepted = self.tested[context], self.accepted[context]
+        lean, own_lean, least = self.lean, self.own_lean, self.least
+        anchor = self.anchors.get(context)
+        if anchor is None:
+            anchor = self.anchors[context] = lean * (sum(accepted) + 1.0) / (sum(tested) + 2.0)
+        mine = self.own.get(request, NOTHING).get(context)
+        curve: list[float] = []
+        alive = 1.0
+        if mine is None:
+            for t, a in zip(tested, accepted, strict=True):
+                alive *= (a + anchor) / (t + lean)
+                if alive < least:
+                    break
+                curve.append(alive)
+            return curve
+        for t, a, mine_t, mine_a in zip(tested, accepted, *mine, strict=True):
+            alive *= (mine_a + own_lean * (a + anchor) / (t + lean)) / (mine_t + own_lean)
+            if alive < least:
+                break
+            curve.append(alive)
+        return curve
+
+    def close(self, request: int) -> None:
+        """Forget what one text alone has shown."""
+        self.own.pop(request, None)
+
+
+def _add(tested: list[float], accepted: list[float], accepts: Sequence[float], memory: float) -> None:
+    weight = 1.0
+    for k, accept in enumerate(accepts):
+        tested[k] = memory * tested[k] + weight
+        accepted[k] = memory * accepted[k] + weight * accept
+        weight *= accept
+        if weight <= 0.0:
+            break
+
+
+@dataclass(slots=True, eq=False)
+class Calibration:
+    """The chance that a token is accepted, from the probability that its drafter gave it.
+
+    sigmoid(bias + slope * logit(probability)), fitted online by stochastic gradient steps on the log-loss
+    whose size falls to `least`, so that it follows slow change. It starts as the probability itself.
+    """
+
+    _: KW_ONLY
+    least: float = 0.02
+    bias: float = field(default=0.0, metadata=LEARNED)
+    slope: float = field(default=1.0, metadata=LEARNED)
+    seen: float = field(default=0.0, metadata=LEARNED)
+
+    def score(self, signals: Signals) -> float:
+        """The chance that this token is accepted."""
+        return _sigmoid(self.bias + self.slope * _logit(signals.chosen))
+
+    def learn(self, chosen: float, accept: float) -> None:
+        """One tested token: its drafter's probability, and whether (or how surely) it was accepted."""
+        x = _logit(chosen)
+        self.seen += 1.0
+        step = max(self.least, 0.5 / (1.0 + 0.1 * self.seen))
+        miss = accept - _sigmoid(self.bias + self.slope * x)
+        self.bias += step * miss
+        self.slope = max(0.0, self.slope + step * miss * x / (1.0 + x * x))
+
+
+def _logit(p: float) -> float:
+    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    return log(p / (1.0 - p))
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + exp(-x)) if x > -30.0 else 0.0

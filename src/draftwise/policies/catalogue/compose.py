@@ -1,0 +1,98 @@
+"""What a name of the catalogue stands for, and how the rows are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ... import registry
+from ...core.roles import Policy, Recorder
+from ...core.types import Arm
+from ...errors import UserError
+from ..adaptive import Adaptive
+from ..bandit import BanditPolicy
+from ..learners.fixed import Fixed
+from ..learners.learner import Learner
+from ..recorders.bandit import Bandit
+from ..recorders.rewards import READS, REWARDS
+
+DEFAULT = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A policy and the recorder that feeds it."""
+
+    policy: Policy
+    recorder: Recorder
+
+
+def method(text: str, drafters: Sequence[str]) -> Method:
+    """The policy called `name?key=value`, over the drafters at hand; `static-5` is `static?length=5`.
+
+    Raises:
+        UserError: an unknown name or option.
+    """
+    spec = spec_of(text)
+    built: Method = registry.build("policies", spec, drafters, *([spec.path] if spec.path else []))
+    return built
+
+
+def spec_of(text: str) -> registry.Spec:
+    """What a policy's name asks for.
+
+    Raises:
+        UserError: an unknown name, or options that cannot be read.
+    """
+    spec = registry.parse(text)
+    name, _, number = spec.name.rpartition("-")
+    if name == "static" and number.isdigit():
+        return registry.Spec(name, options={"length": number} | dict(spec.options))
+    registry.load("policies", spec.name)
+    return spec
+
+
+def default(drafters: Iterable[str]) -> str:
+    """The policy of whoever asks for none: `auto`, or plain decoding where nobody drafts."""
+    return DEFAULT if any(name != "none" for name in drafters) else "none"
+
+
+def fixed(arm: Arm, moving: Adaptive | None = None) -> Method:
+    """Always the same arm, whose threshold may move."""
+    policy = BanditPolicy((arm,), Fixed, moving=(moving,) if moving else ())
+    return Method(policy, recorder((arm,), "block-efficiency"))
+
+
+def bandit(
+    arms: tuple[Arm, ...],
+    new_learner: Callable[[int], Learner],
+    *,
+    reward: str,
+    per_query: bool,
+    moving: tuple[Adaptive | None, ...] = (),
+) -> Method:
+    """A learner over arms, told of the arm that ran."""
+    return Method(BanditPolicy(arms, new_learner, per_query, moving=moving), recorder(arms, reward))
+
+
+def worth(reward: str, arms: Sequence[Arm], usual: str) -> str:
+    """The reward asked for; of none, `usual` where arms differ in their drafter alone, else the rate.
+
+    Accepted tokens have no price on drafts: among lengths or stop rules the longest would always win and no
+    draft at all would earn nothing. BanditSpec (arXiv 2505.15141, section 5) too rewards lengths with the
+    measured throughput.
+    """
+    alike = len({(arm.length, arm.stop) for arm in arms}) == 1
+    return reward or (usual if alike else "rate")
+
+
+def recorder(arms: Sequence[Arm], reward: str) -> Bandit:
+    """Bandit feedback by the reward of this name.
+
+    Raises:
+        UserError: there is no such reward.
+    """
+    if reward not in REWARDS:
+        raise UserError(f"reward={reward}: choose from {', '.join(sorted(REWARDS))}")
+    longest = max(max(arm.length for arm in arms), 1)
+    return Bandit(REWARDS[reward](), longest, READS.get(reward, frozenset()))

@@ -1,0 +1,90 @@
+"""TapOut (arXiv 2511.02017): five stop rules as arms, what was learnt kept from query to query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...core.types import Arm
+from ..adaptive import AdaEDL, Adaptive
+from ..arms import one, positive, tapout_rules
+from ..bank import Bank, BetaBank, Separate
+from ..learners.gaussian import GaussianThompson
+from ..learners.learner import Learner
+from ..learners.ucb import UCB1
+from ..learners.ucbtuned import UCBTuned
+from ..tokens import TokenPolicy
+from .compose import Method, bandit, recorder
+
+CAP = 128  # gamma_max of the paper
+
+
+def tapout_seq_ucb1(
+    drafters: Sequence[str],
+    *,
+    reward: str = "blended",
+    length: int = CAP,
+    drafter: str = "",
+    per_query: bool = False,
+) -> Method:
+    """TapOut, sequence level: UCB1 over five stop rules, one a round (arXiv 2511.02017)."""
+    return _sequence(drafters, UCB1, reward, length, drafter, per_query)
+
+
+def tapout_seq_ucbtuned(
+    drafters: Sequence[str],
+    *,
+    reward: str = "blended",
+    length: int = CAP,
+    drafter: str = "",
+    per_query: bool = False,
+) -> Method:
+    """TapOut, sequence level, with UCB-Tuned: the variant that its authors found worse (arXiv 2511.02017)."""
+    return _sequence(drafters, UCBTuned, reward, length, drafter, per_query)
+
+
+def tapout_seq_ts(
+    drafters: Sequence[str],
+    *,
+    reward: str = "blended",
+    length: int = CAP,
+    drafter: str = "",
+    per_query: bool = False,
+) -> Method:
+    """TapOut, sequence level, with Gaussian Thompson sampling (arXiv 2511.02017)."""
+    return _sequence(drafters, GaussianThompson, reward, length, drafter, per_query)
+
+
+def tapout_token_ucb1(drafters: Sequence[str], *, length: int = CAP, drafter: str = "") -> Method:
+    """TapOut, token level: UCB1 chooses a stop rule for every draft position (arXiv 2511.02017)."""
+    return _token(drafters, lambda arms, places: Separate(arms, places, UCB1), length, drafter)
+
+
+def tapout_token_ts(drafters: Sequence[str], *, length: int = CAP, drafter: str = "") -> Method:
+    """TapOut, token level: Beta-Bernoulli Thompson sampling for every draft position (arXiv 2511.02017)."""
+    return _token(drafters, BetaBank, length, drafter)
+
+
+def _sequence(
+    drafters: Sequence[str],
+    learner: Callable[[int], Learner],
+    reward: str,
+    length: int,
+    drafter: str,
+    per_query: bool,
+) -> Method:
+    who = one(drafters, drafter)
+    arms = tuple(Arm(who, positive(length), stop=rule) for rule in tapout_rules())
+    return bandit(arms, learner, reward=reward, per_query=per_query, moving=_moving())
+
+
+def _token(
+    drafters: Sequence[str], new_bank: Callable[[int, int], Bank], length: int, drafter: str
+) -> Method:
+    arms, rules = (Arm(one(drafters, drafter), positive(length)),), tapout_rules()
+    policy = TokenPolicy(arms, rules, new_bank(len(rules), length), _moving())
+    return Method(policy, recorder(arms, "block-efficiency"))
+
+
+def _moving() -> tuple[Adaptive | None, ...]:
+    """AdaEDL among the rules keeps its own update, as TapOut prints it."""
+    return tuple(AdaEDL(form="tapout") if rule.rule == "adaedl" else None for rule in tapout_rules())

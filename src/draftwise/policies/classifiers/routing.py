@@ -1,0 +1,151 @@
+"""A text classifier over prompts, stored as plain numbers: which drafter suits this text?
+
+One Safetensors file, `model.safetensors`, whose metadata, all of it text, is
+
+    format       draftwise-router
+    version      1
+    drafters     their names, a JSON list: the classes
+    vocabulary   the fingerprint of the tokenizer that the terms are written in
+
+and whose tensors are
+
+    terms    (F, n) int32   runs of up to n tokens, padded with -1 on the right
+    idf      (F) float32    inverse document frequencies
+    weight   (C, F) float32, bias (C) float32
+
+A text is counted by its terms, 1 + ln(count) each, times idf, brought to length 1; the class with the largest
+weight . x + bias is the route: scikit-learn's TfidfVectorizer(sublinear_tf=True) and LogisticRegression.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UserError
+
+FORMAT, VERSION = "draftwise-router", "1"
+FILE = "model.safetensors"
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Router:
+    """A linear classifier on runs of tokens (TF-IDF): numbers only, so that replays can ask it too.
+
+    Shapes: idf (F), weight (C, F), bias (C); `terms` has F runs of tokens and `drafters` C names.
+
+    Raises:
+        UserError: shapes that do not fit together, or a number that is not finite.
+    """
+
+    drafters: tuple[str, ...]
+    terms: Mapping[tuple[int, ...], int] = field(repr=False)
+    idf: Array = field(repr=False)
+    weight: Array = field(repr=False)
+    bias: Array = field(repr=False)
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        classes, terms = len(self.drafters), len(self.terms)
+        wanted = {"idf": (terms,), "weight": (classes, terms), "bias": (classes,)}
+        for name, shape in wanted.items():
+            found = getattr(self, name)
+            if np.shape(found) != shape or not classes or not terms:
+                raise UserError(f"{name} has the shape {np.shape(found)} where {shape} fits")
+            if not np.isfinite(found).all():
+                raise UserError(f"{name} has a value that is not a finite number")
+
+    def scores(self, tokens: Sequence[int]) -> list[float]:
+        """One number a drafter, in their order: the higher, the better it suits the text."""
+        longest = max(map(len, self.terms))
+        counts = Counter(index for run in runs(tokens, longest) if (index := self.terms.get(run)) is not None)
+        if not counts:
+            return [float(b) for b in self.bias]
+        found = np.fromiter(counts.keys(), np.int64, len(counts))
+        x = np.array([1.0 + log(n) for n in counts.values()]) * self.idf[found]
+        x /= np.sqrt(x @ x)
+        scores: list[float] = (self.weight[:, found] @ x + self.bias).tolist()
+        return scores
+
+
+def runs(tokens: Sequence[int], longest: int) -> list[tuple[int, ...]]:
+    """Every run of up to `longest` tokens, as often as it stands there."""
+    ids = tuple(tokens)
+    return [ids[i : i + n] for n in range(1, longest + 1) for i in range(len(ids) - n + 1)]
+
+
+def save(router: Router, folder: str | os.PathLike[str]) -> None:
+    """Write a router into a folder, under another name first."""
+    from safetensors.numpy import save as packed
+
+    longest = max(map(len, router.terms))
+    terms = np.full((len(router.terms), longest), -1, np.int32)
+    for run, index in router.terms.items():
+        terms[index, : len(run)] = run
+    tensors = {"terms": terms}
+    for name in ("idf", "weight", "bias"):
+        tensors[name] = np.ascontiguousarray(getattr(router, name), np.float32)
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "drafters": json.dumps(list(router.drafters)),
+        "vocabulary": router.vocabulary,
+    }
+    whole = Path(folder) / FILE
+    part = whole.with_name(f"{FILE}.{os.getpid()}.part")
+    try:
+        part.write_bytes(packed(tensors, metadata=metadata))
+        part.replace(whole)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str]) -> Router:
+    """Read a router from its folder or file.
+
+    Raises:
+        UserError: there is none, or it is damaged or of another version.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    place = Path(path).expanduser()
+    file = place / FILE if place.is_dir() else place
+    try:
+        if not file.is_file():
+            raise UserError("there is no such file")
+        with safe_open(file, framework="np") as opened:
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        return _made(metadata, tensors)
+    except (UserError, SafetensorError, OSError, ValueError, KeyError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0].rstrip(".")
+        raise UserError(
+            f"cannot use the router {os.fspath(path)!r}: {reason}; give a folder that "
+            "`draftwise train router` made"
+        ) from None
+
+
+def _made(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> Router:
+    if [metadata.get("format"), metadata.get("version")] != [FORMAT, VERSION]:
+        raise UserError(f"it does not say {FORMAT} {VERSION} of itself")
+    rows = tensors["terms"]
+    if rows.ndim != 2 or rows.dtype != np.int32:
+        raise UserError(f"terms are {rows.dtype} of the shape {rows.shape}")
+    terms = {tuple(token for token in run if token >= 0): i for i, run in enumerate(rows.tolist())}
+    if len(terms) != len(rows) or () in terms:
+        raise UserError("terms stand there twice, or are empty")
+    drafters = json.loads(metadata["drafters"])
+    if not isinstance(drafters, list) or len(set(map(str, drafters))) < len(drafters):
+        raise UserError("its drafters are no list of names")
+    idf, weight, bias = (tensors[name].astype(np.float64) for name in ("idf", "weight", "bias"))
+    return Router(tuple(map(str, drafters)), terms, idf, weight, bias, metadata.get("vocabulary", ""))

@@ -1,0 +1,34 @@
+"""Turns what a round did into feedback: at once for a bandit, later for full information."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...core.roles import Graders, Seen
+from ...core.types import Feedback, Request
+from .rewards import Reward
+
+
+@dataclass(slots=True)
+class Bandit:
+    """Only the arm that ran is scored, right away. `longest` is the longest draft of any arm, in tokens."""
+
+    reward: Reward
+    longest: int
+    reads: frozenset[str] = frozenset()
+
+    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        """The feedback of one round each: none of its outcomes if it says nothing about the arm."""
+        return [self._score(seen) for seen in batch]
+
+    def close(self, request: Request) -> Sequence[Feedback]:
+        """Nothing is ever late."""
+        return ()
+
+    def _score(self, seen: Seen) -> Feedback:
+        outcome = seen.outcome
+        value = None if outcome.censored else self.reward(outcome, self.longest)
+        if value is None:
+            return Feedback(seen.request.id, seen.decision)
+        return Feedback(seen.request.id, seen.decision, (outcome.rewarded(value),))

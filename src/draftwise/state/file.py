@@ -1,0 +1,218 @@
+"""The file that keeps what a policy has learnt from run to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from ..core.roles import Policy
+from ..errors import DraftwiseWarning, UserError
+from ..models.fingerprints import drafter_fingerprint, model_fingerprint
+from .numbers import Assignment, apply, dump, fit
+
+FORMAT, VERSION = "draftwise-state", 1
+PARTS = {"format", "version", "policy", "target", "drafters", "arms", "numbers"}
+WAIT = 10.0  # seconds for another process to read or write, which takes milliseconds
+
+
+class StateWarning(DraftwiseWarning):
+    """A state file is left alone, and the run goes on without it."""
+
+
+def usable(path: str | Path) -> Path:
+    """The path of a state file, which is there or can be made; a link is followed.
+
+    Raises:
+        UserError: no such folder, a folder of that name, or no right to read or write there.
+    """
+    full = Path(os.path.realpath(Path(path).expanduser()))
+    if (full.exists() and not full.is_file()) or not full.parent.is_dir():
+        what = "is no plain file" if full.exists() else f"would be in {full.parent}, which is no folder"
+        raise UserError(f"state file {path} {what}: name a file in a folder that exists")
+    try:
+        with _locked(full):
+            if full.exists():
+                full.open("r+b").close()
+            _swap(full).touch()
+            _swap(full).unlink()
+    except OSError as error:
+        raise UserError(f"state file {path} cannot be written: {_reason(error)}") from error
+    return full
+
+
+class StateFile:
+    """One policy's numbers on disk, and what they are true of.
+
+    A file that was made with something else, or is damaged, is refused and never written over. A new one is
+    written beside the old one and takes its place at once, so that no reader and no crash meets half a file.
+    Where several processes share a file, the last to save wins. A policy that keeps nothing from text to
+    text needs no file, and is told so. `policy` must be freshly built; `target` and `drafters` are
+    fingerprints.
+    """
+
+    def __init__(
+        self, path: str | Path, policy: Policy, *, name: str, target: str, drafters: Mapping[str, str]
+    ) -> None:
+        self.path, self.policy = usable(path), policy
+        self.header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "policy": name,
+            "target": target,
+            "drafters": dict(drafters),
+            "arms": [arm.name for arm in policy.arms],
+        }
+        self.name, self.blank, self.complaint = name, dump(policy), ""
+
+    @classmethod
+    def of(
+        cls, path: str | Path, policy: Policy, *, name: str, target: Any, drafters: Mapping[str, Any]
+    ) -> StateFile:
+        """The state file for a target and drafters as `Decoder.from_pretrained` takes them."""
+        known = {drafter: drafter_fingerprint(asked) for drafter, asked in drafters.items()}
+        return cls(path, policy, name=name, target=model_fingerprint(target), drafters=known)
+
+    def load(self) -> bool:
+        """Put the saved numbers into the policy; False, and nothing is changed, if there are none for it.
+
+        A file that is refused or of no use is a `StateWarning`.
+        """
+        try:
+            with self._explained("read"):
+                found = self.path.exists()
+                apply(self._read() if found else [])
+        except UserError as error:
+            self._warn(str(error))
+            return False
+        return found
+
+    def save(self) -> None:
+        """Write what the policy has learnt.
+
+        Raises:
+            UserError: it cannot be written, there is a file that `load` would refuse, or nothing to keep.
+        """
+        numbers = dump(self.policy)
+        try:
+            fit(self.policy, self.blank, numbers)
+        except UserError as error:  # what is written can be read
+            raise UserError(f"state file {self.path} is not written: {error}") from error
+        body = self.header | {"numbers": numbers}
+        text = json.dumps(body | {"sha256": _seal(body)}, allow_nan=False)
+        with self._explained("written"):
+            if self.path.exists():
+                self._read()
+            _replace(self.path, text)
+
+    def keep(self) -> None:
+        """As `save`, but what is wrong is a `StateWarning`, said once: it never costs a text."""
+        try:
+            self.save()
+        except UserError as error:
+            self._warn(str(error))
+
+    def _warn(self, complaint: str) -> None:
+        if complaint != self.complaint:
+            warnings.warn(complaint, StateWarning, stacklevel=3)
+        self.complaint = complaint
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        if all(value is None for value in self.blank.values()):
+            raise UserError(
+                f"state file {self.path} is not used: the policy {self.name!r} keeps nothing from text to "
+                "text; name one that does, or leave the file out"
+            )
+        try:
+            with _locked(self.path):
+                yield
+        except OSError as error:
+            raise UserError(f"state file {self.path} cannot be {what}: {_reason(error)}") from error
+
+    def _read(self) -> list[Assignment]:
+        """What the file would set, all of it checked."""
+        try:
+            body = _parse(self.path.read_bytes())
+            for key, mine in self.header.items():
+                if body[key] != mine:
+                    raise UserError(_difference(key, body[key], mine))
+            return fit(self.policy, self.blank, body["numbers"])
+        except UserError as error:
+            raise UserError(
+                f"state file {self.path} is not used: {error}; it stays as it is and nothing is saved to it: "
+                "remove it or name another"
+            ) from error
+
+
+def _parse(raw: bytes) -> dict[str, Any]:
+    """The content of a whole state file of this version."""
+    try:
+        body = json.loads(raw)
+        strict = json.dumps(body, allow_nan=False)
+    except (ValueError, RecursionError):
+        body = strict = None
+    if strict is None or not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise UserError("it is damaged, or no state file")
+    if body.get("version") != VERSION:
+        raise UserError(f"it has version {body.get('version')!r:.20}, and this release reads {VERSION}")
+    seal = body.pop("sha256", None)
+    if seal != _seal(body) or body.keys() != PARTS:
+        raise UserError("it is damaged")
+    return body
+
+
+def _seal(body: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _difference(key: str, theirs: Any, mine: Any) -> str:
+    if key == "target":
+        return "it was made with another target"
+    if key == "drafters" and isinstance(theirs, dict):
+        names = sorted(name for name in {*theirs, *mine} if theirs.get(name) != mine.get(name))
+        return f"it was made with other drafters ({', '.join(names)[:80]})"
+    if key == "arms" and isinstance(theirs, list):
+        new = [arm for arm in mine if arm not in theirs]
+        old = [arm for arm in theirs if arm not in mine]
+        told = f"{', '.join(map(str, old)) or 'none'} in place of {', '.join(new) or 'none'}"
+        return f"it has other arms ({told[:120]})" if new or old else "it has the arms in another order"
+    return f"it was made with the {key} {theirs!r:.60}, not {mine!r:.60}"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with FileLock(f"{path}.lock").acquire(timeout=WAIT, poll_interval=0.005):
+        yield
+
+
+def _swap(path: Path) -> Path:
+    return path.with_name(f"{path.name}.saving")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Swap a file's content in one step; the caller holds the lock."""
+    swap = _swap(path)
+    swap.unlink(missing_ok=True)  # of a process that was killed
+    try:
+        with swap.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, swap)
+        os.replace(swap, path)
+    finally:
+        swap.unlink(missing_ok=True)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,170 @@
+"""What a policy has learnt, taken out of its dataclasses as strict JSON and put back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from math import isfinite
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from ..errors import UserError
+from ..policies.learners.learner import LEARNED
+
+NOT_FINITE = ("nan", "inf", "-inf")
+LARGEST_FLOAT = 1e100  # its square still is a number
+LARGEST_INT = 2**53  # the last that a float counts exactly
+
+
+Assignment = tuple[Any, str, Any]
+
+
+def dump(policy: Any) -> dict[str, Any]:
+    """The learned numbers of a tree of dataclasses, by field name, ready for strict JSON.
+
+    A field is state if it is marked `LEARNED`; what is in flight is not. Dataclasses are found in fields, in
+    sequences, and in mappings that are marked: one that is not is taken to hold what is each request's own.
+    """
+    _complete(policy)
+    saved = {name: _encode(value) for name, value in _numbers(policy).items()}
+    return saved | {name: inner for name, part in _parts(policy).items() if (inner := dump(part))}
+
+
+def load(policy: Any, saved: Any) -> None:
+    """Put what `dump` took into a freshly built policy of the same shape: all of it, or nothing.
+
+    Raises:
+        UserError: other fields, another kind or number of values, or a value out of range.
+    """
+    apply(fit(policy, dump(policy), saved))
+
+
+def fit(policy: Any, blank: Mapping[str, Any], saved: Any) -> list[Assignment]:
+    """What would be set, all of it checked; `blank` is the dump of such a policy that has learnt nothing.
+
+    A list has the length of the blank one. A blank list that is empty may have grown, and one of distinct
+    whole numbers, such as the arms still in the race, may have lost some.
+
+    Raises:
+        UserError: as `load`.
+    """
+    return list(_fit(policy, blank, saved, "numbers"))
+
+
+def apply(assignments: Iterable[Assignment]) -> None:
+    """Set what `fit` has checked."""
+    for owner, name, value in assignments:
+        setattr(owner, name, value)
+
+
+def _complete(policy: Any) -> None:
+    """Build the learner that a policy shares among requests, as its first choice would."""
+    if getattr(policy, "shared", True) is None and not getattr(policy, "per_query", False):
+        policy.shared = policy.new_learner(len(policy.arms))
+
+
+def _numbers(node: Any) -> dict[str, Any]:
+    """The learned fields of a dataclass that hold numbers."""
+    return {name: value for name, value in _learned(node).items() if not _holds(value)}
+
+
+def _parts(node: Any) -> dict[str, Any]:
+    """The fields or items of a node that are dataclasses, or hold some."""
+    items: dict[Any, Any] = {}
+    if is_dataclass(node):
+        options = {f.name: getattr(node, f.name) for f in fields(node) if f.metadata != LEARNED}
+        items = {name: x for name, x in options.items() if not isinstance(x, Mapping)} | _learned(node)
+    elif isinstance(node, Mapping):
+        items = {str(name): part for name, part in node.items()}
+    elif isinstance(node, (list, tuple)):
+        items = {str(i): part for i, part in enumerate(node)}
+    return {name: part for name, part in items.items() if _holds(part)}
+
+
+def _learned(node: Any) -> dict[str, Any]:
+    if not is_dataclass(node):
+        return {}
+    names = [f.name for f in fields(node) if f.metadata == LEARNED and f.name != "flight"]
+    return {name: getattr(node, name) for name in names}
+
+
+def _holds(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds, value))
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item) for key, item in value.items()}
+    raise TypeError(f"{value!r:.60} is learned, and no number: it cannot be saved")
+
+
+def _fit(node: Any, blank: Mapping[str, Any], saved: Any, where: str) -> Iterator[Assignment]:
+    if not isinstance(saved, dict) or saved.keys() != blank.keys():
+        _wrong(where, f"has not the fields {', '.join(blank)}")
+    hints = get_type_hints(type(node)) if is_dataclass(node) else {}
+    for name in _numbers(node):
+        yield node, name, _decode(saved[name], blank[name], hints[name], f"{where}.{name}")
+    for name, part in _parts(node).items():
+        if name in blank:
+            yield from _fit(part, blank[name], saved[name], f"{where}.{name}")
+
+
+def _decode(saved: Any, blank: Any, hint: Any, where: str) -> Any:
+    """A value of the hinted kind, as long as its blank one."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        if saved is None and type(None) in inner:
+            return None
+        return _decode(saved, blank, next(k for k in inner if k is not type(None)), where)
+    if kind in (bool, int, float):
+        return _number(saved, kind, where)
+    if kind in (dict, Mapping):
+        return _mapping(saved, blank, inner, where)
+    if kind not in (list, tuple) or not isinstance(saved, list):
+        _wrong(where, f"has {saved!r:.40}, which is no {getattr(kind, '__name__', kind)}")
+    starts = blank if blank and len(blank) == len(saved) else [None] * len(saved)
+    items = [_decode(x, start, inner[0], where) for x, start in zip(saved, starts, strict=True)]
+    if blank and len(blank) != len(items) and not _chosen(items, blank):
+        _wrong(where, f"has {len(items)} values in place of {len(blank)}")
+    return kind(items)
+
+
+def _number(saved: Any, kind: type, where: str) -> Any:
+    if kind is float and saved in NOT_FINITE:
+        return float(saved)
+    whole = type(saved) is int and abs(saved) <= LARGEST_INT
+    if kind is float and (whole or (isinstance(saved, float) and abs(saved) <= LARGEST_FLOAT)):
+        return float(saved)
+    if (whole and kind is int) or (isinstance(saved, bool) and kind is bool):
+        return saved
+    _wrong(where, f"has {saved!r:.40}, which is no {kind.__name__} within bounds")
+
+
+def _mapping(saved: Any, blank: Any, inner: tuple[Any, ...], where: str) -> dict[Any, Any]:
+    if not isinstance(saved, dict) or (blank and saved.keys() != blank.keys()):
+        _wrong(where, f"has not the keys {', '.join(blank)}" if blank else "is no mapping")
+    key, value = inner
+    if key is int and not all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in saved):
+        _wrong(where, "has a key that is no whole number within bounds")
+    return {key(k): _decode(v, (blank or {}).get(k), value, f"{where}.{k}") for k, v in saved.items()}
+
+
+def _chosen(items: list[Any], blank: list[Any]) -> bool:
+    """Whether some of distinct whole numbers are left, such as the arms that are still in the race."""
+    distinct = len(set(blank)) == len(blank) if all(type(x) is int for x in blank) else False
+    return distinct and bool(items) and len(set(items)) == len(items) and set(items) <= set(blank)
+
+
+def _wrong(where: str, what: str) -> NoReturn:
+    raise UserError(f"{where} {what}")

@@ -1,0 +1,492 @@
+"""A fault stays in the request that had it: whatever raises, every other text goes on exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from draftwise import Decoder, Sampling
+from draftwise.core import loop as module
+from draftwise.core.loop import Loop
+from draftwise.core.types import Draft, Job, Request, Round
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.errors import GenerationError, UserError
+from draftwise.policies.catalogue import method
+from draftwise.targets.hf import HFTarget
+from draftwise.testing.distributions import markov
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+from tests.core.test_loop import P, V, counted, good, make
+from tests.tiny import VOCAB, model, own_text
+
+PROMPTS = [[3, 5, 3, 5, 3], [7, 2, 9], [4, 4, 8, 1, 6, 2, 2], [11]]
+
+
+class Breaks:
+    """A processor that changes nothing, and raises when a text of `at` tokens is asked about."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __call__(self, ids: Any, scores: Any) -> Any:
+        if ids.shape[1] >= self.at:
+            raise ArithmeticError(f"no more than {self.at}")
+        return scores
+
+
+def loops() -> Loop:
+    """A small model, drafted for by itself and by a bad one."""
+    made = model("llama", scale=5.0)
+    team: dict[str, Any] = {
+        "good": LMDrafter(model("llama", scale=5.0), VOCAB),
+        "bad": LMDrafter(model("llama", seed=9), VOCAB),
+        "ngram": NgramDrafter(),
+    }
+    chosen = method("random?lengths=1,4", list(team))
+    return Loop(HFTarget(made), team, chosen.policy, chosen.recorder)
+
+
+def finish(loop: Loop, texts: dict[int, list[int]]) -> dict[int, Round]:
+    failed = {}
+    while loop.open:
+        for round in loop.step():
+            texts.setdefault(round.request, []).extend(round.tokens)
+            if round.error is not None:
+                failed[round.request] = round
+    return failed
+
+
+@pytest.mark.parametrize("how", ["processor", "criterion"])
+def test_what_raises_while_a_draft_is_accepted_ends_its_own_request_only(how: str) -> None:
+    made, loop = model("llama", scale=5.0), loops()
+
+    def stops(tokens: Sequence[int], start: int) -> int | None:
+        if len(tokens) > 15:
+            raise ArithmeticError("no more than 15")
+        return None
+
+    faulty: dict[str, Any] = {"processors": (Breaks(15),)} if how == "processor" else {"ends": stops}
+    requests = [
+        loop.add(p, Sampling(max_new_tokens=40, **faulty if i == 2 else {})) for i, p in enumerate(PROMPTS)
+    ]
+    texts: dict[int, list[int]] = {}
+    failed = finish(loop, texts)
+    assert [*failed] == [requests[2].id] and "no more than 15" in failed[requests[2].id].fault
+    assert isinstance(failed[2].error, ArithmeticError) and failed[2].finish_reason == "error"
+    for i in (0, 1, 3):
+        assert texts[i] == own_text(made, PROMPTS[i], 40)
+    written = own_text(made, PROMPTS[2], 40)  # what it wrote before is its own, and no more than that
+    assert texts[2] == written[: len(texts[2])] and PROMPTS[2] + texts[2] == requests[2].tokens
+    assert not loop.open and not loop.faults["good"] + loop.faults["bad"]
+
+
+@pytest.mark.parametrize("when", ["verify", "accept", "commit"])
+@pytest.mark.parametrize("kind", [MemoryError, KeyboardInterrupt])
+def test_a_step_that_is_broken_off_leaves_every_text_exact(when: str, kind: type, monkeypatch: Any) -> None:
+    """Whoever breaks in, wherever: what was verified and not committed counts as never read."""
+    made, loop = model("llama", scale=5.0), loops()
+    requests = [loop.add(p, Sampling(max_new_tokens=30)) for p in PROMPTS]
+    texts: dict[int, list[int]] = {}
+    for _ in range(3):
+        for round in loop.step():
+            texts.setdefault(round.request, []).extend(round.tokens)
+    place: Any = {"verify": loop.target.rows, "commit": loop.target}.get(when, module)  # type: ignore[attr-defined]
+    name = {"verify": "feed"}.get(when, when)
+    inner, left = getattr(place, name), [1 if when == "commit" else 2]
+
+    def breaks(*args: Any, **more: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise kind("broken off")
+        return inner(*args, **more)
+
+    before = {r.id: list(r.tokens) for r in requests}
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, breaks)
+        try:
+            rounds = loop.step()
+        except KeyboardInterrupt:
+            rounds = []
+    for round in rounds:
+        texts.setdefault(round.request, []).extend(round.tokens)
+    failed = {r.request for r in rounds if r.error is not None}
+    if not rounds:  # an interrupt: some may have got their round, which nobody was told of
+        texts = {r.id: r.tokens[r.prompt_length :] for r in requests}
+        assert all(r.tokens[: len(before[r.id])] == before[r.id] for r in requests)
+    finish(loop, texts)
+    assert len(failed) < len(requests) or when == "commit"
+    for request, prompt in zip(requests, PROMPTS, strict=True):
+        own = own_text(made, prompt, 30)
+        assert texts[request.id] == (own[: len(texts[request.id])] if request.id in failed else own)
+
+
+def test_a_pass_that_fails_for_one_request_is_made_again_for_each() -> None:
+    class Poisoned(SimTarget):
+        def verify(self, batch: Sequence[tuple[Request, Draft]]) -> Any:
+            if any(len(r.tokens) > 9 and r.id == 1 for r, _ in batch):
+                raise RuntimeError("cannot read this\nat all")
+            return super().verify(batch)
+
+    chosen = method("static-3", ["good"])
+    loop = Loop(Poisoned(markov(P), V), {"good": good()}, chosen.policy, chosen.recorder)
+    texts: dict[int, list[int]] = {}
+    for i in range(3):
+        loop.add([i], Sampling(max_new_tokens=20))
+    failed = finish(loop, texts)
+    assert [*failed] == [1] and failed[1].fault == "RuntimeError: cannot read this"
+    assert texts[0] == counted(0, 20) and texts[2] == counted(2, 20) and len(texts[1]) >= 5
+
+
+@pytest.mark.parametrize("when", ["choose", "learn", "close", "open", "add", "arm"])
+def test_a_policy_that_raises_costs_speed_and_no_text(when: str) -> None:
+    def fail(*args: Any, **more: Any) -> Any:
+        raise ZeroDivisionError("division by zero")
+
+    chosen = method("ucb1", ["good", "bad"])
+    policy: Any = SimpleNamespace(arms=chosen.policy.arms, reads_hints=False, open=lambda *a: None)
+    for name in ("choose", "learn", "close"):
+        setattr(policy, name, getattr(chosen.policy, name))
+    recorder = chosen.recorder
+    if when == "add":
+        recorder = SimpleNamespace(reads=frozenset(), add=fail, close=lambda request: ())
+    elif when == "arm":
+        policy.choose = lambda context, rng: SimpleNamespace(arm=99, stops=())
+    else:
+        setattr(policy, when, fail)
+    loop = Loop(
+        SimTarget(markov(P), V),
+        {"good": good(), "bad": SimDrafter(markov(P[:, ::-1]), sampled=False)},
+        policy,
+        recorder,
+    )
+    for i in range(3):
+        if when == "open":
+            with pytest.warns(match="division by zero"):
+                loop.add([i], Sampling(max_new_tokens=20))
+        else:
+            loop.add([i], Sampling(max_new_tokens=20))
+    texts: dict[int, list[int]] = {}
+    if when == "close":
+        with pytest.warns(match="division by zero"):
+            assert not finish(loop, texts)
+    else:
+        assert not finish(loop, texts)
+    assert texts == {i: counted(i, 20) for i in range(3)}
+    assert loop.faults["policy"] >= 3 and not loop.faults["good"] + loop.faults["bad"]
+
+
+MALFORMED: dict[str, Any] = {
+    "none": lambda job: None,
+    "floats": lambda job: Draft.chain([1.5]),  # type: ignore[list-item]
+    "text": lambda job: Draft.chain("1"),  # type: ignore[arg-type]
+    "no-probs": lambda job: Draft((1,), (-1,), (None,), [np.full(V, 1 / V)]),  # type: ignore[arg-type]
+    "probs-none": lambda job: Draft((1,), (-1,), None, [np.full(V, 1 / V)]),  # type: ignore[arg-type]
+    "siblings": lambda job: Draft((1, 2), (-1, -1), (0.1, 0.1), [np.full(V, 1 / V)] * 2),
+    "narrow": lambda job: Draft.chain([1], probs=[0.5], dist=[np.full(V - 1, 1 / V)]),
+    "few-dists": lambda job: Draft.chain([1, 2], probs=[0.5, 0.5], dist=[np.full(V, 1 / V)]),
+    "no-list": lambda job: Draft.chain([1], probs=[0.5], dist=7),
+    "nan": lambda job: Draft.chain([float("nan")]),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("how", MALFORMED)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_malformed_draft_is_a_fault_of_its_drafter(how: str, temperature: float) -> None:
+    class Odd(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            return [MALFORMED[how](job) if job.request.id == 1 else self._chain(job) for job in jobs]
+
+    loop, _ = make({"odd": Odd(markov(P), sampled=False)}, method("static-3", ["odd"]).policy.arms)
+    rounds = [
+        r for r in loop.run([[0], [1]], Sampling(max_new_tokens=9, temperature=temperature, seed=3), batch=2)
+    ]
+    assert not any(r.error for r in rounds)
+    assert [r.request for r in rounds if r.fault] == [1] and loop.faults == {"odd": 1}
+    plain, _ = make({}, method("none", []).policy.arms)
+    alone = list(plain.run([[0], [1]], Sampling(max_new_tokens=9, temperature=temperature, seed=3), batch=2))
+    for i in (0, 1):
+        mine, theirs = ([t for r in one if r.request == i for t in r.tokens] for one in (rounds, alone))
+        assert mine == theirs
+
+
+@pytest.mark.parametrize("hint", [None, float("nan"), "high"])
+def test_a_hint_that_is_no_number_is_a_fault(hint: Any) -> None:
+    drafter = good()
+    setattr(drafter, "hint", lambda request: hint)  # noqa: B010
+    loop, spy = make({"odd": drafter}, method("static-3", ["odd"]).policy.arms)
+    spy.reads_hints = True
+    texts: dict[int, list[int]] = {}
+    loop.add([0], Sampling(max_new_tokens=9))
+    finish(loop, texts)
+    assert texts == {0: counted(0, 9)} and loop.faults == {"odd": 1}
+
+
+def test_a_drafter_is_given_time_to_read_a_long_prompt(monkeypatch: Any) -> None:
+    """Twenty passes of the target, and one for each token that the drafter had to read first."""
+    now = [0.0]
+    monkeypatch.setattr("draftwise.core.team.perf_counter", lambda: now[0])
+    monkeypatch.setattr("draftwise.core.loop.perf_counter", lambda: now[0])
+    read: dict[int, int] = {}
+
+    class Reads(SimDrafter):
+        lazy = 0.9
+
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            for job in jobs:
+                tokens = len(job.request.tokens)
+                now[0] += self.lazy * (tokens - read.get(job.request.id, 0))
+                read[job.request.id] = tokens
+            return super().draft(jobs)
+
+    class Slow(SimTarget):
+        def verify(self, batch: Sequence[tuple[Request, Draft]]) -> Any:
+            now[0] += 1.0
+            return super().verify(batch)
+
+    def loop_with(drafter: SimDrafter) -> Loop:
+        chosen = method("static-2", ["reads"])
+        return Loop(
+            Slow(markov(P), V), {"reads": drafter}, chosen.policy, chosen.recorder, slow_seconds=5.0
+        )
+
+    patient = loop_with(Reads(markov(P), sampled=False))
+    for prompt in ([0] * 3, [0] * 4000, [1] * 4000, [2] * 4000, [3]):
+        rounds = list(patient.run([prompt], Sampling(max_new_tokens=9)))
+        assert all(r.drafted for r in rounds[:-1])
+    assert patient.faults == {"reads": 0}
+    Reads.lazy = 40.0  # longer than any target would take
+    hasty = loop_with(Reads(markov(P), sampled=False))
+    assert list(hasty.run([[0] * 30], Sampling(max_new_tokens=9)))[1].fault
+
+
+# -- the decoder -------------------------------------------------------------------------------------------
+
+
+LONG = "Compose an engaging travel blog post about a recent trip to Hawaii."
+ON: frozenset[int] = frozenset()  # no token ends the text
+
+
+def test_a_processor_that_raises_reaches_who_gave_it(decoder: Decoder) -> None:
+    at = len(decoder.encode(LONG)) + 20
+    with pytest.raises(ArithmeticError, match=f"no more than {at}"):
+        decoder.generate(LONG, max_new_tokens=60, eos=ON, processors=(Breaks(at),))
+    whole = decoder.generate(LONG, max_new_tokens=60, eos=ON).text
+    stream = decoder.stream(LONG, max_new_tokens=60, eos=ON, processors=(Breaks(at),))
+    text = ""
+    with pytest.raises(ArithmeticError):
+        for piece in stream:
+            text += piece.text
+    assert text and whole.startswith(text) and decoder.last.finish_reason == "error"
+    assert not decoder.loop.open
+
+
+def test_the_other_texts_of_a_failing_batch_are_kept(decoder: Decoder) -> None:
+    prompts = ["What is 3 + 4?", LONG, "Ein Hund"]
+    at = len(decoder.encode(LONG)) + 10
+    whole = [decoder.generate(p, max_new_tokens=20, eos=ON).token_ids for p in prompts]
+    with pytest.raises(GenerationError, match=r"1 of 3 texts failed, the first .* 1: Arith") as said:
+        decoder.generate_many(prompts, max_new_tokens=20, eos=ON, processors=(Breaks(at),), batch=2)
+    kept = [o.token_ids for o in said.value.outputs]
+    assert (kept[0], kept[2]) == (whole[0], whole[2]) and kept[1] == whole[1][: len(kept[1])]
+    assert [o.finish_reason == "error" for o in said.value.outputs] == [False, True, False]
+    assert isinstance(said.value.errors[1], ArithmeticError) and not decoder.loop.open
+
+
+def test_a_prompt_that_is_too_long_is_found_before_anything_is_decoded(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder.loop.target, "max_length", 2048)  # as with learned positions
+    passes = decoder.loop.target.rows.seconds  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="window"):
+        decoder.generate_many(["Ein Hund", "word " * 3000], max_new_tokens=20)
+    with pytest.raises(UserError, match="put the text in a list"):
+        decoder.generate_many("Ein Hund")
+    assert decoder.loop.target.rows.seconds == passes and not decoder.loop.open  # type: ignore[attr-defined]
+
+
+def test_a_stream_that_nobody_reads_stands_still(decoder: Decoder) -> None:
+    whole = decoder.generate("What is 3 + 4?", max_new_tokens=50)
+    stream = decoder.stream("What is 3 + 4?", max_new_tokens=50)
+    first = next(stream).text
+    (idle,) = decoder.loop.open.values()
+    before = len(idle.tokens)
+    decoder.generate("Ein Hund", max_new_tokens=1)
+    decoder.generate_many(["Ein Hund", "Zwei"], max_new_tokens=9, batch=1)
+    assert len(idle.tokens) == before and not idle.done
+    assert first + "".join(p.text for p in stream) == whole.text
+
+
+# -- processors --------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """Keeps what it has seen, and bans what it counted an even number of times: a state about one text."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+
+    def __call__(self, ids: Any, scores: Any) -> Any:
+        self.calls.append(ids[0].tolist())
+        scores[:, len(self.calls) % 7 :: 7] -= 3.0  # in place, as processors may
+        return scores
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_every_text_has_a_processor_of_its_own(
+    plain_model: Any, tokenizer: Any, temperature: float
+) -> None:
+    decoder = Decoder.from_pretrained(plain_model, tokenizer=tokenizer, drafters=["ngram", "suffix"])
+    prompts = ["What is 3 + 4?", "SELECT the names of", "Ein Hund läuft am Strand."]
+    settings: dict[str, Any] = {"max_new_tokens": 24, "temperature": temperature, "seed": 5}
+    alone = [decoder.generate(p, processors=(Counting(),), **settings).token_ids for p in prompts]
+    mine = Counting()
+    for given in (mine, Counting, lambda: Counting()):
+        many = decoder.generate_many(prompts, processors=(given,), **settings)
+        assert [o.token_ids for o in many] == alone
+    assert not mine.calls  # copies were called, so that it is still as it was given
+    samples = decoder.generate(prompts[0], n=3, processors=(mine,), **settings).samples
+    assert samples[0].token_ids == alone[0]
+    out = decoder.generate(prompts[0], processors=(mine,), **settings)
+    assert out.token_ids == alone[0] and len(mine.calls) == len(out.token_ids)
+
+
+def test_a_processor_writes_into_a_row_of_its_own() -> None:
+    """In place, at a float32 model: log-probabilities are the raw ones all the same."""
+    made = model("llama", dtype=torch.float32)
+    chosen = method("static-4", ["good"])
+    loop = Loop(
+        HFTarget(made),
+        {"good": LMDrafter(model("llama", dtype=torch.float32), VOCAB)},
+        chosen.policy,
+        chosen.recorder,
+    )
+
+    def ban(ids: Any, scores: Any) -> Any:
+        scores[:, 5:] = -float("inf")
+        return scores
+
+    rounds = list(loop.run([PROMPTS[0]], Sampling(max_new_tokens=12, processors=(ban,), logprobs=True)))
+    text = [t for r in rounds for t in r.tokens]
+    assert not any(r.error for r in rounds) and max(text) < 5
+    with torch.inference_mode():
+        rows = made(torch.tensor([PROMPTS[0] + text])).logits[0, len(PROMPTS[0]) - 1 : -1].log_softmax(-1)
+    said = [x for r in rounds for x in r.logprobs]
+    assert said == pytest.approx([float(rows[i, t]) for i, t in enumerate(text)], abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_processors_are_not_asked_beyond_the_end_of_the_text(temperature: float) -> None:
+    made = model("llama", scale=5.0)
+    own = own_text(made, PROMPTS[0], 30)
+    eos = frozenset({own[6]})
+    calls: list[list[int]] = []
+
+    def spy(ids: Any, scores: Any) -> Any:
+        calls.append(ids[0].tolist())
+        return scores
+
+    chosen = method("static-8", ["good"])
+    loop = Loop(HFTarget(made), {"good": LMDrafter(made, VOCAB)}, chosen.policy, chosen.recorder)
+    for seed in range(6):
+        calls.clear()
+        settings = Sampling(max_new_tokens=30, eos=eos, processors=(spy,), temperature=temperature, seed=seed)
+        rounds = list(loop.run([PROMPTS[0]], settings))
+        text = [t for r in rounds for t in r.tokens]
+        assert calls == [PROMPTS[0] + text[:i] for i in range(len(text))]
+        assert text[-1] in eos or len(text) == 30
+        if temperature == 0.0:
+            assert text == own[: own.index(own[6]) + 1] and any(r.accepted for r in rounds)
+
+
+def test_what_cannot_be_copied_says_what_to_do(decoder: Decoder) -> None:
+    from threading import Lock
+
+    locked: Any = Counting()
+    locked.lock = Lock()
+    with pytest.raises(UserError, match=r"Counting cannot be copied .* give a function that makes one"):
+        decoder.generate("Ein Hund", n=2, temperature=1.0, processors=(locked,), max_new_tokens=4)
+    assert decoder.generate("Ein Hund", processors=(locked,), max_new_tokens=4).token_ids
+    with pytest.raises(UserError, match="give a list of logits processors"):
+        decoder.generate("Ein Hund", processors=(7,), max_new_tokens=4)
+    held: Any = Counting()
+    held.model = torch.nn.Linear(2, 2)
+    held.model.lock = Lock()  # would fail if it were copied
+    assert decoder.generate("Ein Hund", n=2, processors=(held,), max_new_tokens=4).token_ids
+
+
+# -- threads -----------------------------------------------------------------------------------------------
+
+
+def test_eight_threads_write_what_each_would_alone(decoder: Decoder) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    prompts = [f"Translate German to English: Ein Hund läuft {i} Mal am Strand." for i in range(8)]
+    alone = [decoder.generate(p, max_new_tokens=24).token_ids for p in prompts]
+
+    def work(i: int) -> list[list[int]]:
+        found = [decoder.generate(prompts[i], max_new_tokens=24).token_ids]
+        found += [o.token_ids for o in decoder.generate_many([prompts[i]] * 2, max_new_tokens=24)]
+        pieces = decoder.stream(prompts[i], max_new_tokens=24)
+        next(pieces)
+        if i % 2:
+            pieces.close()  # a stream that is left in the middle
+        else:
+            text = decoder.generate(prompts[i], max_new_tokens=24).text
+            assert text.endswith("".join(p.text for p in pieces))
+        return found
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(work, range(8)))
+    assert found == [[text] * 3 for text in alone]
+    assert not decoder.loop.open and not decoder.loop.target.rows.keys  # type: ignore[attr-defined]
+
+
+def test_threads_take_turns() -> None:
+    """Whoever gives the lock back does not get it before one that waits."""
+    from threading import Thread
+    from time import sleep
+
+    from draftwise.core.lock import OneAtATime
+
+    lock, order = OneAtATime(), list[str]()
+
+    def wait() -> None:
+        with lock, lock:
+            order.append("waiting")
+
+    other = Thread(target=wait)
+    with lock:
+        other.start()
+        for _ in range(500):
+            if lock._next.locked():
+                break
+            sleep(1e-3)
+    with lock:
+        order.append("again")
+    other.join()
+    assert order == ["waiting", "again"]
+
+
+def test_a_processor_must_not_run_the_decoder_it_serves_and_may_close_a_stream(decoder: Decoder) -> None:
+    def again(ids: Any, scores: Any) -> Any:
+        decoder.generate("Ein Hund", max_new_tokens=2)
+        return scores
+
+    with pytest.raises(RuntimeError, match="a step within a step"):
+        decoder.generate("Zwei Hunde", max_new_tokens=4, processors=(again,))
+    other = decoder.stream(LONG, max_new_tokens=30)
+    next(other)
+
+    def close(ids: Any, scores: Any) -> Any:
+        other.close()
+        return scores
+
+    out = decoder.generate(LONG, max_new_tokens=20, processors=(close,))
+    assert out.token_ids == decoder.generate(LONG, max_new_tokens=20).token_ids
+    assert not decoder.loop.open and not decoder.loop.target.rows.keys  # type: ignore[attr-defined]

@@ -1,0 +1,408 @@
+"""The loop: what ends a text, what a policy learns, and what happens when a drafter fails."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwise.core.loop import Loop
+from draftwise.core.roles import Graders, Seen
+from draftwise.core.types import (
+    Arm,
+    Context,
+    Decision,
+    Draft,
+    Feedback,
+    Job,
+    Outcome,
+    Request,
+    Round,
+    Sampling,
+)
+from draftwise.errors import UserError
+from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.catalogue import method
+from draftwise.policies.learners.fixed import Fixed
+from draftwise.policies.learners.uniform import Uniform
+from draftwise.policies.recorders.bandit import Bandit
+from draftwise.policies.recorders.rewards import reward
+from draftwise.testing.distributions import markov
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+
+V = 8
+P = np.roll(np.eye(V), 1, axis=1) * 0.93 + 0.01  # greedy text counts upwards, modulo V
+
+
+class Spy(BanditPolicy):
+    """A policy that remembers what it was told."""
+
+    __slots__ = ("closed", "heard")
+
+    def __init__(self, arms: Sequence[Arm], learner: Any = Fixed) -> None:
+        super().__init__(tuple(arms), learner)
+        self.heard: list[Feedback] = []
+        self.closed: list[int] = []
+
+    def learn(self, feedback: Feedback) -> None:
+        self.heard.append(feedback)
+        super().learn(feedback)
+
+    def close(self, request: int) -> None:
+        self.closed.append(request)
+        super().close(request)
+
+
+def make(team: dict[str, Any], arms: Sequence[Arm], learner: Any = Fixed, **options: Any) -> tuple[Loop, Spy]:
+    spy = Spy(arms, learner)
+    return Loop(SimTarget(markov(P), V), team, spy, Bandit(reward("accepted"), 5), **options), spy
+
+
+def good() -> SimDrafter:
+    return SimDrafter(markov(P), sampled=False)
+
+
+def counted(start: int, n: int) -> list[int]:
+    return [(start + 1 + i) % V for i in range(n)]
+
+
+def run(
+    loop: Loop, prompts: Sequence[Sequence[int]], sampling: Sampling, batch: int = 1
+) -> dict[int, list[int]]:
+    texts: dict[int, list[int]] = {}
+    for round in loop.run(prompts, sampling, batch=batch):
+        texts.setdefault(round.request, []).extend(round.tokens)
+    return texts
+
+
+def test_greedy_rounds_accept_whole_drafts() -> None:
+    loop, _ = make({"good": good()}, [Arm("good", 3)])
+    rounds = list(loop.run([[0]], Sampling(max_new_tokens=10)))
+    assert [len(r.tokens) for r in rounds] == [4, 4, 2]
+    assert [t for r in rounds for t in r.tokens] == counted(0, 10)
+    assert rounds[-1].done and rounds[-1].finish_reason == "length"
+    assert [r.sources for r in rounds] == [3, 3, 1]
+
+
+def test_the_end_of_text_cuts_and_the_policy_still_learns_the_whole_acceptance() -> None:
+    loop, spy = make({"good": good()}, [Arm("good", 5)])
+    rounds = list(loop.run([[0]], Sampling(max_new_tokens=50, eos=frozenset({3}))))
+    assert [r.tokens for r in rounds] == [(1, 2, 3)]
+    assert rounds[0].finish_reason == "eos" and rounds[0].accepted == 5 and rounds[0].sources == 3
+    assert spy.heard[0].outcomes[0].reward == 1.0
+
+
+def test_a_draft_that_only_the_budget_kept_short_teaches_nothing() -> None:
+    loop, spy = make({"good": good()}, [Arm("good", 5)])
+    list(loop.run([[0]], Sampling(max_new_tokens=8)))
+    assert [len(f.outcomes) for f in spy.heard] == [1, 0]
+
+
+def test_several_ends_of_text_and_criteria() -> None:
+    loop, _ = make({"good": good()}, [Arm("good", 4)])
+    texts = run(loop, [[0], [3]], Sampling(max_new_tokens=50, eos=frozenset({2, 6})), batch=2)
+    assert texts == {0: [1, 2], 1: [4, 5, 6]}
+
+    def ends(tokens: Sequence[int], start: int) -> int | None:
+        return next((i + 1 for i, t in enumerate(tokens[start:]) if t == 4), None)
+
+    loop, _ = make({"good": good()}, [Arm("good", 5)])
+    rounds = list(loop.run([[0]], Sampling(max_new_tokens=50, ends=ends)))
+    assert rounds[-1].tokens == (1, 2, 3, 4) and rounds[-1].finish_reason == "stop"
+
+
+def test_requests_join_and_leave_between_steps_without_touching_others() -> None:
+    loop, _ = make(
+        {"good": good(), "bad": SimDrafter(markov(P[:, ::-1]), sampled=False)},
+        [Arm("good", 3), Arm("bad", 4), Arm("none", 0)],
+        Uniform,
+    )
+    rng = random.Random(0)
+    texts: dict[int, list[int]] = {}
+    requests, left = dict[int, Request](), dict[int, Request]()
+    while len(left) < 40:
+        if len(requests) < 6 and rng.random() < 0.6:
+            request = loop.add(
+                [rng.randrange(V)] * rng.randint(1, 4), Sampling(max_new_tokens=rng.randint(1, 30))
+            )
+            requests[request.id] = request
+        for round in loop.step():
+            texts.setdefault(round.request, []).extend(round.tokens)
+        for key, request in list(requests.items()):
+            if request.done:
+                left[key] = requests.pop(key)
+            elif rng.random() < 0.02:
+                loop.close(requests.pop(key))
+    for key, request in left.items():
+        assert texts[key] == counted(
+            request.tokens[request.prompt_length - 1], request.sampling.max_new_tokens
+        )
+
+
+def test_a_parked_request_goes_on() -> None:
+    loop, spy = make({"good": good()}, [Arm("good", 3)])
+    request = loop.add([0], Sampling(max_new_tokens=5), keep=True)
+    while loop.open:
+        loop.step()
+    assert request.id in loop.parked and spy.closed == [request.id]
+    loop.extend(request, [6], Sampling(max_new_tokens=3))
+    while loop.open:
+        loop.step()
+    assert request.tokens == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
+    loop.close(request)
+    with pytest.raises(ValueError, match="parked"):
+        loop.extend(request, [1])
+
+
+def test_closing_a_request_early_leaves_nothing_behind() -> None:
+    spy = Spy([Arm("good", 3), Arm("none", 0)], Uniform)
+    spy.per_query = True
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, spy, Bandit(reward("accepted"), 5))
+    request = loop.add([0], Sampling(max_new_tokens=50), keep=True)
+    loop.step()
+    assert spy.learners
+    loop.close(request)
+    assert not (loop.open or loop.parked or spy.learners) and spy.closed == [request.id]
+    loop.close(request)
+    assert spy.closed == [request.id]
+
+
+def test_what_cannot_be_decoded_is_refused() -> None:
+    target = SimTarget(markov(P), V, max_length=10)
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    with pytest.raises(UserError, match="empty"):
+        loop.add([])
+    with pytest.raises(UserError, match="window"):
+        loop.add([1] * 10)
+    assert len(loop.add([1] * 8, Sampling(max_new_tokens=99)).tokens) == 8
+    loop.step(), loop.step()
+    assert not loop.open
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"min_p": -1.0},
+        {"repetition_penalty": 0.0},
+        {"presence_penalty": math.nan},
+        {"frequency_penalty": math.inf},
+        {"max_new_tokens": 0},
+        {"max_new_tokens": 1.5},
+        {"temperature": "hot"},
+    ],
+)
+def test_bad_settings_are_named(setting: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(setting))):
+        Sampling(**setting)
+
+
+# -- drafters that fail ------------------------------------------------------------------------------------
+
+
+class Faulty(SimDrafter):
+    """Drafts well twice, then fails in its own way."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(markov(P), sampled=False)
+        self.how, self.calls = how, 0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        drafts = super().draft(jobs)
+        self.calls += 1
+        return drafts if self.calls <= 2 else FAULTS[self.how](drafts)
+
+
+def fail(drafts: list[Draft]) -> list[Draft]:
+    raise RuntimeError("out of memory\nand more")
+
+
+def slow(drafts: list[Draft]) -> list[Draft]:
+    time.sleep(0.05)
+    return drafts
+
+
+FAULTS: dict[str, Any] = {
+    "raises": fail,
+    "outside": lambda drafts: [Draft.chain([V]) for _ in drafts],
+    "negative": lambda drafts: [Draft.chain([-1]) for _ in drafts],
+    "nan": lambda drafts: [Draft.chain([1], probs=[math.nan], dist=[np.full(V, math.nan)]) for _ in drafts],
+    "too-likely": lambda drafts: [Draft.chain([1], probs=[1.5], dist=[np.full(V, 1 / V)]) for _ in drafts],
+    "too-many": lambda drafts: [Draft.chain([1] * 4) for _ in drafts],
+    "too-few": lambda drafts: drafts[:-1],
+    "orphans": lambda drafts: [Draft((1, 2), (0, 1)) for _ in drafts],
+    "unlikely": lambda drafts: [Draft.chain([1, 2], probs=[0.5], dist=[np.full(V, 1 / V)]) for _ in drafts],
+    "slow": slow,
+}
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_a_faulty_drafter_is_taken_out_and_the_text_is_unaffected(how: str) -> None:
+    loop, spy = make({"faulty": Faulty(how)}, [Arm("faulty", 3)], slow_seconds=0.04 if how == "slow" else 5.0)
+    rounds: list[Round] = []
+    for _ in range(5):
+        rounds += loop.run([[0]], Sampling(max_new_tokens=30))
+    texts: dict[int, list[int]] = {}
+    for round in rounds:
+        texts.setdefault(round.request, []).extend(round.tokens)
+    assert list(texts.values()) == [counted(0, 30)] * 5
+    faults = [r.fault for r in rounds if r.fault]
+    assert len(faults) == 3 and all(f.startswith("faulty: ") and "\n" not in f for f in faults)
+    assert loop.team.broken == {"faulty"} and loop.faults == {"faulty": 3}
+    after = [r for r in rounds if r.request == 4]
+    assert all(r.drafted == 0 and not r.fault for r in after)
+    assert sum(1 for f in spy.heard if f.outcomes) == 2
+
+
+@pytest.mark.parametrize("when", ["hint", "observe", "close"])
+def test_other_calls_may_fail_too(when: str) -> None:
+    drafter = good()
+    setattr(drafter, when, fail)
+    loop, spy = make({"bad": drafter}, [Arm("bad", 3)])
+    spy.reads_hints = True
+    assert run(loop, [[0], [2]], Sampling(max_new_tokens=20)) == {0: counted(0, 20), 1: counted(2, 20)}
+    assert loop.faults["bad"] == 2
+
+
+def test_the_policy_turns_to_the_drafters_that_are_left() -> None:
+    loop, _ = make({"faulty": Faulty("raises"), "good": good()}, [Arm("faulty", 3), Arm("good", 3)], Uniform)
+    rounds = list(loop.run([[0]] * 3, Sampling(max_new_tokens=80)))
+    at = next(i for i, r in enumerate(rounds) if r.fault)
+    assert all(r.arm.drafter == "good" for r in rounds[at + 1 :] if r.request == rounds[at].request)
+
+
+def test_a_fault_in_one_request_leaves_the_drafter_to_the_others() -> None:
+    class Picky(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            return [
+                Draft.chain([V]) if job.request.id == 0 else super(Picky, self).draft([job])[0]
+                for job in jobs
+            ]
+
+    loop, _ = make({"picky": Picky(markov(P), sampled=False)}, [Arm("picky", 3)])
+    rounds = list(loop.run([[0], [1]], Sampling(max_new_tokens=20), batch=2))
+    assert {r.request for r in rounds if r.accepted} == {1}
+    assert [r.request for r in rounds if r.fault] == [0]
+
+
+def test_a_drafter_out_of_use_is_out_of_every_open_request() -> None:
+    class Picky(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            spoilt = {0: Draft.chain([V])}
+            return [spoilt.get(job.request.id) or self._chain(job) for job in jobs]
+
+    loop, _ = make({"picky": Picky(markov(P), sampled=False)}, [Arm("picky", 3)], strikes=1)
+    rounds = list(loop.run([[0], [1]], Sampling(max_new_tokens=12), batch=2))
+    assert [r.request for r in rounds if r.drafted] == [1]
+    assert run(loop, [[5]], Sampling(max_new_tokens=4)) == {2: counted(5, 4)}
+
+
+def test_two_drafters_may_fail_in_one_round() -> None:
+    broken, deaf = good(), good()
+    setattr(broken, "draft", fail)  # noqa: B010 - a method, which is not assigned to otherwise
+    setattr(deaf, "observe", lambda request, new: fail([]) if len(new) == 1 else None)  # noqa: B010
+    loop, _ = make({"broken": broken, "deaf": deaf}, [Arm("broken", 3)])
+    rounds = list(loop.run([[0] * 9], Sampling(max_new_tokens=4)))
+    assert [t for r in rounds for t in r.tokens] == counted(0, 4)
+    assert [r.fault.partition(":")[0] for r in rounds] == ["broken", "", "", ""]
+    assert loop.faults == {"broken": 1, "deaf": 1}
+
+
+# -- what is measured and told ---------------------------------------------------------------------------
+
+
+class Ear:
+    """A recorder that keeps what it was given, and has one thing left to say when a text has ended."""
+
+    reads: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.seen: list[Outcome] = []
+
+    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        self.seen += [seen.outcome for seen in batch]
+        return ()
+
+    def close(self, request: Request) -> Sequence[Feedback]:
+        return (Feedback(request.id, Decision(0), (Outcome(0, 1, 2),)),)
+
+
+def test_time_is_charged_by_tokens_and_means_nothing_where_a_prompt_was_read() -> None:
+    class Slow(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            time.sleep(0.01)
+            return super().draft(jobs)
+
+    ear, spy = Ear(), Spy([Arm("slow", 5)])
+    loop = Loop(SimTarget(markov(P), V), {"slow": Slow(markov(P), sampled=False)}, spy, ear)
+    loop.add([0], Sampling(max_new_tokens=20))
+    loop.add([3], Sampling(max_new_tokens=9))  # 6 tokens in its first round, 2 + 1 in its second
+    loop.step()
+    assert [math.isnan(o.seconds) for o in ear.seen] == [True, True]
+    long, short = loop.step()
+    assert (long.drafted, short.drafted) == (5, 2)
+    for phase in ("draft", "verify"):
+        a, b = getattr(long.seconds, phase), getattr(short.seconds, phase)
+        assert a / 6 == pytest.approx(b / 3)
+    assert long.seconds.draft + short.seconds.draft * 6 / 9 > 0.005
+    told = [o.seconds for o in ear.seen[2:]]
+    assert told == pytest.approx([r.seconds.draft + r.seconds.verify for r in (long, short)])
+    loop.add([0], Sampling(max_new_tokens=20))  # one that joins makes the pass of all others longer
+    loop.step()
+    assert [math.isnan(o.seconds) for o in ear.seen[4:]] == [True, True]
+
+
+def test_what_a_recorder_says_late_is_learnt_before_the_request_is_closed() -> None:
+    class Strict(Spy):
+        def learn(self, feedback: Feedback) -> None:
+            assert feedback.request not in self.closed
+            self.heard.append(feedback)
+
+    spy = Strict([Arm("good", 3)])
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, spy, Ear())
+    list(loop.run([[0], [1]], Sampling(max_new_tokens=3)))
+    assert [f.request for f in spy.heard] == spy.closed == [0, 1]
+
+
+def test_a_new_turn_starts_afresh() -> None:
+    loop, _ = make({"good": good()}, [Arm("good", 3)])
+    request = loop.add([0], Sampling(max_new_tokens=5, seed=3), keep=True)
+    first = [request.uniform(i) for i in range(5)]
+    while loop.open:
+        loop.step()
+    loop.extend(request, [6], Sampling(max_new_tokens=5, seed=3))
+    assert (request.rounds, request.last_accepted, request.position) == (0, -1, 0)
+    second = [request.uniform(i) for i in range(5)]
+    assert len({*first, *second}) == 10
+    assert [request.uniform(4), request.uniform(3)] == [second[4]] * 2  # asking again draws nothing
+
+
+def test_the_policys_generator_and_counts() -> None:
+    seen: list[Context] = []
+
+    class Watch(Spy):
+        def choose(self, context: Context, rng: random.Random) -> Decision:
+            seen.append(context)
+            return super().choose(context, rng)
+
+    watch = Watch([Arm("good", 2)])
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, watch, Bandit(reward("accepted"), 2))
+    list(loop.run([[0], [1]], Sampling(max_new_tokens=6), batch=2))
+    assert [(c.request, c.batch_size, c.position, c.last_accepted) for c in seen] == [
+        (0, 2, 0, -1),
+        (1, 2, 0, -1),
+        (0, 2, 3, 2),
+        (1, 2, 3, 2),
+    ]

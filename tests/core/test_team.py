@@ -1,0 +1,156 @@
+"""The team of drafters: what each call costs whom, and what a recorder is told when it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwise.core import team as module
+from draftwise.core.roles import GradeJob
+from draftwise.core.team import PASSES, Team
+from draftwise.core.types import Arm, Draft, Grade, Job, Request, Sampling
+
+
+class Echo:
+    """Drafts the last tokens of the text that it is shown, backwards; draws them if it is told to."""
+
+    def __init__(self, *, draws: bool = False) -> None:
+        self.draws, self.told = draws, list[int]()
+
+    def hint(self, request: Request) -> float:
+        return 1.0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        made = []
+        for job in jobs:
+            tokens = job.request.tokens[::-1][: job.length]
+            drawn: Any = {"probs": [1.0] * len(tokens), "dist": np.eye(99)[tokens]} if self.draws else {}
+            made.append(Draft.chain(tokens, **drawn))
+        return made
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        self.told += new
+
+    def close(self, request: Request) -> None: ...
+
+
+def request(tokens: Sequence[int], *, id: int = 0) -> Request:
+    return Request(id, list(tokens), 0, Sampling(), Random(0), Random(0))
+
+
+def team(**drafters: Echo) -> Team:
+    return Team(drafters, {}, vocab_size=99, strikes=3)
+
+
+def test_a_call_is_charged_to_its_jobs_by_what_they_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock: Iterator[float] = iter([0.0, 0.0, 0.0, 6.0])  # around the call, and around the asking in it
+    monkeypatch.setattr(module, "perf_counter", lambda: next(clock))
+    long, short = request([1, 2, 3, 4]), request([1, 2, 3, 4], id=1)
+    drafts, seconds = team(echo=Echo()).draft({"echo": [(2, Job(long, 3)), (0, Job(short, 1))]}, 3)
+    assert [d.tokens for d in drafts] == [(4,), (), (4, 3, 2)]
+    assert seconds == pytest.approx([2.0, 0.0, 4.0])  # 1 + 1 and 1 + 3 of six parts
+
+
+def test_a_guess_is_made_where_the_text_ended_then() -> None:
+    echo = Echo()
+    ours, text = team(echo=echo), request([1, 2, 3, 4, 5])
+    assert ours.guess("echo", text, 3, Arm("echo", 2)) == (3, 2)
+    assert echo.told == [1, 2, 3]
+    assert ours.guess("echo", text, 5, Arm("echo", 2)) == (5, 4)
+    assert echo.told == [1, 2, 3, 4, 5] and text.tokens == [1, 2, 3, 4, 5]
+    assert not text.out and ours.graded_seconds > 0.0
+
+
+def test_what_was_drawn_is_no_guess_and_no_fault() -> None:
+    ours, text = team(dice=Echo(draws=True)), request([1, 2, 3])
+    assert ours.guess("dice", text, 3, Arm("dice", 2)) is None
+    assert not text.out and ours.faults == {"dice": 0}
+
+
+def test_a_guess_that_breaks_the_contract_is_a_fault() -> None:
+    ours, text = team(echo=Echo()), request([1, 200])
+    assert ours.guess("echo", text, 2, Arm("echo", 1)) is None
+    assert text.out == {"echo"} and "vocabulary" in ours.trouble(text)
+
+
+def test_a_call_may_take_as_long_as_what_it_has_to_read() -> None:
+    """Twenty target passes, and one for each token that the drafter has not read."""
+    ours = team(a=Echo(), b=Echo())
+    one, other = request([1] * 30), request([1] * 7, id=1)
+    assert ours._patience("a", [one]) == float("inf")
+    ours.slow_seconds = 0.5
+    ours.took(2.0)
+    assert ours._patience("b", [one, other]) == (PASSES + 37) * 2.0
+    assert ours._patience("b", [one, other]) == PASSES * 2.0, "it has read them"
+    one.tokens += [2, 3]
+    assert ours._patience("b", [one, other]) == (PASSES + 2) * 2.0
+    assert ours._patience("a", [one]) == (PASSES + 2) * 2.0, "each drafter by what it has read itself"
+    del one.tokens[5:]
+    assert ours._patience("b", [one]) == PASSES * 2.0, "what was taken back is not read"
+    ours.took(3.0)
+    assert ours.pass_seconds == pytest.approx(2.1)
+    ours.slow_seconds = 100.0
+    assert ours._patience("b", [one]) == 100.0
+
+
+ROW = np.eye(99)[[5, 6, 7]]
+GOOD: dict[str, Draft] = {
+    "nothing": Draft(),
+    "as long as asked for": Draft.chain([5, 6, 7]),
+    "whole numbers of NumPy": Draft.chain(list(np.array([0, 98, 7]))),
+    "certain, and not at all": Draft.chain([5, 6], probs=[0.0, 1.0]),
+    "rounded up": Draft.chain([5], probs=[1.0000005]),
+    "sampled": Draft.chain([5, 6, 7], probs=[0.2, 0.5, 1.0], dist=ROW),
+    "siblings": Draft((5, 6, 7), (-1, -1, 0)),
+}
+BAD: dict[str, tuple[Draft, str]] = {
+    "longer": (Draft.chain([5, 6, 7, 8]), "4 tokens where 3"),
+    "a fraction": (Draft.chain([5, 6.5]), "no whole number"),  # type: ignore[list-item]
+    "fractions alone": (Draft.chain([6.0]), "no whole number"),  # type: ignore[list-item]
+    "a text": (Draft.chain(["5"]), "no whole number"),  # type: ignore[list-item]
+    "below 0": (Draft.chain([5, -1]), "outside the vocabulary of 99"),
+    "behind the last": (Draft.chain([99, 5]), "outside the vocabulary of 99"),
+    "its own parent": (Draft((5, 6), (-1, 1)), "not earlier nodes"),
+    "above the root": (Draft((5, 6), (-1, -2)), "not earlier nodes"),
+    "an orphan": (Draft((5, 6), (-1,)), "not earlier nodes"),
+    "less than impossible": (Draft.chain([5, 6], probs=[0.5, -0.5]), "outside [0, 1]"),
+    "more than certain": (Draft.chain([5, 6], probs=[1.1, 0.5]), "outside [0, 1]"),
+    "nan": (Draft.chain([5], probs=[float("nan")]), "outside [0, 1]"),
+    "too few chances": (Draft.chain([5, 6], probs=[0.5], dist=ROW[:2]), "1 probabilities for 2"),
+    "sampled siblings": (Draft((5, 6), (-1, -1), (0.5, 0.5), ROW[:2]), "must be picked"),
+    "too few laws": (Draft.chain([5, 6], probs=[0.5, 0.5], dist=ROW[:1]), "1 distributions for 2"),
+    "a narrow law": (Draft.chain([5], probs=[0.5], dist=ROW[:1, :98]), "over 98 tokens, not 99"),
+}
+
+
+@pytest.mark.parametrize("draft", GOOD.values(), ids=GOOD)
+def test_what_a_drafter_may_say(draft: Draft) -> None:
+    assert team(a=Echo())._breach("a", draft, Job(request([1, 2]), 3)) == ""
+
+
+@pytest.mark.parametrize(("draft", "said"), BAD.values(), ids=BAD)
+def test_what_a_drafter_may_not_say(draft: Draft, said: str) -> None:
+    assert said in team(a=Echo())._breach("a", draft, Job(request([1, 2]), 3))
+
+
+@pytest.mark.parametrize(
+    ("accept", "said"),
+    [
+        (0.0, ""),
+        (0.4, ""),
+        (1.0, ""),
+        (1.0000005, ""),
+        (-0.1, "a grade"),
+        (1.1, "a grade"),
+        (np.nan, "a grade"),
+    ],
+)
+def test_grades_are_chances(accept: float, said: str) -> None:
+    jobs = [GradeJob(request([1, 2, 3]), 2, [0.5])]
+    assert module._wrong_grades([[Grade(accept)]], jobs).startswith(said)
+    assert bool(module._wrong_grades([[Grade(accept)]], jobs)) == bool(said)
+    assert "grades for [2] tokens where [1]" in module._wrong_grades([[Grade(0.5)] * 2], jobs)

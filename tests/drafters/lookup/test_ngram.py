@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from draftwise.core.roles import Drafter
+from draftwise.core.types import Job, Stop
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.errors import UserError
+
+from .texts import chunks, commit, draft, make_request, starts_of
+
+
+def look(text: list[int], shortest: int, longest: int) -> tuple[int, int]:
+    """The longest n-gram at the end that occurred before, and where the latest such occurrence ended."""
+    for n in range(min(longest, len(text) - 1), shortest - 1, -1):
+        found = starts_of(text[:-1], text[-n:])
+        if found:
+            return n, found[-1] + n
+    return 0, 0
+
+
+def copied(text: list[int], source: int, length: int) -> tuple[int, ...]:
+    grown = list(text)
+    for i in range(length):
+        grown.append(grown[source + i])
+    return tuple(grown[len(text) :])
+
+
+@pytest.mark.parametrize(("shortest", "longest"), [(1, 4), (2, 3), (3, 3), (1, 9)])
+@pytest.mark.parametrize("alphabet", [2, 4, 30])
+def test_agrees_with_a_scan_of_the_text(alphabet: int, shortest: int, longest: int) -> None:
+    drafter = NgramDrafter(min=shortest, max=longest)
+    request = make_request()
+    for new in chunks(Random(alphabet * 100 + longest), 150, alphabet):
+        commit(drafter, request, new)
+        match, source = look(request.tokens, shortest, longest)
+        assert drafter.hint(request) == match
+        made = draft(drafter, request, 11)
+        assert made.tokens == (copied(request.tokens, source, 11) if match else ())
+
+
+def test_confidence_is_how_often_matches_of_that_length_were_right() -> None:
+    drafter = NgramDrafter(min=1, max=3)
+    request = make_request()
+    right, asked = [1] * 4, [2] * 4
+    for new in chunks(Random(5), 120, 3):
+        for token in new:
+            match, source = look(request.tokens, 1, 3)
+            if match:
+                asked[match] += 1
+                right[match] += request.tokens[source] == token
+            commit(drafter, request, [token])
+        match, _ = look(request.tokens, 1, 3)
+        made = draft(drafter, request, 5)
+        lengths = [min(match + i, 3) for i in range(5)] if match else []
+        assert made.probs == pytest.approx([right[n] / asked[n] for n in lengths])
+        assert all(s.chosen == s.top1 >= s.top2 >= 0.0 and 0.0 <= s.entropy <= 0.694 for s in made.signals)
+
+
+@pytest.mark.parametrize("period", [1, 2, 7])
+def test_a_repeating_text_is_drafted_to_full_length(period: int) -> None:
+    drafter = NgramDrafter()
+    request = make_request()
+    text = [i % period for i in range(3 * period + 5)]
+    commit(drafter, request, text)
+    assert draft(drafter, request, 40).tokens == tuple(i % period for i in range(len(text), len(text) + 40))
+
+
+def test_the_latest_occurrence_wins_over_earlier_ones() -> None:
+    drafter = NgramDrafter(min=2, max=2)
+    request = make_request()
+    commit(drafter, request, [1, 2, 7, 1, 2, 8, 1, 2])
+    assert draft(drafter, request, 1).tokens == (8,)
+
+
+def test_one_commit_or_many_make_the_same_index() -> None:
+    one, many = NgramDrafter(), NgramDrafter()
+    a, b = make_request(), make_request()
+    text = [t for new in chunks(Random(3), 60, 4) for t in new]
+    commit(one, a, text)
+    for token in text:
+        commit(many, b, [token])
+    assert one.hint(a) == many.hint(b)
+    assert draft(one, a).tokens == draft(many, b).tokens
+    assert draft(one, a).probs == draft(many, b).probs
+
+
+def test_stop_rules_cut_the_draft_and_keep_the_last_token() -> None:
+    drafter = NgramDrafter(min=1, max=1)
+    request = make_request()
+    commit(drafter, request, [1, 2, 1, 3, 1, 2, 1])  # a match of one token was right one time in three here
+    p = draft(drafter, request).probs[0]
+    assert p < 0.5
+    assert len(draft(drafter, request, 8, Stop("confidence", p)).tokens) == 8
+    assert len(draft(drafter, request, 8, Stop("confidence", p + 1e-9)).tokens) == 1
+    assert len(draft(drafter, request, 8, Stop("cumulative", p**3 + 1e-9)).tokens) == 3
+
+
+def test_requests_are_kept_apart_in_one_batch() -> None:
+    drafter = NgramDrafter()
+    a, b, unseen = make_request(1), make_request(2), make_request(3)
+    commit(drafter, a, [5, 6, 5])
+    commit(drafter, b, [5, 9, 5])
+    made = drafter.draft([Job(b, 2), Job(unseen, 3), Job(a, 1)])
+    assert [d.tokens for d in made] == [(9, 5), (), (6,)]
+    assert drafter.hint(unseen) == 0.0
+
+
+def test_drafting_changes_nothing() -> None:
+    drafter = NgramDrafter()
+    request = make_request()
+    commit(drafter, request, [1, 2, 3, 1, 2])
+    first = draft(drafter, request)
+    assert draft(drafter, request).tokens == first.tokens
+    assert request.tokens == [1, 2, 3, 1, 2]
+
+
+def test_a_request_goes_on_until_it_is_closed() -> None:
+    drafter = NgramDrafter()
+    request = make_request()
+    commit(drafter, request, [1, 2, 3])
+    commit(drafter, request, [9, 1, 2])  # the next turn
+    assert draft(drafter, request, 1).tokens == (3,)
+    drafter.close(request)
+    assert drafter._texts == {}
+    assert draft(drafter, request).tokens == ()
+    drafter.close(request)  # the loop may close a request that this drafter was taken out of
+
+
+@pytest.mark.parametrize("options", [{"min": 0}, {"min": 3, "max": 2}, {"max": 65}])
+def test_bad_settings_name_the_value(options: dict[str, int]) -> None:
+    with pytest.raises(UserError, match=str(next(iter(options.values())))):
+        NgramDrafter(**options)
+
+
+def test_is_a_drafter() -> None:
+    assert isinstance(NgramDrafter(), Drafter)

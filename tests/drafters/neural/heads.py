@@ -1,0 +1,125 @@
+"""Heads for tiny targets: bad ones with random weights, and good ones that learnt the target's own text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from draftwise.core.loop import Loop
+from draftwise.core.types import Sampling
+from draftwise.models.heads.eagle import Eagle, Eagle3, new_eagle
+from draftwise.models.heads.medusa import Medusa, new_medusa
+from draftwise.testing.distributions import Law, shape
+from tests.exactness.test_exact_hf import PROMPT, SETTINGS
+from tests.laws import p_value, sample
+from tests.tiny import VOCAB, model, own_text
+
+
+@cache
+def target(name: str = "llama", scale: float = 8.0, attention: str = "sdpa") -> Any:
+    return model(name, scale=scale, attention=attention)
+
+
+def texts(made: Any) -> Tensor:
+    """The prompts of the tests and what the target writes after them, 48 tokens each."""
+    from tests.targets.test_hf import prompts
+
+    return torch.tensor([[*p, *own_text(made, p, 48)][:48] for p in prompts()])
+
+
+def features(made: Any, ids: Tensor, layers: tuple[int, ...]) -> Tensor:
+    with torch.no_grad():
+        states = made(ids, output_hidden_states=True).hidden_states
+    return torch.cat([states[k] for k in layers], -1)
+
+
+def chosen(head: Eagle) -> Eagle:
+    """An EAGLE-3 head that drafts all tokens but the first three, in two halves that lie apart."""
+    if isinstance(head, Eagle3) and head.ids is not None:
+        head.choose([i for i in range(3, VOCAB) if i != 11])
+    return head
+
+
+def random_eagle(made: Any, *, eagle3: bool = False, drafted: int = 0) -> Eagle:
+    torch.manual_seed(7)
+    return chosen(new_eagle(made, eagle3=eagle3, drafted=drafted)).eval()
+
+
+def trained_eagle(made: Any, *, eagle3: bool = False, drafted: int = 0, steps: int = 80) -> Eagle:
+    """A head trained to guess the target's text, two tokens deep: from the target's states and its own."""
+    head = random_eagle(made, eagle3=eagle3, drafted=drafted).train()
+    ids = texts(made)
+    seen = features(made, ids, head.layers_read)
+    where = torch.full((VOCAB,), -100)
+    known = torch.arange(VOCAB) if head.ids is None else head.ids
+    where[known] = torch.arange(len(known))
+    optimiser = torch.optim.AdamW(head.parameters(), lr=1e-2)
+    for _ in range(steps):
+        first = head(ids[:, 1:], head.read(seen[:, :-1]))
+        second = head(ids[:, 2:], first[:, :-1])
+        loss: Any = torch.zeros(())
+        for states, start in ((first, 2), (second, 3)):
+            logits = head.logits(states[:, : ids.shape[1] - start])
+            loss = loss + cross_entropy(logits.flatten(0, 1), where[ids[:, start:]].flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return head.eval()
+
+
+def random_medusa(made: Any, *, heads: int = 4, tied: bool = False) -> Medusa:
+    torch.manual_seed(7)
+    found = new_medusa(made, heads=heads, tied=tied)
+    with torch.no_grad():
+        for parameter in found.parameters():
+            parameter.normal_()
+    return found.eval()
+
+
+def trained_medusa(made: Any, *, heads: int = 4, tied: bool = False, steps: int = 80) -> Medusa:
+    """Heads trained to guess the target's text from its last states."""
+    torch.manual_seed(7)
+    found = new_medusa(made, heads=heads, tied=tied).train()
+    ids = texts(made)
+    seen = features(made, ids, (-1,))
+    optimiser = torch.optim.AdamW(found.parameters(), lr=1e-2)
+    for _ in range(steps):
+        loss: Any = torch.zeros(())
+        for k, logits in enumerate(found(seen)):
+            loss = loss + cross_entropy(logits[:, : -2 - k].flatten(0, 1), ids[:, 2 + k :].flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return found.eval()
+
+
+def tree_law(law: Law, settings: str, length: int) -> dict[tuple[int, ...], float]:
+    """The probability of every text of `length` tokens that three likely tokens a place leave possible."""
+    out: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(length):
+        longer: dict[tuple[int, ...], float] = {}
+        for text, p in out.items():
+            history = [*PROMPT, *text]
+            row = shape(law(history), history, len(PROMPT), narrow(settings, length))
+            longer |= {(*text, int(t)): p * float(row[t]) for t in row.nonzero()[0]}
+        out = longer
+    return out
+
+
+def narrow(settings: str, length: int) -> Sampling:
+    """Settings that leave three tokens a place, so that longer texts can be counted."""
+    return replace(SETTINGS[settings], top_k=3, top_p=1.0, min_p=0.0, max_new_tokens=length)
+
+
+def holds(make: Callable[[], Loop], law: Law, settings: str, *, length: int = 5, n: int = 700) -> None:
+    """Texts have the target's law: long enough for drafts of three tokens after a first round without one."""
+    counts = sample(make, PROMPT, narrow(settings, length), n, batch=100)
+    short = Counter[tuple[int, ...]]({text: k for text, k in counts.items() if len(text) == length})
+    assert sum(short.values()) == n and p_value(short, tree_law(law, settings, length)) > 1e-3

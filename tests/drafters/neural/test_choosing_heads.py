@@ -1,0 +1,168 @@
+"""Choosing among several heads of one target: MetaSD's white box, and HedgeSpec's grades of trees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from draftwise.core.loop import Loop
+from draftwise.core.types import Arm, Context, Decision, Draft, Feedback, Job, Request, Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.neural.eagle import EagleDrafter
+from draftwise.drafters.neural.medusa import MedusaDrafter
+from draftwise.policies.catalogue import method
+from draftwise.policies.recorders.full_information import Grading
+from draftwise.policies.recorders.tracks import Path
+from draftwise.targets.hf import HFTarget
+from tests.core.turns import Anyone
+from tests.drafters.neural.heads import holds, random_eagle, target, trained_medusa
+from tests.drafters.neural.test_eagle import good, soft, texts_of
+from tests.exactness.test_exact_hf import law_of
+from tests.targets.test_hf import prompts
+from tests.tiny import own_text
+
+POLICIES = [
+    "metasd-ucb?length=3",
+    "metasd-exp3?length=3",
+    "hedgespec?length=3",
+    "hedgespec?length=3&windows=rounds",
+    "random?arms=drafters*lengths*stops&lengths=0,2,4",
+    "tapout-seq-ucb1?drafter=good&length=4",
+    "auto",
+]
+
+
+def team(made: Any, reads: HFTarget, heads: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "good": EagleDrafter(heads["good"], reads),
+        "tree": EagleDrafter(heads["good"], reads, width=3),
+        "bad": EagleDrafter(heads["bad"], reads),
+        "bad-tree": EagleDrafter(heads["bad"], reads, width=3),
+        "medusa": MedusaDrafter(heads["medusa"], reads, width=2),
+        "ngram": NgramDrafter(),
+    }
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_choose_among_heads_and_the_text_stays(policy: str) -> None:
+    made = target()
+    heads = {"good": good("eagle"), "bad": random_eagle(made, eagle3=True), "medusa": trained_medusa(made)}
+    own = [own_text(made, p, 30) for p in prompts()]
+    reads = HFTarget(made, chunk=8)
+    drafters = team(made, reads, heads)
+    chosen = method(policy, list(drafters))
+    texts, rounds = texts_of(Loop(reads, drafters, chosen.policy, chosen.recorder), 30, 3)
+    assert texts == own and any(r.accepted for r in rounds)
+
+
+def test_the_law_is_the_targets() -> None:
+    made = target(scale=5.0)
+    heads = {"good": soft("eagle", True), "bad": soft("eagle", False), "medusa": trained_medusa(made)}
+
+    def make() -> Loop:
+        reads = HFTarget(made, chunk=8)
+        drafters = team(made, reads, heads)
+        chosen = method("hedgespec?length=3", list(drafters))
+        return Loop(reads, drafters, chosen.policy, chosen.recorder)
+
+    holds(make, law_of(made), "shaped", n=400)
+
+
+def test_the_better_head_is_chosen() -> None:
+    """MetaSD's UCB over two EAGLE heads of one target: pulls of the good one come to prevail."""
+    made = target()
+    reads = HFTarget(made, chunk=8)
+    heads = {"bad": random_eagle(made), "good": good("eagle")}
+    drafters: dict[str, Any] = {name: EagleDrafter(head, reads, width=3) for name, head in heads.items()}
+    chosen = method("metasd-ucb?length=3", list(drafters))
+    _, rounds = texts_of(Loop(reads, drafters, chosen.policy, chosen.recorder), 60, 1)
+    pulls = [r.arm.drafter for r in rounds]
+    assert pulls.count("good") > 2 * pulls.count("bad")
+
+
+@dataclass(slots=True)
+class Seer(Anyone):
+    """Notes the contexts it chooses in and the feedback that it gets."""
+
+    contexts: list[Context] = field(default_factory=list)
+    seen: list[Feedback] = field(default_factory=list)
+
+    def choose(self, context: Context, rng: Random) -> Decision:
+        self.contexts.append(context)
+        return Decision(0)
+
+    def learn(self, feedback: Any) -> None:
+        self.seen.append(feedback)
+
+
+def test_a_head_is_unavailable_until_the_target_has_read_the_text() -> None:
+    """Its first round says nothing about it; what comes after does."""
+    reads = HFTarget(target(), chunk=8)
+    policy = Seer((Arm("good", 3),))
+    recorder = method("metasd-ucb", ["good"]).recorder
+    loop = Loop(reads, {"good": EagleDrafter(good("eagle"), reads)}, policy, recorder)
+    request = loop.add([3, 4, 5], Sampling(max_new_tokens=9), keep=True)
+    while loop.open:
+        loop.step()
+    turn = len(policy.contexts)
+    loop.extend(request, [7, 8], Sampling(max_new_tokens=9))
+    while loop.open:
+        loop.step()
+    waits = [bool(context.unavailable) for context in policy.contexts]
+    assert [i for i, wait in enumerate(waits) if wait] == [0, turn]
+    assert not policy.seen[0].outcomes and policy.seen[1].outcomes
+    assert not policy.seen[turn].outcomes
+
+
+def test_a_tree_is_graded_by_all_children() -> None:
+    path = Path(Draft((5, 6, 7, 8), (-1, -1, 1, 1)))
+    law = {5: 0.2, 6: 0.3, 7: 0.5, 8: 0.25}
+    first, second, third = (path.step(token, law.__getitem__) for token in (6, 9, 7))
+    assert (first.accept, first.overlap) == (1.0, 0.5)
+    assert (second.accept, second.overlap) == (0.0, 0.75)
+    assert (third.accept, third.overlap) == (0.0, 0.0)
+
+
+def rounds_alone(drafter: EagleDrafter, request: Request, arm: Arm) -> int:
+    """Rounds that an arm needs for a text, drafting at the beginning of each."""
+    from dataclasses import replace
+
+    at, n = request.prompt_length, 0
+    while at < len(request.tokens):
+        view = replace(request, tokens=request.tokens[:at])
+        (draft,) = drafter.draft([Job(view, arm.length, width=arm.width)])
+        node, n = -1, n + 1
+        while at < len(request.tokens):
+            token, at = request.tokens[at], at + 1
+            below = {draft.tokens[i]: i for i, p in enumerate(draft.parents) if p == node}
+            if token not in below:
+                break
+            node = below[token]
+    return n
+
+
+def test_grades_of_trees_count_the_rounds_that_they_would_need() -> None:
+    """Full information for arms that never play: chains, a wider arm, and a drafter of trees."""
+    made = target()
+    reads = HFTarget(made, chunk=8)
+    drafters: dict[str, Any] = {
+        "none": NgramDrafter(),
+        "chain": EagleDrafter(good("eagle"), reads, sample=False),
+        "tree": EagleDrafter(good("eagle"), reads, width=3),
+        "bad": EagleDrafter(random_eagle(made), reads, width=2),
+    }
+    arms = (Arm("none", 0), Arm("tree", 3), Arm("chain", 2, width=4), Arm("bad", 3))
+    policy = Seer(arms)
+    loop = Loop(reads, drafters, policy, Grading(arms))
+    request = loop.add([3, 4, 5], Sampling(max_new_tokens=40), keep=True)
+    while loop.open:
+        loop.step()
+    losses = [feedback.losses for feedback in policy.seen if feedback.losses]
+    assert len(losses) == 40
+    for i, arm in enumerate(arms[1:], start=1):
+        needed = rounds_alone(drafters[arm.drafter], request, arm)
+        assert sum(loss[i] or 0.0 for loss in losses) == needed
+        assert needed < 40

@@ -1,0 +1,123 @@
+"""A model that sees the beginning and the end of a text only: short caches, the same text."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise.core.loop import Loop
+from draftwise.core.roles import GradeJob
+from draftwise.core.types import Arm, Job, Request, Sampling, Stop
+from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.errors import UserError
+from draftwise.policies.recorders.full_information import Grading
+from draftwise.targets.hf import HFTarget
+from tests.core.turns import Anyone
+from tests.drafters.neural.heads import holds, target
+from tests.exactness.test_exact_hf import law_of
+from tests.targets.test_hf import prompts
+from tests.tiny import VOCAB, model, own_text
+
+WINDOW, SINKS = 8, 3
+
+
+def request_of(n: int, seed: int = 5) -> Request:
+    rng = Random(seed)
+    text = [rng.randrange(VOCAB) for _ in range(n)]
+    return Request(seed, text, n, Sampling(max_new_tokens=90), Random(0), Random(0))
+
+
+def small() -> Any:
+    return model("llama", seed=3)
+
+
+def seen(tokens: list[int], skip: int) -> list[int]:
+    return [*tokens[:SINKS], *tokens[SINKS + skip :]]
+
+
+def test_a_draft_is_what_the_model_says_of_what_it_sees() -> None:
+    """Token by token, from a text shorter than the window to one much longer."""
+    made = small()
+    drafter = LMDrafter(made, VOCAB, window=WINDOW, sinks=SINKS)
+    whole, request = request_of(70).tokens, request_of(4)
+    sizes = []
+    for n in range(4, 70, 2):
+        request.tokens = whole[:n]
+        (draft,) = drafter.draft([Job(request, 3)])
+        view = seen(request.tokens, drafter.places[request.id].skip)
+        assert len(view) <= SINKS + 2 * WINDOW and view[-min(n, WINDOW) :] == whole[max(0, n - WINDOW) : n]
+        assert list(draft.tokens) == own_text(made, view, 3)
+        sizes.append(drafter.rows.held[0])
+    assert max(sizes) <= SINKS + 2 * WINDOW + 3
+
+
+def test_one_asked_late_reads_no_more_than_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    drafter = LMDrafter(small(), VOCAB, window=WINDOW, sinks=SINKS)
+    feed = drafter.rows.feed
+
+    def counted(first: int, texts: Any, keep: int, **more: Any) -> torch.Tensor:
+        read.append(sum(map(len, texts)))
+        return feed(first, texts, keep, **more)
+
+    monkeypatch.setattr(drafter.rows, "feed", counted)
+    drafter.draft([Job(request_of(100), 1)])
+    assert sum(read) == SINKS + WINDOW
+
+
+def test_grades_are_of_what_it_sees_and_signals_of_where_it_stands() -> None:
+    made = small()
+    drafter = LMDrafter(made, VOCAB, window=WINDOW, sinks=SINKS)
+    request = request_of(40)
+    request.prompt_length = 30
+    stops = (Stop("svip", 99.0),)
+    for start in (30, 34, 12):
+        needs = frozenset({"place", "entropy"})
+        (grades,) = drafter.grade([GradeJob(request, start, [1.0] * (40 - start), signals=needs)])
+        view = seen(request.tokens, skip := drafter.places[request.id].skip)
+        with torch.inference_mode():
+            picks = made(torch.tensor([view])).logits[0].argmax(-1).tolist()
+        right = [float(picks[j - skip - 1] == request.tokens[j]) for j in range(start, 40)]
+        assert [g.accept for g in grades] == right
+        assert [g.signals.place for g in grades if g.signals] == [j - 30 for j in range(start, 40)]
+    (draft,) = drafter.draft([Job(request, 2, stops)])
+    assert list(draft.tokens) == own_text(made, seen(request.tokens, drafter.places[request.id].skip), 2)
+
+
+def loop_of(made: Any) -> Loop:
+    team: dict[str, Any] = {
+        "short": LMDrafter(small(), VOCAB, window=WINDOW, sinks=SINKS),
+        "same": LMDrafter(made, VOCAB, window=4, sinks=0),
+    }
+    arms = (Arm("short", 3), Arm("same", 4), Arm("none", 0))
+    return Loop(HFTarget(made, chunk=8), team, Anyone(arms), Grading(arms))
+
+
+def test_greedy_text_is_the_models_own() -> None:
+    made = target()
+    own = [own_text(made, p, 40) for p in prompts()]
+    for batch in (1, 3):
+        loop = loop_of(made)
+        texts: dict[int, list[int]] = {}
+        for round in loop.run(prompts(), Sampling(max_new_tokens=40), batch=batch):
+            texts.setdefault(round.request, []).extend(round.tokens)
+        assert [texts[i] for i in sorted(texts)] == own and not any(loop.faults.values())
+
+
+def test_the_law_is_the_targets() -> None:
+    made = target(scale=5.0)
+
+    def make() -> Loop:
+        loop = loop_of(made)
+        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
+        return loop
+
+    holds(make, law_of(made), "shaped")
+
+
+def test_what_is_below_zero_is_refused() -> None:
+    with pytest.raises(UserError, match="window=-1"):
+        LMDrafter(small(), VOCAB, window=-1)

@@ -1,0 +1,221 @@
+"""Sampled text has the target's exact law, for every kind of drafter, setting, stop rule and policy.
+
+Drafters that break a rule of lossless drafting are caught by the same tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwise.core.loop import Loop
+from draftwise.core.roles import Drafter
+from draftwise.core.types import Arm, Draft, Job, Sampling, Stop
+from draftwise.drafters.lookup.datastore import build
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.retrieval import RetrievalDrafter
+from draftwise.drafters.lookup.suffix import SuffixDrafter
+from draftwise.drafters.none import NoneDrafter
+from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.catalogue import method
+from draftwise.policies.learners.fixed import Fixed
+from draftwise.policies.learners.uniform import Uniform
+from draftwise.policies.recorders.bandit import Bandit
+from draftwise.policies.recorders.rewards import reward
+from draftwise.testing.distributions import markov
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+from tests.laws import exact, p_value, sample
+
+V, PROMPT, LENGTH, N = 4, (0, 1, 2, 1, 0, 1), 3, 3000
+RNG = np.random.default_rng(7)
+P = RNG.dirichlet(np.full(V, 0.6), size=V) * 0.94 + 0.015
+GOOD = 0.7 * P + 0.3 * RNG.dirichlet(np.ones(V), size=V)
+BAD = P[:, ::-1].copy()  # likely where the target is not
+
+SETTINGS = {
+    "plain": Sampling(max_new_tokens=LENGTH, temperature=1.0),
+    "cold": Sampling(max_new_tokens=LENGTH, temperature=0.6),
+    "top-k": Sampling(max_new_tokens=LENGTH, temperature=1.0, top_k=2),
+    "top-p": Sampling(max_new_tokens=LENGTH, temperature=1.3, top_p=0.8),
+    "min-p": Sampling(max_new_tokens=LENGTH, temperature=1.0, min_p=0.2),
+    "penalties": Sampling(
+        max_new_tokens=LENGTH,
+        temperature=0.9,
+        repetition_penalty=1.4,
+        presence_penalty=0.3,
+        frequency_penalty=0.2,
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def datastore(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A datastore of random digits, each a token: it always finds something, and is wrong as often as not."""
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "corpus.txt").write_text("".join(str(d) for d in np.random.default_rng(3).integers(0, V, 400)))
+    STORE.append(str(folder / "store"))
+    build(
+        [folder / "corpus.txt"],
+        STORE[-1],
+        encode=lambda text: [int(d) for d in text if d.isdigit()],
+        vocab_size=V,
+        fingerprint="digits",
+    )
+
+
+STORE: list[str] = []
+NAMES = ["none", "good", "bad", "picked", "picked-bad", "ngram", "suffix", "retrieval"]
+
+
+def drafters() -> dict[str, Drafter]:
+    return {
+        "retrieval": RetrievalDrafter(STORE[-1], min_match=1, min_prob=0.0),
+        "none": NoneDrafter(),
+        "good": SimDrafter(markov(GOOD)),
+        "bad": SimDrafter(markov(BAD)),
+        "picked": SimDrafter(markov(GOOD), sampled=False),
+        "picked-bad": SimDrafter(markov(BAD), sampled=False),
+        "ngram": NgramDrafter(),
+        "suffix": SuffixDrafter(),
+    }
+
+
+def loop(team: Mapping[str, Drafter], arms: Sequence[Arm], learner: Any = Fixed, seed: int = 0) -> Loop:
+    policy = BanditPolicy(tuple(arms), learner)
+    return Loop(SimTarget(markov(P), V), team, policy, Bandit(reward("accepted"), 5), seed=seed)
+
+
+def test_the_test_itself_passes_the_target_alone() -> None:
+    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    assert sum(law.values()) == pytest.approx(1.0)
+    counts = sample(lambda: loop({}, [Arm("none", 0)]), PROMPT, SETTINGS["plain"], N)
+    assert p_value(counts, law) > 1e-3
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_drafter_keeps_the_law(name: str, settings: str) -> None:
+    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
+    made = drafters()
+    counts = sample(lambda: loop(made, [Arm(name, 3)]), PROMPT, SETTINGS[settings], N)
+    assert p_value(counts, law) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "rule", [Stop("max-confidence", 0.6), Stop("confidence", 0.4), Stop("cumulative", 0.3), Stop("svip", 0.8)]
+)
+@pytest.mark.parametrize("name", ["good", "bad", "picked"])
+def test_stopping_early_keeps_the_law(name: str, rule: Stop) -> None:
+    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    counts = sample(lambda: loop(drafters(), [Arm(name, 4, stop=rule)]), PROMPT, SETTINGS["plain"], N)
+    assert p_value(counts, law) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "policy", ["random?arms=drafters*lengths*stops&lengths=0,1,3", "ucb1?arms=drafters*lengths&lengths=1,3"]
+)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_switching_keeps_the_law(policy: str, batch: int) -> None:
+    def make() -> Loop:
+        team = drafters()
+        chosen = method(policy, list(team))
+        return Loop(SimTarget(markov(P), V), team, chosen.policy, chosen.recorder)
+
+    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["penalties"])
+    assert p_value(sample(make, PROMPT, SETTINGS["penalties"], N, batch=batch), law) > 1e-3
+
+
+def test_choosing_by_what_was_accepted_keeps_the_law() -> None:
+    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    arms = [Arm("good", 3), Arm("bad", 3), Arm("picked-bad", 2), Arm("none", 0)]
+    counts = sample(lambda: loop(drafters(), arms, Uniform), PROMPT, SETTINGS["plain"], N, batch=3)
+    assert p_value(counts, law) > 1e-3
+
+
+# -- what must not be done, and is caught ---------------------------------------------------------------
+
+
+class Unsafe(SimDrafter):
+    """A drafter that breaks one rule of lossless drafting."""
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        return [self.spoil(job) for job in jobs]
+
+    def spoil(self, job: Job) -> Draft:
+        raise NotImplementedError
+
+
+class DropsUnlikely(Unsafe):
+    """Drops a sampled token because of its own probability, and what follows it."""
+
+    def spoil(self, job: Job) -> Draft:
+        whole = self._chain(job)
+        keep = next((i for i, q in enumerate(whole.probs) if q < 0.4), len(whole.tokens))
+        return Draft.chain(whole.tokens[:keep], probs=whole.probs[:keep], dist=whole.dist[:keep])
+
+
+class PickedAsSampled(Unsafe):
+    """Declares its likeliest token as a sample of its distribution."""
+
+    def spoil(self, job: Job) -> Draft:
+        sampled = SimDrafter(self.law, sampled=False)._chain(job)
+        rows = []
+        history = list(job.request.tokens)
+        for token in sampled.tokens:
+            rows.append(np.exp(self.law(history)))
+            history.append(token)
+        return Draft.chain(sampled.tokens, probs=sampled.probs, dist=rows)
+
+
+class BestOfTwo(Unsafe):
+    """Samples twice and submits the likelier draft as if it had been the only one."""
+
+    def spoil(self, job: Job) -> Draft:
+        return max(self._chain(job), self._chain(job), key=lambda d: d.probs[0])
+
+
+class OtherTemperature(Unsafe):
+    """Samples from one distribution and reports another."""
+
+    def spoil(self, job: Job) -> Draft:
+        made = self._chain(job)
+        flat = [np.full(V, 1 / V)] * len(made.tokens)
+        return Draft.chain(made.tokens, probs=[1 / V] * len(made.tokens), dist=flat)
+
+
+@pytest.mark.parametrize("kind", [DropsUnlikely, PickedAsSampled, BestOfTwo, OtherTemperature])
+def test_every_unsafe_variant_is_caught(kind: type[Unsafe]) -> None:
+    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    counts = sample(
+        lambda: loop({"unsafe": kind(markov(GOOD))}, [Arm("unsafe", 3)]), PROMPT, SETTINGS["plain"], N
+    )
+    assert p_value(counts, law) < 1e-6
+
+
+# -- greedy, and the seed ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_text_is_the_targets_own(name: str) -> None:
+    sampling = Sampling(max_new_tokens=40, repetition_penalty=1.2)
+    plain = sample(lambda: loop({}, [Arm("none", 0)]), PROMPT, sampling, 1)
+    assert sample(lambda: loop(drafters(), [Arm(name, 4)]), PROMPT, sampling, 1) == plain
+
+
+@pytest.mark.parametrize("name", ["picked", "picked-bad", "ngram", "suffix", "retrieval"])
+def test_a_seed_gives_the_same_text_with_and_without_a_picked_draft(name: str) -> None:
+    sampling = Sampling(max_new_tokens=60, temperature=1.0, seed=5)
+    plain = sample(lambda: loop({}, [Arm("none", 0)], seed=1), PROMPT, sampling, 1)
+    assert sample(lambda: loop(drafters(), [Arm(name, 4)], seed=2), PROMPT, sampling, 1) == plain
+
+
+@pytest.mark.parametrize("name", ["bad", "picked-bad", "ngram", "suffix", "retrieval"])
+def test_the_drafts_of_these_tests_are_accepted_and_rejected(name: str) -> None:
+    made = loop(drafters(), [Arm(name, 3)])
+    rounds = list(made.run([list(PROMPT)] * 200, SETTINGS["plain"]))
+    assert any(r.accepted == r.drafted > 0 for r in rounds)
+    assert any(r.accepted < r.drafted for r in rounds)

@@ -1,0 +1,130 @@
+"""A conversation goes on from what was written only where the template says just that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwise import Chat, Decoder
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.generation.prompts import rendered
+from draftwise.generation.text import decode
+from draftwise.policies.catalogue import method
+from draftwise.testing.distributions import Vector
+from draftwise.testing.target import SimTarget
+from tests.tiny_tokenizers import MAKERS
+
+# As Qwen3 has it: what an answer says before </think> is not said again in later turns.
+FORGETS = """{%- for message in messages %}
+{%- if message.role == 'user' %}{{- '<|im_start|>user\n' + message.content + '<|im_end|>\n' }}
+{%- else %}
+{%- set content = message.content %}
+{%- if '</think>' in content %}{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}
+{{- '<|im_start|>assistant\n' + content + '<|im_end|>\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
+REPEATS = FORGETS.replace("'</think>' in content", "false")
+TRIMS = REPEATS.replace("message.content %}\n{%- if", "message.content | trim %}\n{%- if")
+THINKS = FORGETS.replace(
+    "{{- '<|im_start|>assistant\n' }}{%- endif %}",
+    "{{- '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}{%- endif %}",
+)
+
+
+class World:
+    """A tokenizer with a template, and a target that says `first` and then whatever its history makes it."""
+
+    def __init__(self, template: str, first: Sequence[str], *, end: bool = True) -> None:
+        self.tokenizer = MAKERS["byte-level"]()
+        self.tokenizer.chat_template = template
+        self.start, self.end = self.tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
+        # One letter a token: the same text has another tokenization too.
+        said = [t for c in first for t in self.tokenizer(c, add_special_tokens=False)["input_ids"]]
+        self.first = [*said, *([self.end] if end else [])]
+        self.target = SimTarget(self.law, len(self.tokenizer))
+        self.decoder = Decoder(
+            self.target,
+            {"ngram": NgramDrafter()},
+            method("static-3", ["ngram"]),
+            self.tokenizer,
+            eos=[self.end],
+        )
+        self.opened: list[list[int]] = []
+
+    def law(self, history: Sequence[int]) -> Vector:
+        logits = np.random.default_rng(abs(hash(tuple(history)))).normal(size=len(self.tokenizer))
+        begin = len(self.prompt([{"role": "user", "content": "Hello"}]))
+        written = len(history) - begin
+        if list(history).count(self.start) == 2 and written < len(self.first):
+            logits[self.first[written]] += 100.0
+        return logits
+
+    def prompt(self, messages: list[dict[str, str]]) -> list[int]:
+        encoded: Any = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=True
+        )
+        return list(encoded["input_ids"])
+
+    def alone(self, ids: list[int], n: int) -> list[int]:
+        """What the target writes after these tokens, by itself."""
+        text = list(ids)
+        while len(text) < len(ids) + n and (len(text) == len(ids) or text[-1] != self.end):
+            text.append(int(self.law(text).argmax()))
+        return text[len(ids) :]
+
+    def turn(self, chat: Chat, text: str, n: int) -> bool:
+        """One more turn, whose prompt must read as the template says; whether it went on from the last."""
+        before = chat._request
+        list(chat.send(text, max_new_tokens=n))
+        request = chat._request
+        assert request is not None
+        prompt = request.tokens[: request.prompt_length]
+        assert decode(self.tokenizer, prompt, special=True) == rendered(self.tokenizer, chat.messages[:-1])
+        assert chat.last.token_ids == self.alone(prompt, n)
+        if request is not before:
+            assert prompt == self.prompt(chat.messages[:-1])
+        return request is before
+
+
+def test_reasoning_that_the_template_drops_is_not_gone_on_from() -> None:
+    world = World(FORGETS, "<think>a b</think>\n\ncd")
+    chat = world.decoder.chat()
+    went_on = [world.turn(chat, text, 40) for text in ("Hello", "And then?", "So?")]
+    assert chat.messages[1]["content"] == "<think>a b</think>\n\ncd"
+    assert went_on == [False, False, True]
+    chat.close()
+    assert not world.decoder.loop.parked
+
+
+def test_an_answer_without_reasoning_is_gone_on_from() -> None:
+    world = World(FORGETS, "abcd")
+    chat = world.decoder.chat()
+    assert [world.turn(chat, text, 9) for text in ("Hello", "And then?", "So?")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("template", "first", "end"),
+    [
+        (TRIMS, " ab ", True),  # spaces that the template takes away
+        (THINKS, "abcd", True),  # what the answer began with is not said again
+        (REPEATS, ["a", "</s>", "b"], True),  # a special token within, which the text does not have
+    ],
+)
+def test_what_the_template_writes_otherwise_is_read_anew(
+    template: str, first: Sequence[str], end: bool
+) -> None:
+    world = World(template, first, end=end)
+    chat = world.decoder.chat()
+    assert [world.turn(chat, text, 9) for text in ("Hello", "And then?")] == [False, False]
+
+
+def test_a_stop_string_that_was_cut_off_is_not_in_the_next_prompt() -> None:
+    world = World(REPEATS, "ab.cd")
+    chat = world.decoder.chat()
+    list(chat.send("Hello", stop=".", max_new_tokens=9))
+    assert chat.messages[-1]["content"] == "ab"
+    assert not world.turn(chat, "And then?", 6)

@@ -1,0 +1,280 @@
+"""The library's front, on the bundled models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise import Decoder, UserError
+from draftwise.generation.text import decode
+
+PROMPT = "Translate German to English: Ein Hund läuft am Strand."
+LONG = "Compose an engaging travel blog post about a recent trip to Hawaii."
+
+
+def own(model: Any, ids: list[int], n: int, **more: Any) -> list[int]:
+    prompt = torch.tensor([ids])
+    out = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, do_sample=False, **more
+    )
+    return list(out[0, len(ids) :].tolist())
+
+
+def test_the_text_is_the_models_own(decoder: Decoder, plain_model: Any) -> None:
+    out = decoder.generate(PROMPT, max_new_tokens=48)
+    assert out.token_ids == own(plain_model, decoder.encode(PROMPT), 48)
+    assert out.text == decode(decoder.tokenizer, out.token_ids) == "".join(p.text for p in out.pieces)
+    assert out.stats.tokens == len(out.token_ids) and out.stats.rounds == len(out.rounds)
+    assert sum(out.stats.pulls.values()) == out.stats.rounds
+    assert out.stats.tokens_per_s > 0
+
+
+def test_penalties_and_log_probabilities(decoder: Decoder, plain_model: Any) -> None:
+    out = decoder.generate(LONG, max_new_tokens=40, repetition_penalty=1.3, logprobs=True)
+    assert out.token_ids == own(plain_model, decoder.encode(LONG), 40, repetition_penalty=1.3)
+    assert len(out.logprobs) == len(out.token_ids) and max(out.logprobs) <= 0.0
+
+
+def test_a_stream_gives_the_same_text_and_may_be_left(decoder: Decoder) -> None:
+    whole = decoder.generate(LONG, max_new_tokens=40)
+    assert "".join(p.text for p in decoder.stream(LONG, max_new_tokens=40)) == whole.text
+    assert decoder.last.token_ids == whole.token_ids
+    stream = decoder.stream(LONG, max_new_tokens=40)
+    first = next(stream).text
+    stream.close()
+    assert whole.text.startswith(first) and not decoder.loop.open
+    assert 0 < decoder.last.stats.tokens < 40
+
+
+def test_two_streams_at_once_do_not_lose_text(decoder: Decoder) -> None:
+    prompts = [LONG, "Explain how a bicycle works."]
+    whole = [decoder.generate(p, max_new_tokens=30).text for p in prompts]
+    a, b = (decoder.stream(p, max_new_tokens=30) for p in prompts)
+    texts = ["", ""]
+    streams = {0: a, 1: b}
+    while streams:
+        for i, stream in list(streams.items()):
+            piece = next(stream, None)
+            if piece is None:
+                del streams[i]
+            else:
+                texts[i] += piece.text
+    assert texts == whole
+
+
+def test_samples_differ_and_a_seed_repeats_them(plain_model: Any, tokenizer: Any) -> None:
+    def fresh(**options: Any) -> Decoder:
+        return Decoder.from_pretrained(plain_model, tokenizer=tokenizer, **options)
+
+    def texts(seed: int) -> list[list[int]]:
+        decoder = fresh(drafters=["ngram"], policy="static-3")
+        return [
+            s.token_ids
+            for s in decoder.generate(PROMPT, n=3, temperature=1.0, max_new_tokens=16, seed=seed).samples
+        ]
+
+    first = texts(4)
+    assert len({tuple(t) for t in first}) == 3
+    assert texts(4) == first != texts(5)
+    plain = fresh(policy="none").generate(PROMPT, temperature=1.0, max_new_tokens=16, seed=4)
+    assert plain.token_ids == first[0]
+
+
+def test_many_prompts_are_one_batch(decoder: Decoder) -> None:
+    prompts = [PROMPT, "What is 3 + 4?", "SELECT", "Summarize: It rained all day."]
+    one = [decoder.generate(p, max_new_tokens=20).token_ids for p in prompts]
+    assert [o.token_ids for o in decoder.generate_many(prompts, batch=3, max_new_tokens=20)] == one
+
+
+def test_stop_strings_end_the_text_before_them(decoder: Decoder) -> None:
+    whole = decoder.generate(LONG, max_new_tokens=60, eos=frozenset()).text
+    stop = whole[40:45]
+    out = decoder.generate(LONG, max_new_tokens=60, eos=frozenset(), stop=[stop, "never there"])
+    assert out.text == whole[: whole.find(stop)] and out.finish_reason == "stop"
+
+
+def test_one_stop_string_may_stand_alone(decoder: Decoder) -> None:
+    whole = decoder.generate(LONG, max_new_tokens=60, eos=frozenset()).text
+    out = decoder.generate(LONG, max_new_tokens=60, eos=(), stop=whole[40:45])
+    assert out.text == whole[: whole.find(whole[40:45])] and out.finish_reason == "stop"
+    assert (
+        "".join(p.text for p in decoder.stream(LONG, max_new_tokens=60, eos=(), stop=whole[40:45]))
+        == out.text
+    )
+    (many,) = decoder.generate_many([LONG], max_new_tokens=60, eos=(), stop=whole[40:45])
+    assert many.text == out.text
+
+
+def test_one_end_of_text_may_stand_alone(decoder: Decoder) -> None:
+    whole = decoder.generate(LONG, max_new_tokens=20, eos=()).token_ids
+    out = decoder.generate(LONG, max_new_tokens=20, eos=whole[7])
+    assert out.token_ids == whole[: whole.index(whole[7]) + 1] and out.finish_reason == "eos"
+
+
+def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> None:
+    rows = decoder.loop.target.rows  # type: ignore[attr-defined]
+    read: list[int] = []
+    feed: Any = rows.feed
+
+    def counted(first: int, texts: list[list[int]], keep: int, **more: int) -> Any:
+        read.append(sum(map(len, texts)))
+        return feed(first, texts, keep, **more)
+
+    rows.feed = counted
+    try:
+        chat = decoder.chat()
+        first = "".join(
+            p.text
+            for p in chat.send(
+                PROMPT + " " * 3 + "Bitte sehr genau und mit allen Einzelheiten." * 4, max_new_tokens=12
+            )
+        )
+        request = chat._request
+        assert request is not None and request.id in decoder.loop.parked
+        held, read[:] = len(request.tokens), []
+        second = "".join(
+            p.text for p in chat.send("Translate German to English: Die Katze schläft.", max_new_tokens=12)
+        )
+    finally:
+        rows.feed = feed
+    prompt = request.tokens[: request.prompt_length]
+    assert request.tokens[:held] == prompt[:held]
+    assert read[0] <= request.prompt_length - held + 12 < held
+    assert chat.last.token_ids == own(plain_model, prompt, 12)
+    assert [m["content"] for m in chat.messages[1::2]] == [first, second]
+    chat.close()
+    assert not decoder.loop.parked and not chat.messages
+
+
+def test_a_chat_turn_broken_off_is_read_anew(decoder: Decoder) -> None:
+    chat = decoder.chat()
+    stream = chat.send(LONG, max_new_tokens=50)
+    next(stream)
+    stream.close()
+    assert chat._request is None and chat.messages[-1]["role"] == "assistant"
+    assert "".join(p.text for p in chat.send("Go on.", max_new_tokens=5)) == chat.last.text
+    chat.close()
+
+
+def test_a_refused_chat_message_changes_nothing(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder.loop.target, "max_length", 2048)  # as with learned positions
+    chat = decoder.chat()
+    first = "".join(p.text for p in chat.send(PROMPT, max_new_tokens=8))
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("word " * 3000, {}),
+        ("Go on.", {"temperature": -1.0}),
+        (" ", {}),
+    ]
+    for text, settings in refused:
+        with pytest.raises(UserError):
+            next(chat.send(text, **settings))
+        assert [m["content"] for m in chat.messages] == [PROMPT, first]
+    assert "".join(p.text for p in chat.send("Go on.", max_new_tokens=5)) == chat.last.text
+    chat.close()
+    assert not decoder.loop.parked and not decoder.loop.open
+
+
+def test_a_chat_with_a_base_model_needs_no_template(decoder: Decoder, plain_model: Any) -> None:
+    template, decoder.tokenizer.chat_template = decoder.tokenizer.chat_template, None
+    try:
+        chat = decoder.chat()
+        for text in ("One and two are", "and then"):
+            list(chat.send(text, max_new_tokens=8))
+        request = chat._request
+        assert request is not None
+        assert chat.last.token_ids == own(plain_model, request.tokens[: request.prompt_length], 8)
+        chat.close()
+    finally:
+        decoder.tokenizer.chat_template = template
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target": "zoo:nothing"}, "zoo:nothing"),
+        ({"drafters": ["nothing"]}, "'nothing'"),
+        ({"drafters": ["ngram", "ngram"]}, "twice"),
+        ({"drafters": ["ngram:here"]}, "no path"),
+        ({"target": 5}, "5"),
+        ({"state": 5}, "5"),
+        ({"seed": "x"}, "'x'"),
+        ({"drafters": ["retrieval"]}, "retrieval:PATH"),
+        ({"drafters": ["ngram?min=0"]}, "min"),
+        ({"drafters": ["ngram?size=3"]}, "size"),
+        ({"drafters": ["ngram?min=nan"]}, "nan"),
+        ({"drafters": ["ngram?min"]}, "key=value"),
+        ({"drafters": ["retrieval:/does/not/exist"]}, "/does/not/exist"),
+        ({"policy": "best"}, "'best'"),
+        ({"policy": "static-0", "drafters": ["ngram"]}, "length=0"),
+        ({"policy": "static-3"}, "drafter"),
+        ({"policy": "static-3?drafter=suffix", "drafters": ["ngram"]}, "suffix"),
+        ({"policy": "ucb1?arms=everything", "drafters": ["ngram"]}, "everything"),
+        ({"policy": "ucb1?arms=lengths&lengths=1,x", "drafters": ["ngram"]}, "1,x"),
+        ({"policy": "ucb1?reward=joy", "drafters": ["ngram"]}, "joy"),
+        ({"policy": "static-3?stop=sometimes", "drafters": ["ngram"]}, "sometimes"),
+        ({"policy": "ucb1?strength=inf", "drafters": ["ngram"]}, "inf"),
+    ],
+)
+def test_what_does_not_exist_is_named(
+    plain_model: Any, tokenizer: Any, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        Decoder.from_pretrained(**{"target": plain_model, "tokenizer": tokenizer} | options)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_drafter_of_another_vocabulary_is_refused_naming_both(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast as Fast
+
+    from tests.tiny import model
+
+    folder = tmp_path / "stranger"
+    model("llama", dtype=torch.float32).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(23)}, unk_token="w0"))
+    tokenizer: Any = Fast
+    tokenizer(tokenizer_object=words).save_pretrained(folder)
+    with pytest.raises(UserError, match=r"stranger.*zoo:target"):
+        Decoder.from_pretrained("zoo:target", drafters=[str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "said"),
+    [
+        ("", {}, "empty"),
+        ("   ", {}, "empty"),
+        ([], {}, "empty"),
+        ([4096], {}, "4096"),
+        ("x", {"temprature": 1.0}, "temprature"),
+        ("x", {"n": 0}, "n=0"),
+        ("x", {"n": 2.5}, "n=2.5"),
+        (5, {}, "5"),
+        (torch.tensor([[1.0]]), {}, "1.0"),
+        ("x", {"stop": [""]}, "stop string"),
+        ("x", {"stop": 5}, "stop string"),
+        ("x", {"eos": 1 << 20}, "eos=1048576"),
+        ("x", {"max_new_tokens": 5.0}, "max_new_tokens=5.0"),
+        ("word " * 3000, {}, "2048"),
+    ],
+)
+def test_bad_requests_are_named(
+    decoder: Decoder, prompt: Any, settings: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder.loop.target, "max_length", 2048)  # as with learned positions
+    with pytest.raises(UserError, match=said):
+        decoder.generate(prompt, **settings)
+    assert not decoder.loop.open
+
+
+def test_several_prompts_are_a_list(decoder: Decoder) -> None:
+    wrong: Any
+    for wrong in ("abc", 5, None):
+        with pytest.raises(UserError, match="in a list"):
+            decoder.generate_many(wrong)
+    with pytest.raises(UserError, match=r"batch=1\.5"):
+        decoder.generate_many(["x"], batch=1.5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="message is empty"):
+        list(decoder.chat().send(5))  # type: ignore[arg-type]

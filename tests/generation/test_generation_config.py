@@ -1,0 +1,132 @@
+"""What a model's makers set is used as Transformers uses it, and a call has the last word."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from draftwise import Decoder, UserError
+from draftwise.errors import DraftwiseWarning
+from draftwise.generation.generation_config import ELSEWHERE, LEFT_OUT, NEUTRAL, USED, own_settings
+from tests.tiny import model
+from tests.tiny_tokenizers import MAKERS
+
+GenerationConfig: Any = transformers.GenerationConfig  # untyped
+PROMPT = [3, 5, 7, 9, 3, 5, 7, 9]
+
+
+def decoder(made: Any, **options: Any) -> Decoder:
+    return Decoder.from_pretrained(made, tokenizer=MAKERS["byte-level"](), drafters=["ngram"], **options)
+
+
+def sampled(**fields: Any) -> Any:
+    made = model("llama", scale=3.0)
+    made.generation_config = GenerationConfig(**{"pad_token_id": 0} | fields)
+    return made
+
+
+def test_every_field_of_transformers_is_decided() -> None:
+    """A field of a new release fails here until somebody has looked at it."""
+    parts = (USED, ELSEWHERE, NEUTRAL, LEFT_OUT)
+    assert frozenset().union(*parts) >= set(GenerationConfig().to_dict())
+    assert sum(map(len, parts)) == len(frozenset().union(*parts))
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        ({}, {}),
+        ({"do_sample": False, "temperature": 0.6}, {}),
+        ({"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+        ({"do_sample": True}, {"temperature": 1.0, "top_k": 50}),
+        (
+            {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05},
+            {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05},
+        ),
+        ({"do_sample": True, "top_k": 0, "min_p": 0.1}, {"temperature": 1.0, "top_k": 0, "min_p": 0.1}),
+        ({"max_new_tokens": 12, "num_beams": 1, "guidance_scale": 1.0}, {"max_new_tokens": 12}),
+        ({"pad_token_id": 0, "eos_token_id": [1, 2], "use_cache": False, "min_length": 0}, {}),
+    ],
+    ids=str,
+)
+def test_what_is_set_is_used(fields: dict[str, Any], settings: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert own_settings(GenerationConfig(**fields)) == settings
+        assert own_settings(None) == {}
+
+
+@pytest.mark.parametrize("name", ["no_repeat_ngram_size", "num_beams", "max_length", "suppress_tokens"])
+def test_what_is_left_out_is_named(name: str) -> None:
+    value = [4] if name == "suppress_tokens" else 4
+    with pytest.warns(DraftwiseWarning, match=f"{name}=") as seen:
+        decoder(sampled(**{name: value, "temperature": None}))
+    assert len(seen) == 1 and "\n" not in str(seen[0].message) and seen[0].filename == __file__
+
+
+def test_greedy_text_is_that_of_transformers_with_these_settings() -> None:
+    made = sampled(do_sample=False, repetition_penalty=1.7, max_new_tokens=14, temperature=0.6, top_k=3)
+    prompt = torch.tensor([PROMPT])
+    own = made.generate(prompt, attention_mask=torch.ones_like(prompt))[0, len(PROMPT) :].tolist()
+    out = decoder(made).generate(PROMPT)
+    assert out.token_ids == own and len(own) == 14 and out.seed is None
+    assert decoder(made).generate(PROMPT, repetition_penalty=1.0, max_new_tokens=9).token_ids != own[:9]
+
+
+def test_sampled_text_has_the_law_of_these_settings_unless_a_call_says_otherwise() -> None:
+    shaping: dict[str, Any] = {
+        "temperature": 0.9,
+        "top_k": 4,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "repetition_penalty": 1.2,
+    }
+    own = decoder(sampled(do_sample=True, **shaping), seed=0)
+    plain = decoder(sampled(), seed=1)
+    for seed in range(8):
+        expected = plain.generate(PROMPT, max_new_tokens=12, seed=seed, **shaping)
+        assert own.generate(PROMPT, max_new_tokens=12, seed=seed).token_ids == expected.token_ids
+        other = plain.generate(PROMPT, max_new_tokens=12, seed=seed, **shaping | {"top_k": 2})
+        assert own.generate(PROMPT, max_new_tokens=12, seed=seed, top_k=2).token_ids == other.token_ids
+    greedy = plain.generate(PROMPT, max_new_tokens=12, repetition_penalty=1.2)
+    assert own.generate(PROMPT, max_new_tokens=12, temperature=0).token_ids == greedy.token_ids
+
+
+def test_decoders_without_a_seed_write_different_texts_that_their_seeds_repeat() -> None:
+    made = sampled()
+    settings: dict[str, Any] = {"temperature": 1.5, "max_new_tokens": 16}
+    one, two = decoder(made), decoder(made)
+    outs = [d.generate(PROMPT, **settings) for d in (one, one, two, two)]
+    assert len({tuple(out.token_ids) for out in outs}) == 4
+    for out in outs:
+        assert decoder(made).generate(PROMPT, seed=out.seed, **settings).token_ids == out.token_ids
+    drawn = one.generate(PROMPT, n=3, **settings)
+    again = two.generate(PROMPT, n=3, seed=drawn.seed, **settings)
+    assert [s.token_ids for s in again.samples] == [s.token_ids for s in drawn.samples]
+    (many,) = one.generate_many([PROMPT], **settings)
+    assert two.generate(PROMPT, seed=many.seed, **settings).token_ids == many.token_ids
+    list(one.stream(PROMPT, **settings))
+    assert two.generate(PROMPT, seed=one.last.seed, **settings).token_ids == one.last.token_ids
+
+
+def test_a_decoder_with_a_seed_repeats_all_its_texts() -> None:
+    made = sampled()
+    texts = [
+        [d.generate(PROMPT, temperature=1.5, max_new_tokens=9).token_ids for _ in range(3)]
+        for d in (decoder(made, seed=5), decoder(made, seed=5), decoder(made, seed=6))
+    ]
+    assert texts[0] == texts[1] != texts[2]
+    with pytest.raises(UserError, match=r"seed=1\.5"):
+        decoder(made, seed=1.5)
+
+
+def test_the_files_of_a_model_say_it_too(tmp_path: Path) -> None:
+    sampled(do_sample=True, temperature=0.7, top_k=3, eos_token_id=[11, 12]).save_pretrained(tmp_path)
+    MAKERS["byte-level"]().save_pretrained(tmp_path)
+    made = Decoder.from_pretrained(str(tmp_path), pack=False)
+    assert made.defaults == {"temperature": 0.7, "top_k": 3} and made.eos == {11, 12}

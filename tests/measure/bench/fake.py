@@ -1,0 +1,75 @@
+"""Fast contenders, run by a process that can be killed: python -m tests.measure.bench.fake DIR."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from draftwise.measure.bench.contender import Contender, Item, Law, Text
+from draftwise.measure.bench.journal import Journal
+from draftwise.measure.bench.runner import Progress, Runner
+from draftwise.measure.machine import Meter
+
+LAW = Law(8)
+
+
+class Fake:
+    """Counts its texts, and keeps the count from text to text."""
+
+    engine = "fake"
+
+    def __init__(self, name: str, *, seconds: float = 0.0, most: int = 0) -> None:
+        self.name, self.seconds, self.largest = name, seconds, most
+        self.count = 0
+        self.warmed: list[list[int]] = []
+        self.decoded: list[list[int]] = []
+
+    def most(self) -> int:
+        return self.largest
+
+    def warm(self, items: Sequence[Item], law: Law) -> None:
+        self.warmed.append([item.index for item in items])
+
+    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+        time.sleep(self.seconds)
+        self.decoded.append([item.index for item in items])
+        self.count += len(items)
+        return [Text((item.index, self.count), 0.5, 2, 3, 1) for item in items]
+
+    def memory(self) -> Any:
+        return self.count
+
+    def remember(self, memory: Any) -> None:
+        self.count = memory
+
+
+def prompts(n: int) -> list[Item]:
+    return [Item(i, f"q{i}", "ab"[i % 2], (1, 2, 3)) for i in range(n)]
+
+
+def play(
+    folder: Path,
+    contenders: Sequence[Contender],
+    items: Sequence[Item],
+    *,
+    batches: Sequence[int] = (1,),
+    tell: Callable[[Progress], None] = lambda at: None,
+    tokenizer: Any = None,
+) -> Runner:
+    """One run, or the rest of one."""
+    journal = Journal(folder, {"seed": 0}, load=0.0)
+    runner = Runner(contenders, items, LAW, batches, journal, tokenizer, Meter(), tell)
+    try:
+        runner.run()
+    finally:
+        journal.close()
+    return runner
+
+
+if __name__ == "__main__":
+    slow = [Fake(name, seconds=0.002) for name in ("none", "a", "b", "c")]
+    print("ready", flush=True)
+    play(Path(sys.argv[1]), slow, prompts(60))

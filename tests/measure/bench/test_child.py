@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import struct
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftwise import UserError
+from draftwise.data import spec_bench
+from draftwise.measure.bench.child import Child, ChildError
+from draftwise.measure.bench.contender import Item, Law
+from draftwise.measure.bench.gguf import write_gguf
+from draftwise.measure.bench.peers import Absent, Peers
+
+from .conftest import sim_models
+
+# Answers with the prompt backwards; 9 in a prompt is an error, 8 the end of the process.
+ECHO = """
+import json, sys
+hello = json.loads(sys.stdin.readline())
+print(json.dumps({"error": "no such file"} if hello.get("bad") else {"ready": hello}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if 8 in asked["ids"]:
+        sys.exit(3)
+    told = {"tokens": asked["ids"][::-1] + asked["eos"], "seconds": 0.5, "rounds": 2, "drafted": 4}
+    print(json.dumps({"error": "cannot"} if 9 in asked["ids"] else told | {"asked": asked}), flush=True)
+"""
+COMMAND = [sys.executable, "-c", ECHO]
+LAW = Law(6, 0.7, seed=2)
+
+
+def item(*ids: int) -> Item:
+    return Item(1, "q", "x", ids)
+
+
+def test_a_text_comes_back_with_its_own_time() -> None:
+    child = Child("engine:mode", COMMAND, {"file": "f"}, eos=frozenset([7]))
+    assert (child.engine, child.ready, child.most()) == ("engine", {"file": "f"}, 1)
+    (text,) = child.decode([item(1, 2, 3)], LAW)
+    assert text.tokens == (3, 2, 1, 7)
+    assert (text.seconds, text.rounds, text.drafted, text.accepted) == (0.5, 2, 4, 2)
+    child.close()
+    assert child.process.returncode == 0
+
+
+def test_what_goes_wrong_there_is_said_here() -> None:
+    with pytest.raises(ChildError, match="no such file"):
+        Child("engine:mode", COMMAND, {"bad": True}, eos=frozenset())
+    child = Child("engine:mode", COMMAND, {}, eos=frozenset())
+    with pytest.raises(ChildError, match="cannot"):
+        child.decode([item(9)], LAW)
+    assert child.decode([item(1)], LAW)[0].tokens == (1,), "an error is not the end"
+    with pytest.raises(ChildError, match="the process of engine:mode ended with status 3"):
+        child.decode([item(8)], LAW)
+    child.close()
+
+
+def test_a_command_that_says_nothing_has_ended() -> None:
+    with pytest.raises(ChildError, match="ended with status 1"):
+        Child("engine:mode", [sys.executable, "-c", "raise SystemExit(1)"], {}, eos=frozenset())
+
+
+# -- weights ----------------------------------------------------------------------------------------
+
+
+def header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[list[int], int]], int]:
+    """Metadata, tensors (dimensions and offset) and where the data begins, read as the format says."""
+    raw, at = path.read_bytes(), 0
+
+    def take(code: str) -> Any:
+        nonlocal at
+        (value,) = struct.unpack_from("<" + code, raw, at)
+        at += struct.calcsize("<" + code)
+        return value
+
+    def text() -> str:
+        nonlocal at
+        size = take("Q")
+        at += size
+        return raw[at - size : at].decode()
+
+    assert (take("4s"), take("I")) == (b"GGUF", 3)
+    tensors, entries = take("Q"), take("Q")
+    metadata = {}
+    for _ in range(entries):
+        key = text()
+        kind = take("I")
+        metadata[key] = text() if kind == 8 else take({4: "I", 6: "f"}[kind])
+    infos = {}
+    for _ in range(tensors):
+        name = text()
+        shape = [take("Q") for _ in range(take("I"))]
+        assert take("I") == 0, "float32"
+        infos[name] = (shape, take("Q"))
+    return metadata, infos, at + -at % 32
+
+
+def test_weights_are_where_the_format_wants_them(plain_model: Any, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(plain_model, path)
+    metadata, infos, start = header(path)
+    assert metadata["general.architecture"] == "llama"
+    assert metadata["llama.block_count"] == 12
+    assert metadata["llama.rope.freq_base"] == 10000.0
+    assert len(infos) == 2 + 9 * 12
+    assert infos["token_embd.weight"] == ([384, 4096], 0)
+    assert infos["blk.3.ffn_down.weight"][0] == [1024, 384]
+    weights = plain_model.state_dict()
+
+    def values(name: str) -> Any:
+        shape, offset = infos[name]
+        assert offset % 32 == 0
+        raw = path.read_bytes()[start + offset :][: 4 * shape[0] * shape[-1]]
+        import numpy as np
+
+        return np.frombuffer(raw, "<f4").reshape(shape[::-1] if len(shape) > 1 else shape)
+
+    down = weights["model.layers.3.mlp.down_proj.weight"].numpy()
+    assert (values("blk.3.ffn_down.weight") == down).all()
+    query = weights["model.layers.0.self_attn.q_proj.weight"].numpy()
+    head = values("blk.0.attn_q.weight")[64:128]
+    assert (head[0::2] == query[64:96]).all(), "a pair that is rotated together lies side by side"
+    assert (head[1::2] == query[96:128]).all()
+
+
+def test_other_models_are_not_converted(plain_model: Any, tmp_path: Path) -> None:
+    class Other:
+        config = type(plain_model.config)(attention_bias=True)
+
+    with pytest.raises(UserError, match="not model_type=llama, attention_bias: name a GGUF file"):
+        write_gguf(Other(), tmp_path / "m.gguf")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- llama.cpp --------------------------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_read_makes_the_peer_absent(tmp_path: Path) -> None:
+    peers = Peers(sim_models(), "zoo:target", [], {})
+    try:
+        found = peers.build(f"llamacpp:plain?file={tmp_path}/none.gguf")
+    finally:
+        peers.close()
+    assert isinstance(found, Absent)
+    missing = "llama-cpp-python is not installed"
+    assert (found.reason == missing) is (find_spec("llama_cpp") is None)
+
+
+@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
+@pytest.mark.parametrize("mode", ["plain", "lookup"])
+def test_llamacpp_writes_the_same_text(mode: str, plain_model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "m.gguf"
+    write_gguf(plain_model, path)
+    options = {"context": 512, "gpu_layers": 0, "threads": 1, "lookup": 10 * (mode == "lookup"), "ngram": 2}
+    command = [sys.executable, "-m", "draftwise.measure.bench.llamacpp"]
+    child = Child(f"llamacpp:{mode}", command, {"file": str(path), **options}, eos=frozenset([2]))
+    try:
+        for question in spec_bench()[80:82]:
+            chat = [{"role": "user", "content": question.text}]
+            ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)[
+                "input_ids"
+            ]
+            (text,) = child.decode([item(*ids)], Law(24))
+            own = plain_model.generate(torch.tensor([ids]), max_new_tokens=24, do_sample=False)
+            assert list(text.tokens) == own[0, len(ids) :].tolist()
+            assert (text.rounds == len(text.tokens)) is (mode == "plain" or text.accepted == 0)
+            assert (text.drafted == 0) is (mode == "plain")
+        drawn = [child.decode([item(*ids)], Law(12, 1.0, seed=s))[0].tokens for s in (1, 1, 2)]
+        assert drawn[0] == drawn[1] != drawn[2]
+    finally:
+        child.close()

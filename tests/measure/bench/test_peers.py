@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from draftwise import UserError
+from draftwise.measure.bench import transformers as modes
+from draftwise.measure.bench.contender import Contender
+from draftwise.measure.bench.peers import ENGINES, TRANSFORMERS, Absent, Peers, names
+from draftwise.measure.bench.transformers import Transformers
+
+from .conftest import sim_models
+
+
+class Model:
+    def __init__(self, name: str) -> None:
+        self.name, self.generation_config = name, {"of": name}
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Peers over models that are only names, with how often each was loaded."""
+    loaded: list[str] = []
+
+    def load(name: str, **_: Any) -> Model:
+        loaded.append(name)
+        return Model(name)
+
+    class Config(dict[str, Any]):
+        def __setattr__(self, key: str, value: Any) -> None:
+            self[key] = value
+
+    monkeypatch.setattr("draftwise.models.load.load_model", load)
+    monkeypatch.setattr(modes, "deepcopy", Config)
+    made = Peers(sim_models(), "zoo:target", ["ngram", "zoo:general", "zoo:code"], {})
+    yield made, loaded
+    made.close()
+
+
+def built(found: Contender | Absent) -> Any:
+    assert isinstance(found, Transformers)
+    return found
+
+
+def test_names_stand_for_modes() -> None:
+    assert tuple(modes.MODES) == TRANSFORMERS
+    assert names("") == []
+    assert names("transformers") == [f"transformers:{mode}" for mode in TRANSFORMERS]
+    assert names("transformers:plain, transformers") == names("transformers")
+    assert len(names("all")) == sum(map(len, ENGINES.values()))
+    assert names("transformers:constant?length=3,vllm:ngram") == [
+        "transformers:constant?length=3",
+        "vllm:ngram",
+    ]
+    with pytest.raises(UserError, match="no peer 'transformers:eagle': choose from transformers:plain"):
+        names("transformers:eagle")
+
+
+def test_models_are_loaded_once_and_options_reach_them(peers: Any) -> None:
+    made, loaded = peers
+    one = built(made.build("transformers:constant?length=3"))
+    two = built(made.build("transformers:threshold?threshold=0.7&drafter=zoo:code"))
+    again = built(made.build("transformers:heuristic"))
+    assert (one.assistant.name, two.assistant.name, again.assistant.name) == (
+        "zoo:general",
+        "zoo:code",
+        "zoo:general",
+    )
+    assert sorted(loaded) == ["zoo:code", "zoo:general", "zoo:target"]
+    assert one.config["num_assistant_tokens"] == 3
+    assert one.config["assistant_confidence_threshold"] == 0.0
+    assert two.config["assistant_confidence_threshold"] == 0.7
+    assert again.config["num_assistant_tokens_schedule"] == "heuristic"
+    assert one.assistant.generation_config == {"of": "zoo:general"}, "the model keeps its own settings"
+
+
+def test_packed_is_our_own_model(peers: Any) -> None:
+    made, loaded = peers
+    assert built(made.build("transformers:plain?packed=true")).model is made.models.model
+    assert loaded == []
+    assert built(made.build("transformers:plain")).model.name == "zoo:target"
+
+
+def test_without_a_model_among_the_drafters_there_is_no_assistant() -> None:
+    made = Peers(sim_models(), "zoo:target", ["ngram", "suffix?history=100"], {})
+    made.__dict__["unpacked"] = Model("zoo:target")
+    assert made.build("transformers:assisted") == Absent(
+        "transformers:assisted", "no assistant: name a model among the drafters"
+    )
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("transformers:constant?size=3", "has no option 'size': choose from length, drafter, packed"),
+        ("transformers:constant?length=x", "length=x is not int"),
+        ("transformers:lookup?ngram=0", "ngram=0: give a positive number"),
+        ("transformers:plain?packed=maybe", "packed=maybe: write true or false"),
+    ],
+)
+def test_wrong_options_are_named(peers: Any, name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        peers[0].build(name)

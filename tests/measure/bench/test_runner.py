@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftwise import UserError
+from draftwise.measure.bench.contender import Item, Law, Text
+from draftwise.measure.bench.journal import Journal, Unit
+from draftwise.measure.bench.ours import Models, Policy
+from draftwise.measure.bench.runner import Progress, Runner
+from draftwise.measure.machine import Meter
+from tests.cli.conftest import LETTERS
+
+from .fake import Fake, play, prompts
+
+ROOT = Path(__file__).parents[3]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def pairs(folder: Path) -> list[tuple[str, int]]:
+    return [(row["method"], row["prompt"]) for row in lines(folder / "prompts.jsonl")]
+
+
+# -- who runs when --------------------------------------------------------------------------------
+
+
+def test_prompts_in_order_and_methods_take_turns_in_shuffled_order(tmp_path: Path) -> None:
+    play(tmp_path / "one", [Fake(n) for n in "xyz"], prompts(20))
+    done = pairs(tmp_path / "one")
+    assert [prompt for _, prompt in done] == [i for i in range(20) for _ in "xyz"]
+    turns = ["".join(m for m, p in done if p == i) for i in range(20)]
+    assert {"".join(sorted(turn)) for turn in turns} == {"xyz"}
+    assert len(set(turns)) > 3
+    play(tmp_path / "two", [Fake(n) for n in "xyz"], prompts(20))
+    assert pairs(tmp_path / "two") == done
+
+
+def test_batches(tmp_path: Path) -> None:
+    any_size, single = Fake("any"), Fake("single", most=1)
+    play(tmp_path, [any_size, single], prompts(5), batches=(1, 2))
+    assert [len(d) for d in any_size.decoded] == [1, 1, 1, 1, 1, 2, 2, 1]
+    assert [len(d) for d in single.decoded] == [1, 1, 1, 1, 1]
+    assert [0, 1] in any_size.warmed
+    assert [0, 1] not in single.warmed
+    rows = lines(tmp_path / "prompts.jsonl")
+    assert len({row["key"] for row in rows}) == len(rows) == 15
+    assert sum(row["load"] is not None for row in rows) == 13, "one sample a unit"
+
+
+def test_time_left_comes_from_each_methods_own_time(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    play(tmp_path, [Fake("x"), Fake("y")], prompts(4), tell=told.append)
+    assert [at.done for at in told] == list(range(8))
+    assert [at.seconds_left for at in told][:2] == [None, None]
+    assert [at.seconds_left for at in told][2:] == [3.0, 2.5, 2.0, 1.5, 1.0, 0.5]
+
+
+# -- what fails ------------------------------------------------------------------------------------
+
+
+class Broken(Fake):
+    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+        if items[0].index == 2:
+            raise RuntimeError("out of order")
+        return Fake.decode(self, items, law)
+
+
+def test_a_peer_that_fails_is_left_out_and_named(tmp_path: Path) -> None:
+    broken = Broken("peer")
+    runner = play(tmp_path, [Fake("none"), broken], prompts(5))
+    assert runner.failed == {"peer": "RuntimeError: out of order"}
+    assert [m for m, _ in pairs(tmp_path)].count("none") == 5
+    assert broken.decoded == [[0], [1]]
+
+
+def test_our_own_failure_stops_the_run(tmp_path: Path) -> None:
+    broken = Broken("ours")
+    broken.engine = "draftwise"
+    with pytest.raises(RuntimeError, match="out of order"):
+        play(tmp_path, [Fake("none"), broken], prompts(5))
+
+
+# -- our own policies ------------------------------------------------------------------------------
+
+
+def letters(n: int) -> list[Item]:
+    rng = random.Random(0)
+    return [
+        Item(i, i, "abc"[i % 3], tuple(rng.randrange(len(LETTERS) - 1) for _ in range(5))) for i in range(n)
+    ]
+
+
+def test_warming_up_teaches_nothing(models: Models) -> None:
+    policy = Policy("ucb1", models)
+    before = policy.memory()
+    policy.warm(letters(2), Law(12))
+    assert policy.memory() == before
+    policy.decode(letters(1), Law(12))
+    assert policy.memory() != before
+
+
+def test_seconds_of_a_batch_are_shared_out(models: Models) -> None:
+    start = time.perf_counter()
+    texts = Policy("static-3", models).decode(letters(4), Law(12))
+    wall = time.perf_counter() - start
+    assert 0 < sum(text.seconds for text in texts) <= wall
+    assert [len(text.tokens) for text in texts] == [12] * 4
+    assert all(sum(len(r.tokens) for r in text.log) == 12 for text in texts)
+
+
+def test_sampled_texts_follow_the_prompts_seed(models: Models) -> None:
+    items, law = letters(3), Law(20, 1.0, seed=5)
+    together = Policy("static-2", models).decode(items, law)
+    alone = [Policy("static-2", models).decode([item], law)[0] for item in items]
+    assert [t.tokens for t in together] == [t.tokens for t in alone]
+
+
+def test_a_failing_drafter_is_no_result(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(jobs: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(models.shared["good"], "draft", fail)
+    with pytest.raises(UserError, match=r"static-2: a drafter failed: good: RuntimeError: no memory"):
+        Policy("static-2", models).decode(letters(1), Law(12))
+
+
+def test_rounds_tell_what_their_drafts_showed(tmp_path: Path, models: Models) -> None:
+    policies = [Policy(name, models) for name in ("none", "svip?length=3", "metasd-ucb")]
+    play(tmp_path, policies, letters(1), tokenizer=models.tokenizer)
+    rounds = lines(tmp_path / "rounds.jsonl")
+    shown = {m: [r for r in rounds if r["method"].startswith(m)] for m in ("none", "svip", "metasd")}
+    assert all(len(r.get("entropy", [])) == r["drafted"] for r in shown["svip"])
+    assert max(r["drafted"] for r in shown["svip"]) > 1
+    assert not any("entropy" in r or "overlap" in r for r in shown["none"])
+    assert any("overlap" in r for r in shown["metasd"]), "its reward is block divergence"
+    assert all(0 <= r["overlap"] <= 1 for r in shown["metasd"] if "overlap" in r)
+
+
+class Stopping(Policy):
+    """Is interrupted before its nth batch."""
+
+    left = 1_000
+
+    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return Policy.decode(self, items, law)
+
+
+def test_a_resumed_run_is_round_by_round_the_uninterrupted_one(tmp_path: Path, models: Models) -> None:
+    """Learners and their random numbers go on where they stood."""
+    names = ["none", "metasd-exp3", "ucb1?arms=drafters*lengths&lengths=1,3&reward=simple", "random"]
+
+    def run(folder: Path, stop: int) -> None:
+        policies = [Stopping(name, models) for name in names]
+        policies[1].left = stop
+        journal = Journal(folder, {}, load=0.0)
+        try:
+            items, letter = letters(8), models.tokenizer
+            Runner(policies, items, Law(30), (1,), journal, letter, Meter(), lambda at: None).run()
+        finally:
+            journal.close()
+
+    run(tmp_path / "whole", 1_000)
+    for stop in (2, 3, 1):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "parts", stop)
+    run(tmp_path / "parts", 1_000)
+
+    def told(name: str) -> list[Any]:
+        rows = lines(tmp_path / name / "rounds.jsonl")
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+    assert told("parts") == told("whole")
+    assert len({row["arm"] for row in told("whole") if row["method"].startswith("ucb1?")}) == 4
+    pieces = [lines(tmp_path / name / "pieces.jsonl") for name in ("parts", "whole")]
+    assert pieces[0] == pieces[1]
+    assert {row["prompt"] for row in pieces[0]} == {0, 1, 2}
+    assert {source for row in pieces[0] for _, source in row["pieces"]} == {"target", "good"}
+
+
+# -- killed ------------------------------------------------------------------------------------------
+
+
+def test_killed_ten_times_it_ends_with_the_same_set_of_results(tmp_path: Path) -> None:
+    when = random.Random(7)
+    command = [sys.executable, "-m", "tests.measure.bench.fake", str(tmp_path)]
+    for _ in range(10):
+        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(when.uniform(0.0, 0.06))
+        child.kill()
+        assert child.wait() == -9, "it was killed, not done"
+        child.stdout.close()
+    before = len((tmp_path / "prompts.jsonl").read_text().splitlines())
+    assert 0 < before < 240, "killed half-way"
+    contenders = [Fake(name) for name in ("none", "a", "b", "c")]
+    play(tmp_path, contenders, prompts(60))
+    done = pairs(tmp_path)
+    assert len(done) == len(set(done)) == 240
+    assert sum(len(c.decoded) for c in contenders) <= 240 - before + 1, "what was finished is not run again"
+    shas = {(r["method"], r["prompt"]): r["text_sha"] for r in lines(tmp_path / "prompts.jsonl")}
+    play(tmp_path / "whole", [Fake(name) for name in ("none", "a", "b", "c")], prompts(60))
+    whole = lines(tmp_path / "whole" / "prompts.jsonl")
+    assert {(r["method"], r["prompt"]): r["text_sha"] for r in whole} == shas, "and each counted once"
+
+
+# -- the journal ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Path:
+    """Ten units of one method in batches of two, with rounds and pieces."""
+    journal = Journal(tmp_path, {"seed": 1, "limit": 20}, load=0.0)
+    for at in range(10):
+        unit = Unit("m", 2, (2 * at, 2 * at + 1))
+        heads = [{"method": "m", "batch": 2, "prompt": p} for p in unit.prompts]
+        rows = [{"key": key, **head} for key, head in zip(unit.keys, heads, strict=True)]
+        journal.finish(unit, rows, heads, heads, {"count": at})
+    journal.close()
+    return tmp_path
+
+
+def resume(folder: Path, **settings: Any) -> Journal:
+    journal = Journal(folder, {"seed": 1, "limit": 20} | settings, load=0.0)
+    journal.resume([Unit("m", 2, (2 * at, 2 * at + 1)) for at in range(20)])
+    journal.close()
+    return journal
+
+
+def test_what_belongs_to_no_finished_unit_is_dropped(half: Path) -> None:
+    text = (half / "prompts.jsonl").read_text().splitlines(keepends=True)
+    (half / "prompts.jsonl").write_text("".join(text[:19]) + text[19][:9])
+    journal = resume(half)
+    assert len(journal.rows()) == 18, "half a batch is not finished"
+    for name in ("prompts.jsonl", "rounds.jsonl", "pieces.jsonl"):
+        assert [row["prompt"] for row in lines(half / name)] == list(range(18))
+
+
+def test_a_torn_line_of_rounds_is_dropped(half: Path) -> None:
+    with open(half / "rounds.jsonl", "a") as file:
+        file.write('{"method": "m", "ba')
+    resume(half)
+    assert len(lines(half / "rounds.jsonl")) == 20
+
+
+def test_memory_is_that_of_the_last_finished_unit(half: Path) -> None:
+    journal = resume(half)
+    assert journal.memory("m") == {"count": 9}
+    assert journal.memory("other") is None
+    (state,) = (half / "state").iterdir()
+    state.rename(state.with_suffix(".next"))  # killed between the line and the move
+    assert resume(half).memory("m") == {"count": 9}
+    text = (half / "prompts.jsonl").read_text().splitlines(keepends=True)
+    (half / "prompts.jsonl").write_text("".join(text[:18]))
+    with pytest.raises(UserError, match="does not fit the last line of m"):
+        resume(half).memory("m")
+
+
+def test_a_peer_that_keeps_nothing_goes_on_too(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, {"seed": 1, "limit": 20}, load=0.0)
+    unit = Unit("m", 2, (0, 1))
+    rows = [{"key": key, "method": "m", "batch": 2, "prompt": i} for i, key in enumerate(unit.keys)]
+    journal.finish(unit, rows, [], [], None)
+    journal.close()
+    again = resume(tmp_path)
+    assert again.finished(unit) and again.memory("m") is None
+
+
+def test_other_settings_are_refused_by_name(half: Path) -> None:
+    with pytest.raises(UserError, match=r"holds a run with limit 20, now 30: go on with the same settings"):
+        resume(half, limit=30)
+    assert len(resume(half).rows()) == 20, "and nothing is lost"
+
+
+def test_a_broken_line_in_the_middle_is_named(half: Path) -> None:
+    text = (half / "prompts.jsonl").read_text().splitlines(keepends=True)
+    (half / "prompts.jsonl").write_text("".join(text[:3]) + "{\n" + "".join(text[3:]))
+    with pytest.raises(UserError, match=r"prompts.jsonl, line 4: not JSON"):
+        resume(half)
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = Journal(tmp_path, {}, load=0.0)
+    with pytest.raises(UserError, match="another run writes to"):
+        Journal(tmp_path, {}, load=0.0)
+    first.close()
+    Journal(tmp_path, {}, load=0.0).close()
+
+
+def test_a_folder_that_cannot_be_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write to .*file"):
+        Journal(tmp_path / "file", {}, load=0.0)
+    (tmp_path / "file").unlink()
+    (tmp_path / "results.json").touch()
+    with pytest.raises(UserError, match=r"has results without run\.json"):
+        Journal(tmp_path, {}, load=0.0)
+    (tmp_path / "results.json").unlink()
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(UserError, match=r"run.json cannot be read"):
+        Journal(tmp_path, {}, load=0.0)

@@ -1,0 +1,102 @@
+"""vLLM as a peer: what its process is asked for, and what it answers, with a vLLM that only counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from draftwise import UserError
+from draftwise.measure.bench import peers as module
+from draftwise.measure.bench.peers import Absent, Peers
+from draftwise.measure.bench.vllm import load
+from draftwise.models.load import resolve
+
+from .conftest import sim_models
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
+    """What children were told first; none is started."""
+    told: list[Mapping[str, Any]] = []
+
+    class Child:
+        def __init__(self, name: str, command: Sequence[str], hello: Mapping[str, Any], *, eos: Any) -> None:
+            told.append(hello)
+            assert command[-1] == "draftwise.measure.bench.vllm"
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("draftwise.measure.bench.child.Child", Child)
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    return told
+
+
+def made(drafters: Sequence[str]) -> Peers:
+    return Peers(sim_models(), "zoo:target", drafters, {"dtype": "float32"})
+
+
+def test_each_mode_says_it_in_vllms_words(asked: list[Mapping[str, Any]]) -> None:
+    peers = made(["ngram", "zoo:general"])
+    for name in ("plain", "ngram?length=3&max=6", "suffix", "draft?length=2", "draft?drafter=zoo:code"):
+        peers.build(f"vllm:{name}")
+    plain, ngram, suffix, draft, code = [told["speculative"] for told in asked]
+    assert plain is None
+    assert ngram == {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_min": 1,
+        "prompt_lookup_max": 6,
+    }
+    assert suffix["method"] == "suffix"
+    assert (draft["num_speculative_tokens"], draft["model"]) == (2, resolve("zoo:general"))
+    assert code["model"] == resolve("zoo:code")
+    assert asked[0]["model"] == resolve("zoo:target") and asked[0]["dtype"] == "float32"
+    peers.close()
+
+
+def test_a_draft_model_must_be_there_and_options_are_checked(asked: list[Mapping[str, Any]]) -> None:
+    peers = made(["ngram"])
+    absent = peers.build("vllm:draft")
+    assert isinstance(absent, Absent) and "draft model" in absent.reason
+    with pytest.raises(UserError, match="vllm:ngram"):
+        peers.build("vllm:ngram?drafter=zoo:code")
+    assert not asked
+    peers.close()
+
+
+class Counting:
+    """An engine whose text counts up from the prompt, two tokens a step, one of which was drafted."""
+
+    def __init__(self, model: str, **options: Any) -> None:
+        self.options, self.llm_engine = options, self
+        self.steps = 0
+
+    def add_request(self, name: str, prompt: Mapping[str, Any], sampling: Any) -> None:
+        self.text, self.most = [prompt["prompt_token_ids"][-1]], sampling.max_tokens
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(len(self.text) <= self.most)
+
+    def step(self) -> list[Any]:
+        self.steps += 1
+        self.text += [self.text[-1] + 1, self.text[-1] + 2]
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=self.text[1:])])]
+
+    def get_metrics(self) -> list[Any]:
+        return [SimpleNamespace(name="vllm:spec_decode_num_draft_tokens", value=3 * self.steps)]
+
+
+def test_a_text_comes_with_its_rounds_and_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", {})
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Counting, SamplingParams=SimpleNamespace))
+    hello = {"model": "m", "dtype": "float32", "context": 99, "threads": 2, "speculative": None}
+    write = load(hello)
+    law = {"ids": [4], "max_new_tokens": 4, "temperature": 0.0, "seed": 1, "eos": [2]}
+    for _ in range(2):
+        told = write(law)
+        assert (told["tokens"], told["rounds"], told["drafted"]) == ([5, 6, 7, 8], 2, 6)
+        assert told["seconds"] > 0.0

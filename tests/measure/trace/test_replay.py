@@ -1,0 +1,220 @@
+"""Replay equals life: every round of every policy that does not look at the clock."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from draftwise.core.loop import Loop
+from draftwise.core.types import Arm, Decision, Job, Request, Round, Stop
+from draftwise.errors import UserError
+from draftwise.measure.trace import Replay, Trace
+from draftwise.measure.trace.costs import DrafterCosts
+from draftwise.measure.trace.record import Prompt
+from draftwise.measure.trace.results import replayed as write_replay
+from draftwise.measure.trace.stage import Stage
+from draftwise.policies.catalogue import Method, method
+from draftwise.policies.catalogue.compose import fixed
+from tests.measure.trace.sims import COSTS, TEAM, live, recorded, replayed, settings, target, team
+
+POLICIES = [
+    "none",
+    "static-3",
+    "static?length=8&drafter=suffix",
+    "static?length=7&drafter=bad&stop=svip(0.9)",
+    "random?arms=drafters*lengths&lengths=0,1,2,5",
+    "ucb1",
+    "ucb1?arms=drafters*lengths*stops&lengths=2,6&reward=blended",
+    "metasd-ucb",
+    "metasd-exp3",
+    "ucbspec?strength=0.1",
+    "tapout-seq-ucb1?length=8",
+    "tapout-seq-ts?length=8",
+    "tapout-token-ucb1?length=8",
+    "tapout-token-ts?length=8",
+    "adaedl?length=8",
+    "hf-threshold?length=8",
+    "hf-heuristic?start=4&longest=8",
+    "linucb",
+    "linucb?arms=drafters*stops&length=8&reward=blended",
+    "hedgespec",
+    "hedgespec?arms=drafters*stops&length=6",
+    "hedgespec?windows=all&thin=2",
+    "hedgespec?windows=rounds&censored=weight",
+    "hedgespec-hedge?arms=drafters*lengths&every=4",
+    "draft-all",
+]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return recorded(tmp_path_factory.mktemp("trace"), n=10)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_replayed_round_is_the_live_one(name: str, trace: Trace) -> None:
+    there, here = live(name, trace, seed=3), replayed(name, trace, seed=3)
+    assert here == there
+
+
+@pytest.mark.parametrize("name", ["ucb1", "hedgespec", "draft-all", "linucb"])
+def test_a_trace_of_some_of_its_drafters_is_as_if_the_others_were_not_there(name: str, trace: Trace) -> None:
+    some = Trace(trace.folder, ["ngram", "bad"])
+    assert some.drafters == ["ngram", "bad"]
+    assert replayed(name, some, seed=3) == live(name, some, seed=3)
+    with pytest.raises(UserError, match="drafter 'nobody' was not recorded: choose from good, bad"):
+        Trace(trace.folder, ["ngram", "nobody"])
+
+
+def test_the_texts_end_in_all_ways_and_drafters_differ(trace: Trace) -> None:
+    """Else the comparison would show little."""
+    recordings = list(trace)
+    assert {one.ended for one in recordings} == {True, False}
+    rounds = live("ucb1", trace)
+    assert len({r[1].drafter for r in rounds}) == len(TEAM)
+    rounds = live("static?length=8&drafter=good", trace)
+    assert any(r[4] > len(r[5]) for r in rounds), "no draft was accepted beyond the end of a text"
+    suffix = [one.answers["suffix"] for one in recordings]
+    assert any((a.start != a.start[:, -1:]).any() for a in suffix), "short drafts always began longer ones"
+
+
+def test_short_budgets(tmp_path: Path) -> None:
+    """Near the end of its budget a text leaves no room: rounds are shorter, and say nothing of their arm."""
+    trace = recorded(tmp_path, sampling=settings(5), n=12)
+    for name in ("ucb1?length=8", "hedgespec?length=8", "metasd-ucb?length=8"):
+        assert replayed(name, trace) == live(name, trace)
+
+
+def test_what_the_trace_lacks_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, n=1, overlap=False)
+    for name, said in {
+        "static-9": "record with --length 9, or give the policy a shorter one",
+        "tapout-seq-ucb1": r"up to 128 tokens .* \?length=8",
+        "metasd-ucb": "record the trace with --overlap",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            replayed(name, trace)
+
+
+@pytest.mark.parametrize(("rule", "signals"), [("disco", "place, top"), ("specdecpp", "hidden")])
+def test_rules_that_ask_a_classifier_are_refused_with_what_to_do(
+    rule: str, signals: str, trace: Trace
+) -> None:
+    made = fixed(Arm("good", 3, stop=Stop(rule, 0.5, scorer=object())))
+    with pytest.raises(UserError, match=rf"read {signals}, .* measure it with `draftwise bench`"):
+        Replay(trace, made, COSTS)
+
+
+def test_seconds_are_the_costs(trace: Trace) -> None:
+    """A round costs its draft, the pass, and what its drafter had not read; first rounds teach no time."""
+    made = method("static?length=4&drafter=good", trace.drafters)
+    loop, mine = Replay(trace, made, COSTS), COSTS.of("good")
+    for one in trace:
+        read = 0
+        for number, round in enumerate(loop.play(Stage(one))):
+            asked = min(4, one.budget - 1 - (read - one.prompt.size if number else 0)) > 0
+            late = mine.catch_up * one.prompt.size if number == 0 else 0.0
+            wanted = mine.draft(round.drafted) + late if asked else 0.0
+            assert round.seconds.draft == pytest.approx(wanted)
+            assert round.seconds.verify == pytest.approx(COSTS.target(1 + round.drafted))
+            assert round.seconds.choose == round.seconds.learn == round.seconds.grade == 0.0
+            read = read + len(round.tokens) if number else one.prompt.size + len(round.tokens)
+
+
+def test_grading_and_catching_up_are_charged(trace: Trace) -> None:
+    """Two models that grade each token read it all; with one that is never asked it costs nothing."""
+    loop = Replay(trace, method("hedgespec", trace.drafters), COSTS)
+    spent = [round.seconds.grade for one in trace for round in loop.play(Stage(one))]
+    assert min(spent) >= 0.0 and max(spent) > COSTS.of("bad").grade
+    alone = Replay(trace, method("static?length=4&drafter=ngram", trace.drafters), COSTS)
+    assert all(r.seconds.draft == 0.0 for one in trace for r in alone.play(Stage(one)))
+
+
+def test_a_policy_on_the_clock_decides_by_the_costs(trace: Trace) -> None:
+    """The same costs, the same rounds; made dear, a drafter is hardly played any more."""
+    name = "ucb1?reward=rate&strength=0.1"
+    rounds = replayed(name, trace)
+    assert replayed(name, trace) == rounds
+    dear = replace(COSTS, drafters={**COSTS.drafters, "good": DrafterCosts(first=50.0)})
+    played = [sum(r[1].drafter == "good" for r in found) for found in (rounds, replayed(name, trace, dear))]
+    assert played[1] < played[0] / 2
+
+
+@pytest.mark.parametrize("drafters", [["good", "ngram"], ["bad"]])
+def test_auto_runs_on_a_trace(drafters: list[str], tmp_path: Path) -> None:
+    """The policy of measured seconds takes the trace's, so that its rounds are the same every time."""
+    trace = recorded(tmp_path, names=drafters, length=16, n=4, overlap=False)
+    rounds = replayed("auto", trace)
+    assert [(*r[:2], *r[3:]) for r in rounds] == [(*r[:2], *r[3:]) for r in replayed("auto", trace)]
+    assert sum(len(r[5]) for r in rounds) == sum(one.committed for one in trace)
+
+
+@pytest.mark.parametrize(("drafter", "length"), [("good", 3), ("bad", 4), ("ngram", 5)])
+def test_a_drawn_trace_gives_the_expectation(drafter: str, length: int, tmp_path: Path) -> None:
+    """Over texts and lots, rounds and accepted tokens of replays have the mean of live runs."""
+    n, name = 220, f"static?length={length}&drafter={drafter}"
+    prompt = [1, 2, 3, 1, 2]
+    sampling = settings(14, temperature=1.0)
+    trace = recorded(
+        tmp_path, names=[drafter], length=length, sampling=sampling, asked=[Prompt("p", "c", prompt)] * n
+    )
+    made = method(name, [drafter])
+    loop = Loop(target(), team(drafter), made.policy, made.recorder, seed=11)
+    there = np.array([_counts(list(loop.run([prompt], sampling))) for _ in range(n)])
+    back = Replay(trace, method(name, [drafter]), COSTS, seed=5)
+    here = np.array([_counts(list(back.play(Stage(one)))) for one in trace])
+    spread = np.sqrt(there.var(0) / n + here.var(0) / n)
+    assert (np.abs(there.mean(0) - here.mean(0)) < 4 * spread).all()
+    assert there[:, 1].mean() > 0.4, "nothing was accepted, so nothing was compared"
+
+
+def test_drawn_traces_refuse_what_they_do_not_know(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, sampling=settings(10, temperature=1.0, seed=1), n=2)
+    for name in ("static?stop=svip&drafter=good", "draft-all"):
+        with pytest.raises(UserError, match="record at --temperature 0"):
+            replayed(name, trace)
+    request = Request(0, [1], 1, settings(10, temperature=1.0), Random(0), Random(0))
+    with pytest.raises(UserError, match="record at --temperature 0"):  # a rule of the round, not of the arm
+        Stage(next(iter(trace))).draft("good", 0, Job(request, 3, (Stop("svip", 0.6),)))
+    assert replayed("static?stop=svip&drafter=ngram", trace)
+    assert replayed("hedgespec", trace)
+
+
+def test_a_policy_whose_rules_move_is_named_when_they_ask_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its arms have no rule; a decision has one only once the policy knows the drafter, as `auto`'s do."""
+
+    def moving(name: str, drafters: list[str]) -> Method:
+        made = method("static-3" if name == "auto" else name, drafters)
+        if name == "auto":
+            decision = Decision(0, 1.0, (Stop("svip", 0.6),))
+            monkeypatch.setattr(type(made.policy), "choose", lambda self, context, rng: decision)
+        return made
+
+    monkeypatch.setattr("draftwise.measure.trace.results.method", moving)
+    trace = recorded(tmp_path / "t", names=["good"], sampling=settings(9, temperature=0.7, seed=2), n=1)
+    with pytest.raises(UserError, match=r"^auto: the policy stops drafts .* record at --temperature 0"):
+        write_replay(trace, ["auto"], COSTS, tmp_path / "o")
+
+
+def _counts(rounds: list[Round]) -> tuple[float, float, float]:
+    return (
+        len(rounds),
+        sum(r.accepted for r in rounds),
+        sum(len(r.tokens) for r in rounds),
+    )
+
+
+def test_replays_need_no_torch() -> None:
+    code = (
+        "import sys\nfrom draftwise.measure.trace import oracle, replay, results\n"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,85 @@
+"""The bundled models: a replay of a few prompts is the live run, and a model's drafts are its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftwise import Decoder, Sampling
+from draftwise.core.loop import Loop
+from draftwise.core.types import Job, Request
+from draftwise.data import spec_bench
+from draftwise.measure.trace import Costs, Replay, Trace
+from draftwise.measure.trace.record import Prompt, header_of, record
+from draftwise.measure.trace.stage import Stage
+from draftwise.policies.catalogue import method
+from tests.measure.trace.sims import seen
+
+TOKENS, LENGTH = 24, 6
+
+
+@pytest.fixture(scope="module")
+def models() -> Decoder:
+    return Decoder.from_pretrained(
+        "zoo:target", drafters=["zoo:general", "zoo:code", "suffix"], policy="none"
+    )
+
+
+@pytest.fixture(scope="module")
+def trace(models: Decoder, tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    folder: Path = tmp_path_factory.mktemp("zoo")
+    prompts = [Prompt(str(q.question_id), q.category, models.encode(q.text)) for q in spec_bench()[40:45:4]]
+    target, team = models.loop.target, models.loop.team.drafters
+    sampling = Sampling(max_new_tokens=TOKENS, eos=models.eos)
+    header = header_of(
+        target,
+        team,
+        sampling,
+        name="zoo:target",
+        workload="w",
+        prompts=prompts,
+        length=LENGTH,
+        overlap=True,
+    )
+    record(target, team, prompts, folder, header, sampling)
+    return Trace(folder)
+
+
+@pytest.mark.parametrize("name", ["static-4", "ucb1", "metasd-ucb", "tapout-seq-ucb1?length=6", "hedgespec"])
+def test_every_replayed_round_is_the_live_one(name: str, models: Decoder, trace: Trace) -> None:
+    made = method(name, trace.drafters)
+    live = Loop(models.loop.target, models.loop.team.drafters, made.policy, made.recorder, seed=1)
+    back = Replay(trace, method(name, trace.drafters), Costs(passes=(1.0,)), seed=1)
+    sampling = Sampling(max_new_tokens=TOKENS, eos=models.eos)
+    for one in trace:
+        there = [seen(r) for r in live.run([one.prompt.tolist()], sampling)]
+        assert [seen(r) for r in back.play(Stage(one))] == there
+
+
+def test_successors_are_what_the_model_would_draft(models: Decoder, trace: Trace) -> None:
+    """Positions inside a confirmed draft were not drafted anew; asked there, the model says the same."""
+    one = next(iter(trace))
+    drafter: Any = models.loop.team.drafters["zoo:general"]
+    answers, prompt = one.answers["zoo:general"], one.prompt.tolist()
+    sampling = Sampling(max_new_tokens=TOKENS)
+    drafts = 0
+    for at in range(one.committed - 1):
+        request = Request(
+            5, prompt + one.text[:at].tolist(), len(prompt), sampling, models.loop.rng, models.loop.rng
+        )
+        length = min(LENGTH, TOKENS - at - 1)
+        (draft,) = drafter.draft([Job(request, length)])
+        first, n = answers.start[at, length - 1], answers.count[at, length - 1]
+        assert tuple(answers.tokens[first : first + n].tolist()) == draft.tokens
+        drafts += len(draft.tokens)
+    drafter.close(request)
+    assert answers.tokens.size < drafts
+
+
+def test_recording_frees_all_rows(models: Decoder, trace: Trace) -> None:
+    target: Any = models.loop.target
+    drafters: Any = models.loop.team.drafters
+    assert set(target.rows.keys) <= {-1} and set(drafters["zoo:code"].rows.keys) <= {-1}
+    assert not drafters["zoo:general"].places

@@ -1,0 +1,258 @@
+"""EAGLE and EAGLE-3 heads: what they compute, and the published files that they come in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import DynamicCache
+
+from draftwise.errors import UserError
+from draftwise.models.heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
+from tests.tiny import VOCAB, model
+
+LAYER = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+EAGLE = {
+    "fc.weight",
+    "fc.bias",
+    *(f"layers.0.{part}.weight" for part in (*LAYER, *MLP, "post_attention_layernorm")),
+}
+NORMS = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
+EAGLE3 = {
+    "fc.weight",
+    "norm.weight",
+    "lm_head.weight",
+    "d2t",
+    "t2d",
+    *(f"midlayer.{part}.weight" for part in (*LAYER, *MLP, *NORMS)),
+}
+
+
+def sizes(eagle3: bool) -> dict[str, tuple[int, ...]]:
+    """The tensors of a published head for the tiny Llama: 16 wide, 4 heads of 8, 2 of keys."""
+    wide = 32 if eagle3 else 16
+    shapes: dict[str, tuple[int, ...]] = {
+        "q_proj": (32, wide),
+        "k_proj": (16, wide),
+        "v_proj": (16, wide),
+        "o_proj": (16, 32),
+        "gate_proj": (24, 16),
+        "up_proj": (24, 16),
+        "down_proj": (16, 24),
+    }
+    fixed = {"fc.weight": (16, 48 if eagle3 else 32), "fc.bias": (16,), "lm_head.weight": (9, 16)}
+    fixed |= {"d2t": (9,), "t2d": (VOCAB,)}
+    names = EAGLE3 if eagle3 else EAGLE
+    return {name: fixed.get(name) or shapes.get(name.split(".")[-2], (16,)) for name in names}
+
+
+def published(folder: Path, *, eagle3: bool, file: str = "model.safetensors", prefix: str = "") -> Path:
+    """A head as its authors publish it, with random numbers."""
+    torch.manual_seed(5)
+    tensors = {name: torch.randn(shape) * 0.3 for name, shape in sizes(eagle3).items()}
+    if eagle3:
+        ids = torch.arange(3, 3 + 2 * 9, 2)
+        tensors["d2t"] = ids - torch.arange(9)
+        tensors["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, ids, True)
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "head_dim": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": VOCAB,
+        "torch_dtype": "float16",
+    } | ({"draft_vocab_size": 9} if eagle3 else {})
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    named = {prefix + name: tensor for name, tensor in tensors.items()}
+    if file.endswith(".bin"):
+        torch.save(named, folder / file)
+    else:
+        save_file(named, folder / file)
+    return folder
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("eagle3", [False, True])
+def test_published_files_load(tmp_path: Path, eagle3: bool, file: str, prefix: str) -> None:
+    target = model("llama")
+    folder = published(tmp_path / "head", eagle3=eagle3, file=file, prefix=prefix)
+    head = load_eagle(folder, target)
+    assert type(head) is (Eagle3 if eagle3 else Eagle) and not head.training
+    assert head.layers_read == ((1, 1, 0) if eagle3 else (-1,))
+    assert next(head.parameters()).dtype == torch.float64
+    if eagle3:
+        assert head.ids is not None and head.ids.tolist() == list(range(3, 21, 2))
+    own = {name for name in head.state_dict() if "rotary" not in name}
+    assert own == (EAGLE3 if eagle3 else EAGLE)
+
+
+def test_a_layer_may_be_named_as_others_name_it(tmp_path: Path) -> None:
+    """`layers.0` for `midlayer`, no `t2d`, and the shape of the layer in a part of its own."""
+    folder = published(tmp_path / "head", eagle3=True)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["t2d"]
+    save_file(
+        {n.replace("midlayer", "layers.0"): t for n, t in tensors.items()}, folder / "model.safetensors"
+    )
+    raw = json.loads((folder / "config.json").read_text())
+    drafted = raw.pop("draft_vocab_size")
+    nested = {"transformer_layer_config": raw, "draft_vocab_size": drafted, "norm_before_residual": True}
+    nested |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}
+    (folder / "config.json").write_text(json.dumps(nested))
+    head = load_eagle(folder, model("llama"))
+    assert isinstance(head, Eagle3) and head.midlayer.norms_residual
+    assert head.layers_read == (0, 1, 2) and head.t2d.nonzero().ravel().tolist() == list(range(3, 21, 2))
+
+
+@pytest.mark.parametrize("eagle3", [False, True])
+def test_what_is_saved_is_loaded_again(tmp_path: Path, eagle3: bool) -> None:
+    target = model("llama")
+    head = new_eagle(target, eagle3=eagle3, drafted=9 if eagle3 else 0)
+    if isinstance(head, Eagle3):
+        head.choose([1, 2, 4, 6, 8, 10, 12, 20, 22])
+    head.save(tmp_path / "head")
+    again = load_eagle(tmp_path / "head", target)
+    tokens, states = torch.tensor([[3, 4, 5]]), torch.randn(1, 3, 16, dtype=torch.float64)
+    torch.testing.assert_close(again(tokens, states), head(tokens, states))
+    torch.testing.assert_close(again.logits(states), head.logits(states))
+    assert (again.ids is None) == (head.ids is None)
+    assert not list((tmp_path / "head").glob("*.tmp"))
+
+
+def norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
+
+
+def attention(x: Tensor, weights: dict[str, Tensor], layer: str) -> Tensor:
+    """Causal attention with rotary positions 0, 1, ..., written out."""
+    n = len(x)
+    q, k, v = (
+        (x @ weights[f"{layer}.self_attn.{name}_proj.weight"].T).view(n, -1, 8).transpose(0, 1)
+        for name in "qkv"
+    )
+    turn = torch.arange(n)[:, None] / 10000 ** (torch.arange(0, 8, 2) / 8)
+    cos, sin = (torch.cat((f, f), -1) for f in (turn.cos(), turn.sin()))
+
+    def placed(y: Tensor) -> Tensor:
+        a, b = y.chunk(2, -1)
+        return y * cos + torch.cat((-b, a), -1) * sin
+
+    k, v = (y.repeat_interleave(2, 0) for y in (placed(k), v))
+    scores = placed(q) @ k.transpose(1, 2) / 8**0.5
+    hidden = torch.ones(n, n).triu(1).bool()
+    mixed = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+    return mixed.transpose(0, 1).reshape(n, -1) @ weights[f"{layer}.self_attn.o_proj.weight"].T
+
+
+def after(x: Tensor, weights: dict[str, Tensor], layer: str) -> Tensor:
+    """What the second half of a decoder layer makes of its states."""
+    y = norm(x, weights[f"{layer}.post_attention_layernorm.weight"])
+    gate, up, down = (weights[f"{layer}.mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
+    return x + (torch.nn.functional.silu(y @ gate.T) * (y @ up.T)) @ down.T
+
+
+def test_eagle_is_the_papers_formula(tmp_path: Path) -> None:
+    target = model("llama", dtype=torch.float32)
+    folder = published(tmp_path / "head", eagle3=False)
+    w, head = load_file(folder / "model.safetensors"), load_eagle(folder, target)
+    tokens, states = torch.tensor([[3, 4, 5, 6]]), torch.randn(1, 4, 16)
+    words = target.get_input_embeddings()(tokens)[0]
+    x = torch.cat((words, states[0]), -1) @ w["fc.weight"].T + w["fc.bias"]
+    wanted = after(x + attention(x, w, "layers.0"), w, "layers.0")
+    torch.testing.assert_close(head(tokens, states)[0], wanted)
+    torch.testing.assert_close(head.logits(wanted), target.lm_head(wanted))
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_eagle3_is_the_papers_formula(tmp_path: Path, norms: bool) -> None:
+    target = model("llama", dtype=torch.float32)
+    folder = published(tmp_path / "head", eagle3=True)
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | {"norm_before_residual": norms}))
+    w, head = load_file(folder / "model.safetensors"), load_eagle(folder, target)
+    tokens, features = torch.tensor([[3, 4, 5, 6]]), torch.randn(1, 4, 48)
+    words = norm(target.get_input_embeddings()(tokens)[0], w["midlayer.input_layernorm.weight"])
+    states = features[0] @ w["fc.weight"].T
+    normed = norm(states, w["midlayer.hidden_norm.weight"])
+    x = (normed if norms else states) + attention(torch.cat((words, normed), -1), w, "midlayer")
+    wanted = after(x, w, "midlayer")
+    torch.testing.assert_close(head(tokens, head.read(features))[0], wanted)
+    torch.testing.assert_close(head.logits(wanted), norm(wanted, w["norm.weight"]) @ w["lm_head.weight"].T)
+
+
+@pytest.mark.parametrize("eagle3", [False, True])
+def test_a_cache_gives_what_reading_it_all_gives(eagle3: bool) -> None:
+    head = new_eagle(model("llama"), eagle3=eagle3).eval()
+    tokens, states = torch.tensor([[3, 4, 5, 6]]), torch.randn(1, 4, 16, dtype=torch.float64)
+    cache = DynamicCache()
+    head(tokens[:, :3], states[:, :3], past_key_values=cache)
+    place = torch.tensor([[3]])
+    last = head(tokens[:, 3:], states[:, 3:], position_ids=place, past_key_values=cache)
+    torch.testing.assert_close(last, head(tokens, states)[:, 3:])
+
+
+def test_a_head_trains_and_leaves_the_target_alone() -> None:
+    target = model("llama")
+    for head in (new_eagle(target), new_eagle(target, eagle3=True)):
+        names = {name for name, _ in head.named_parameters()}
+        assert not any("embed" in name for name in names)
+        tokens, features = torch.tensor([[3, 4, 5]]), torch.randn(1, 3, len(head.layers_read) * 16).double()
+        loss: Any = head.logits(head(tokens, head.read(features))).sum()
+        loss.backward()
+        assert all(p.grad is not None for p in head.parameters())
+
+
+def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
+    target = model("llama")
+    folder = published(tmp_path / "head", eagle3=False)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"fc.weight": torch.zeros(16, 30)}, folder / "model.safetensors")
+    with pytest.raises(UserError, match=r"fc.weight is \(16, 30\) where this target asks for \(16, 32\)"):
+        load_eagle(folder, target)
+    save_file(tensors | {"layers.0.extra.weight": torch.zeros(3)}, folder / "model.safetensors")
+    with pytest.raises(UserError, match=r"layers.0.extra.weight is \(3,\) .* none"):
+        load_eagle(folder, target)
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | {"hidden_size": 32}))
+    with pytest.raises(UserError, match="32 wide and the target 16"):
+        load_eagle(folder, target)
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"no config.json"):
+        load_eagle(folder, target)
+    with pytest.raises(UserError, match="no model"):
+        load_eagle(tmp_path / "nothing" / "here", target)
+
+
+class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.trace,))
+
+
+def test_a_pickle_that_would_run_code_is_not_run(tmp_path: Path) -> None:
+    folder = published(tmp_path / "head", eagle3=False, file="pytorch_model.bin")
+    torch.save({"fc.weight": Evil(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="could run code"):
+        load_eagle(folder, model("llama"))
+    assert not (tmp_path / "ran").exists()
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(UserError, match="no weights"):
+        load_eagle(folder, model("llama"))

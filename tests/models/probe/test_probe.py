@@ -1,0 +1,128 @@
+"""The probe sees what is wrong with a way of reading and says so; what it found is kept."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.models import probe, verdicts
+from draftwise.models.masks import Masks
+from draftwise.models.probe import rows_of
+from draftwise.models.probe.readings import Readings
+from draftwise.models.probe.ways import alone, branched, side_by_side
+from draftwise.models.runner import Rows
+from draftwise.targets.hf import HFTarget
+from tests.tiny import VOCAB, model
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def errors(made: Any, known: Readings) -> list[float]:
+    ways = (alone, side_by_side, lambda rows, known: branched(rows, known, together=True))
+    return [way(Rows(made), known) for way in ways]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3-window"])
+def test_rounding_is_far_below_the_tolerance_and_mistakes_far_above(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = model(name, dtype=dtype)
+    known = Readings(made)
+    assert known.lively
+    assert max(errors(made, known)) < known.tolerance / 2
+    hidden = Masks.hidden
+    monkeypatch.setattr(Masks, "hidden", lambda self, unseen: hidden(self, unseen.roll(1, -1)))
+    assert min(errors(made, known)) > known.tolerance
+
+
+def test_a_model_that_is_wrong_in_batches_is_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model("llama", dtype=torch.float32)
+    forward = made.forward
+
+    def confused(**given: Any) -> Any:
+        out = forward(**given)
+        if len(given["input_ids"]) > 1:
+            out.logits = out.logits.flip(0)
+        return out
+
+    confused.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    monkeypatch.setattr(made, "forward", confused)
+    with pytest.warns(DraftwiseWarning, match=r"LlamaForCausalLM reads each text.*off by"):
+        rows = rows_of(made)
+    assert not rows.together and rows.guided
+    assert rows_of(made, probe=False).together
+    monkeypatch.setenv("DRAFTWISE_PROBE", "0")
+    assert rows_of(made).together
+
+
+def test_what_was_found_is_kept_by_what_decides_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model("llama", dtype=torch.float32)
+    rows_of(made)
+    assert verdicts.place("probes").parent == tmp_path / "draftwise"
+    with monkeypatch.context() as patch:
+        patch.setattr(probe, "Readings", None)  # a second probe would call it
+        rows_of(made)
+        LMDrafter(model("llama", seed=9, dtype=torch.float32), VOCAB)  # other weights of the same class
+        other = model("llama", dtype=torch.bfloat16)
+        with pytest.raises(UserError, match="cannot be decoded"):
+            rows_of(other)
+    keys = {probe.fingerprint(m) for m in (made, other, model("qwen3", dtype=torch.float32))}
+    eager = model("llama", dtype=torch.float32, attention="eager")
+    assert len(keys | {probe.fingerprint(eager)}) == 4
+
+
+@pytest.mark.parametrize("kept", ["{", "[]", '{"KEY": 5}', '{"KEY": {"together": false}}'])
+def test_a_damaged_file_is_as_good_as_none(kept: str) -> None:
+    made = model("llama", dtype=torch.float32)
+    verdicts.place("probes").parent.mkdir()
+    verdicts.place("probes").write_text(kept.replace("KEY", probe.fingerprint(made)))
+    assert rows_of(made).together
+
+
+def test_a_model_without_a_text_of_its_own_is_not_remembered() -> None:
+    """Weights of zero give the same logits however they are read."""
+    made = model("llama", scale=0.0, dtype=torch.float32)
+    rows_of(made)
+    assert not verdicts.place("probes").exists()
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    made = model("llama", dtype=torch.float32)
+    made.train()
+    made.model.layers[0].eval()
+    made.generation_config.num_beams = 3
+    before, settings = copy.deepcopy(made.state_dict()), made.generation_config
+    HFTarget(made)
+    assert made.training and made.model.layers[1].training and not made.model.layers[0].training
+    assert made.generation_config is settings and settings.num_beams == 3
+    after = made.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert not any(module._forward_hooks for module in made.modules())
+
+
+def test_few_and_short_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model pays for a handful of short passes, and for one the second time."""
+    made = model("mistral-window", dtype=torch.float32)
+    made.config.sliding_window = 4096
+    read: list[int] = []
+    made.register_forward_pre_hook(
+        lambda module, given, named: read.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    rows_of(made)
+    assert len(read) <= 16 and max(read) <= 32
+    read.clear()
+    rows_of(made)
+    assert read == [5]  # its masks and positions are asked each time

@@ -1,0 +1,123 @@
+"""The cache grows with its texts, and nothing is left on a model when its decoder has gone."""
+
+from __future__ import annotations
+
+import gc
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise.core.loop import Loop
+from draftwise.core.types import Draft, Request, Sampling
+from draftwise.drafters.neural.early_exit import EarlyExitDrafter
+from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.errors import UserError
+from draftwise.generation.decoder import Decoder
+from draftwise.models import cache
+from draftwise.models.states import States
+from draftwise.policies.catalogue import method
+from draftwise.targets.hf import HFTarget
+from tests.targets.test_hf import prompts
+from tests.targets.test_trees import grown, team, texts_of
+from tests.tiny import VOCAB, model, own_text
+
+
+def long_lived() -> Any:
+    made = model("llama", dtype=torch.float32)
+    made.config.max_position_embeddings = 1 << 20
+    return made
+
+
+def test_memory_is_for_the_text_there_is_not_for_what_may_come() -> None:
+    made = long_lived()
+    target = HFTarget(made)
+    lm = LMDrafter(made, VOCAB)
+    chosen = method("static-3", ["lm"])
+    loop = Loop(target, {"lm": lm}, chosen.policy, chosen.recorder)
+    loop.add([5, 6, 7], Sampling(max_new_tokens=200_000))
+    loop.step()
+    heads, size, layers = 2, 8, 2
+    slot = 2 * layers * heads * size * 4  # keys and values, four bytes a number
+    for rows in (target.rows, lm.rows):
+        assert rows.cache.bytes == slot * cache.FIRST_SLOTS
+
+
+def test_growing_copies_each_token_less_than_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twofold growth: what is copied in all stays below twice what there is in the end."""
+    monkeypatch.setattr(cache, "FIRST_SLOTS", 64)
+    copied: list[int] = []
+    grown_slots = cache.RowLayer._grown
+
+    def noted(layer: cache.RowLayer, held: torch.Tensor) -> torch.Tensor:
+        copied.append(held.shape[1])
+        return grown_slots(layer, held)
+
+    monkeypatch.setattr(cache.RowLayer, "_grown", noted)
+    target = HFTarget(long_lived(), chunk=32)
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    prompt = [2 + i % 20 for i in range(480)]
+    request = loop.add(prompt, Sampling(max_new_tokens=40))
+    while loop.open:
+        loop.step()
+    per_tensor = sum(copied) / 4  # keys and values of two layers
+    assert len(request.tokens) == 520 and 0 < per_tensor < 2 * 520
+
+
+def test_memory_never_passes_what_the_text_may_need() -> None:
+    target = HFTarget(long_lived(), chunk=32)
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop.add([5] * 300, Sampling(max_new_tokens=20))
+    loop.step()
+    assert target.rows.cache.plan.slots == 320
+
+
+@pytest.mark.parametrize("first", [1, 64])
+def test_text_is_the_models_own_while_the_cache_grows(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """Rows join, swap, branch into trees and outgrow their slots."""
+    monkeypatch.setattr(cache, "FIRST_SLOTS", first)
+    monkeypatch.setattr(cache, "ROUND_SLOTS", 4)
+    made = model("llama")
+    own = [own_text(made, p, 40) for p in prompts()]
+    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    for batch in (1, 3):
+        assert texts_of(grown(HFTarget(made, chunk=8), team(truth)), 40, batch) == own
+
+
+def test_what_sparse_attention_keeps_counts_as_memory() -> None:
+    target = HFTarget(model("deepseek-sparse"))
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop.add([5, 6, 7], Sampling(max_new_tokens=9))
+    loop.step()
+    slots = target.rows.cache.plan.slots
+    latent, rope, index = 16, 8, 8
+    assert target.rows.cache.bytes == 2 * slots * (latent + rope + index) * 8
+
+
+def test_attention_that_counts_blocks_of_tokens_reads_no_tree() -> None:
+    target = HFTarget(model("minimax-sparse"))
+    request = Request(0, [3, 4, 5], 3, Sampling(), Random(0), Random(0))
+    target.open(request)
+    with pytest.raises(UserError, match="drafts chains"):
+        target.verify([(request, Draft((5, 6), (-1, -1)))])
+
+
+def hooks(made: Any) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in made.modules())
+
+
+def test_a_model_has_no_hooks_when_its_decoder_has_gone() -> None:
+    made = model("llama")
+    target = HFTarget(made)
+    team: dict[str, Any] = {"early": EarlyExitDrafter(target, layers=1)}
+    dec = Decoder(target, team, method("static-3", list(team)), None)
+    states = States(made)
+    made(torch.tensor([[3]]))
+    assert hooks(made) == 2 and states.latest is not None
+    del dec, target, team, states
+    gc.collect()
+    assert hooks(made) == 0

@@ -1,0 +1,129 @@
+"""Drawing from a law, and what scores say where a draft was sampled although the request is greedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from transformers import LogitsProcessor
+
+from draftwise import UserError
+from draftwise.core.accept import accept
+from draftwise.core.types import Draft, Request, Sampling
+from draftwise.models.distributions import Chain, CountPenalty, GreedyScores, LawScores, choices, draw
+
+LOGITS = torch.tensor([[0.0, 2.0, 1.0, -9.0], [3.0, 0.0, 1.0, 2.0], [0.0, 0.0, 5.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("p", "u", "token"),
+    [
+        ([0.0, 0.5, 0.5], 0.0, 1),  # never a token that cannot be
+        ([0.0, 0.5, 0.5], 0.49, 1),
+        ([0.0, 0.5, 0.5], 0.5, 2),
+        ([0.25, 0.25, 0.0, 0.5], 0.5, 3),
+        ([0.1, 0.1], 0.6, 1),  # what is left after a rejection does not add up to 1
+        ([0.1, 0.1], 0.4, 0),
+        ([0.0, 1.0, 0.0], 0.9999999999999999, 1),
+    ],
+)
+def test_a_draw_is_the_quantile(p: Sequence[float], u: float, token: int) -> None:
+    assert draw(torch.tensor(p), u) == token
+
+
+def request(**settings: Any) -> Request:
+    return Request(0, [1, 2, 1], 3, Sampling(**settings), Random(5), Random(6))
+
+
+def law_scores(request: Request, draft: Draft) -> LawScores:
+    return LawScores(request, draft, LOGITS, Chain.of(request))
+
+
+def test_presence_counts_once_and_frequency_each_time_and_neither_the_prompt() -> None:
+    said = torch.tensor([[0, 0, 3, 1, 1, 2]])  # the first three are the prompt
+    scores = CountPenalty(0.5, 0.25, 3)(said, torch.zeros(1, 4))
+    assert scores.tolist() == [[0.0, -1.0, -0.75, 0.0]]
+
+
+class Log(LogitsProcessor):
+    """Changes nothing, and notes every history that it is shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.seen += input_ids.tolist()
+        return scores
+
+
+@pytest.mark.parametrize("settings", [{}, {"repetition_penalty": 1.01}, {"processors": (Log(),)}])
+def test_a_sampled_draft_under_greedy_is_held_against_the_likeliest_token(settings: dict[str, Any]) -> None:
+    flat = torch.full((4,), 0.25)
+    draft = Draft.chain([1, 3], probs=[0.25, 0.25], dist=[flat, flat])
+    r = request(**settings)
+    scores = law_scores(r, draft) if settings else GreedyScores(draft, LOGITS, None)
+    assert [scores.prob(0), scores.prob(1)] == [1.0, 0.0]
+    assert {scores.residual(1) for _ in range(50)} == {0}
+    assert [scores.choice(-1), scores.choice(0), scores.choice(1)] == [1, 0, 2]
+
+
+def test_choices_of_a_device_are_read_by_node() -> None:
+    scores = GreedyScores(Draft.chain([1, 3]), LOGITS, [1, 0, 2])
+    assert [scores.choice(-1), scores.choice(0), scores.choice(1)] == [1, 0, 2]
+
+
+def test_a_processor_sees_each_committed_prefix_once_and_in_order() -> None:
+    log = Log()
+    scores = law_scores(request(temperature=1.0, processors=(log,)), Draft.chain([1, 0]))
+    scores.choice(-1), scores.choice(0), scores.choice(1), scores.choice(1)
+    assert log.seen == [[1, 2, 1], [1, 2, 1, 1], [1, 2, 1, 1, 0]]
+
+
+def test_a_draft_as_likely_as_the_target_leaves_the_law_itself() -> None:
+    r = request(temperature=1.0)
+    law = LOGITS[0].softmax(-1)
+    draft = Draft.chain([1], probs=[float(law[1])], dist=[law])
+    r.rng.seed(1)
+    expected = draw(law, Random(1).random())
+    assert law_scores(r, draft).residual(0) == expected
+
+
+NAN, INF = float("nan"), float("inf")
+NO_TOKEN = {"nan": [NAN] * 4, "one nan": [0.0, NAN, 1.0, 2.0], "nothing allowed": [-INF] * 4}
+DRAFTS = [Draft(), Draft.chain([2]), Draft.chain([2], probs=[1.0], dist=[torch.tensor([0.0, 0.0, 1.0, 0.0])])]
+
+
+@pytest.mark.parametrize("draft", DRAFTS, ids=["plain", "picked", "sampled"])
+@pytest.mark.parametrize("row", NO_TOKEN.values(), ids=NO_TOKEN)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"temperature": 0.7}, {"repetition_penalty": 1.2}, {"temperature": 1.0, "top_k": 2}],
+    ids=str,
+)
+@pytest.mark.parametrize("host", [True, False])
+def test_a_row_that_allows_no_token_says_so(
+    settings: dict[str, Any], row: list[float], draft: Draft, host: bool
+) -> None:
+    logits = torch.tensor([row] * (1 + len(draft.tokens)))
+    asked, scores = request(**settings), None
+    if not settings:
+        scores = GreedyScores(draft, logits, None if host else choices(logits))
+    with pytest.raises(UserError, match="NaN or all -inf"):
+        accept(draft, scores or LawScores(asked, draft, logits, Chain.of(asked)), asked.rng)
+
+
+def test_a_draw_of_no_law_says_so() -> None:
+    for p in ([0.0, 0.0], [NAN, 1.0], [1.0, NAN]):
+        with pytest.raises(UserError, match="NaN or all -inf"):
+            draw(torch.tensor(p), 0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_choices_are_the_first_of_the_largest(dtype: torch.dtype) -> None:
+    logits = torch.tensor([[[0.0, 2.0, 2.0], [-INF, -INF, 0.0]], [[NAN, 0.0, 1.0], [INF, 0.0, INF]]]).to(
+        dtype
+    )
+    assert choices(logits) == [[1, 2], [-1, 0]]

@@ -1,0 +1,296 @@
+"""Weights are packed where that is faster: kernels and clock are made up, and decide both ways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from draftwise import Decoder
+from draftwise.errors import UserError
+from draftwise.measure.bench.ours import Models
+from draftwise.models import packed, packing, verdicts
+from draftwise.models.packed import PackedLinear, arrange, layouts, pack_layers
+
+
+class Bench:
+    """A clock that only kernels move, each by what it costs at a width; `noise` is added to every pass."""
+
+    def __init__(self, plain: dict[int, float], packed: dict[int, float], noise: list[float]) -> None:
+        self.now, self.costs, self.noise, self.order = 0.0, (plain, packed), noise, list[str]()
+
+    def clock(self) -> float:
+        return self.now
+
+    def kernel(self, which: int) -> packing.Pass:
+        def run(width: int) -> None:
+            self.order.append(["plain", "packed"][which])
+            self.now += self.costs[which][width] + self.noise[len(self.order) % len(self.noise)]
+
+        return run
+
+    def measure(self, budget: float = 1e9) -> packing.Timing:
+        return packing.measure(self.kernel(0), self.kernel(1), clock=self.clock, budget=budget)
+
+
+PLAIN = {1: 10.0, 5: 20.0, 9: 30.0}
+QUIET = [0.0]
+
+
+def times(factor: float, **others: float) -> dict[int, float]:
+    return {width: factor * cost for width, cost in PLAIN.items()}
+
+
+def test_the_faster_layout_is_taken_and_kept() -> None:
+    found = Bench(PLAIN, times(0.5), QUIET).measure()
+    assert found.pays and found.lasting and found.ratios == (0.5, 0.5, 0.5)
+    assert found.rounds == found.wins == packing.FEWEST
+    assert found.as_json() == {"packed": True, "ratios": [0.5, 0.5, 0.5], "rounds": 6, "wins": 6}
+
+
+def test_the_slower_one_is_not_which_is_just_as_clear() -> None:
+    """As on a machine where a pass took 17.8 ms packed and 14.5 plain, and 23.1 and 22.3 at nine tokens."""
+    found = Bench(PLAIN, {1: 12.3, 5: 21.0, 9: 31.0}, QUIET).measure()
+    assert not found.pays and found.lasting and found.rounds == packing.FEWEST
+
+
+def test_what_one_width_loses_the_others_do_not_make_up_for() -> None:
+    found = Bench(PLAIN, {1: 10.6, 5: 10.0, 9: 10.0}, QUIET).measure()
+    assert found.lasting and not found.pays
+    found = Bench(PLAIN, {1: 10.4, 5: 10.0, 9: 10.0}, QUIET).measure()
+    assert found.pays  # as fast, by all that a clock can tell
+
+
+def test_a_draw_ends_with_the_time_and_is_not_kept() -> None:
+    noise = [0.0, 0.9, 0.3, 0.7, 0.1, 0.8, 0.5]
+    found = Bench(PLAIN, times(1.0), noise).measure(budget=5000)
+    assert not found.sure and not found.lasting
+    assert 30 < found.rounds < 60 and abs(2 * found.wins - found.rounds) < 10
+
+
+def test_time_is_up_on_the_first_round_of_something_huge() -> None:
+    found = Bench(PLAIN, times(0.5), QUIET).measure(budget=1.0)
+    assert found.rounds == 1 and not found.lasting and found.pays, "the best guess there is"
+    found = Bench(PLAIN, {1: 10.1, 5: 10.0, 9: 10.0}, QUIET).measure(budget=1.0)
+    assert not found.pays, "a guess must hold at every width"
+
+
+def test_on_a_busy_machine_a_clear_answer_serves_once() -> None:
+    """Others take the cores by turns: the winner is as plain as before, and found out anew next time."""
+    found = Bench(PLAIN, times(0.3), [0.0, 5.0, 60.0, 1.0, 33.0, 90.0, 2.0]).measure()
+    assert found.pays and not found.steady and not found.lasting
+
+
+def test_layouts_take_turns() -> None:
+    bench = Bench(PLAIN, times(0.5), QUIET)
+    bench.measure(budget=200.0)
+    assert bench.order[:6] == ["plain", "packed"] * 3  # compiled and allocated, outside the clock
+    assert bench.order[6:18] == ["plain", "packed"] * 3 + ["packed", "plain"] * 3
+
+
+def test_chance() -> None:
+    assert packing._luck(8, 8) == 1 / 256 and packing._luck(3, 2) == 0.5 and packing._luck(4, 0) == 1.0
+    assert packing.Timing(6, 6, (0.5,), True).sure and packing.Timing(6, 0, (2.0,), True).sure
+    assert not packing.Timing(6, 5, (0.5,), True).sure and not packing.Timing(5, 5, (0.5,), True).sure
+
+
+def test_another_machine_is_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = packing.machine("2.13", "AVX512", 2)
+    assert one == packing.machine("2.13", "AVX512", 2)
+    assert one not in {packing.machine(*k) for k in (("2.12", "AVX512", 2), ("2.13", "AVX2", 2))}
+    assert one != packing.machine("2.13", "AVX512", 4)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert one != packing.machine("2.13", "AVX512", 2)
+
+
+# -- models -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[Any]]:
+    """Makes every timing come out as told, in a fresh process with a cache of its own; returns who asked."""
+
+    def make(*, pays: bool = True, steady: bool = True, rounds: int = 8) -> list[Any]:
+        seen: list[Any] = []
+
+        def measure(plain: packing.Pass, packed: packing.Pass) -> packing.Timing:
+            for width in packing.WIDTHS:
+                plain(width), packed(width)
+            seen.append(plain)
+            return packing.Timing(rounds, rounds if pays else 0, (0.5 if pays else 2.0,) * 3, steady)
+
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setattr(packed, "DECIDED", {})
+        monkeypatch.setattr(packed, "faster", FASTER)
+        monkeypatch.setattr(packing, "measure", measure)
+        return seen
+
+    return make
+
+
+FASTER = packed.faster  # before the tests' own stand in for it
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    alike = [nn.Linear(400, 400, bias=False) for _ in range(3)]
+    return nn.Sequential(*alike, nn.Linear(400, 400), nn.Linear(400, 20))
+
+
+def count(model: nn.Module) -> int:
+    return sum(isinstance(m, PackedLinear) for m in model.modules())
+
+
+needs_onednn = pytest.mark.skipif(not packed.available(), reason="this build of PyTorch cannot pack")
+
+
+@needs_onednn
+@pytest.mark.parametrize("pays", [True, False])
+def test_each_shape_is_timed_once_and_the_answer_kept(asked: Any, tmp_path: Path, pays: bool) -> None:
+    seen = asked(pays=pays)
+    model = layers()
+    arrange(model, "auto")
+    assert len(seen) == 2, "400 x 400, with a bias and without"
+    assert count(model) == (4 if pays else 0)
+    assert layouts({"target": Part(model)}) == {"target": f"{count(model)} of 4 large linear layers"}
+    kept = json.loads((tmp_path / "draftwise" / "packing.json").read_text())
+    assert [value["packed"] for value in kept.values()] == [pays, pays]
+    assert all(key.endswith(("float32 400 x 400", "float32 400 x 400 + bias")) for key in kept)
+    arrange(layers(), "auto")
+    assert len(seen) == 2, "in this process"
+    seen = asked(pays=not pays)
+    again = layers()
+    arrange(again, "auto")
+    assert seen == [] and count(again) == count(model), "in the next one"
+
+
+class Part:
+    """A drafter with a module."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+
+@needs_onednn
+def test_an_unclear_answer_holds_for_this_process_alone(asked: Any, tmp_path: Path) -> None:
+    for told in ({"steady": False}, {"rounds": 3, "pays": False}):
+        seen = asked(**told)
+        model = layers()
+        arrange(model, "auto")
+        assert len(seen) == 2 and count(model) == (4 if "steady" in told else 0)
+        arrange(layers(), "auto")
+        assert len(seen) == 2, "the same model has the same layout twice in a process"
+        assert not (tmp_path / "draftwise").exists()
+
+
+@needs_onednn
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"KEY": 3}', '{"KEY": {"packed": "yes"}}'])
+def test_a_damaged_file_is_measured_over(asked: Any, tmp_path: Path, text: str) -> None:
+    asked()
+    arrange(layers(), "auto")
+    file = tmp_path / "draftwise" / "packing.json"
+    keys = list(json.loads(file.read_text()))
+    file.write_text(text.replace("KEY", keys[0]))
+    seen = asked()
+    arrange(layers(), "auto")
+    assert len(seen) == (1 if "KEY" in text and len(keys) == 1 else 2)
+    assert all(value["packed"] for value in json.loads(file.read_text()).values())
+
+
+@needs_onednn
+def test_forced_and_forbidden_ask_no_clock(asked: Any) -> None:
+    seen = asked(pays=False)
+    for pack, wanted in ((True, 4), (False, 0)):
+        model = layers()
+        arrange(model, pack)
+        assert count(model) == wanted
+    assert seen == []
+    with pytest.raises(UserError, match=r"pack='always': choose from 'auto', True and False"):
+        arrange(layers(), "always")
+    with pytest.raises(UserError, match=r"pack='always'"):  # before anything is loaded
+        Decoder.from_pretrained("no/such-model", pack="always")
+
+
+@needs_onednn
+def test_both_layouts_multiply(asked: Any) -> None:
+    x = torch.randn(1, 7, 400)
+    for pays in (True, False):
+        asked(pays=pays)
+        model = layers()
+        wanted, before = model(x), torch.get_rng_state()
+        arrange(model, "auto")
+        assert torch.allclose(model(x), wanted, atol=1e-5)
+        assert torch.equal(torch.get_rng_state(), before), "the user's own generator"
+
+
+@needs_onednn
+def test_a_tied_or_foreign_weight_stays() -> None:
+    embedding, head = nn.Embedding(400, 400), nn.Linear(400, 400, bias=False)
+    head.weight = embedding.weight
+    others = nn.Linear(400, 400).half(), nn.Linear(400, 400).double()
+    assert pack_layers(nn.Sequential(embedding, head, *others), lambda layers: True) == 0
+    model = nn.Sequential(embedding, head, nn.Linear(400, 400))
+    assert pack_layers(model, lambda layers: True) == 1 and isinstance(model[2], PackedLinear)
+
+
+@needs_onednn
+def test_a_decoder_says_what_was_packed(asked: Any) -> None:
+    asked()
+    for pack, wanted in (("auto", "84 of 84"), (False, "0 of 84")):
+        decoder = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram"], pack=pack)
+        assert decoder.packed["target"] == f"{wanted} large linear layers"
+        assert set(decoder.packed) == {"target", "zoo:general"}
+
+
+@needs_onednn
+def test_bench_notes_the_layouts() -> None:
+    target: Any = Part(layers())
+    small: Any = Part(nn.Linear(2, 2))
+    arrange(target.module, True)
+    models = Models(target, None, None, frozenset(), ("small",), {"small": small}, lambda names: {})
+    assert models.layouts() == {
+        "target": "4 of 4 large linear layers",
+        "small": "0 of 0 large linear layers",
+    }
+
+
+def test_verdicts_of_other_keys_stay_and_the_oldest_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert verdicts.load("x", "a") is None
+    for i in range(verdicts.MOST + 3):
+        verdicts.keep("x", str(i), [i])
+    assert verdicts.load("x", "2") is None and verdicts.load("x", "3") == [3]
+    verdicts.keep("x", "3", "again")
+    verdicts.keep("x", "new", 1)
+    assert verdicts.load("x", "3") == "again" and verdicts.load("x", "4") is None
+    assert verdicts.load("y", "3") is None
+    assert [p.name for p in (tmp_path / "draftwise").iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize("harm", ["a file in its place", "no home", "a folder"])
+def test_a_cache_out_of_reach_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, harm: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if harm == "a file in its place":
+        (tmp_path / "draftwise").write_text("")
+    if harm == "a folder":
+        (tmp_path / "draftwise" / "x.json").mkdir(parents=True)
+    if harm == "no home":
+
+        def nowhere() -> Path:
+            raise RuntimeError("no home")
+
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "home", nowhere)
+    verdicts.keep("x", "a", 1)
+    assert verdicts.load("x", "a") is None
+    assert not list(tmp_path.rglob("*.part"))

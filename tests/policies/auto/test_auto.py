@@ -1,0 +1,339 @@
+"""`auto`: what it knows of costs and skills, and how it does in worlds whose seconds are counted."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import isnan
+from random import Random
+from typing import Any
+
+import pytest
+
+from draftwise.core.types import Arm, Context, Decision, Feedback, Outcome, Signals, Spent, Window
+from draftwise.errors import UserError
+from draftwise.policies.auto.costs import DraftCost, Line, PassCost, nearest, size_class
+from draftwise.policies.auto.guard import FIRST, GROWTH, TRIAL, Guard
+from draftwise.policies.auto.policy import CONTEXTS, LENGTHS, AutoPolicy
+from draftwise.policies.auto.recorder import Held
+from draftwise.policies.auto.skill import Calibration, Skill
+from draftwise.policies.catalogue import default, method
+from draftwise.state.numbers import dump, load
+
+# -- costs -------------------------------------------------------------------------------------------
+
+
+def test_the_price_of_a_pass_is_monotone_and_goes_on_beyond_what_was_seen() -> None:
+    cost = PassCost()
+    assert cost(5) == 0.0 and not cost.known
+    cost.add(1, 0.010)
+    assert cost(1) == cost(9) == 0.010  # nothing else is known: more tokens are free until tried
+    for _ in range(20):
+        for tokens, seconds in ((1, 0.010), (3, 0.009), (9, 0.014), (17, 0.022)):
+            cost.add(tokens, seconds)
+    assert cost(1) == cost(2) == cost(3) == pytest.approx(0.0095, rel=0.03)  # pooled
+    assert cost(13) == pytest.approx(0.018, rel=0.02)  # halfway between 9 and 17
+    assert cost(33) > cost(17)
+    extra = cost.table(1, 16)
+    assert extra[0] == 0.0 and extra[16] == pytest.approx(cost(17) - cost(1))
+    assert all(a <= b for a, b in pairwise(extra))
+
+
+def test_a_hiccup_moves_a_price_little_and_lasting_change_moves_it_soon() -> None:
+    cost = PassCost()
+    for _ in range(50):
+        cost.add(1, 0.010)
+    cost.add(1, 3.0)
+    assert cost(1) < 0.0105
+    for _ in range(200):
+        cost.add(1, 0.020)
+    assert cost(1) == pytest.approx(0.020, rel=0.05)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, 0.0])
+def test_readings_that_are_none_are_left_out(wrong: float) -> None:
+    cost, draft = PassCost(), DraftCost()
+    cost.add(1, wrong)
+    assert not cost.known
+    draft.drafted(3, 0, wrong)
+    assert all(map(isnan, draft.price(1))) or draft.price(1) == (0.0, 0.0)
+
+
+def test_a_draft_has_a_start_and_a_price_for_each_token() -> None:
+    cost = DraftCost()
+    assert all(map(isnan, cost.price(1)))
+    cost.drafted(2, 1, 7.0)
+    assert all(map(isnan, cost.price(1))) and cost.tried == 1  # the first has what is done once
+    cost.drafted(2, 1, 0.003)
+    assert cost.price(1) == pytest.approx((0.0, 0.0015))  # one size: by the token
+    for _ in range(40):
+        for tokens in (1, 2, 4, 8):
+            cost.drafted(tokens, 1, 0.001 + 0.0005 * tokens)
+    assert cost.price(1) == pytest.approx((0.001, 0.0005), rel=0.05)
+    cost.drafted(4, 1, 3.0)
+    assert cost.price(1) == pytest.approx((0.001, 0.0005), rel=0.15)  # a hiccup
+
+
+def test_a_call_for_many_is_paid_by_all_of_them() -> None:
+    cost = DraftCost()
+    for _ in range(40):
+        for tokens in (2, 6):
+            cost.drafted(tokens, 8, 0.001 + 0.0008 * tokens, mates=8, batch=8)
+    assert cost.price(8) == pytest.approx((0.001 / 8, 0.0001), rel=0.1)
+    assert cost.price(1) == cost.price(8) == cost.price(32)  # the nearest that is known
+
+
+def test_a_first_pass_of_its_size_that_is_too_dear_is_left_out_once() -> None:
+    cost = PassCost()
+    for _ in range(20):
+        cost.add(1, 0.010)
+    cost.add(9, 0.080)  # kernels are prepared
+    assert cost(9) == pytest.approx(0.010)
+    cost.add(9, 0.080)  # no, it costs that
+    assert cost(9) == pytest.approx(0.080)
+
+
+def test_a_price_of_a_batch_that_nobody_drafts_at_is_made_anew() -> None:
+    cost = PassCost()
+    for _ in range(40):
+        cost.add(8, 0.010, requests=8)
+        cost.add(24, 0.010, requests=8)
+    cost.extra = [0.0] + [9.0] * 16  # of a busy hour
+    for _ in range(500 * 8):
+        cost.add(8, 0.010, requests=8)
+    assert cost.extra[1] == 9.0
+    for _ in range(20 * 8):
+        cost.add(8, 0.010, requests=8)
+    assert cost.extra[1] < 0.001
+
+
+def test_a_tree_costs_its_nodes_and_a_chain_its_tokens() -> None:
+    cost = DraftCost()
+    for _ in range(50):
+        cost.drafted(4, 0, 4e-3)
+        cost.shaped(3, 4)  # a chain that stopped early
+    each = cost.price(1)[1]
+    assert cost.width == 1.0
+    cost.shaped(24, 4)
+    assert cost.width == 6.0 and cost.price(1)[1] == pytest.approx(6 * each)
+    cost.shaped(8, 4)
+    assert 2.0 < cost.width < 6.0
+
+
+def test_neither_the_start_nor_the_token_is_ever_less_than_free() -> None:
+    falling, steep = Line(), Line()
+    for _ in range(40):
+        for tokens in (1, 8):
+            falling.add(tokens, 0.01 - 0.001 * tokens)
+            steep.add(tokens, max(0.0, 0.01 * tokens - 0.02))
+    assert falling.each == 0.0 < falling.start
+    assert steep.start == 0.0 < steep.each
+
+
+def test_a_draft_after_a_long_absence_teaches_the_price_of_reading() -> None:
+    cost = DraftCost()
+    for _ in range(5):
+        cost.drafted(4, 2, 0.004)
+    before = cost.price(1)
+    assert before == pytest.approx((0.0, 0.001))
+    cost.drafted(4, 500, 0.004 + 0.020)
+    assert cost.price(1) == before and cost.reading.each == pytest.approx(0.020 / 500)
+
+
+def test_a_pass_that_grades_has_a_start_that_is_not_the_price_of_reading() -> None:
+    """24 tokens take 1.5 ms, 300 take 7: reading is 20 microseconds a token, not 60."""
+    cost = DraftCost()
+    for _ in range(30):
+        for tokens in (24, 30, 300):
+            cost.read(tokens, 0.001 + 0.00002 * tokens)
+    assert cost.reading.each == pytest.approx(0.00002, rel=0.1)
+
+
+def test_a_busy_spell_does_not_make_what_it_met_look_dear() -> None:
+    """Passes of one token are timed while the machine is half as fast, those of nine before it."""
+    made = policy("a")
+
+    def passed(tokens: int, seconds: float) -> None:
+        spent = Spent(0.0, seconds, tokens)
+        made.learn(Feedback(0, Decision(0), (Outcome(0, 0, 0, seconds, spent=spent),)))
+
+    for _ in range(50):
+        passed(1, 0.010)
+        passed(9, 0.012)
+    for _ in range(300):
+        passed(1, 0.020)
+    assert made.passes[0](9) / made.passes[0](1) == pytest.approx(1.2, rel=0.1)
+
+
+def test_an_unknown_size_of_batch_takes_the_nearest_known() -> None:
+    costs = [PassCost() for _ in range(6)]
+    costs[3].add(8, 0.02)
+    assert nearest(costs, size_class(1)) is costs[3] and nearest(costs, size_class(100)) is costs[3]
+
+
+# -- skills ------------------------------------------------------------------------------------------
+
+
+def test_chances_are_counts_that_lean_on_their_mean() -> None:
+    skill = Skill(2, 4, memory=1.0, lean=4.0)
+    assert skill.survival(0, 0) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+    for _ in range(3):
+        skill.learn(7, 0, (1.0, 1.0, 0.0))
+    skill.close(7)
+    # 9 tests, 6 accepted: the level is 7/11; chances (3 + 4 level)/7, the same, (0 + 4 level)/7, level
+    level = 7 / 11
+    first, third = (3 + 4 * level) / 7, 4 * level / 7
+    assert skill.survival(0, 0) == pytest.approx(
+        [first, first**2, first**2 * third, first**2 * third * level]
+    )
+    assert skill.survival(0, 1) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+
+
+def test_a_text_of_its_own_kind_shows_within_a_few_drafts_and_is_forgotten_with_it() -> None:
+    skill = Skill(1, 4)
+    for _ in range(200):
+        skill.learn(1, 0, (1.0, 1.0, 1.0, 1.0))
+    for _ in range(20):
+        skill.learn(2, 0, (0.0,))
+    assert skill.survival(2, 0)[0] < 0.5 < 0.9 < skill.survival(1, 0)[0]
+    skill.close(2)
+    assert skill.survival(2, 0)[0] > 0.85 and set(skill.own) == {1}
+
+
+def test_chances_below_one_weigh_what_comes_after_them() -> None:
+    skill = Skill(1, 3, memory=1.0)
+    skill.learn(0, 0, (0.5, 0.5, 0.0))
+    assert skill.tested[0] == [1.0, 0.5, 0.25] and skill.accepted[0] == [0.5, 0.25, 0.0]
+
+
+def test_calibration_finds_what_a_drafters_confidence_is_worth() -> None:
+    """An overconfident drafter: it says 0.9 and is right half of the time, 0.5 and a tenth."""
+    rng, calibration = Random(0), Calibration()
+    for _ in range(4000):
+        said, right = rng.choice(((0.9, 0.5), (0.5, 0.1)))
+        calibration.learn(said, float(rng.random() < right))
+    for said, right in ((0.9, 0.5), (0.5, 0.1)):
+        assert calibration.score(Signals(said, 0.0, 0.0, said)) == pytest.approx(right, abs=0.08)
+
+
+# -- what is held against the text -----------------------------------------------------------------------
+
+
+def test_a_held_draft_is_settled_where_it_is_wrong_or_has_no_more_to_offer() -> None:
+    held = Held(0, 2, (5, 6, 7), 8)
+    assert held.follow([5]) is None
+    assert held.follow([6, 9]) == Window(0, 2, (1.0, 1.0, 0.0))
+    assert Held(0, 2, (5, 6), 8).follow([5, 6, 7]) == Window(0, 2, (1.0, 1.0, 0.0))  # it offered two of eight
+    assert Held(0, 2, (5, 6), 2).follow([5, 6, 7]) == Window(0, 2, (1.0, 1.0))
+    assert Held(0, 2, (), 8).follow([5]) == Window(0, 2, (0.0,))
+
+
+# -- choosing ------------------------------------------------------------------------------------------
+
+
+def policy(*names: str, looks_up: bool = True) -> AutoPolicy:
+    arms = (Arm("none", 0), *(Arm(name, length) for name in names for length in LENGTHS))
+    return AutoPolicy(arms, names, (looks_up,) * len(names))
+
+
+def taught(rate: float, chance: float, *, token: float = 0.0, extra: float = 0.0) -> AutoPolicy:
+    """A policy that knows one lookup's chance, its price, and that of a longer pass."""
+    made = policy("a")
+    made.tokens, made.seconds = rate, 1.0
+    made.skills[0].tested = [[1000.0] * LENGTHS[-1] for _ in range(CONTEXTS)]
+    made.skills[0].accepted = [[1000.0 * chance] * LENGTHS[-1] for _ in range(CONTEXTS)]
+    for _ in range(100):
+        made.drafting[0].drafted(1, 0, token)
+        for tokens in (1, 17):
+            made.passes[0].add(tokens, 0.01 + extra * (tokens - 1))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("chance", "token", "extra", "length"),
+    [
+        (0.9, 0.0, 0.0, 16),  # nothing costs anything
+        (0.5, 0.0, 0.0005, 4),  # at 100 tokens/s a token costs 0.05: 0.5^4 pays for itself, 0.5^5 does not
+        (0.5, 0.0005, 0.0005, 3),
+        (0.3, 0.0, 0.004, 0),  # 0.3 tokens for 0.4
+    ],
+)
+def test_a_draft_goes_as_far_as_its_last_token_pays(
+    chance: float, token: float, extra: float, length: int
+) -> None:
+    made = taught(100.0, chance, token=token, extra=extra)
+    decision = made.choose(Context(hints={"a": 2.0}), Random(0))
+    assert made.arms[decision.arm].length == length
+
+
+def test_a_lookup_without_a_match_and_a_model_that_nothing_is_known_of_do_not_play() -> None:
+    made = taught(100.0, 0.9)
+    assert made.arms[made.choose(Context(hints={"a": 0.0}), Random(0)).arm].length == 0
+    assert made.arms[made.choose(Context(hints={"a": 3.0}), Random(0)).arm].length > 0
+    gone = Context(hints={"a": 3.0}, unavailable=frozenset({"a"}))
+    assert made.arms[made.choose(gone, Random(0)).arm].length == 0
+    unknown = policy("m", looks_up=False)
+    assert unknown.arms[unknown.choose(Context(hints={"m": 1.0}), Random(0)).arm].length == 0
+
+
+def test_what_was_learnt_is_kept_as_numbers() -> None:
+    made, fresh = taught(100.0, 0.7, token=0.0003, extra=0.0002), policy("a")
+    made.choose(Context(hints={"a": 2.0}), Random(0))
+    outcome = Outcome(3, 1, 2, 0.02, signals=(Signals(0.9, 0, 0, 0.9),) * 2, spent=Spent(0.001, 0.019, 3))
+    made.learn(Feedback(0, made.choose(Context(hints={"a": 2.0}), Random(0)), (outcome,)))
+    made.close(0)
+    load(fresh, dump(made))
+    for match in (1.0, 2.0, 5.0, 20.0):
+        here = Context(request=5, hints={"a": match})
+        assert fresh.choose(here, Random(0)) == made.choose(here, Random(0))
+
+
+def test_a_longest_draft_can_be_named() -> None:
+    made: Any = method("auto?length=5", ["a", "b"]).policy
+    assert made.lengths == (1, 2, 3, 4, 5) and max(arm.length for arm in made.arms) == 5
+    assert isinstance(usual := method("auto", ["a"]).policy, AutoPolicy) and usual.lengths == LENGTHS
+    for wrong in (0, 17):
+        with pytest.raises(UserError, match=rf"auto\?length={wrong}: give 1 to 16"):
+            method(f"auto?length={wrong}", ["a"])
+
+
+def test_it_is_the_default_wherever_there_is_a_drafter() -> None:
+    assert default(["ngram"]) == "auto" and default(["none"]) == default([]) == "none"
+    with pytest.raises(UserError, match="share=1"):
+        method("auto?share=1", ["ngram"])
+
+
+def test_the_guard_calls_speculation_off_where_it_does_not_pay_and_tries_again() -> None:
+    guard = Guard()
+    for _ in range(int(TRIAL)):
+        assert guard.stands()
+        guard.add(1.1, 1.0)
+    pauses = [guard.stands() for _ in range(FIRST + 1)]
+    assert pauses == [False] * FIRST + [True]
+    for _ in range(int(TRIAL)):
+        guard.add(1.1, 1.0)
+    assert guard.pause == GROWTH * FIRST
+    guard.pause = 0
+    for _ in range(int(6 * TRIAL)):
+        guard.add(0.9, 1.0)
+        assert guard.stands()
+    assert guard.penalty == FIRST
+
+
+def test_in_a_batch_the_price_of_a_token_is_that_with_what_the_others_draft() -> None:
+    """A pass of 64 tokens costs as much as one of 32, and each token more 0.1 ms."""
+    cost = PassCost()
+    for size in (32, 48, 64, 96, 128) * 30:
+        cost.add(size, 0.010 + 0.0001 * max(0, size - 64), requests=32)
+    for size, price in ((48, 0.0), (96, 0.0008)):
+        for _ in range(60 * 32):
+            cost.add(size, 0.010 + 0.0001 * max(0, size - 64), requests=32)
+        assert cost.extra[8] == pytest.approx(price, abs=5e-5)
+
+
+def test_drafts_grow_step_by_step_while_longer_passes_are_unknown() -> None:
+    cost = PassCost()
+    assert cost.room(1) == 1
+    for tokens, room in ((1, 1), (2, 3), (4, 7), (8, 15), (16, 31)):
+        cost.add(tokens, 0.01)
+        assert cost.room(1) == room
+    assert cost.room(32) == 1

@@ -1,0 +1,217 @@
+"""`auto` in worlds whose seconds are counted: never much below plain decoding, near the best fixed arm."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from draftwise.core.loop import Loop
+from draftwise.core.types import Round
+from draftwise.policies.catalogue import method
+from draftwise.state.numbers import dump, load
+from tests.policies.auto.script import Model, Prices, Stage, always
+from tests.policies.auto.world import EASY, World, mixed, table
+from tests.policies.auto.world import Prices as Sampled
+
+GOOD = {"good": always(0.75)}
+
+
+def useless(n: int) -> dict[str, object]:
+    return {f"useless{i}": always(0.02) for i in range(n)}
+
+
+def best_fixed(stage: Stage, name: str, batch: int, lengths: Sequence[int]) -> float:
+    return min(stage.seconds(f"static?length={n}&drafter={name}", batch=batch) for n in lengths)
+
+
+# -- the best fixed arm --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batch", "share"), [(1, 1.0), (8, 0.94), (32, 0.9)])
+def test_nearly_as_fast_as_the_best_fixed_length_at_every_batch(
+    monkeypatch: pytest.MonkeyPatch, batch: int, share: float
+) -> None:
+    """At batch 32 one token a draft fills the pass up to where tokens begin to cost, and more lose."""
+    stage = Stage(monkeypatch, GOOD, texts=max(24, 3 * batch))
+    lengths = (1, 2) if batch == 32 else (4, 6)
+    assert stage.seconds("auto", batch=batch) < best_fixed(stage, "good", batch, lengths) / share
+
+
+def test_drawn_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With sampled tokens, a model that is often right, one that never is, and a lookup."""
+    models = {"near": mixed(EASY, table(5, 3.0), 0.8), "far": table(9, 3.0)}
+    world = World(monkeypatch, EASY, Sampled(), models, ["ngram"])
+    fixed = min(world.seconds(f"static?length={n}&drafter=near", texts=6) for n in (2, 4, 6))
+    assert world.seconds("auto", texts=12) < fixed / 0.93
+    assert world.seconds("auto", texts=6) < 0.8 * world.seconds("none", texts=1)
+
+
+def test_a_drafter_that_is_right_in_one_half_of_the_texts_is_asked_in_that_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = {
+        "first": lambda text, at, rng: 0.85 * (text < 16),
+        "second": lambda text, at, rng: 0.85 * (text >= 16),
+    }
+    stage = Stage(monkeypatch, models, texts=32)
+    _, _, rounds = stage.run("auto")
+    played = [Counter(r.arm.drafter for r in rounds if (r.request < 16) == early) for early in (True, False)]
+    assert played[0]["first"] > 0.9 * played[0].total() and played[0]["second"] == 0
+    assert played[1]["second"] > 0.75 * played[1].total()
+    assert stage.clock.now < min(stage.seconds(f"static?length=4&drafter={name}") for name in models) / 1.3
+
+
+# -- never slower than no speculation ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("models", "token"),
+    [
+        (useless(1), 0.7e-3),
+        (useless(4), 0.7e-3),
+        ({"hostile": always(0.0)}, 0.7e-3),
+        ({"dear": always(0.5)}, 10e-3),
+        ({"dear": always(0.95)}, 10e-3),
+    ],
+    ids=["useless", "four useless", "hostile text", "as dear as the target", "dear and right"],
+)
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_never_below_98_hundredths_of_plain_decoding(
+    monkeypatch: pytest.MonkeyPatch, models: dict[str, object], token: float, batch: int
+) -> None:
+    own = {name: Prices(start=0.0, token=token) for name in models}
+    stage = Stage(monkeypatch, models, own=own, texts=max(24, 3 * batch))  # type: ignore[arg-type]
+    assert stage.seconds("auto", batch=batch) < stage.seconds("none", batch=batch) / 0.98
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+def test_nor_where_every_token_of_a_pass_costs_the_same(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    prices = Prices(target=lambda tokens: 2e-3 * tokens)
+    stage = Stage(monkeypatch, GOOD, prices, texts=max(24, 2 * batch))
+    assert stage.seconds("auto", batch=batch) < stage.seconds("none", batch=batch) / 0.98
+
+
+@pytest.mark.parametrize("count", [2, 8, 32])
+def test_useless_drafters_cost_at_most_three_per_cent(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Of the time without them, grading included; the texts are the same."""
+    alone = Stage(monkeypatch, GOOD).seconds("auto")
+    among = Stage(monkeypatch, {**useless(count), **GOOD})  # type: ignore[dict-item]
+    _, _, rounds = among.run("auto")
+    assert among.clock.now < 1.03 * alone
+    graded = sum(r.seconds.grade for r in rounds)
+    assert 0.0 < graded < 0.01 * among.clock.now
+
+
+def test_no_draft_is_longer_than_the_longest_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = {"right": always(1.0)}
+    _, _, rounds = Stage(monkeypatch, right, texts=8).run("auto?length=5")
+    assert max(r.drafted for r in rounds) == 5
+    _, _, rounds = Stage(monkeypatch, right, texts=8).run("auto?length=3&without=length")
+    assert {r.arm.length for r in rounds} <= {0, 3}
+
+
+# -- trees ---------------------------------------------------------------------------------------------
+
+BY_THE_TOKEN = Prices(target=lambda tokens: 5e-3 + 1e-3 * tokens, token=0.05e-3)
+
+
+def test_a_tree_is_priced_by_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight nodes a depth: a tree of length 2 is as dear as a chain of 16, and as good as one of 2."""
+    stage = Stage(monkeypatch, GOOD, BY_THE_TOKEN, widths={"good": 8})
+    best = min(best_fixed(stage, "good", 1, (1, 2, 3, 4)), stage.seconds("none"))
+    assert stage.seconds("auto") < best / 0.97
+    assert stage.seconds("auto") < stage.seconds("none") / 0.98
+
+
+def test_a_chain_goes_before_a_tree_that_is_right_somewhat_more_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = {"chain": always(0.75), "tree": always(0.85)}
+    stage = Stage(monkeypatch, models, BY_THE_TOKEN, widths={"tree": 8})
+    _, _, rounds = stage.run("auto")
+    played = Counter(r.arm.drafter for r in rounds)
+    assert played["chain"] > 0.9 * len(rounds)
+    free = Prices(target=lambda tokens: 10e-3, token=0.0)
+    _, _, rounds = Stage(monkeypatch, models, free, widths={"tree": 8}).run("auto")
+    assert Counter(r.arm.drafter for r in rounds)["tree"] > 0.9 * len(rounds)
+
+
+# -- changes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_load_that_makes_passes_dear_switches_drafting_off_and_on_again(
+    monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """From pass 300 to 900 every token of a pass costs as much as a pass does before and after."""
+    stage = Stage(monkeypatch, GOOD, texts=24 * batch)
+    flat, steps = stage.prices.target, []
+
+    def change(loop: Loop) -> None:
+        steps.append(loop)
+        busy = 300 <= len(steps) < 900
+        stage.prices.target = (lambda tokens: 10e-3 * tokens) if busy else flat
+
+    _, _, rounds = stage.run("auto", batch=batch, before=change)
+    drafts = [r.arm.length > 0 for r in rounds]
+    stages = (drafts[100 * batch : 300 * batch], drafts[650 * batch : 900 * batch], drafts[-200 * batch :])
+    before, busy, after = (sum(part) / len(part) for part in stages)
+    assert before > 0.8 and busy < 0.1 and after > 0.5
+
+
+def test_a_drafter_that_dies_is_left_for_the_next_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, {"best": always(0.85), "second": always(0.6)})
+
+    def kill(loop: Loop) -> None:
+        best = loop.team.drafters["best"]
+        assert isinstance(best, Model)
+        best.fails_at = 3.0
+
+    _, loop, rounds = stage.run("auto", before=kill)
+    assert loop.faults["best"] == 3
+    early, late = _halves(rounds, stage.clock.now / 4)
+    assert early["best"] > 100 and late["best"] < 40 and late["second"] > 0.8 * late.total()
+
+
+def test_a_drafter_that_joins_is_heard_of_and_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is worth nothing up to the tenth text, and then the best there is."""
+    models = {"old": always(0.4), "new": lambda text, at, rng: 0.9 * (text >= 10)}
+    _, _, rounds = Stage(monkeypatch, models, texts=40).run("auto")
+    played = Counter((r.request // 10, r.arm.drafter) for r in rounds)
+    assert played[0, "new"] < 5 and played[0, "old"] > 300
+    assert played[3, "new"] > 5 * played[3, "old"]
+
+
+def _halves(rounds: Sequence[Round], seconds: float) -> tuple[Counter[str], Counter[str]]:
+    spent, early, late = 0.0, Counter[str](), Counter[str]()
+    for r in rounds:
+        spent += r.seconds.total
+        (early if spent < seconds else late)[r.arm.drafter] += 1
+    return early, late
+
+
+# -- memory --------------------------------------------------------------------------------------------
+
+
+def test_what_was_learnt_is_saved_restored_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restored, the first rounds are played with what was known; in another world it is soon let go of."""
+    stage = Stage(monkeypatch, GOOD | {"bad": always(0.02)}, texts=8)
+    taught = method("auto", ["good", "bad"])
+    stage.run(taught)
+    saved = dump(taught.policy)
+
+    def restored() -> object:
+        fresh = method("auto", ["good", "bad"])
+        load(fresh.policy, saved)
+        return fresh
+
+    again = Stage(monkeypatch, GOOD | {"bad": always(0.02)}, texts=1, seed=1)
+    _, _, rounds = again.run(restored())  # type: ignore[arg-type]
+    assert [r.arm.drafter for r in rounds[:20]] == ["good"] * 20
+    assert again.run("auto")[2][0].arm.drafter == "none"
+    swapped = Stage(monkeypatch, {"good": always(0.02), "bad": always(0.75)}, texts=16, seed=2)
+    _, _, rounds = swapped.run(restored())  # type: ignore[arg-type]
+    late = Counter(r.arm.drafter for r in rounds[len(rounds) // 2 :])
+    assert rounds[0].arm.drafter == "good" and late["bad"] > 0.9 * late.total()

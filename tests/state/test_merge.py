@@ -1,0 +1,242 @@
+"""Merging state files: what two have learnt apart, as if one had seen it all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from draftwise.cli import main
+from draftwise.core.types import Context, Feedback, Outcome, Spent, Window
+from draftwise.errors import UserError
+from draftwise.policies.auto.costs import Line, PassCost
+from draftwise.policies.auto.skill import Calibration, Skill
+from draftwise.policies.bank import BetaBank
+from draftwise.policies.catalogue import method
+from draftwise.policies.learners.beta import BetaThompson
+from draftwise.policies.learners.exp3 import EXP3
+from draftwise.policies.learners.exp3spec import EXP3Spec
+from draftwise.policies.learners.gaussian import GaussianThompson
+from draftwise.policies.learners.hedge import Hedge
+from draftwise.policies.learners.leader import FollowTheLeader
+from draftwise.policies.learners.linucb import LinUCB
+from draftwise.policies.learners.normalhedge import NormalHedge
+from draftwise.policies.learners.swucb import SlidingWindowUCB
+from draftwise.policies.learners.ucb import UCB1
+from draftwise.policies.learners.ucbtuned import UCBTuned
+from draftwise.state.file import StateFile
+from draftwise.state.merge import combine, merge
+from draftwise.state.numbers import dump
+
+DRAFTERS = ["ngram", "suffix"]
+K = 3
+Step = Callable[[Any, Random], None]
+
+
+KEPT = [
+    "ucb1",
+    "tapout-seq-ts?drafter=ngram",
+    "tapout-token-ts?drafter=ngram",
+    "tapout-token-ucb1?drafter=ngram",
+    "metasd-exp3?per_query=false&reward=accepted",
+    "metasd-ducb?per_query=false&reward=accepted",
+    "hedgespec?per_query=false",
+    "exp3spec?per_query=false",
+    "linucb?reward=accepted",
+    "adaedl",
+    "hf-heuristic",
+    "auto",
+]
+
+
+def played(learner: Any, rng: Random) -> None:
+    learner.update(rng.randrange(K), rng.random(), 0.2 + 0.8 * rng.random())
+
+
+def watched(learner: Any, rng: Random) -> None:
+    learner.learn_all([rng.random() for _ in range(K)])
+
+
+def seen(learner: Any, rng: Random) -> None:
+    learner.update(rng.randrange(K), rng.random(), 1.0, [1.0, rng.random()])
+
+
+def drafted(bank: Any, rng: Random) -> None:
+    bank.update([rng.randrange(K) for _ in range(4)], rng.randrange(5))
+
+
+ADDING: list[tuple[Callable[[], Any], Step]] = [
+    (lambda: UCB1(K), played),
+    (lambda: UCBTuned(K), played),
+    (lambda: BetaThompson(K), played),
+    (lambda: GaussianThompson(K, mean=0.3), played),
+    (lambda: EXP3(K, gamma=0.3), played),
+    (lambda: EXP3Spec(K), played),
+    (lambda: Hedge(K), watched),
+    (lambda: FollowTheLeader(K), watched),
+    (lambda: LinUCB(K, 2, ridge=0.7), seen),
+    (lambda: BetaBank(K, 4), drafted),
+]
+
+
+@pytest.mark.parametrize(("new", "step"), ADDING, ids=[type(new()).__name__ for new, _ in ADDING])
+def test_two_that_learnt_apart_know_what_one_knows_that_saw_it_all(
+    new: Callable[[], Any], step: Step
+) -> None:
+    parts, whole = [new(), new(), new()], new()
+    for k, part in enumerate(parts):
+        for learner in (part, whole):
+            rng = Random(k)
+            for _ in range(5 + 20 * k):
+                step(learner, rng)
+    merged = new()
+    combine(merged, parts)
+    assert close(dump(merged), dump(whole))
+    assert not close(dump(merged), dump(parts[2]))
+
+
+def test_regrets_add_up_and_the_weights_are_theirs() -> None:
+    parts = [NormalHedge(K), NormalHedge(K)]
+    for k, part in enumerate(parts):
+        for _ in range(20):
+            watched(part, Random(k))
+    merged = NormalHedge(K)
+    combine(merged, parts)
+    assert merged.regrets == pytest.approx(
+        [a + b for a, b in zip(parts[0].regrets, parts[1].regrets, strict=True)]
+    )
+    assert max(range(K), key=merged.weights.__getitem__) == max(range(K), key=merged.regrets.__getitem__)
+    assert sum(merged.weights) == pytest.approx(1.0)
+
+
+def test_what_passes_cost_is_a_mean_by_what_is_behind_it() -> None:
+    few, many, merged = PassCost(), PassCost(), PassCost()
+    for _ in range(4):
+        few.add(3, 1.0)
+    for _ in range(12):
+        many.add(3, 2.0)
+    for _ in range(4):
+        many.add(9, 5.0)
+    combine(merged, [few, many])
+    at = next(i for i, n in enumerate(few.counts) if n)
+    a, b = few.counts[at], many.counts[at]
+    assert merged.means[at] == pytest.approx((a * few.means[at] + b * many.means[at]) / (a + b))
+    assert merged.counts[at] == a + b and 1.0 < merged.usual(3) < 2.0 < merged(9)
+
+
+def test_lines_calibrations_and_skills_merge() -> None:
+    lines, line = [Line(), Line()], Line()
+    for part, price in zip(lines, (1.0, 3.0), strict=True):
+        for tokens in range(1, 30):
+            part.add(tokens, price * tokens)
+    combine(line, lines)
+    assert line.each == pytest.approx(2.0, rel=0.1)
+    line.add(10, 20.0)
+    assert line.each == pytest.approx(2.0, rel=0.1)
+    marks, mark = [Calibration(), Calibration()], Calibration()
+    for judged, accept in zip(marks, (1.0, 0.0), strict=True):
+        for _ in range(50):
+            judged.learn(0.5, accept)
+    combine(mark, marks)
+    assert mark.seen == 100 and mark.bias == pytest.approx((marks[0].bias + marks[1].bias) / 2)
+    skills, skill = [Skill(2, 4), Skill(2, 4)], Skill(2, 4)
+    skills[0].learn(0, 1, [1.0, 0.0])
+    skills[1].learn(0, 1, [1.0, 1.0, 0.0])
+    combine(skill, skills)
+    assert skill.tested[1] == [2.0, 2.0, 1.0, 0.0] and skill.accepted[1] == [2.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_merging_with_one_that_knows_nothing_changes_nothing(name: str) -> None:
+    known, merged = taught(name, 3), method(name, DRAFTERS).policy
+    blank = method(name, DRAFTERS).policy
+    for policy in (merged, blank):
+        dump(policy)
+    combine(merged, [known, blank])
+    assert close(dump(merged), dump(known))
+
+
+def test_a_memory_that_has_an_order_is_refused() -> None:
+    with pytest.raises(UserError, match="SlidingWindowUCB"):
+        combine(SlidingWindowUCB(K), [SlidingWindowUCB(K), SlidingWindowUCB(K)])
+
+
+def taught(name: str, seed: int) -> Any:
+    """A policy that has learnt from made-up rounds."""
+    policy, rng = method(name, DRAFTERS).policy, Random(seed)
+    for k in range(40):
+        hints = dict.fromkeys(DRAFTERS, 3.0)
+        decision = policy.choose(Context(0, hints=hints, length=20 + k, position=k), rng)
+        length = policy.arms[decision.arm].length
+        accepted = rng.randrange(length + 1)
+        spent = Spent(0.001 * length, 0.02, 1 + length)
+        outcome = Outcome(decision.arm, accepted, length, 0.02, False, accepted / 16, spent=spent)
+        losses = tuple(rng.random() for _ in policy.arms)
+        windows = (Window(rng.randrange(2), 2, (1.0,) * accepted + (0.0,)),)
+        policy.learn(Feedback(0, decision, (outcome,), losses, windows if name == "auto" else ()))
+    policy.close(0)
+    return policy
+
+
+def saved(path: Path, name: str, policy: Any) -> Path:
+    fresh = method(name, DRAFTERS).policy
+    file = StateFile(path, fresh, name=name, target="t", drafters=dict.fromkeys(DRAFTERS, "d"))
+    file.policy = policy
+    file.save()
+    return path
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_files_of_every_policy_that_keeps_something_merge(name: str, tmp_path: Path) -> None:
+    one, two = (saved(tmp_path / f"{seed}.json", name, taught(name, seed)) for seed in (1, 2))
+    told = merge([one, two], tmp_path / "both.json")
+    assert told["policy"] == name
+    merge([two, one], tmp_path / "turned.json")
+    both, turned = numbers(tmp_path / "both.json"), numbers(tmp_path / "turned.json")
+    assert close(both, turned)
+    assert both != numbers(one) or name in ("hf-heuristic",)
+    again = method(name, DRAFTERS).policy
+    file = StateFile(
+        tmp_path / "both.json", again, name=name, target="t", drafters=dict.fromkeys(DRAFTERS, "d")
+    )
+    assert file.load() and close(dump(again), both)
+
+
+def numbers(path: Path) -> Any:
+    return json.loads(path.read_text())["numbers"]
+
+
+def test_what_does_not_belong_together_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = saved(tmp_path / "one.json", "ucb1", taught("ucb1", 1))
+    other = saved(tmp_path / "other.json", "exp3spec?per_query=false", taught("exp3spec?per_query=false", 1))
+    junk = tmp_path / "junk.json"
+    junk.write_text("{}")
+    out = tmp_path / "out.json"
+    for files, said in (([one], "two"), ([one, other], "policy"), ([junk, one], "no state file")):
+        with pytest.raises(UserError, match=said):
+            merge(files, out)
+    with pytest.raises(UserError, match="missing"):
+        merge([one, tmp_path / "missing.json"], out)
+    assert not out.exists()
+    same = tmp_path / "sub" / ".." / one.name
+    (tmp_path / "sub").mkdir()
+    for twice in (one, same):
+        assert main(["merge", str(one), str(twice), "--out", str(out)]) == 2
+        assert "is named twice, and would count twice" in capsys.readouterr().err
+    (copy := tmp_path / "copy.json").write_bytes(one.read_bytes())
+    assert main(["merge", str(one), str(copy), "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["policy"] == "ucb1"
+    assert main(["merge", str(one), "--out", str(out)]) == 2
+    assert "two" in capsys.readouterr().err
+
+
+def close(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(close(a[k], b[k]) for k in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(close, a, b))
+    return bool(a == b or a == pytest.approx(b, rel=1e-6, abs=1e-9))
