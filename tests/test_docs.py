@@ -75,3 +75,48 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_public_name_has_its_place_in_the_reference() -> None:
     told = re.findall(r"^::: draftwise\.(\w+)$", (ROOT / "docs/reference/api.md").read_text(), flags=re.M)
     assert sorted(told) == draftwise.__all__
+
+
+# -- Measured tables say how they were measured ------------------------------------------------------------
+
+INTERVAL = re.compile(r"\d \(\d[\d.]* to \d[\d.]*\)")
+EDITIONS = ("first edition", "second edition", "both editions", "no model")
+
+
+def tables(text: str) -> list[tuple[str, list[str]]]:
+    """Every table of a page: what stands above it in its section and in the page's lead, and its cells."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    lead, *sections = re.split(r"(?m)^(?=## )", text)
+    found = []
+    for above, section in [("", lead), *((lead, section) for section in sections)]:
+        for table in re.finditer(r"(?:^\|.*\n?)+", section, flags=re.M):
+            rows = [row.strip("|").split("|")[1:] for row in table[0].splitlines()[2:]]
+            cells = [cell.strip() for row in rows for cell in row if cell.strip()]
+            found.append((above + section[: table.start()], cells))
+    return found
+
+
+def is_measured(cells: list[str]) -> bool:
+    """Most of its cells are numbers, or one has an interval."""
+    numbers = [re.match(r"\W*\d+([.,]\d+)?\b", cell) for cell in cells]
+    return 2 * sum(map(bool, numbers)) >= len(cells) > 0 or any(map(INTERVAL.search, cells))
+
+
+def test_what_counts_as_measured() -> None:
+    text = "# A\n\n| x | y |\n|---|---|\n| a | 1.5 |\n\n## B\n\n| x | y |\n|---|---|\n| a | what it is |\n"
+    assert [is_measured(cells) for _, cells in tables(text)] == [True, False]
+    assert is_measured(["confirmed: 1.04 (1.03 to 1.05)", "`ucb1`", "`static`"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_measured_tables_say_how(page: Path) -> None:
+    """`**Measured:** command; machine; edition; spread.` stands in the table's section or the page's lead."""
+    for above, cells in tables(page.read_text()):
+        if is_measured(cells) and "**Not measured:** " not in above:
+            said = re.findall(r"^\*\*Measured:\*\* (.*(?:\n.+)*)", above, flags=re.M)
+            assert said, f"{named(page)}: a table of numbers has no line **Measured:** above it: {cells[:4]}"
+            command, machine, edition, spread = said[-1].replace("\n", " ").rstrip(".").split("; ")
+            assert re.match(r"`(draftwise|python) ", command), f"{named(page)}: {command}"
+            assert re.search(r"\b(cores?|GPU|any machine)\b", machine), f"{named(page)}: {machine}"
+            assert edition.startswith(EDITIONS), f"{named(page)}: {edition}"
+            assert spread
