@@ -20,7 +20,11 @@ from random import Random
 from statistics import median
 from time import perf_counter
 
-from draftwise.core.types import Drafter, Job, Request, Sampling, Stop
+from draftwise.core.arms import Stop
+from draftwise.core.drafts import Job
+from draftwise.core.request import Request
+from draftwise.core.roles import Drafter
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.datastore import build
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.retrieval import RetrievalDrafter

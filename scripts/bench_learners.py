@@ -12,7 +12,8 @@ from random import Random
 from timeit import repeat
 from typing import Any
 
-from draftwise.core.types import Context, Feedback, Grade, Outcome
+from draftwise.core.arms import Context
+from draftwise.core.outcomes import Feedback, Grade, Outcome
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.adanormalhedge import AdaNormalHedge
 from draftwise.policies.learners.beta import BetaThompson

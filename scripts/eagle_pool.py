@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.paired import cell, ratio, verdict  # noqa: E402
 
 from draftwise import Decoder  # noqa: E402
-from draftwise.core.types import Sampling  # noqa: E402
+from draftwise.core.sampling import Sampling  # noqa: E402
 from draftwise.data import load_prompts  # noqa: E402
 from draftwise.errors import UserError  # noqa: E402
 from draftwise.models.load import load_model, load_tokenizer  # noqa: E402

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.paired import Real, cell, ratio, verdict  # noqa: E402
 
-from draftwise.core.types import Arm, Stop  # noqa: E402
+from draftwise.core.arms import Arm, Stop  # noqa: E402
 from draftwise.measure.trace import Costs, Replay, Trace, read_costs  # noqa: E402
 from draftwise.measure.trace.fixed import exactly, fixed  # noqa: E402
 from draftwise.measure.trace.stage import Stage  # noqa: E402

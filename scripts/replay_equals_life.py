@@ -26,7 +26,7 @@ from draftwise import Decoder, Sampling, method
 from draftwise.build import complete
 from draftwise.core.loop import Loop
 from draftwise.core.roles import window_of
-from draftwise.core.types import Round
+from draftwise.core.round import Round
 from draftwise.measure.bench.run import policy_names
 from draftwise.measure.trace import Costs, Replay, Trace
 from draftwise.measure.trace.record import Prompt, header_of, record

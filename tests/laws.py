@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import chisquare
 
 from draftwise.core.loop import Loop
-from draftwise.core.types import Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.testing.distributions import Law, shape
 
 

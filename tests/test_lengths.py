@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from draftwise.core.arms import Arm, Context, Stop
+from draftwise.core.outcomes import Outcome
 from draftwise.core.roles import Seen
-from draftwise.core.types import Arm, Context, Outcome, Stop
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import worth
 

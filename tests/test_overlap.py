@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from draftwise.core.accept import block
+from draftwise.core.drafts import Draft
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback, Outcome
+from draftwise.core.request import Request
 from draftwise.core.roles import Graders, Seen
-from draftwise.core.types import Draft, Feedback, Outcome, Request, Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.policies.catalogue import method
 from draftwise.policies.recorders.rewards import reward

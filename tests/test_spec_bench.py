@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from draftwise.build import build_drafters, eos_ids
+from draftwise.core.drafts import Draft, Verdict
 from draftwise.core.loop import Loop
+from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Draft, Request, Sampling, Verdict
+from draftwise.core.sampling import Sampling
 from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
 from draftwise.models.cache import RowCache, RowLayer

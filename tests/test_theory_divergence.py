@@ -9,7 +9,7 @@ import pytest
 from scripts.theory.divergence import Draw, Pair, clear, measure, pairs, wrong
 from scripts.theory.enumeration import Chain, Law, greedy, near, random_law, rounds, texts
 
-from draftwise.core.types import Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.testing.distributions import Law as Logits
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget

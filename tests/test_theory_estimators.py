@@ -22,7 +22,7 @@ from scripts.theory.enumeration import (
 )
 from scripts.theory.estimators import clustered, example, forms, locked, own, seen, sums, windows
 
-from draftwise.core.types import Stop
+from draftwise.core.arms import Stop
 
 P = random_law(3, 21)
 Q = near(P, random_law(3, 22), 0.6)

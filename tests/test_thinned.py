@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 from scripts.theory.enumeration import Chain, History, Law, Picked, count, ends, random_law, texts
 
+from draftwise.core.arms import Arm, Decision
+from draftwise.core.drafts import Draft
+from draftwise.core.outcomes import Grade, Outcome
+from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob, Seen
-from draftwise.core.types import Arm, Decision, Draft, Grade, Outcome, Request, Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.policies.recorders import full_information as grading
 from draftwise.policies.recorders.full_information import Grading
 

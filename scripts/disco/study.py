@@ -37,7 +37,7 @@ from scripts.paired import cell, ratio
 
 from draftwise import Decoder
 from draftwise.core.roles import window_of
-from draftwise.core.types import Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.measure.trace import Costs, read_costs
 from draftwise.measure.workloads import choose, load, validation

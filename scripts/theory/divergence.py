@@ -21,9 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback
+from draftwise.core.request import Request
 from draftwise.core.roles import Drafter, Graders, Seen, Target
-from draftwise.core.types import Arm, Context, Decision, Feedback, Request, Sampling
+from draftwise.core.sampling import Sampling
 
 LENGTH = 5  # MetaSD's draft length
 ROUNDS = (1, 2, 5, 10, 20, 50, 100, 200)

@@ -13,8 +13,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwise.core.arms import NEVER, Stop
+from draftwise.core.drafts import Signals
+from draftwise.core.outcomes import Grade
 from draftwise.core.stops import stop
-from draftwise.core.types import NEVER, Grade, Signals, Stop
 
 History = tuple[int, ...]
 Vector = NDArray[np.float64]

@@ -30,7 +30,8 @@ from scripts.theory.enumeration import (
     texts,
 )
 
-from draftwise.core.types import NEVER, Grade
+from draftwise.core.arms import NEVER
+from draftwise.core.outcomes import Grade
 from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
 
 

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 from .core.accept import accept  # at once, or importing the module of that name would hide the function
 
 if TYPE_CHECKING:
+    from .core.arms import Arm, Context, Decision, Stop
+    from .core.drafts import Draft
     from .core.loop import Loop
+    from .core.outcomes import Feedback, Outcome
+    from .core.request import Request
     from .core.roles import Drafter, Policy, Target
+    from .core.round import Round
+    from .core.sampling import Sampling
     from .core.stats import Stats
-    from .core.types import Arm, Context, Decision, Draft, Feedback, Outcome, Request, Round, Sampling, Stop
     from .errors import GenerationError, UserError
     from .generation.chat import Chat
     from .generation.decoder import Decoder
@@ -24,22 +29,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Chat": "generation.chat",
-    "Decoder": "generation.decoder",
-    "Output": "generation.output",
-    "GenerationError": "errors",
-    "UserError": "errors",
-    "Sampling": "core.sampling",
-    "Stats": "core.stats",
-    "transformers_generate": "hosts.transformers",
-    "vllm_config": "hosts.vllm.options",
-    "Loop": "core.loop",
-    "Method": "policies.catalogue",
-    "method": "policies.catalogue",
-    "Drafter": "core.roles",
-    "Policy": "core.roles",
-    "Target": "core.roles",
-    "Piece": "generation.text",
+    "core.arms": ("Arm", "Context", "Decision", "Stop"),
+    "core.drafts": ("Draft",),
+    "core.loop": ("Loop",),
+    "core.outcomes": ("Feedback", "Outcome"),
+    "core.request": ("Request",),
+    "core.roles": ("Drafter", "Policy", "Target"),
+    "core.round": ("Round",),
+    "core.sampling": ("Sampling",),
+    "core.stats": ("Stats",),
+    "errors": ("GenerationError", "UserError"),
+    "generation.chat": ("Chat",),
+    "generation.decoder": ("Decoder",),
+    "generation.output": ("Output",),
+    "generation.text": ("Piece",),
+    "hosts.transformers": ("transformers_generate",),
+    "hosts.vllm.options": ("vllm_config",),
+    "policies.catalogue": ("Method", "method"),
 }
 
 __all__ = [
@@ -76,7 +82,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name when it is first asked for, so that importing draftwise stays light."""
     if name not in __all__:
         raise AttributeError(f"module 'draftwise' has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME.get(name, 'core.types')}", __name__), name)
+    home = next(module for module, names in _HOME.items() if name in names)
+    return getattr(import_module(f".{home}", __name__), name)
 
 
 def __dir__() -> list[str]:

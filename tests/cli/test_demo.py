@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from draftwise.cli.demo import pick
-from draftwise.core.types import Verdict
+from draftwise.core.drafts import Verdict
 from draftwise.data import spec_bench
 
 from .conftest import Letters, Models, Result, after

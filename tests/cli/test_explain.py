@@ -9,7 +9,7 @@ import pytest
 
 from draftwise.cli import main
 from draftwise.cli.explain import rows
-from draftwise.core.types import Arm, Context
+from draftwise.core.arms import Arm, Context
 from draftwise.policies.auto.policy import Reason, Worth
 from draftwise.policies.catalogue import method
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from draftwise import accept
-from draftwise.core.types import NOTHING, Draft, Verdict
+from draftwise.core.drafts import NOTHING, Draft, Verdict
 
 
 class Opinions:

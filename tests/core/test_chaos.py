@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from draftwise.build import complete
+from draftwise.core.arms import Context, Decision
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.types import Context, Decision, Draft, Job, Request, Sampling
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter

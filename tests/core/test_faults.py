@@ -12,8 +12,10 @@ import torch
 
 from draftwise import Decoder, Sampling
 from draftwise.core import loop as module
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.types import Draft, Job, Request, Round
+from draftwise.core.request import Request
+from draftwise.core.round import Round
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import GenerationError, UserError

@@ -11,20 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.core.arms import Arm, Context, Decision
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback, Outcome
+from draftwise.core.request import Request
 from draftwise.core.roles import Graders, Seen
-from draftwise.core.types import (
-    Arm,
-    Context,
-    Decision,
-    Draft,
-    Feedback,
-    Job,
-    Outcome,
-    Request,
-    Round,
-    Sampling,
-)
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from draftwise.core.types import Outcome, Signals, Spent
+from draftwise.core.drafts import Signals
+from draftwise.core.outcomes import Outcome, Spent
 
 
 def test_a_rewarded_outcome_has_every_other_field() -> None:

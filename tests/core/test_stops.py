@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.core.arms import Arm, Stop
+from draftwise.core.drafts import Signals
 from draftwise.core.stops import DEFAULTS, RULES, factor, needs, stop
-from draftwise.core.types import Arm, Signals, Stop
 from draftwise.errors import UserError
 from draftwise.policies.auto.skill import Calibration
 from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus

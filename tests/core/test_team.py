@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 from draftwise.core import team as module
+from draftwise.core.arms import Arm
+from draftwise.core.drafts import Draft, Job
+from draftwise.core.outcomes import Grade
+from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
+from draftwise.core.sampling import Sampling
 from draftwise.core.team import PASSES, Team
-from draftwise.core.types import Arm, Draft, Grade, Job, Request, Sampling
 
 
 class Echo:

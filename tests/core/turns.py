@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from draftwise.core.types import Arm, Context, Decision
+from draftwise.core.arms import Arm, Context, Decision
 
 
 @dataclass(slots=True)

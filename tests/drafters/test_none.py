@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Draft, Job
 from draftwise.drafters.none import NoneDrafter
 
 from .lookup.texts import commit, make_request

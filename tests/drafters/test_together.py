@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from draftwise.core.arms import Arm
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
+from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Arm, Draft, Job, Request, Round, Sampling
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter

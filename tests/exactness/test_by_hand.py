@@ -12,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import LogitsProcessor
 
-from draftwise.core.types import Draft, Request, Sampling
+from draftwise.core.drafts import Draft
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
 from draftwise.models.distributions import (
     Chain,
     GreedyScores,

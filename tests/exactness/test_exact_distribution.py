@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.core.arms import Arm, Stop
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Arm, Draft, Job, Sampling, Stop
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.datastore import build
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.retrieval import RetrievalDrafter

@@ -13,7 +13,7 @@ import torch
 from transformers import LogitsProcessor
 
 from draftwise.core.loop import Loop
-from draftwise.core.types import Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter

@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.core.arms import Arm
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.types import Arm, Draft, Feedback, Job, Request, Round, Sampling
+from draftwise.core.outcomes import Feedback
+from draftwise.core.request import Request
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.errors import UserError

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import draftwise
-from draftwise.core.types import Feedback
+from draftwise.core.outcomes import Feedback
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.hosts import vllm
 from draftwise.hosts.vllm.options import Options

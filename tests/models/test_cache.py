@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.drafts import Draft
 from draftwise.core.loop import Loop
-from draftwise.core.types import Draft, Request, Sampling
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError

@@ -12,7 +12,9 @@ from transformers import LogitsProcessor
 
 from draftwise import UserError
 from draftwise.core.accept import accept
-from draftwise.core.types import Draft, Request, Sampling
+from draftwise.core.drafts import Draft
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
 from draftwise.models.distributions import Chain, CountPenalty, GreedyScores, LawScores, choices, draw
 
 LOGITS = torch.tensor([[0.0, 2.0, 1.0, -9.0], [3.0, 0.0, 1.0, 2.0], [0.0, 0.0, 5.0, 1.0]])

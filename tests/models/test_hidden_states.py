@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from draftwise.core.loop import Loop
-from draftwise.core.types import Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Phi3Config, PhimoeConfig
 
 from draftwise.core.loop import Loop
-from draftwise.core.types import Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter

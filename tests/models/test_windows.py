@@ -11,8 +11,10 @@ import transformers
 from transformers import AutoModelForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
 
+from draftwise.core.drafts import Draft
 from draftwise.core.loop import Loop
-from draftwise.core.types import Draft, Request, Sampling
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
 from draftwise.models.runner import Rows

@@ -9,8 +9,10 @@ import pytest
 
 from draftwise import registry
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback, Outcome
+from draftwise.core.request import Request
 from draftwise.core.roles import Drafter, Graders, Seen
-from draftwise.core.types import Feedback, Outcome, Request, Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.together import TogetherDrafter

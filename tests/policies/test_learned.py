@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from draftwise.core.arms import Stop
+from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
+from draftwise.core.request import Request
 from draftwise.core.roles import Drafter, GradeJob
+from draftwise.core.sampling import Sampling
 from draftwise.core.stops import needs
-from draftwise.core.types import Job, Request, Sampling, Stop
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from draftwise import registry
-from draftwise.core.types import NEVER, Arm, Stop
+from draftwise.core.arms import NEVER, Arm, Stop
 from draftwise.errors import UserError
 from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
 from draftwise.policies.bandit import BanditPolicy

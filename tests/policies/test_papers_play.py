@@ -12,7 +12,8 @@ from random import Random
 
 import pytest
 
-from draftwise.core.types import Context, Decision, Feedback, Outcome
+from draftwise.core.arms import Context, Decision
+from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.experts import ExpertPolicy

@@ -9,7 +9,9 @@ from random import Random
 
 import pytest
 
-from draftwise.core.types import Arm, Context, Decision, Feedback, Outcome, Signals, Stop
+from draftwise.core.arms import Arm, Context, Decision, Stop
+from draftwise.core.drafts import Signals
+from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit
 from draftwise.policies.arms import tapout_rules
 from draftwise.policies.bandit import BanditPolicy

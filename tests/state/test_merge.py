@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from draftwise.cli import main
-from draftwise.core.types import Context, Feedback, Outcome, Spent, Window
+from draftwise.core.arms import Context
+from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
 from draftwise.errors import UserError
 from draftwise.policies.auto.costs import Line, PassCost
 from draftwise.policies.auto.skill import Calibration, Skill

@@ -21,7 +21,9 @@ import pytest
 from filelock import FileLock
 
 from draftwise import UserError, method, registry
-from draftwise.core.types import Arm, Context, Feedback, Outcome, Signals
+from draftwise.core.arms import Arm, Context
+from draftwise.core.drafts import Signals
+from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.policies import learners
 from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
 from draftwise.policies.learners.beta import BetaThompson

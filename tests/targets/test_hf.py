@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.types import Draft, Job, Request, Sampling
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.arms import Arm
+from draftwise.core.drafts import Draft, Job, Verdict
 from draftwise.core.loop import Loop
-from draftwise.core.types import Arm, Draft, Job, Request, Sampling, Verdict
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.models.cache import RowCache
 from draftwise.models.runner import Rows

@@ -23,7 +23,8 @@ from scripts.disco.rounds import (
 )
 
 from draftwise import Decoder
-from draftwise.core.types import Sampling, Signals
+from draftwise.core.drafts import Signals
+from draftwise.core.sampling import Sampling
 from draftwise.measure.trace import Costs
 from draftwise.measure.trace.costs import DrafterCosts
 from draftwise.models.load import load_model, load_tokenizer

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from draftwise import Decoder
-from draftwise.core.types import Signals
+from draftwise.core.drafts import Signals
 from draftwise.errors import UserError
 from draftwise.models.heads.eagle import new_eagle
 from draftwise.models.heads.medusa import new_medusa

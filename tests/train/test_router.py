@@ -13,9 +13,10 @@ import pytest
 
 from draftwise import Decoder
 from draftwise.cli import main
+from draftwise.core.arms import Arm, Context
 from draftwise.core.loop import Loop
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Arm, Context, Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.data.rewording import TABLE, reword
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError

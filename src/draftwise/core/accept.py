@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from random import Random
 
+from .drafts import NOTHING, Draft, Verdict
 from .roles import Scores
-from .types import NOTHING, Draft, Verdict
 
 
 def accept(draft: Draft, scores: Scores, rng: Random, ends: Collection[int] = ()) -> Verdict:

@@ -8,8 +8,10 @@ from random import Random
 from warnings import warn
 
 from ..errors import DraftwiseWarning, one_line
+from .arms import Arm, Context, Decision
+from .outcomes import Feedback
+from .request import Request
 from .roles import Graders, Policy, Reader, Recorder, Seen
-from .types import Arm, Context, Decision, Feedback, Request
 
 POLICY = "policy"  # whose faults these are, beside the drafters
 PLAIN = Arm("none", 0)

@@ -18,12 +18,16 @@ from time import perf_counter
 
 from ..errors import UserError
 from .accept import accept
+from .drafts import Job
 from .guarded import UNDECIDED, Guarded
 from .lock import OneAtATime
+from .outcomes import Feedback, Spent
+from .request import Request
 from .roles import Drafter, Limited, Policy, Recorder, Target
+from .round import Round, Seconds
+from .sampling import Sampling
 from .team import Team
 from .turn import ERROR, Turn
-from .types import Feedback, Job, Request, Round, Sampling, Seconds, Spent
 
 
 class Loop:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
-from .types import Arm, Context, Decision, Draft, Feedback, Grade, Job, Outcome, Request, Verdict
+from .arms import Arm, Context, Decision
+from .drafts import Draft, Job, Verdict
+from .outcomes import Feedback, Grade, Outcome
+from .request import Request
 
 
 class Scores(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from .types import Round, Seconds
+from .round import Round, Seconds
 
 
 @dataclass(slots=True)

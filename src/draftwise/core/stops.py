@@ -13,7 +13,8 @@ from functools import cache
 from typing import Any
 
 from ..errors import UserError
-from .types import Signals, Stop
+from .arms import Stop
+from .drafts import Signals
 
 TOP = 10  # the most of a draft's top probabilities that any rule reads
 

@@ -11,8 +11,11 @@ from time import perf_counter
 from typing import Protocol, runtime_checkable
 
 from ..errors import one_line
+from .arms import Arm
+from .drafts import Draft, Job
+from .outcomes import Grade
+from .request import Request
 from .roles import Drafter, GradeJob, Grader, Waiter
-from .types import Arm, Draft, Grade, Job, Request
 
 EMPTY = Draft()
 PASSES = 20  # mean target passes that any draft may take, and one more for each token that it reads first

@@ -8,22 +8,13 @@ from math import nan
 
 from ..errors import one_line
 from .accept import block
+from .arms import Arm, Context, Decision
+from .drafts import NOTHING, Draft, Job, Verdict
 from .guarded import PLAIN, UNDECIDED
+from .outcomes import Outcome, Spent
+from .request import Request
 from .roles import Scores, Seen
-from .types import (
-    NOTHING,
-    Arm,
-    Context,
-    Decision,
-    Draft,
-    Job,
-    Outcome,
-    Request,
-    Round,
-    Seconds,
-    Spent,
-    Verdict,
-)
+from .round import Round, Seconds
 
 EMPTY = Draft()
 REJECTED = Verdict((), NOTHING)

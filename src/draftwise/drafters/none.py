@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..core.types import Draft, Job, Request
+from ..core.drafts import Draft, Job
+from ..core.request import Request
 
 
 class NoneDrafter:

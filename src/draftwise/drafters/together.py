@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ..core.drafts import Draft, Job
+from ..core.request import Request
 from ..core.team import Team
-from ..core.types import Draft, Job, Request
 
 
 class TogetherDrafter:

@@ -6,7 +6,8 @@ from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 from ..core.loop import Loop
-from ..core.types import Request, Sampling
+from ..core.request import Request
+from ..core.sampling import Sampling
 from ..errors import UserError
 from .output import Output
 from .prompts import Prompt, rendered

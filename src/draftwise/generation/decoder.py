@@ -12,9 +12,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ..core.loop import Loop
+from ..core.request import Request
 from ..core.roles import Drafter, Target
-from ..core.sampling import whole_number
-from ..core.types import Request, Sampling
+from ..core.sampling import Sampling, whole_number
 from ..errors import GenerationError, UserError
 from ..policies.catalogue import Method
 from ..state.file import StateFile, usable

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from ..core.round import Round
 from ..core.stats import Stats
-from ..core.types import Round
 from .text import TARGET, Detokenizer, Piece
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any
 
+from ..core.arms import Arm, Decision
+from ..core.drafts import Draft
 from ..core.roles import Policy
 from ..core.team import EMPTY
-from ..core.types import Arm, Decision, Draft
 from ..errors import UserError
 
 

@@ -15,10 +15,14 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
+from ..core.arms import Context
+from ..core.drafts import Draft, Job
 from ..core.guarded import UNDECIDED, Guarded
+from ..core.outcomes import Feedback, Outcome, Spent
+from ..core.request import Request
 from ..core.roles import Drafter, Seen
+from ..core.sampling import Sampling
 from ..core.team import Team
-from ..core.types import Context, Draft, Feedback, Job, Outcome, Request, Sampling, Spent
 from ..policies.catalogue import Method
 from .engine import Played, Row, Written, chains_only, verified
 from .tally import Tally

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.types import Arm, Outcome
+from ..core.arms import Arm
+from ..core.outcomes import Outcome
 
 
 @dataclass(slots=True)

@@ -19,7 +19,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from ..core.types import Draft, Request, Sampling
+from ..core.drafts import Draft
+from ..core.request import Request
+from ..core.sampling import Sampling
 from ..errors import UserError
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.hooks import RemovableHandle
 
-from ..core.types import Draft
+from ..core.drafts import Draft
 from ..errors import UserError
 from .runner import Rows
 

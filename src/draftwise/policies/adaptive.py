@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, Protocol
 
-from ..core.types import Outcome, Stop
+from ..core.arms import Stop
+from ..core.outcomes import Outcome
 from .learners.learner import LEARNED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core import stops
-from ..core.types import NEVER, Arm, Stop
+from ..core.arms import NEVER, Arm, Stop
 from ..errors import UserError
 
 TOGETHER = "all"  # the drafter that asks all others

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from ..core.types import Arm, Context, Decision, Feedback
+from ..core.arms import Arm, Context, Decision
+from ..core.outcomes import Feedback
 from .adaptive import Adaptive
 from .choices import in_use
 from .learners.learner import LEARNED, Learner, fresh

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..core.types import Arm, Context
+from ..core.arms import Arm, Context
 
 
 def in_use(arms: Sequence[Arm], context: Context) -> Sequence[int]:

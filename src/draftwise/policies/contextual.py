@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from math import log1p
 from random import Random
 
-from ..core.types import Arm, Context, Decision, Feedback
+from ..core.arms import Arm, Context, Decision
+from ..core.outcomes import Feedback
 from .choices import in_use
 from .learners.learner import LEARNED
 from .learners.linucb import LinUCB

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from ..core.types import Arm, Context, Decision, Feedback
+from ..core.arms import Arm, Context, Decision
+from ..core.outcomes import Feedback
 from .choices import in_use
 from .learners.learner import LEARNED, FullInformation
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from ..core.types import Arm, Context, Decision, Feedback
+from ..core.arms import Arm, Context, Decision
+from ..core.outcomes import Feedback
 from .adaptive import HeuristicLength
 from .learners.learner import LEARNED
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from ..core.types import Arm, Context, Decision, Feedback, Stop
+from ..core.arms import Arm, Context, Decision, Stop
+from ..core.outcomes import Feedback
 from .adaptive import Adaptive
 from .bank import Bank
 

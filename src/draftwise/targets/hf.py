@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.drafts import Draft, Verdict
+from ..core.request import Request
 from ..core.roles import Scores
-from ..core.types import Draft, Request, Verdict
 from ..errors import DraftwiseWarning
 from ..models.distributions import Chain, GreedyScores, LawScores, choices, likeliest, on_host
 from ..models.hidden_states import Features

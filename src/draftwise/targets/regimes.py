@@ -7,7 +7,7 @@ And a cache that forgets hides from later tokens what the prompt's tokens see (`
 
 from __future__ import annotations
 
-from ..core.types import Request
+from ..core.request import Request
 from ..models.positions import ENDLESS
 from ..models.runner import Rows
 

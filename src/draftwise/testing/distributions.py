@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..core.types import Sampling
+from ..core.sampling import Sampling
 
 Vector = NDArray[np.float64]
 Law = Callable[[Sequence[int]], Vector]

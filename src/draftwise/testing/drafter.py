@@ -7,9 +7,11 @@ from math import nan
 
 import numpy as np
 
+from ..core.drafts import Draft, Job, Signals
+from ..core.outcomes import Grade
+from ..core.request import Request
 from ..core.roles import GradeJob
 from ..core.stops import TOP, factor, stop
-from ..core.types import Draft, Grade, Job, Request, Signals
 from .distributions import Law, Vector, draw, softmax
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..core.drafts import Draft, Verdict
+from ..core.request import Request
 from ..core.roles import Scores
-from ..core.types import Draft, Request, Verdict
 from .distributions import Law, Vector, draw, shape, softmax
 
 

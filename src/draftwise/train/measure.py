@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..core.types import Sampling
+from ..core.sampling import Sampling
 from ..generation.decoder import Decoder
 
 LENGTH = 5  # tokens a draft, as MetaSD has it

@@ -166,8 +166,8 @@ def _known(path: Path, header: dict[str, Any], groups: int) -> list[list[list[in
 def _decoded(
     run: Training, group: Sequence[tuple[list[int], float, int]], target: Any, tokenizer: Any
 ) -> Any:
+    from ..core.sampling import Sampling
     from ..core.turn import unfailed
-    from ..core.types import Sampling
     from ..generation.decoder import Decoder
 
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")

@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
+from draftwise.core.arms import Stop
+from draftwise.core.drafts import Job
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Job, Stop
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
 

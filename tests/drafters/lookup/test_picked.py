@@ -5,7 +5,8 @@ from math import log
 
 import pytest
 
-from draftwise.core.types import Job, Signals, Stop
+from draftwise.core.arms import Stop
+from draftwise.core.drafts import Job, Signals
 from draftwise.drafters.lookup.picked import chain, share, tally
 
 from .texts import make_request

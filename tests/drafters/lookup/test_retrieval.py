@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
+from draftwise.core.arms import Stop
+from draftwise.core.drafts import Job
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Job, Stop
 from draftwise.drafters.lookup.datastore import build
 from draftwise.drafters.lookup.picked import share
 from draftwise.drafters.lookup.retrieval import RetrievalDrafter

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from draftwise.core.arms import Stop
+from draftwise.core.drafts import Draft, Job
+from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Draft, Job, Request, Stop
 from draftwise.drafters.lookup.picked import share
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.errors import UserError

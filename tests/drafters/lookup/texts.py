@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from draftwise.core.arms import Stop
+from draftwise.core.drafts import Draft, Job
+from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Draft, Job, Request, Sampling, Stop
+from draftwise.core.sampling import Sampling
 
 
 def make_request(at: int = 0) -> Request:

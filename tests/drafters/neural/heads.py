@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from draftwise.core.loop import Loop
-from draftwise.core.types import Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.models.heads.eagle import Eagle, Eagle3, new_eagle
 from draftwise.models.heads.medusa import Medusa, new_medusa
 from draftwise.testing.distributions import Law, shape

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from draftwise.core.arms import Arm, Context, Decision
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.types import Arm, Context, Decision, Draft, Feedback, Job, Request, Sampling
+from draftwise.core.outcomes import Feedback
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.medusa import MedusaDrafter

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.arms import Arm, Stop
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
+from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
-from draftwise.core.types import Arm, Draft, Job, Request, Round, Sampling, Stop
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.arms import Arm
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.roles import GradeJob
-from draftwise.core.types import Arm, Draft, Job, Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter, first_layers
 from draftwise.drafters.neural.lm import LMDrafter

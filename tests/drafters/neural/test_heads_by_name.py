@@ -10,7 +10,7 @@ import torch
 
 from draftwise import Decoder
 from draftwise.build import build_drafters
-from draftwise.core.types import Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.measure.trace.record import record
 from draftwise.models.heads.eagle import Eagle3, new_eagle

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.arms import Stop
+from draftwise.core.drafts import Draft, Job, Signals
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
 from draftwise.core.stops import stop
-from draftwise.core.types import Draft, Job, Request, Sampling, Signals, Stop
 from draftwise.drafters.neural.lm import LMDrafter
 from tests.tiny import VOCAB, model
 

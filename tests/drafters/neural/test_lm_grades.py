@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.arms import Arm, Stop
+from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback
+from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob, Graders, Seen
-from draftwise.core.types import Arm, Feedback, Job, Request, Round, Sampling, Stop
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.models.distributions import warp, warpers

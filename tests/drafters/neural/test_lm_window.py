@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.arms import Arm, Stop
+from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
+from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
-from draftwise.core.types import Arm, Job, Request, Sampling, Stop
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.policies.recorders.full_information import Grading

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from draftwise.core.accept import accept
+from draftwise.core.arms import Arm
+from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
-from draftwise.core.types import Arm, Job, Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lookahead import LookaheadDrafter
 from draftwise.errors import UserError

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.arms import Arm
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
+from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
-from draftwise.core.types import Arm, Draft, Job, Request, Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.medusa import MedusaDrafter
 from draftwise.drafters.neural.rescore import TextGrams

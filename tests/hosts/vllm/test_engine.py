@@ -24,8 +24,9 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
 
 import draftwise
+from draftwise.core.drafts import Draft, Job
+from draftwise.core.request import Request
 from draftwise.core.roles import Seen
-from draftwise.core.types import Draft, Job, Request
 from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
 from draftwise.hosts.follow import Follower

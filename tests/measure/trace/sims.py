@@ -11,7 +11,8 @@ import numpy as np
 from draftwise.build import complete
 from draftwise.core.loop import Loop
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Round, Sampling
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.measure.trace import Replay, Trace

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.roles import Drafter
-from draftwise.core.types import Draft, Job
 from draftwise.errors import UserError
 from draftwise.measure.trace import Trace
 from draftwise.measure.trace.files import ARRAYS, file_of

@@ -11,7 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from draftwise.core.types import Context, Decision, Feedback, Outcome
+from draftwise.core.arms import Context, Decision
+from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.measure.trace import Trace
 from draftwise.policies.arms import tapout_rules
 from tests.measure.trace.sims import COSTS, TEAM, recorded

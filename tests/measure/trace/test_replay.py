@@ -11,8 +11,11 @@ from random import Random
 import numpy as np
 import pytest
 
+from draftwise.core.arms import Arm, Decision, Stop
+from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
-from draftwise.core.types import Arm, Decision, Job, Request, Round, Stop
+from draftwise.core.request import Request
+from draftwise.core.round import Round
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import DrafterCosts

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from draftwise import Decoder, Sampling
+from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
-from draftwise.core.types import Job, Request
+from draftwise.core.request import Request
 from draftwise.data import spec_bench
 from draftwise.measure.trace import Costs, Replay, Trace
 from draftwise.measure.trace.record import Prompt, header_of, record

@@ -14,9 +14,13 @@ import pytest
 
 from draftwise.core import loop as loop_module
 from draftwise.core import team as team_module
+from draftwise.core.drafts import Draft, Job, Signals, Verdict
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Grade
+from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
-from draftwise.core.types import Draft, Grade, Job, Request, Round, Sampling, Signals, Verdict
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
 from draftwise.policies.catalogue import Method, method
 
 V = 1000

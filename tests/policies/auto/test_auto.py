@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from draftwise.core.types import Arm, Context, Decision, Feedback, Outcome, Signals, Spent, Window
+from draftwise.core.arms import Arm, Context, Decision
+from draftwise.core.drafts import Signals
+from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
 from draftwise.errors import UserError
 from draftwise.policies.auto.costs import DraftCost, Line, PassCost, nearest, size_class
 from draftwise.policies.auto.guard import FIRST, GROWTH, TRIAL, Guard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftwise.core.types import Grade
+from draftwise.core.outcomes import Grade
 from draftwise.measure.trace import Costs, DrafterCosts, Replay, Trace
 from draftwise.measure.trace.stage import Lines, Stage
 from draftwise.policies.catalogue import method

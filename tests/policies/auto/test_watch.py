@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from draftwise.core.outcomes import Grade, Window
 from draftwise.core.roles import GradeJob, Graders, Seen
-from draftwise.core.types import Grade, Window
 from draftwise.policies.auto.recorder import Watch
 
 from .world import EASY, Model, Prices, World, table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftwise.core.types import Context
+from draftwise.core.arms import Context
 from draftwise.errors import UserError
 from draftwise.policies.auto.guard import TRIAL
 from draftwise.policies.auto.policy import AutoPolicy

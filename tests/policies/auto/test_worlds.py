@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from draftwise.core.loop import Loop
-from draftwise.core.types import Round
+from draftwise.core.round import Round
 from draftwise.policies.catalogue import method
 from draftwise.state.numbers import dump, load
 from tests.policies.auto.script import Model, Prices, Stage, always

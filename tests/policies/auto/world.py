@@ -11,9 +11,12 @@ import pytest
 
 from draftwise.core import loop as loop_module
 from draftwise.core import team as team_module
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Grade
+from draftwise.core.request import Request
 from draftwise.core.roles import Drafter, GradeJob, Scores
-from draftwise.core.types import Draft, Grade, Job, Request, Sampling
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.catalogue import method
 from draftwise.testing.distributions import Law, Vector

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from draftwise.core.types import Signals
+from draftwise.core.drafts import Signals
 from draftwise.errors import UserError
 from draftwise.policies.classifiers.stopping import Disco, Scorer, SpecDecPlus, features, load, save
 

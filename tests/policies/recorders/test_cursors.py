@@ -27,9 +27,13 @@ from scripts.theory.enumeration import (
 )
 from scripts.theory.estimators import seen, steps, windows
 
+from draftwise.core.arms import Arm, Context, Decision, Stop
+from draftwise.core.drafts import Signals
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback, Grade
+from draftwise.core.request import Request
 from draftwise.core.roles import Graders, Seen
-from draftwise.core.types import Arm, Context, Decision, Feedback, Grade, Request, Sampling, Signals, Stop
+from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
 from draftwise.testing.distributions import Law as Logits

@@ -9,21 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.core.arms import Arm, Context, Decision, Stop
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback, Grade
+from draftwise.core.request import Request
 from draftwise.core.roles import Drafter, GradeJob
-from draftwise.core.types import (
-    Arm,
-    Context,
-    Decision,
-    Draft,
-    Feedback,
-    Grade,
-    Job,
-    Request,
-    Round,
-    Sampling,
-    Stop,
-)
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.errors import UserError

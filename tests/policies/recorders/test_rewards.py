@@ -6,7 +6,7 @@ from math import nan
 
 import pytest
 
-from draftwise.core.types import Outcome
+from draftwise.core.outcomes import Outcome
 from draftwise.errors import UserError
 from draftwise.policies.recorders.rewards import REWARDS, Rate, reward
 

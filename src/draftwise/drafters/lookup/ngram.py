@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from math import log
 
-from ...core.types import Draft, Job, Request, Signals
+from ...core.drafts import Draft, Job, Signals
+from ...core.request import Request
 from ...errors import UserError
 from .picked import chain
 

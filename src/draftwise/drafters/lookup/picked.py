@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from math import log
 
+from ...core.drafts import Draft, Job, Signals
 from ...core.stops import factor, needs, stop
-from ...core.types import Draft, Job, Signals
 
 
 def chain(job: Job, steps: Iterable[tuple[int, Signals]]) -> Draft:

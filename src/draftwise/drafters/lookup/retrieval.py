@@ -6,7 +6,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...core.types import Draft, Job, Request, Signals
+from ...core.drafts import Draft, Job, Signals
+from ...core.request import Request
 from ...errors import UserError
 from .datastore import DEPTH, Datastore
 from .picked import chain, tally

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 
+from ...core.drafts import Draft, Job, Signals
+from ...core.request import Request
 from ...core.stops import needs
-from ...core.types import Draft, Job, Request, Signals
 from ...errors import UserError
 from .automaton import ROOT, Automaton, Path
 from .picked import chain, share, tally

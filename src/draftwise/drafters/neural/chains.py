@@ -10,9 +10,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...core.drafts import Draft, Job, Signals
+from ...core.outcomes import Grade
 from ...core.roles import GradeJob
+from ...core.sampling import Sampling
 from ...core.stops import TOP, factor, needs, stop
-from ...core.types import Draft, Grade, Job, Sampling, Signals
 from ...models.distributions import draw, likeliest, warp, warpers
 
 

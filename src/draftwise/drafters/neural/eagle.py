@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...core.drafts import Draft, Job
+from ...core.outcomes import Grade
+from ...core.request import Request
 from ...core.roles import GradeJob
-from ...core.types import Draft, Grade, Job, Request
 from ...errors import UserError
 from ...models.heads.eagle import Eagle, load_eagle
 from ...models.hidden_states import Source

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.drafts import Draft, Job
+from ...core.outcomes import Grade
+from ...core.request import Request
 from ...core.roles import GradeJob
 from ...core.stops import needs
-from ...core.types import Draft, Grade, Job, Request
 from ...errors import UserError
 from ...models.distributions import likeliest
 from ...models.probe import rows_of

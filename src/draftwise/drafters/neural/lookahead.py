@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ...core.types import Draft, Job, Request
+from ...core.drafts import Draft, Job
+from ...core.request import Request
 from ...errors import UserError
 from ...models.hidden_states import Source
 

@@ -8,8 +8,8 @@ from math import exp
 
 from torch import Tensor
 
+from ...core.drafts import Draft, Job, Signals
 from ...core.stops import factor, needs, stop
-from ...core.types import Draft, Job, Signals
 from .chains import Step, signals
 
 

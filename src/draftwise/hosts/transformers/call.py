@@ -13,7 +13,9 @@ from transformers.generation import logits_process as own
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from ...core.loop import Loop
-from ...core.types import Request, Round, Sampling
+from ...core.request import Request
+from ...core.round import Round
+from ...core.sampling import Sampling
 from ...errors import UserError
 from .processors import chain, rowwise
 from .prompt import Prompt

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.drafts import Draft
+from ...core.request import Request
 from ...core.roles import Scores
-from ...core.types import Draft, Request
 from ...models.distributions import Chain
 from ...targets.hf import HFTarget
 from .caches import Held

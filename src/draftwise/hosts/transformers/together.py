@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
+from ...core.drafts import NOTHING, Draft
+from ...core.request import Request
 from ...core.roles import Scores
-from ...core.types import NOTHING, Draft, Request
 from ...models.distributions import GreedyScores
 from .steps import Steps
 

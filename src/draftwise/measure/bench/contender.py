@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
 
-from ...core.types import Round
+from ...core.round import Round
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,16 @@ from typing import Any
 
 from ... import registry
 from ...build import build_drafters, build_target, complete, decide, eos_ids
+from ...core.arms import Decision
 from ...core.loop import Loop
+from ...core.outcomes import Feedback, Outcome
+from ...core.request import Request
 from ...core.roles import Drafter, Graders, Recorder, Seen, Target
+from ...core.round import Round
+from ...core.sampling import Sampling
 from ...core.stats import Stats
 from ...core.stops import needs
 from ...core.turn import unfailed
-from ...core.types import Decision, Feedback, Outcome, Request, Round, Sampling
 from ...data import Prompt
 from ...errors import UserError
 from ...generation.decoder import Decoder

@@ -12,7 +12,7 @@ from typing import Any
 
 from ... import registry
 from ...core.roles import window_of
-from ...core.types import Sampling
+from ...core.sampling import Sampling
 from ...errors import UserError
 from ...policies.catalogue import spec_of
 from .. import machine

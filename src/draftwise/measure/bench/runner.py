@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
-from ...core.types import Round
+from ...core.round import Round
 from ...generation.output import Writer
 from ..machine import Meter
 from .contender import Contender, Item, Law, Sight, Text

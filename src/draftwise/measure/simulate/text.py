@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.types import Outcome
+from ...core.outcomes import Outcome
 from ...errors import UserError
 from .distributions import Hits, Law
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...core.outcomes import Grade
 from ...core.roles import Drafter, GradeJob, Grader
-from ...core.types import Grade
 from .files import Answers
 from .lookups import Given, Tokens
 from .reading import CHUNK, Text

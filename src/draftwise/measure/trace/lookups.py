@@ -8,8 +8,10 @@ from math import inf, isclose
 
 import numpy as np
 
+from ...core.arms import NEVER, Stop
+from ...core.drafts import Draft, Job, Signals
+from ...core.request import Request
 from ...core.roles import Drafter, Target
-from ...core.types import NEVER, Draft, Job, Request, Signals, Stop
 from ...drafters.together import merged
 from ...errors import UserError
 from .files import FIELDS, Answers, Floats, Ints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...core.types import Round
+from ...core.round import Round
 from .costs import Costs
 from .oracle import Remaining, confirmed
 from .replay import Replay

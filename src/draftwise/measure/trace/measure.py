@@ -12,9 +12,11 @@ from time import perf_counter
 import numpy as np
 
 from ...core.loop import Loop
+from ...core.request import Request
 from ...core.roles import Drafter, GradeJob, Grader, Target
+from ...core.round import Round
+from ...core.sampling import Sampling
 from ...core.turn import unfailed
-from ...core.types import Request, Round, Sampling
 from ...policies.catalogue import method
 from .costs import MEASURED, Costs, DrafterCosts, rising
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.drafts import Draft, Job
+from ...core.request import Request
 from ...core.roles import Drafter, GradeJob, Grader, Target
-from ...core.types import Draft, Job, Request
 from ...errors import UserError
 from .files import Answers
 from .lookups import CLOSE, Given, Tokens, given

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 
+from ...core.drafts import Draft, Verdict
 from ...core.loop import Loop
+from ...core.request import Request
 from ...core.roles import Scores, Target
+from ...core.sampling import Sampling
 from ...core.turn import unfailed
-from ...core.types import Draft, Request, Sampling, Verdict
 from ...policies.catalogue import method
 
 FIRST_ID = 1 << 40  # requests of a recording, far from those of any loop on the same target

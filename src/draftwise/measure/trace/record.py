@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from ...core.roles import Drafter, Grader, Target, Waiter
-from ...core.types import Sampling
+from ...core.sampling import Sampling
 from ...errors import UserError
 from ..machine import Meter, describe
 from . import costs, drawn, models

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ...core.arms import Arm
+from ...core.drafts import Draft, Job, Verdict
 from ...core.loop import Loop
+from ...core.outcomes import Grade
+from ...core.request import Request
 from ...core.roles import GradeJob, Scores
+from ...core.round import Round, Seconds
+from ...core.sampling import Sampling
 from ...core.stops import needs
 from ...core.team import Team
 from ...core.turn import Turn, unfailed
-from ...core.types import Arm, Draft, Grade, Job, Request, Round, Sampling, Seconds, Verdict
 from ...errors import UserError
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method, method

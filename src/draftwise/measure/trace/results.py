@@ -9,8 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+from ...core.drafts import Draft
+from ...core.round import Round
 from ...core.stats import Stats
-from ...core.types import Draft, Round
 from ...errors import UserError
 from ...policies.catalogue import method
 from ..learnt import learnt

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...core.types import Round
+from ...core.round import Round
 from ...errors import UserError
 from ...generation.text import TARGET, Detokenizer
 from ...inputs import parse_json

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
 
+from ...core.arms import Stop
+from ...core.drafts import Draft, Job, Signals
+from ...core.outcomes import Grade
 from ...core.stops import factor, needs, stop
-from ...core.types import Draft, Grade, Job, Signals, Stop
 from ...drafters.together import merged
 from ...errors import UserError
 from ...policies.arms import TOGETHER

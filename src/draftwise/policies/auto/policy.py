@@ -11,7 +11,8 @@ from operator import attrgetter
 from random import Random
 from typing import TypeAlias
 
-from ...core.types import NEVER, Arm, Context, Decision, Feedback, Outcome, Stop
+from ...core.arms import NEVER, Arm, Context, Decision, Stop
+from ...core.outcomes import Feedback, Outcome
 from ..learners.learner import LEARNED
 from .costs import CLASSES, DraftCost, Load, PassCost, nearest, size_class
 from .guard import Guard

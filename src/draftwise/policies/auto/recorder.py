@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ...core.arms import Arm
+from ...core.outcomes import Feedback, Grade, Window
+from ...core.request import Request
 from ...core.roles import GradeJob, Graders, Seen
-from ...core.types import Arm, Feedback, Grade, Request, Window
 from .policy import AutoPolicy
 
 SHARE = 0.005  # of all time, that may go into drafters that do not play

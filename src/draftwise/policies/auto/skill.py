@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import exp, log, sqrt
 
-from ...core.types import Signals
+from ...core.drafts import Signals
 from ..learners.learner import LEARNED
 
 NOTHING: dict[int, tuple[list[float], list[float]]] = {}

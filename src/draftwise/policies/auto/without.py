@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ...core.arms import NEVER, Context, Stop
 from ...core.roles import Graders, Seen
-from ...core.types import NEVER, Context, Stop
 from .guard import Guard
 from .policy import CONTEXTS, LENGTHS, AutoPolicy, Place, Price, Worth
 from .recorder import Notes, Watch

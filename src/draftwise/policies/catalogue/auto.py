@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ... import registry
-from ...core.types import Arm
+from ...core.arms import Arm
 from ...errors import UserError
 from ..auto.policy import LENGTHS, AutoPolicy
 from ..auto.recorder import SHARE, Watch

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ... import registry
+from ...core.arms import Arm
 from ...core.roles import Policy, Recorder
-from ...core.types import Arm
 from ...errors import UserError
 from ..adaptive import Adaptive
 from ..bandit import BanditPolicy

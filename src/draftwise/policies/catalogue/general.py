@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.types import Arm
+from ...core.arms import Arm
 from ..arms import TOGETHER, make_arms, one, positive
 from ..contextual import ContextPolicy
 from ..learners.linucb import LinUCB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from ...core.types import Arm
+from ...core.arms import Arm
 from ...errors import UserError
 from ..arms import make_arms
 from ..experts import ExpertPolicy

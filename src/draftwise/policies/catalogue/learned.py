@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ... import registry
-from ...core.types import Arm, Stop
+from ...core.arms import Arm, Stop
 from ...errors import UserError
 from ...models.load import weights_of
 from ..arms import one, positive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.types import Arm, Stop
+from ...core.arms import Arm, Stop
 from ...errors import UserError
 from ..adaptive import AdaEDL, ConfidenceRefit
 from ..arms import one, parse_stop, positive

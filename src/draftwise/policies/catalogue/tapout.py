@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...core.types import Arm
+from ...core.arms import Arm
 from ..adaptive import AdaEDL, Adaptive
 from ..arms import one, positive, tapout_rules
 from ..bank import Bank, BetaBank, Separate

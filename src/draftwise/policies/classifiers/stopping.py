@@ -32,8 +32,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.drafts import Signals
 from ...core.stops import TOP
-from ...core.types import Signals
 from ...errors import UserError
 
 FORMAT, VERSION = "draftwise-scorer", "1"

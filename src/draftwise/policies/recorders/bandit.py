@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...core.outcomes import Feedback
+from ...core.request import Request
 from ...core.roles import Graders, Seen
-from ...core.types import Feedback, Request
 from .rewards import Reward
 
 

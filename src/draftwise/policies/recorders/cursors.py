@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
+from ...core.arms import NEVER, Stop
+from ...core.drafts import Signals
+from ...core.outcomes import Grade
 from ...core.stops import factor, stop
-from ...core.types import NEVER, Grade, Signals, Stop
 from ...errors import UserError
 
 FORMS = ("rb", "ratio", "product")

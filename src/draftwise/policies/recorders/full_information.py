@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ...core.arms import Arm
+from ...core.drafts import Draft
+from ...core.outcomes import Feedback, Grade
+from ...core.request import Request
 from ...core.roles import GradeJob, Graders, Seen
 from ...core.stops import needs
-from ...core.types import Arm, Draft, Feedback, Grade, Request
 from ...errors import UserError
 from .cursors import FORMS
 from .tracks import Rounds, Track, Windows

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...core.types import Outcome
+from ...core.outcomes import Outcome
 from ...errors import UserError
 
 

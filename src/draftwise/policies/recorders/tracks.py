@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...core.types import NEVER, Arm, Draft, Grade
+from ...core.arms import NEVER, Arm
+from ...core.drafts import Draft
+from ...core.outcomes import Grade
 from .cursors import Cursor, weighted, window
 
 Chance = Callable[[int], float]

@@ -1,0 +1,59 @@
+"""One text in progress. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from .sampling import Sampling
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One text in progress. The loop is its only writer."""
+
+    id: int
+    tokens: list[int]
+    prompt_length: int
+    sampling: Sampling
+    rng: Random
+    uniforms: Random
+    last_accepted: int = -1
+    rounds: int = 0
+    keep: bool = False
+    done: bool = False
+    finish_reason: str = ""
+    out: set[str] = field(default_factory=set)
+    waits: frozenset[str] = frozenset()
+    drawn: tuple[int, float] = (-1, 0.0)
+    reach: int = 1 << 30  # the longest draft that the target can verify in its next pass
+
+    @property
+    def position(self) -> int:
+        """Tokens written since the prompt."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be written."""
+        return self.sampling.max_new_tokens - self.position
+
+    def begin(self, tokens: Sequence[int], sampling: Sampling, seed: str) -> None:
+        """Start an answer after `tokens`; its random numbers depend on the seed and on where it starts."""
+        at = len(self.tokens)
+        self.rng.seed(f"accept {seed} {at}")
+        self.uniforms.seed(f"uniform {seed} {at}")
+        self.tokens += tokens
+        self.sampling, self.prompt_length, self.drawn = sampling, len(self.tokens), (-1, 0.0)
+        self.done, self.finish_reason, self.rounds, self.last_accepted = False, "", 0, -1
+
+    def uniform(self, position: int) -> float:
+        """The uniform number that decides the token at `position` of the output.
+
+        It depends on the seed and the position alone, so plain decoding and any picked draft share it
+        and write the same text. Positions are asked in order; asking one again gives the same number.
+        """
+        while self.drawn[0] < position:
+            self.drawn = (self.drawn[0] + 1, self.uniforms.random())
+        return self.drawn[1]
