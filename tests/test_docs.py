@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+from scripts import landing
 
 import draftwise
 from draftwise.cli.app import app
@@ -75,6 +76,18 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_public_name_has_its_place_in_the_reference() -> None:
     told = re.findall(r"^::: draftwise\.(\w+)$", (ROOT / "docs/reference/api.md").read_text(), flags=re.M)
     assert sorted(told) == draftwise.__all__
+
+
+def test_the_readme_fits_two_screens() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 95
+    assert max(map(len, lines)) <= 100
+    assert sum(line.startswith("![") for line in lines) == 1
+
+
+def test_the_picture_shows_the_tables_figures() -> None:
+    shown = (ROOT / "docs/pictures/draftwise.svg").read_text()
+    assert landing.picture((ROOT / "docs/reference/zoo.md").read_text()) == shown
 
 
 # -- Measured tables say how they were measured ------------------------------------------------------------
