@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import torch
@@ -119,3 +121,23 @@ def own_text(made: Any, prompt: list[int], n: int) -> list[int]:
     ids = torch.tensor([prompt])
     out = made.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False)
     return list(out[0, len(prompt) :].tolist())
+
+
+def lively(config: Any, seed: int = 0) -> Any:
+    """A random model of a config, with sharp attention: its text changes with positions and masks."""
+    torch.manual_seed(seed)
+    config._experts_implementation = "eager"
+    auto: Any = AutoModelForCausalLM
+    made = auto.from_config(config).double().eval()
+    made.generation_config.eos_token_id = None
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn_like(parameter) * 2.5 / parameter.shape[-1] ** 0.5)
+    return made
+
+
+def random_texts(lengths: Sequence[int]) -> list[list[int]]:
+    """Token ids without the special ones, the same every time."""
+    rng = Random(1)
+    return [[rng.randrange(2, VOCAB) for _ in range(n)] for n in lengths]

@@ -13,14 +13,13 @@ import torch
 from draftwise.core.arms import Arm
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import Anyone
+from tests.core.turns import Anyone, Stateless
 
 from .cases import Case, build, own_text
 from .small import POSITIONS, VOCAB
@@ -56,7 +55,7 @@ class Verdict:
 
 
 @dataclass
-class Guesser:
+class Guesser(Stateless):
     """Drafts the true text with some tokens spoilt, as chains or as trees with false branches."""
 
     texts: dict[tuple[int, ...], Text]
@@ -64,17 +63,7 @@ class Guesser:
     tree: bool = False
     random: Random = field(default_factory=lambda: Random(3))
 
-    def hint(self, request: Request) -> float:
-        return 1.0
-
-    def observe(self, request: Request, new: Sequence[int]) -> None: ...
-
-    def close(self, request: Request) -> None: ...
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return [self._one(job) for job in jobs]
-
-    def _one(self, job: Job) -> Draft:
+    def one(self, job: Job) -> Draft:
         r = job.request
         rest = self.texts[tuple(r.tokens[: r.prompt_length])][r.position :]
         length = self.random.randint(0, min(job.length, len(rest)))

@@ -29,10 +29,9 @@ turns it off.
   faster.
 - **trees**: drafts may branch. Without, heads draft chains: `eagle?width=1`, say.
 
-Two models are known to differ. `phi4_multimodal` with plain rotary positions: past the length of its
+One model is known to differ: `phi4_multimodal` with plain rotary positions: past the length of its
 pretraining, Transformers drops the cache and reads the last token alone, so that its own cached and uncached
-decoding part; the text here is that of its uncached decoding (checked token by token). `xglm`: Transformers
-goes on past the positions of the configuration, the text here ends there.
+decoding part; the text here is that of its uncached decoding (checked token by token).
 
 """
 

@@ -86,7 +86,11 @@ FIELDS: dict[str, Row] = {
     "do_sample": (OBEYED, {**DRAWN, "top_k": 1}, ""),
     "num_beams": (REFUSED, {"num_beams": 2}, ""),
     "use_mtp": (REFUSED, {"use_mtp": True}, ""),
-    "use_cache": (OBEYED, {"use_cache": True}, "False is refused"),
+    "use_cache": (
+        OBEYED,
+        {"use_cache": True},
+        "False is refused where the caller asks for it or it changes the text",
+    ),
     "cache_implementation": (OBEYED, {**STATIC, **KEPT}, "quantized and offloaded are refused"),
     "cache_config": (
         REFUSED,

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig, GenerationMixin
+from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, LlamaConfig, MptConfig
 
 from draftwise import UserError, transformers_generate
 from tests.hosts.arguments import EARLIER, FIELDS, IDS, MODEL, NOTES, OBEYED, REFUSED, SIGNATURE, table
-from tests.tiny import model
+from tests.tiny import COMMON, VOCAB, model
 
 ROOT = Path(__file__).parents[2]
 ROWS = {**SIGNATURE, **MODEL, **FIELDS}
@@ -48,7 +48,7 @@ def test_every_field_of_generation_config_is_in_the_table() -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    assert table() in (ROOT / "docs" / "transformers.md").read_text()
+    assert table() in (ROOT / "docs" / "how-to" / "transformers.md").read_text()
 
 
 def written(target: Any, **given: Any) -> torch.Tensor:
@@ -122,3 +122,35 @@ def test_settings_of_the_model_itself_are_obeyed(drafted: Any) -> None:
     own = shipped.generate(IDS[1:])
     assert own.shape[1] == IDS.shape[1] + 9
     assert torch.equal(shipped.generate(IDS[1:], custom_generate=drafted), own)
+
+
+def uncached(config: Any) -> Any:
+    """A random model whose own settings say `use_cache=False`, as every MPT's do."""
+    torch.manual_seed(0)
+    auto: Any = AutoModelForCausalLM
+    made = auto.from_config(config).double().eval()
+    assert made.generation_config.use_cache is False
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(8.0)
+    return made
+
+
+def test_a_model_that_decodes_without_a_cache_by_default_is_decoded_with_one(drafted: Any) -> None:
+    sizes: dict[str, Any] = {"d_model": 16, "n_layers": 2, "n_heads": 2, "max_seq_len": 64}
+    mpt = uncached(MptConfig(vocab_size=VOCAB, **sizes))
+    for ids in (IDS[:1, 2:], IDS[1:], IDS[1:, :3]):
+        own = written(mpt, inputs=ids)
+        assert torch.equal(written(mpt, inputs=ids, custom_generate=drafted), own)
+        assert len(set(own[0, ids.shape[1] :].tolist())) > 2
+
+
+def test_a_model_whose_cache_changes_its_text_is_not_decoded_with_one_instead(drafted: Any) -> None:
+    """This class ignores the window, which the cache of `generate` applies."""
+    llama = uncached(LlamaConfig(**COMMON | {"use_cache": False, "sliding_window": 8}))
+    assert not torch.equal(written(llama), written(llama, use_cache=True))
+    with pytest.raises(UserError, match=r"use_cache=False: LlamaForCausalLM .* give use_cache=True"):
+        written(llama, custom_generate=drafted)
+    own = written(llama, use_cache=True)
+    assert torch.equal(written(llama, use_cache=True, custom_generate=drafted), own)

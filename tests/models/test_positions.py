@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Phi3Config, PhimoeConfig
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Phi3Config, PhimoeConfig, XGLMConfig
 
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
@@ -21,10 +21,11 @@ from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.positions import Bounded
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from tests.core.turns import written
 from tests.models.test_hidden_states import right
 from tests.targets.test_hf import Oracle
-from tests.targets.test_trees import ARMS, Forester, grown
-from tests.tiny import COMMON, VOCAB
+from tests.targets.test_trees import grown, team
+from tests.tiny import COMMON, VOCAB, lively, random_texts
 
 BORDER = 24
 LONGROPE: dict[str, Any] = {
@@ -53,17 +54,7 @@ CONFIGS: dict[str, Any] = {
 
 def model(name: str, seed: int = 0) -> Any:
     """A random model in which positions matter: its text changes with them."""
-    torch.manual_seed(seed)
-    config = CONFIGS[name]()
-    config._experts_implementation = "eager"
-    auto: Any = AutoModelForCausalLM
-    made = auto.from_config(config).double().eval()
-    made.generation_config.eos_token_id = None
-    with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.dim() > 1:
-                parameter.copy_(torch.randn_like(parameter) * 2.5 / parameter.shape[-1] ** 0.5)
-    return made
+    return lively(CONFIGS[name](), seed)
 
 
 def own_text(made: Any, prompt: list[int], n: int) -> list[int]:
@@ -78,16 +69,11 @@ LENGTHS = (1, 12, 30, 23, 24, 25, 50)
 
 
 def prompts() -> list[list[int]]:
-    rng = Random(1)
-    return [[rng.randrange(2, VOCAB) for _ in range(n)] for n in LENGTHS]
+    return random_texts(LENGTHS)
 
 
 def texts_of(loop: Loop, n: int, batch: int) -> list[list[int]]:
-    texts: dict[int, list[int]] = {}
-    for round in loop.run(prompts(), Sampling(max_new_tokens=n), batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
-        assert not round.fault
-    return [texts[i] for i in sorted(texts)]
+    return written(loop, prompts(), n, batch)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -100,9 +86,7 @@ def test_greedy_text_is_the_models_own(name: str) -> None:
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
     for batch in (1, 3):
         target = HFTarget(made, chunk=8)
-        trees = {"good": Forester(truth, truth=0.8), "deep": Forester(truth, truth=0.95, deep=1)}
-        team = trees | {"wide": Forester(truth, truth=0.3, deep=99), "bad": Forester({})}
-        assert texts_of(grown(target, team, ARMS), 30, batch) == own
+        assert texts_of(grown(target, team(truth)), 30, batch) == own
         chains: dict[str, Any] = {
             "oracle": Oracle(truth, 0.3),
             "self": LMDrafter(made, VOCAB),
@@ -238,6 +222,20 @@ def test_where_positions_are_learned_the_window_is_the_end() -> None:
     while loop.open:
         loop.step()
     assert len(request.tokens) == 32 and request.finish_reason == "length"
+
+
+def test_where_positions_grow_with_the_text_it_goes_on() -> None:
+    """XGLM enlarges its table of positions by the cache's length, whatever positions it is told."""
+    sizes: dict[str, Any] = {"d_model": 16, "ffn_dim": 24, "num_layers": 2, "attention_heads": 4}
+    config = XGLMConfig(vocab_size=VOCAB, max_position_embeddings=16, scale_embedding=False, **sizes)
+    made = lively(config).float()  # it does not run in float64
+    with pytest.warns(DraftwiseWarning, match="a pass of its own"):
+        target = HFTarget(made, chunk=8)
+    assert target.max_length > 10_000 and target.trained == 16
+    own = [own_text(made, p, 30) for p in prompts()]
+    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    assert len({tuple(text[-6:]) for text in own}) > 3
+    assert texts_of(grown(target, team(truth)), 30, 3) == own
 
 
 def test_a_plain_model_pays_nothing_for_borders() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
 
 from draftwise.core.drafts import Draft
@@ -22,10 +21,11 @@ from draftwise.models.traits import ask
 from draftwise.models.windows import View
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from tests.core.turns import written
 from tests.models.test_positions import own_text
 from tests.targets.test_hf import Oracle
-from tests.targets.test_trees import ARMS, Forester, grown
-from tests.tiny import COMMON, VOCAB
+from tests.targets.test_trees import grown, team
+from tests.tiny import COMMON, VOCAB, lively, random_texts
 
 WINDOW = 8
 IGNORED = ("Llama", "StableLm", "Phi", "Granite", "Olmo2", "GPTNeoX")
@@ -34,30 +34,12 @@ LENGTHS = (1, 6, 8, 9, 30)
 
 
 def model(kind: str, **fields: Any) -> Any:
-    torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SIZES | fields)
-    config._experts_implementation = "eager"
-    auto: Any = AutoModelForCausalLM
-    made = auto.from_config(config).double().eval()
-    made.generation_config.eos_token_id = None
-    with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.dim() > 1:
-                parameter.copy_(torch.randn_like(parameter) * 2.5 / parameter.shape[-1] ** 0.5)
-    return made
+    return lively(config)
 
 
 def prompts() -> list[list[int]]:
-    rng = Random(1)
-    return [[rng.randrange(2, VOCAB) for _ in range(n)] for n in LENGTHS]
-
-
-def texts_of(loop: Loop, n: int, batch: int) -> list[list[int]]:
-    texts: dict[int, list[int]] = {}
-    for round in loop.run(prompts(), Sampling(max_new_tokens=n), batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
-        assert not round.fault
-    return [texts[i] for i in sorted(texts)]
+    return random_texts(LENGTHS)
 
 
 @pytest.mark.parametrize("kind", IGNORED)
@@ -69,16 +51,10 @@ def test_a_window_that_only_the_config_knows(kind: str) -> None:
     target = HFTarget(made, chunk=8)
     assert target.rows.masks.views == View(WINDOW, late=True)
     for batch in (1, 3):
-        team = {
-            "good": Forester(truth, truth=0.8),
-            "deep": Forester(truth, truth=0.95, deep=1),
-            "wide": Forester(truth, truth=0.3, deep=99),
-            "bad": Forester({}),
-        }
-        assert texts_of(grown(target, team, ARMS), 25, batch) == own
+        assert written(grown(target, team(truth)), prompts(), 25, batch) == own
         chosen = method("static-5", ["oracle"])
         loop = Loop(target, {"oracle": Oracle(truth, 0.3)}, chosen.policy, chosen.recorder)
-        assert texts_of(loop, 25, batch) == own
+        assert written(loop, prompts(), 25, batch) == own
 
 
 def test_a_new_turn_and_a_shared_beginning_are_read_as_prompts() -> None:
@@ -137,7 +113,7 @@ def test_layers_that_count_by_the_caches_length_read_texts_apart() -> None:
     target = HFTarget(made, chunk=8, probe=False)
     chosen = method("static-5", ["oracle"])
     loop = Loop(target, {"oracle": Oracle(truth, 0.3)}, chosen.policy, chosen.recorder)
-    assert texts_of(loop, 25, 3) == own and not target.rows.together
+    assert written(loop, prompts(), 25, 3) == own and not target.rows.together
     request = Request(99, [3, 4, 5], 3, Sampling(), Random(0), Random(0))
     target.open(request)
     with pytest.raises(UserError, match="drafts chains"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
@@ -19,33 +17,21 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from tests.core.turns import Stateless, written
 from tests.tiny import CONFIGS, VOCAB, model, own_text
 
 
-class Oracle:
+class Oracle(Stateless):
     """Drafts the target's own text with some tokens spoilt: every draft length and rejection happens."""
 
     def __init__(self, texts: dict[tuple[int, ...], list[int]], spoil: float) -> None:
         self.texts, self.spoil, self.random = texts, spoil, random.Random(3)
 
-    def hint(self, request: Request) -> float:
-        return 1.0
-
-    def observe(self, request: Request, new: Sequence[int]) -> None: ...
-
-    def close(self, request: Request) -> None: ...
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        drafts = []
-        for job in jobs:
-            r = job.request
-            rest = self.texts[tuple(r.tokens[: r.prompt_length])][r.position :][
-                : self.random.randint(0, job.length)
-            ]
-            drafts.append(
-                Draft.chain([t if self.random.random() > self.spoil else (t + 1) % VOCAB for t in rest])
-            )
-        return drafts
+    def one(self, job: Job) -> Draft:
+        r = job.request
+        rest = self.texts[tuple(r.tokens[: r.prompt_length])][r.position :]
+        rest = rest[: self.random.randint(0, job.length)]
+        return Draft.chain([t if self.random.random() > self.spoil else (t + 1) % VOCAB for t in rest])
 
 
 def prompts(n: int = 6) -> list[list[int]]:
@@ -58,11 +44,7 @@ def run(
 ) -> list[list[int]]:
     chosen = method(policy, list(team))
     loop = Loop(target, team, chosen.policy, chosen.recorder, **loop_options)
-    texts: dict[int, list[int]] = {}
-    for round in loop.run(prompts(), Sampling(max_new_tokens=n), batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
-        assert not round.fault
-    return [texts[i] for i in sorted(texts)]
+    return written(loop, prompts(), n, batch)
 
 
 EAGER_ONLY = {"gemma2-window"}

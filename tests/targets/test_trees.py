@@ -21,7 +21,7 @@ from draftwise.errors import UserError
 from draftwise.models.cache import RowCache
 from draftwise.models.runner import Rows
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import Anyone
+from tests.core.turns import Anyone, Stateless, written
 from tests.exactness.test_exact_hf import PROMPT, SETTINGS, Grammar, law_of
 from tests.laws import exact, p_value
 from tests.targets.test_hf import KINDS, Oracle, prompts
@@ -31,7 +31,7 @@ Texts = dict[tuple[int, ...], list[int]]
 
 
 @dataclass(slots=True)
-class Forester:
+class Forester(Stateless):
     """Grows a random tree, through which the true continuation goes where it is known and luck will have it.
 
     `grow` says how: a node's parent is one of the `deep` last nodes, at least the first time that it is free.
@@ -42,17 +42,7 @@ class Forester:
     deep: int = 4
     random: Random = field(default_factory=lambda: Random(3))
 
-    def hint(self, request: Request) -> float:
-        return 1.0
-
-    def observe(self, request: Request, new: Sequence[int]) -> None: ...
-
-    def close(self, request: Request) -> None: ...
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return [self.grow(job) for job in jobs]
-
-    def grow(self, job: Job) -> Draft:
+    def one(self, job: Job) -> Draft:
         r = job.request
         rest = self.texts.get(tuple(r.tokens[: r.prompt_length]), [])[r.position :]
         tokens: list[int] = []
@@ -100,11 +90,7 @@ def grown(target: HFTarget, drafters: dict[str, Any], arms: Sequence[Arm] = ARMS
 
 
 def texts_of(loop: Loop, n: int, batch: int) -> list[list[int]]:
-    texts: dict[int, list[int]] = {}
-    for round in loop.run(prompts(), Sampling(max_new_tokens=n), batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
-    assert not any(loop.faults.values()), loop.faults
-    return [texts[i] for i in sorted(texts)]
+    return written(loop, prompts(), n, batch)
 
 
 CHAINS_ONLY = {"minimax-sparse"}
@@ -172,7 +158,7 @@ def test_a_node_has_the_logits_of_its_path(name: str, attention: str) -> None:
         text = [rng.randrange(VOCAB) for _ in range(length)]
         requests.append(Request(i, text, length, Sampling(), Random(i), Random(i)))
         target.open(requests[-1])
-        batch.append((requests[-1], Forester(random=rng).grow(Job(requests[-1], 12, width=2))))
+        batch.append((requests[-1], Forester(random=rng).one(Job(requests[-1], 12, width=2))))
     # Two branches side by side, deeper than the window: a node's slot is up to 14 beyond its position.
     deep = Draft(tuple(rng.randrange(VOCAB) for _ in range(28)), (-1, *range(-1, 26)))
     batch[1] = (requests[1], deep)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,10 +14,10 @@ from draftwise.errors import UserError
 from draftwise.models import load as models
 from draftwise.train import eagle
 from draftwise.train.settings import EagleRun
+from tests.load_script import script
 from tests.train.world import LETTERS, write_prompts
 
 POOL = ["metasd-ucb", "metasd-exp3", "exp3spec", "hedgespec"]
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.fixture
@@ -35,15 +33,6 @@ def data(tmp_path: Path) -> Path:
                 row["prompt"] += LETTERS[len(name) : len(name) + 3]
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path / "data"
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"script_{name}", SCRIPTS / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(monkeypatch: pytest.MonkeyPatch, name: str, *words: object) -> None:

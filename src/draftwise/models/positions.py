@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
-from transformers import DynamicCache
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 ENDLESS = 1 << 30
 aten: Any = torch.ops.aten
@@ -137,15 +137,50 @@ class PositionWatch:
         return Rope(tuple(borders), moving, anew, self.forget if moving < ENDLESS else nothing)
 
 
+class PretendedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
+    """Reports `length` cached tokens; their keys and values are zeros, made for each pass and not stored."""
+
+    is_sliding = False
+
+    def __init__(self, length: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.length = length
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing is kept."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """The pass's own keys and values after as many zeros, shape (rows, heads, tokens, head size)."""
+        both = (nn.functional.pad(new, (0, 0, self.length, 0)) for new in (key_states, value_states))
+        return next(both), next(both)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Slots seen, and the first of them."""
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Tokens before the pass."""
+        return self.length
+
+    def get_max_length(self) -> int:
+        """No limit of its own."""
+        return -1
+
+
+def pretended(length: int, layers: int = 1) -> Cache:
+    """A cache that says it holds `length` tokens, at the price of none."""
+    return Cache(layers=[PretendedLayer(length) for _ in range(layers)])
+
+
 def _reads_anew(model: Any, border: int) -> bool:
     """Whether the model's own decoding asks to read a text again that has just crossed a border."""
-    read = DynamicCache()
-    keys = torch.zeros(1, 1, border, 1, device=model.device)
-    read.update(keys, keys, 0)
     ids = torch.zeros((1, border + 1), dtype=torch.long, device=model.device)
     asked = model.prepare_inputs_for_generation(
         ids,
-        past_key_values=read,
+        past_key_values=pretended(border),
         attention_mask=torch.ones_like(ids),
         use_cache=True,
         next_sequence_length=1,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from pathlib import Path
 from random import Random
 from types import ModuleType
 
@@ -15,18 +13,13 @@ from draftwise.core.arms import Context, Decision
 from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.measure.trace import Trace
 from draftwise.policies.arms import tapout_rules
+from tests.load_script import script
 from tests.measure.trace.sims import COSTS, TEAM, recorded
 
 
 @pytest.fixture(scope="module")
 def findings() -> ModuleType:
-    path = Path(__file__).parents[3] / "scripts" / "findings.py"
-    spec = importlib.util.spec_from_file_location("findings", path)
-    assert spec and spec.loader
-    found = importlib.util.module_from_spec(spec)
-    sys.modules["findings"] = found
-    spec.loader.exec_module(found)
-    return found
+    return script("findings")
 
 
 @pytest.fixture(scope="module")

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from draftwise.measure.trace import Costs, Trace
 from draftwise.measure.trace.costs import DrafterCosts
+from tests.load_script import script
 from tests.measure.trace.sims import recorded
 
 
 @pytest.fixture(scope="module")
 def lengths() -> ModuleType:
-    path = Path(__file__).parents[3] / "scripts" / "lengths.py"
-    spec = importlib.util.spec_from_file_location("lengths", path)
-    assert spec and spec.loader
-    found = importlib.util.module_from_spec(spec)
-    sys.modules["lengths"] = found
-    spec.loader.exec_module(found)
-    return found
+    return script("lengths")
 
 
 @pytest.fixture(scope="module")

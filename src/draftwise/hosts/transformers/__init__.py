@@ -17,7 +17,7 @@ from ...core.lock import OneAtATime
 from ...core.loop import Loop
 from ...errors import UserError
 from ...models.load import load_tokenizer
-from .arguments import Asked, check
+from .arguments import Asked, check, check_cache
 from .call import Call
 from .prompt import fill, read_prompt
 from .steps import Steps
@@ -53,11 +53,12 @@ def transformers_generate(
     ) -> Any:
         asked = Asked(model, streamer, synced_gpus)
         asked.check(model)
-        check(generation_config)
+        check(generation_config, model)
         criteria = host.ends(stopping_criteria, stop_strings, model)
         steps = Steps(input_ids, criteria, generation_config, asked.streamer)
         with host.turn():
             loop, target = host.of(model)
+            check_cache(generation_config, target)
             target.chunk = generation_config.prefill_chunk_size or target.usual
             prompt = read_prompt(model, input_ids, generation_config, model_kwargs)
             call = Call(loop, target, generation_config, logits_processor, criteria, steps, prompt)

@@ -12,6 +12,7 @@ from transformers.integrations import deepspeed
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from ...errors import UserError
+from .target import HostTarget
 
 DRAFTERS = "the drafters are those of transformers_generate; leave it out"
 
@@ -38,12 +39,24 @@ REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def check(config: GenerationConfig) -> None:
-    """Raise a UserError for a setting that would be dropped."""
+def check(config: GenerationConfig, model: Any) -> None:
+    """Raise a UserError for a setting that would be dropped.
+
+    `use_cache=False` in the model's own settings (MPT) is accepted: it changes the cost of a text only. Where
+    it changes the text, `check_cache` refuses it.
+    """
+    own = model.generation_config.use_cache
     for name, (wrong, remedy) in REFUSED.items():
         value = getattr(config, name, None)
-        if value is not None and wrong(value):
+        if value is not None and wrong(value) and not (name == "use_cache" and own is False):
             raise UserError(f"{name}={value!r}: {remedy}")
+
+
+def check_cache(config: GenerationConfig, target: HostTarget) -> None:
+    """Raise a UserError if the model's text without a cache is another than with one."""
+    if config.use_cache is False and target.regimes is not None:
+        name = type(target.rows.model).__name__
+        raise UserError(f"use_cache=False: {name} writes another text without its cache; give use_cache=True")
 
 
 # What PEFT hangs on a model's layers for one call: a list with a part for each row of the batch.
