@@ -1,0 +1,26 @@
+"""The roles of a round, as protocols: any object with these methods can take part. Standard library only.
+
+In the examples, `target` counts upwards in a vocabulary of eight tokens and is sure of it (0.93), `request`
+is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are plain implementations.
+"""
+
+from .drafter import Drafter, GradeJob, Grader, Waiter
+from .policy import Policy, Reader
+from .recorder import Graders, Recorder, Seen
+from .target import Limited, Scores, Target, window_of
+
+__all__ = [
+    "Drafter",
+    "GradeJob",
+    "Grader",
+    "Graders",
+    "Limited",
+    "Policy",
+    "Reader",
+    "Recorder",
+    "Scores",
+    "Seen",
+    "Target",
+    "Waiter",
+    "window_of",
+]

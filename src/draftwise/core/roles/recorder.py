@@ -1,0 +1,123 @@
+"""The recorder: turns what a round did into feedback for the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..arms import Arm, Decision
+from ..drafts import Draft
+from ..outcomes import Feedback, Grade, Outcome
+from ..request import Request
+from .drafter import GradeJob
+from .target import Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request's round, as a recorder gets it, after the commit.
+
+    `tokens` are those just committed, the last of `request.tokens`, at least one; each was written after its
+    node of `nodes`, so that `scores.chance(nodes[k], tokens[k])` is what the target gave the k-th.
+    """
+
+    request: Request
+    decision: Decision
+    outcome: Outcome
+    draft: Draft
+    tokens: tuple[int, ...]
+    nodes: tuple[int, ...]
+    scores: Scores
+
+
+class Graders(Protocol):
+    """What a recorder may ask of the drafters, by name, while `Recorder.add` runs.
+
+    The team implements it. A drafter that fails is left out of the request, and the answer is None: nothing
+    raises. `graded_seconds` is the time, in seconds, that `grade`, `redraft` and `guess` have taken so far.
+    """
+
+    @property
+    def graded_seconds(self) -> float:
+        """The seconds that grading has taken since the loop was made.
+
+        >>> graders.graded_seconds
+        0.0
+        """
+        ...
+
+    def grades_itself(self, name: str) -> bool:
+        """Whether a drafter has `grade`; any other is graded by the drafts it would have made.
+
+        >>> graders.grades_itself("sim")
+        True
+        """
+        ...
+
+    def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
+        """The drafter's grades, one per token of each job; None if it failed.
+
+        >>> graders.grade("sim", [GradeJob(request, 2, [1.0])])[0][0].accept
+        1.0
+        """
+        ...
+
+    def width(self, name: str) -> int:
+        """The branches that a drafter gives its drafts by itself: 1 for chains.
+
+        >>> graders.width("sim")
+        1
+        """
+        ...
+
+    def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
+        """The draft, maybe a tree, that `name` makes for `arm` where the text is `request.tokens[:at]`.
+
+        None if it failed, or drew its tokens: one draw says little about another. Positions of a request are
+        asked in increasing order.
+
+        >>> graders.redraft("sim", request, 3, Arm("sim", 2)).tokens
+        (3, 4)
+        """
+        ...
+
+    def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
+        """The tokens of `redraft`; of a tree, those of its first branch.
+
+        >>> graders.guess("sim", request, 3, Arm("sim", 2))
+        (3, 4)
+        """
+        ...
+
+
+class Recorder(Protocol):
+    """Turns what a round did into feedback, at once (bandit) or later (full information).
+
+    `reads` names what it wants to see: "overlap" (the overlaps in `Outcome`) and "rows" (drafts with the raw
+    logits that they came from). Called like the policy, and what it raises costs no text: it is a fault of
+    the policy.
+    """
+
+    reads: frozenset[str]
+
+    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        """The feedback that the rounds of one step make known, in the order in which to learn from it.
+
+        Called once a step, after the commit and before the drafters observe what was committed. A decision
+        whose outcome will never be known must come back as a `Feedback` with nothing in it.
+
+        >>> recorder.add([], graders)
+        []
+        """
+        ...
+
+    def close(self, request: Request) -> Sequence[Feedback]:
+        """What was still to be learnt from a text that has ended; afterwards nothing is kept of it.
+
+        Called once when the text ends, before the policy's `close`.
+
+        >>> recorder.close(request)
+        ()
+        """
+        ...

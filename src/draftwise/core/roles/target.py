@@ -1,0 +1,189 @@
+"""The target: the model whose text is written, and what it thinks of a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from ..drafts import Draft, Verdict
+from ..request import Request
+
+
+class Scores(Protocol):
+    """What the target thinks of one draft, node by node. Node -1 is the last committed token.
+
+    `accept` asks during a round, in path order and only below accepted nodes, so that a logits processor sees
+    each committed prefix once. Recorders ask after the commit: scores answer for the text before it. Rows
+    stay on their device; each method but `laws` returns plain Python numbers. What a method raises during
+    acceptance ends the request with that error.
+    """
+
+    def choice(self, node: int) -> int:
+        """The target's own token after `node`: a token id, drawn at the quantile `request.uniform(position)`.
+
+        The same node gives the same token each time. Called by `accept`: for a picked draft at every accepted
+        node and at -1, for a sampled draft after its last node when all of it was accepted.
+
+        >>> (scores,) = target.verify([(request, Draft.chain([3, 7]))])
+        >>> scores.choice(-1), scores.choice(0)
+        (3, 4)
+        """
+        ...
+
+    def prob(self, node: int) -> float:
+        """The target's probability of the drafted token `node` after its parent, in [0, 1].
+
+        It is a probability under the request's sampling settings: one-hot where the request is greedy. Called
+        by `accept` for the nodes of a sampled draft, in order, up to the first that is rejected.
+
+        >>> (scores,) = target.verify([(request, Draft.chain([3, 7]))])
+        >>> scores.prob(0), scores.prob(1)
+        (1.0, 0.0)
+        """
+        ...
+
+    def residual(self, node: int) -> int:
+        """A token id drawn from (p - q)+ after the parent of `node`, with the request's generator `rng`.
+
+        p is the target's distribution there and q the draft's, `draft.dist[node]`; p itself where nothing is
+        left of p - q. Called by `accept`, once, for the rejected node of a sampled draft.
+
+        >>> q = [[0.0] * 7 + [1.0]]
+        >>> (scores,) = target.verify([(request, Draft.chain([7], probs=[1.0], dist=q))])
+        >>> scores.residual(0)
+        3
+        """
+        ...
+
+    def logprob(self, node: int, token: int) -> float:
+        """The log-probability of `token` after `node` under the raw softmax at temperature 1, in nats.
+
+        Called by the loop for each committed token, if the request asks for `logprobs`.
+
+        >>> (scores,) = target.verify([(request, Draft())])
+        >>> round(math.exp(scores.logprob(-1, 3)), 2)
+        0.93
+        """
+        ...
+
+    def chance(self, node: int, token: int) -> float:
+        """The target's probability of any `token` after `node`, in [0, 1], under the sampling settings.
+
+        Called by recorders of full information after the commit.
+
+        >>> (scores,) = target.verify([(request, Draft())])
+        >>> scores.chance(-1, 3)
+        1.0
+        """
+        ...
+
+    def laws(self, nodes: Sequence[int]) -> Any:
+        """The target's distributions after `nodes`: shape (nodes, vocabulary), on the target's device.
+
+        None where they are one-hot, as for a greedy request. Called by recorders of full information, which
+        hand the rows to `Grader.grade` unread.
+
+        >>> (scores,) = target.verify([(request, Draft())])
+        >>> scores.laws([-1]) is None
+        True
+        """
+        ...
+
+    def overlaps(self) -> Sequence[float]:
+        """1 - TV between the raw distributions at temperature 1 of target and drafter, one number per node.
+
+        A draft without `rows`, and every tree, counts as picked for certain: the number is then the target's
+        raw probability of the drafted token. Called by the loop after the commit, if the recorder reads
+        "overlap". Must not raise.
+
+        >>> (scores,) = target.verify([(request, Draft.chain([3, 7]))])
+        >>> [round(overlap, 2) for overlap in scores.overlaps()]
+        [0.93, 0.01]
+        """
+        ...
+
+
+@runtime_checkable
+class Target(Protocol):
+    """The model whose text is written.
+
+    Between rounds its KV cache holds every committed token of an open request but the last. The loop calls it
+    from one thread at a time, under its lock, though not always from the same thread. `vocab_size` is the
+    number of token ids; `max_length` the most tokens that a text may have, prompt included.
+    """
+
+    vocab_size: int
+    max_length: int
+
+    def open(self, request: Request) -> None:
+        """Prepare for a request; its tokens are not there yet, and come with the first `verify`.
+
+        Called by `Loop.add`. What it raises goes to the caller of `add`, and the request is not opened.
+
+        >>> target.open(request)
+        """
+        ...
+
+    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
+        """Read the new tokens of each text, and its draft, in one pass; one `Scores` per pair, in order.
+
+        Drafts may be empty, of different lengths, and trees. Called by the loop once a round. If a pass over
+        several requests raises, the loop makes it again for each request alone; what raises then ends that
+        request with the error.
+
+        >>> scores = target.verify([(request, Draft.chain([3, 7]))])
+        >>> len(scores)
+        1
+        """
+        ...
+
+    def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
+        """Keep the accepted nodes of each draft and forget the others.
+
+        `request.tokens` already ends with what was committed, which may be less than the verdict's path where
+        the text ended inside the draft. Called by the loop once a round, after `verify`, for the requests
+        that did not fail. What it raises ends all of them with that error.
+
+        >>> draft = Draft.chain([3, 7])
+        >>> (scores,) = target.verify([(request, draft)])
+        >>> verdict = accept(draft, scores, request.rng)
+        >>> request.tokens += [3, verdict.token]
+        >>> target.commit([(request, draft, verdict)])
+        """
+        ...
+
+    def close(self, request: Request) -> None:
+        """Free what is kept for a request. Called by the loop once, when the request is forgotten.
+
+        >>> target.close(request)
+        """
+        ...
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A target that cannot verify a draft of every length at once."""
+
+    def reach(self, request: Request) -> int:
+        """The longest draft, in tokens, that the next pass can read for this request.
+
+        Called by the loop for each request of a round, before the policy chooses. Must not raise.
+
+        >>> class Narrow(SimTarget):
+        ...     def reach(self, request):
+        ...         return 4
+        >>> isinstance(Narrow(counting, 8), Limited)
+        True
+        """
+        ...
+
+
+def window_of(target: Target) -> int:
+    """The tokens that a text may have where it should make sense: those that the target was trained for.
+
+    `max_length` is where the target itself ends; rotary models go on past their window.
+
+    >>> window_of(SimTarget(counting, 8, max_length=100))
+    100
+    """
+    return min(target.max_length, int(getattr(target, "window", target.max_length)))

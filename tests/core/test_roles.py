@@ -1,0 +1,79 @@
+"""The contract's docstrings: every method says who calls it and has an example that runs."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import math
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import draftwise
+from draftwise.core import arms, drafts, outcomes, request, roles
+from draftwise.core.roles import drafter, policy, recorder, target
+from draftwise.core.team import Team
+from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.learners.fixed import Fixed
+from draftwise.policies.recorders.bandit import Bandit
+from draftwise.policies.recorders.rewards import reward
+from draftwise.testing.distributions import markov
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+
+V = 8
+MODULES = (target, drafter, policy, recorder)
+PROTOCOLS = [kind for kind in map(roles.__dict__.get, roles.__all__) if getattr(kind, "_is_protocol", False)]
+METHODS = [
+    (kind, name)
+    for kind in PROTOCOLS
+    for name, found in vars(kind).items()
+    if not name.startswith("_") and (inspect.isfunction(found) or isinstance(found, property))
+]
+
+
+def world() -> dict[str, Any]:
+    """The names that the examples use."""
+    counting = markov(np.roll(np.eye(V), 1, axis=1) * 0.92 + 0.01)
+    text = request.Request(0, [0, 1, 2], 1, draftwise.Sampling(), Random(0), Random(0))
+    sim = SimDrafter(counting)
+    chosen = BanditPolicy((draftwise.Arm("sim", 4),), Fixed)
+    graders = Team({"sim": sim}, {}, vocab_size=V, strikes=3)
+    kinds = {
+        name: found
+        for module in (roles, arms, drafts, outcomes, request)
+        for name, found in vars(module).items()
+        if name[0] != "_"
+    }
+    return (
+        kinds
+        | {
+            "accept": draftwise.accept,
+            "math": math,
+            "Random": Random,
+            "SimTarget": SimTarget,
+            "SimDrafter": SimDrafter,
+        }
+        | {"counting": counting, "request": text, "drafter": sim, "policy": chosen, "graders": graders}
+        | {"target": SimTarget(counting, V), "recorder": Bandit(reward("accepted"), 4)}
+    )
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_the_examples_run(module: ModuleType) -> None:
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    tests = [t for t in finder.find(module, extraglobs=world()) if t.examples]
+    assert tests
+    for test in tests:
+        test.globs = world()  # each example starts anew
+        assert runner.run(test).failed == 0
+
+
+@pytest.mark.parametrize(("kind", "name"), METHODS, ids=lambda x: getattr(x, "__name__", x))
+def test_every_method_says_who_calls_it_and_has_an_example(kind: type, name: str) -> None:
+    doc = inspect.getdoc(vars(kind)[name]) or ""
+    assert ">>>" in doc
+    assert "Called" in doc or kind is roles.Graders, "who calls it, and when?"  # of Graders: a recorder
