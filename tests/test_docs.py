@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,9 +15,13 @@ from scripts import landing
 
 import draftwise
 from draftwise.cli.app import app
+from draftwise.measure.trace.costs import Costs
+from draftwise.measure.trace.files import Answers, Header
+from draftwise.state.file import PARTS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDES = [page for page in PAGES if page.parent.name == "how-to" and page.stem != "index"]
 HUB = re.compile(r"(Qwen|meta-llama)/")
 
 
@@ -50,7 +55,7 @@ def test_commands_and_options_exist(page: Path) -> None:
     text = page.read_text()
     for verb in re.findall(r"(?:^|`)draftwise ([a-z]+)", text, flags=re.M):
         assert verb in command.commands, f"{named(page)}: draftwise {verb}"
-    known = {option for verb in command.commands.values() for option in options(verb)} | {"--strict"}
+    known = options(command) | {"--strict"}
     for script, rest in re.findall(r"`python (scripts/\w+\.py)([^`]*)`", text):
         source = (ROOT / script).read_text()
         for option in re.findall(r"--[a-z][a-z-]+", rest):
@@ -76,6 +81,21 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_public_name_has_its_place_in_the_reference() -> None:
     told = re.findall(r"^::: draftwise\.(\w+)$", (ROOT / "docs/reference/api.md").read_text(), flags=re.M)
     assert sorted(told) == draftwise.__all__
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=named)
+def test_how_to_pages_start_with_what_can_be_pasted(page: Path) -> None:
+    assert re.match(r"# .+\n\n```(sh|python)\n", page.read_text())
+
+
+def test_every_file_format_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/files.md").read_text()
+    sources = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    formats = re.findall(r'^FORMAT, VERSION = "([\w-]+)", "?(\d+)"?$', sources, flags=re.M)
+    told = re.findall(r"^\| \[`([\w-]+)`\]\(#[\w-]+\) \| (\d+) \|", page, flags=re.M)
+    assert sorted(formats) == sorted(told)
+    names = {field.name for kind in (Header, Answers, Costs) for field in fields(kind)} | PARTS
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
 def test_the_readme_fits_two_screens() -> None:
