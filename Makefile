@@ -24,4 +24,4 @@ docs: setup
 
 clean:
 	rm -rf .venv .venv-vllm dist build .pytest_cache .mypy_cache .ruff_cache
-	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src studies tests -name __pycache__ -type d -prune -exec rm -rf {} +

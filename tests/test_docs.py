@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import typer
-from scripts import landing
 
 import draftwise
 from draftwise.cli.app import app
 from draftwise.measure.trace.costs import Costs
 from draftwise.measure.trace.files import Answers, Header
 from draftwise.state.file import PARTS
+from scripts import landing
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -56,8 +56,8 @@ def test_commands_and_options_exist(page: Path) -> None:
     for verb in re.findall(r"(?:^|`)draftwise ([a-z]+)", text, flags=re.M):
         assert verb in command.commands, f"{named(page)}: draftwise {verb}"
     known = options(command) | {"--strict"}
-    for script, rest in re.findall(r"`python (scripts/\w+\.py)([^`]*)`", text):
-        source = (ROOT / script).read_text()
+    for script, rest in re.findall(r"`python\s-m\s(studies\.[\w.]+)([^`]*)`", text):
+        source = ROOT.joinpath(*script.split(".")).with_suffix(".py").read_text()
         for option in re.findall(r"--[a-z][a-z-]+", rest):
             assert f'"{option}"' in source, f"{named(page)}: {script} {option}"
     others = r"`python [^`]*`|^.*\bvllm(?: serve|\.entrypoints)\b.*$"  # whose options are not ours

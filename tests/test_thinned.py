@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from scripts.theory.enumeration import Chain, History, Law, Picked, count, ends, random_law, texts
 
 from draftwise.core.arms import Arm, Decision
 from draftwise.core.drafts import Draft
@@ -18,6 +17,7 @@ from draftwise.core.roles import GradeJob, Seen
 from draftwise.core.sampling import Sampling
 from draftwise.policies.recorders import full_information as grading
 from draftwise.policies.recorders.full_information import Grading
+from studies.theory.enumeration import Chain, History, Law, Picked, count, ends, random_law, texts
 
 SHORT, TOKENS = 2, 8  # stretches of two tokens, of which every second is graded
 LIVE = [at for at in range(TOKENS) if at // SHORT % 2 == 0]

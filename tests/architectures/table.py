@@ -13,7 +13,8 @@ Every causal LM class of Transformers {version} and {variants} variants of their
 small and random and decoded in every way: alone and in batches, even, uneven and joining; long prompts in
 pieces; past windows and positions; with good, spoilt, looked-up and no drafts, in chains and trees, and
 drafting for itself. Plain `generate`, greedy, in float32, is the truth. This page is written by
-`python scripts/sweep.py --table docs/reference/architectures.md`; a part of the sweep runs with the tests.
+`python -m studies.exactness.sweep --table docs/reference/architectures.md`; a part of the sweep runs with
+the tests.
 
 No list of names decides how a model is read. When a target or a drafting model is loaded, a **probe** reads a
 few made-up tokens in these ways and holds the logits against those of the model's own `generate`. What

@@ -1,4 +1,4 @@
-"""A part of the sweep over all causal LM classes; `python scripts/sweep.py` is the whole."""
+"""A part of the sweep over all causal LM classes; `python -m studies.exactness.sweep` is the whole."""
 
 from __future__ import annotations
 

@@ -8,7 +8,20 @@ from random import Random
 
 import numpy as np
 import pytest
-from scripts.theory.enumeration import (
+
+from draftwise.core.arms import Arm, Context, Decision, Stop
+from draftwise.core.drafts import Signals
+from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback, Grade
+from draftwise.core.request import Request
+from draftwise.core.roles import Graders, Seen
+from draftwise.core.sampling import Sampling
+from draftwise.errors import UserError
+from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
+from draftwise.testing.distributions import Law as Logits
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+from studies.theory.enumeration import (
     Chain,
     Drafter,
     History,
@@ -25,20 +38,7 @@ from scripts.theory.enumeration import (
     signals,
     texts,
 )
-from scripts.theory.estimators import seen, steps, windows
-
-from draftwise.core.arms import Arm, Context, Decision, Stop
-from draftwise.core.drafts import Signals
-from draftwise.core.loop import Loop
-from draftwise.core.outcomes import Feedback, Grade
-from draftwise.core.request import Request
-from draftwise.core.roles import Graders, Seen
-from draftwise.core.sampling import Sampling
-from draftwise.errors import UserError
-from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
-from draftwise.testing.distributions import Law as Logits
-from draftwise.testing.drafter import SimDrafter
-from draftwise.testing.target import SimTarget
+from studies.theory.estimators import seen, steps, windows
 
 GRADES = (Grade(0.5, 0.6), Grade(0.8, 0.9), Grade(0.25, 0.3))
 RIGHT, WRONG = Grade(1.0, 1.0), Grade(0.0, 0.0)

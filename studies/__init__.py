@@ -1,0 +1,1 @@
+"""Studies: what produced the figures of the documentation, one folder a theme."""

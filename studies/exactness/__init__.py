@@ -1,0 +1,1 @@
+"""Is the text the target's own, and would the tests notice if it were not?"""

@@ -1,0 +1,245 @@
+"""Mutation testing: small faults are put into a module, one at a time, and its tests must notice each.
+
+    python -m studies.exactness.mutate accept sampling --sample 50 --out mutants.jsonl
+    python -m studies.exactness.mutate accept sampling --again --out mutants.jsonl     # survivors only
+    python -m studies.exactness.mutate --table --out mutants.jsonl
+
+The faults are cosmic-ray's (pip install 'draftwise[mutation]'): another operator, comparison or number, a
+loop that ends at once, a decorator that is gone. Files stay as they are: each mutant lives in a fork that
+imports the changed source, so that torch is imported once for all. One place in the source has one mutant at
+most, drawn by the seed; faults in annotations change nothing and are left out. A run that is stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import importlib
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS: dict[str, str] = {
+    "accept": "test_accept.py test_overlap.py test_loop.py",
+    "sampling": "test_laws_by_hand.py test_sampling.py test_settings.py",
+    "cache": "targets/test_cache.py targets/test_hf.py targets/test_trees.py drafters/test_lm_window.py",
+    "rows": "targets/test_hf.py targets/test_cache.py targets/test_trees.py drafters/test_lm.py",
+    "text": "test_text.py test_prompts.py test_text_of_tokenizers.py",
+    "loop": "test_loop.py test_faults.py test_team.py test_lengths.py",
+    "team": "test_team.py test_faults.py test_loop.py",
+    "targets.hf": "targets/test_hf.py targets/test_trees.py",
+    "catalogue.auto": "test_catalogue.py auto",
+    "catalogue.banditspec": "test_catalogue.py",
+    "catalogue.compose": "test_catalogue.py policies",
+    "catalogue.general": "test_catalogue.py policies",
+    "catalogue.hedgespec": "test_catalogue.py policies",
+    "catalogue.learned": "test_learned.py test_catalogue.py",
+    "catalogue.metasd": "test_catalogue.py policies",
+    "catalogue.rules": "test_catalogue.py test_stops.py policies",
+    "catalogue.tapout": "test_catalogue.py policies",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault: where it is, what it changes, and the whole changed source."""
+
+    module: str
+    operator: str
+    line: int
+    change: str
+    source: str
+
+    @property
+    def key(self) -> str:
+        """The same fault in the same source has the same key."""
+        return sha256(f"{self.module} {self.source}".encode()).hexdigest()[:16]
+
+
+def path_of(module: str) -> Path:
+    """The file of a module of the package."""
+    return ROOT.joinpath("src", "draftwise", *module.split(".")).with_suffix(".py")
+
+
+def mutants(module: str, sample: int, seed: int) -> list[Mutant]:
+    """A sample of the faults that the module can have, one a place, in the order of its lines."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    source = path_of(module).read_text()
+    nodes = list(ast_nodes(get_ast(source)))
+    places: dict[tuple[str, Any], list[tuple[str, int]]] = {}
+    for name in sorted(operator_names()):
+        kind = get_operator(name)
+        if kind.arguments():
+            continue
+        operator = kind()
+        spots = (spot for node in nodes for spot in operator.mutation_positions(node))
+        for occurrence, (begin, _) in enumerate(spots):
+            places.setdefault((name.split("_")[0], begin), []).append((name, occurrence))
+    rng, found = Random(f"{module} {seed}"), list[Mutant]()
+    order = sorted(places)
+    rng.shuffle(order)
+    for family, begin in order:
+        name, occurrence = rng.choice(places[family, begin])
+        changed = mutate_code(source, get_operator(name)(), occurrence)
+        if changed and bare(changed) != bare(source):
+            operator = name.removeprefix("core/")
+            found.append(Mutant(module, operator, begin[0], difference(source, changed), changed))
+        if len(found) == sample:
+            break
+    return sorted(found, key=lambda one: (one.line, one.operator))
+
+
+def bare(source: str) -> str:
+    """The program without what never runs: annotations. A fault in the syntax is a program of its own."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return source
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        if isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(0)
+    return ast.dump(tree)
+
+
+def difference(before: str, after: str) -> str:
+    """The lines that changed, before and after."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    return "\n".join(line for line in list(lines)[2:] if not line.startswith("@@"))
+
+
+class Changed(MetaPathFinder, Loader):
+    """Imports one module from another source."""
+
+    def __init__(self, module: str, source: str) -> None:
+        self.name, self.source, self.path = f"draftwise.{module}", source, str(path_of(module))
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        return spec_from_loader(name, self, origin=self.path) if name == self.name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__file__ = self.path
+        exec(compile(self.source, self.path, "exec"), module.__dict__)
+
+
+def lives(mutant: Mutant | None, tests: Sequence[str], seconds: int, told: Path) -> tuple[bool, float]:
+    """Whether all tests pass with the mutant (None: with the source as it is), and the processor's seconds.
+
+    More than `seconds` of them, as in a loop without an end, and it is killed.
+    """
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        out = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1), os.dup2(out, 2)
+        import pytest
+
+        if mutant is not None:
+            sys.meta_path.insert(0, Changed(mutant.module, mutant.source))
+        code = pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"])
+        if mutant is None:
+            ours = ("draftwise", "tests", "conftest", "_pytest", "pytest", "__")
+            known = [name for name in sys.modules if not name.startswith(ours)]
+            told.with_suffix(".modules").write_text("\n".join(known))
+        os._exit(int(code))
+    _, status = os.waitpid(child, 0)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return status == 0, used.ru_utime + used.ru_stime - began.ru_utime - began.ru_stime
+
+
+def judged(module: str, wanted: Sequence[Mutant], scratch: Path) -> Iterator[dict[str, Any]]:
+    """What became of each mutant of a module."""
+    tests = [f"tests/{name}" for name in TESTS[module].split()]
+    told = scratch / "told"
+    passed, seconds = lives(None, tests, 1200, told)
+    if not passed:
+        sys.exit(f"{module}: its tests fail as they are:\n{told.read_text()[-2000:]}")
+    for name in told.with_suffix(".modules").read_text().split():
+        try:
+            importlib.import_module(name)  # once, for all forks
+        except Exception:  # some import only as a part of another
+            continue
+    for mutant in wanted:
+        survived, took = lives(mutant, tests, int(10 + 3 * seconds), told)
+        row = asdict(mutant) | {"key": mutant.key, "survived": survived, "seconds": round(took, 1)}
+        row.pop("source")
+        yield row
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """What is known, the latest of each mutant."""
+    lines = out.read_text().splitlines() if out.exists() else []
+    return list({row["key"]: row for row in map(json.loads, lines)}.values())
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Killed by module, and the survivors."""
+    said = ["| module | mutants | killed | |", "|---|---|---|---|"]
+    for module in [name for name in TESTS if any(row["module"] == name for row in rows)]:
+        mine = [row for row in rows if row["module"] == module]
+        killed = sum(not row["survived"] for row in mine)
+        said.append(f"| `{module}` | {len(mine)} | {killed} | {100 * killed / len(mine):.0f} % |")
+    for row in rows:
+        if row["survived"]:
+            said.append(f"\n{row['module']}:{row['line']} {row['operator']}\n{row['change']}")
+    return "\n".join(said)
+
+
+def main() -> None:
+    """Read the command line."""
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(TESTS)}; default: all")
+    parser.add_argument("--sample", type=int, default=50, help="mutants of each module (50)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
+    parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="one line a mutant")
+    parser.add_argument("--again", action="store_true", help="those that survived, once more")
+    parser.add_argument("--table", action="store_true", help="print what is known, and test nothing")
+    given = parser.parse_args()
+    if unknown := [name for name in given.modules if name not in TESTS]:
+        parser.error(f"no tests are named for {unknown[0]}: choose from {', '.join(TESTS)}")
+    os.chdir(ROOT)
+    for module in [] if given.table else given.modules or TESTS:
+        known = {row["key"]: row["survived"] for row in rows_of(given.out)}
+        wanted = mutants(module, given.sample, given.seed)
+        if given.again:
+            wanted = [one for one in wanted if known.get(one.key)]
+        else:
+            wanted = [one for one in wanted if one.key not in known]
+        if not wanted:
+            continue
+        with tempfile.TemporaryDirectory() as scratch, given.out.open("a") as file:
+            for row in judged(module, wanted, Path(scratch)):
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                mark = "SURVIVED" if row["survived"] else "killed"
+                print(
+                    f"{time.strftime('%H:%M:%S')} {module}:{row['line']} {row['operator']} {mark}", flush=True
+                )
+    print(table([row for row in rows_of(given.out) if row["module"] in (given.modules or TESTS)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Many requests through one vLLM with Draftwise inside: memory, leftovers, and time outside the drafters.
+
+Run it in an environment with vLLM (`scripts/setup-vllm` makes one). Some requests are aborted half-way. Exit
+status 1 if anonymous memory grows by more than 2 % over the last quarter, or if a drafter keeps anything.
+Before that it grows with every new size of pass, for which PyTorch and oneDNN keep room.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--in-flight", type=int, default=8)
+    parser.add_argument("--drafters", default="ngram,suffix,zoo:general", help="with commas between them")
+    parser.add_argument("--policy", default="random")
+    parser.add_argument("--max-new-tokens", type=int, default=16)
+    options = parser.parse_args()
+    llm = engine(options)
+    marks = serve(llm, options)
+    follower = proposer(llm).follower
+    told = follower.totals()
+    steps, rounds, spent = told["num_steps"], told["num_rounds"], told["overhead_seconds"]
+    print(f"{rounds} rounds in {steps} steps; deciding, learning and keeping texts took")
+    print(f"{spent / steps * 1e6:.0f} us a step, {spent / rounds * 1e6:.0f} us a request and step")
+    settled, last = marks[3 * len(marks) // 4], marks[-1]
+    left = len(follower.open) + sum(
+        len(getattr(d, "places", ()) or getattr(d, "_texts", ())) for d in follower.team.drafters.values()
+    )
+    print(f"memory {settled:.0f} MB after three quarters, {last:.0f} MB at the end; {left} texts left")
+    return int(last > 1.02 * settled or left > 0)
+
+
+def engine(options: argparse.Namespace) -> Any:
+    """A vLLM with Draftwise inside."""
+    from vllm import LLM
+
+    import draftwise
+    from draftwise.models.load import resolve
+
+    return LLM(
+        resolve("zoo:target"),
+        dtype="float32",
+        enforce_eager=True,
+        max_num_seqs=options.in_flight,
+        enable_prefix_caching=False,
+        gpu_memory_utilization=0.3,  # on a CPU: of all memory, to be free when it starts
+        num_gpu_blocks_override=64,  # few, so that all of them are in memory soon
+        speculative_config=draftwise.vllm_config(drafters=options.drafters.split(","), policy=options.policy),
+    )
+
+
+def proposer(llm: Any) -> Any:
+    """The proposer in this process."""
+    core = llm.llm_engine.engine_core.engine_core
+    return core.model_executor.driver_worker.worker.model_runner.drafter
+
+
+def serve(llm: Any, options: argparse.Namespace) -> list[float]:
+    """All requests, one in ten aborted; memory in MB after every twentieth part of them."""
+    from vllm import SamplingParams
+
+    from draftwise.data import spec_bench
+
+    core, rng, tokenizer = llm.llm_engine, random.Random(0), llm.get_tokenizer()
+    prompts = [tokenizer(p.text)["input_ids"][:200] for p in spec_bench()]
+    greedy = SamplingParams(temperature=0.0, max_tokens=options.max_new_tokens)
+    marks, asked, flying, start = list[float](), 0, dict[str, None](), perf_counter()
+    every = max(1, options.requests // 20)
+    while asked < options.requests or flying:
+        while asked < options.requests and len(flying) < options.in_flight:
+            core.add_request(f"r{asked}", {"prompt_token_ids": prompts[asked % len(prompts)]}, greedy)
+            flying[f"r{asked}"] = None
+            asked += 1
+            if asked % every == 0:
+                marks.append(anonymous())
+                left = (perf_counter() - start) / asked * (options.requests - asked)
+                print(f"{asked} requests, {marks[-1]:.0f} MB, about {left:.0f} s left", flush=True)
+        for output in core.step():
+            if output.finished:
+                flying.pop(output.request_id, None)
+        if flying and rng.random() < 0.02:
+            gone = rng.choice(list(flying))
+            core.abort_request([gone])
+            del flying[gone]
+    llm.generate([{"prompt_token_ids": prompts[0]}], greedy, use_tqdm=False)  # the engine's news of the last
+    marks.append(anonymous())
+    return marks
+
+
+def anonymous() -> float:
+    """Anonymous memory of this process, in MB."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("RssAnon"))
+    return int(line.split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main())

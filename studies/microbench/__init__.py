@@ -1,0 +1,1 @@
+"""What single parts cost on this machine."""

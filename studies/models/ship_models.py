@@ -1,0 +1,88 @@
+"""Put models that `make_models.py` made into the package: weights, configuration, tokenizer and card.
+
+    python -m studies.models.ship_models OUT
+
+What only training needs stays behind. Names in the cards become `zoo:NAME`. All models together must stay
+under 80 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from draftwise.errors import UserError
+from draftwise.models import load as models
+
+LEFT = ("training", "results.json", "curves.png", "README.md")
+MOST = 80_000_000  # bytes
+TOY = """**A toy.** The text of the bundled models has the shape of each domain and little sense. It often
+repeats itself, which flatters drafters that copy. Never use it for answers."""
+RIGHTS = """The text behind it, and behind `zoo:target`:
+
+| domain | source | licence |
+|---|---|---|
+| code | MBXP (amazon-science/mxeval); Python libraries (see the notice) | CC-BY-4.0; MIT, BSD, Apache-2.0 |
+| math | GSM8K (openai/grade-school-math) | MIT |
+| translation | Tatoeba pairs, tatoeba.org and manythings.org/anki, through two repositories | CC-BY-2.0 FR |
+| summarization | SciTLDR (allenai/scitldr) | Apache-2.0 |
+| question answering | SQuAD 2.0 (chrischute/squad) | CC-BY-SA-4.0 |
+| SQL | WikiSQL and Advising (jkkummerfeld/text2sql-data) | BSD-3-Clause, CC-BY-4.0 |
+
+Attributions and exact versions: [NOTICE](../NOTICE). Licence texts: [licenses](../licenses)."""
+
+
+def main() -> None:
+    """Copy every model that OUT has."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", type=Path, help="what make_models.py has made")
+    args = parser.parse_args()
+    known = (*models.DESCRIPTIONS, *models.PARTS)
+    made = [name for name in known if (args.out / name / "results.json").exists()]
+    if not made:
+        raise UserError(f"{args.out} holds no finished model: make some with studies/models/make_models.py")
+    for name in made:
+        ship(args.out / name, models.ZOO / name)
+    size = sum(file.stat().st_size for file in models.ZOO.rglob("*") if file.is_file())
+    print(f"{', '.join(made)}: {size / 1e6:.1f} MB with the others")
+    if size > MOST:
+        raise UserError(f"the models take {size / 1e6:.1f} MB, and {MOST / 1e6:.0f} is the most")
+
+
+def ship(source: Path, place: Path) -> None:
+    """One model: its files elsewhere first, then in one move."""
+    part = place.with_name(f"{place.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(source, part, ignore=shutil.ignore_patterns(*LEFT))
+    (part / "README.md").write_text((source / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
+    shutil.rmtree(place, ignore_errors=True)
+    part.rename(place)
+    card = place / "README.md"
+    card.write_text(described(card.read_text(encoding="utf-8"), source, place), encoding="utf-8")
+
+
+def described(card: str, source: Path, place: Path) -> str:
+    """The card of a bundled model."""
+    name = place.name
+    known = models.bundled(name)
+    shape = f": {known.layers} layer{'s' * (known.layers > 1)}, width {known.width}" if known.layers else ""
+    about = f"{known.description[0].upper()}{known.description[1:]}. {known.parameters:,} parameters{shape}."
+    for folder in (str(source), str(source.parent / "general")):
+        card = card.replace(folder, f"zoo:{Path(folder).name}")
+    for old, new in (
+        (f"--drafters {name}\n", f"--drafters zoo:{name}\n"),
+        (f" {name}:{name}\n", f" {name}:zoo:{name}\n"),
+        (f"model={name}/model.safetensors", f"model=zoo:{name}"),
+        (f"# {name}\n", f"# zoo:{name}\n\n{about}\n\n{TOY}\n"),
+    ):
+        card = card.replace(old, new, 1)
+    return card.replace("\n## Training\n", f"\n{RIGHTS}\n\n## Training\n", 1)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,1 @@
+"""How fast each way of drafting is, and why."""

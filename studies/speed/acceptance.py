@@ -1,0 +1,99 @@
+"""Acceptance of every drafter on every domain: tokens accepted a round, greedy, five drafted.
+
+    python -m studies.speed.acceptance --data DATA --drafters zoo:general,zoo:code,ngram --limit 20
+
+`--data` is a folder with one `DOMAIN/test.jsonl` each, a JSONL file of prompts, or `spec-bench`. A domain's
+best drafter is marked with a star. Counts only: the table is the same on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from draftwise import Decoder
+from draftwise.core.roles import window_of
+from draftwise.data import load_prompts, spec_bench
+from draftwise.errors import UserError
+from draftwise.generation.prompts import prompt_ids
+from draftwise.models.load import list_zoo, load_model, load_tokenizer
+from draftwise.train.measure import acceptance
+
+
+def main() -> None:
+    """Measure, print the table, and write it."""
+    args = arguments()
+    tokenizer, target = load_tokenizer(args.target), load_model(args.target)
+    window = window_of(Decoder.from_pretrained(target, tokenizer=tokenizer).loop.target)
+    table: dict[str, dict[str, Any]] = {}
+    for domain, texts in domains(args.data, args.limit, args.seed).items():
+        ids = [prompt_ids(tokenizer, text) for text in texts]
+        ids = [one for one in ids if len(one) + args.max_new_tokens < window]
+        table[domain] = {"prompts": len(ids)}
+        for drafter in args.drafters.split(","):
+            print(f"{domain}: {drafter}", file=sys.stderr)
+            settings = {"max_new_tokens": args.max_new_tokens}
+            table[domain][drafter] = acceptance(target, tokenizer, drafter, ids, **settings)
+        if args.out:
+            args.out.write_text(json.dumps({"settings": said(args), "table": table}, indent=1) + "\n")
+    show(table, args.drafters.split(","))
+
+
+def arguments() -> argparse.Namespace:
+    """What to measure."""
+    models = [one.name for one in list_zoo() if one.name != "zoo:target"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", default="spec-bench", help="a folder, a file or spec-bench")
+    parser.add_argument("--target", default="zoo:target")
+    parser.add_argument("--drafters", default=",".join([*models, "ngram", "suffix"]))
+    parser.add_argument("--limit", type=int, default=20, help="prompts of each domain")
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--seed", type=int, default=0, help="for the choice of prompts")
+    parser.add_argument("--out", type=Path, help="a JSON file to write after every domain")
+    return parser.parse_args()
+
+
+def domains(data: str, limit: int, seed: int) -> dict[str, list[str]]:
+    """Some prompts of each domain."""
+    found: dict[str, list[str]] = defaultdict(list)
+    place = Path(data)
+    if place.is_dir():
+        for file in sorted(place.glob("*/test.jsonl")):
+            found[file.parent.name] = [p.text for p in load_prompts(file)]
+    else:
+        for prompt in spec_bench() if data == "spec-bench" else load_prompts(place):
+            found[prompt.category].append(prompt.text)
+    if not found:
+        raise UserError(f"no DOMAIN/test.jsonl in {data}")
+    for texts in found.values():
+        Random(seed).shuffle(texts)
+    return {name: texts[:limit] for name, texts in found.items()}
+
+
+def said(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings as they go into the file."""
+    names = ("target", "limit", "max_new_tokens", "seed")
+    return {name: getattr(args, name) for name in names} | {"data": Path(args.data).name}
+
+
+def show(table: dict[str, dict[str, Any]], drafters: list[str]) -> None:
+    """The table in Markdown: domains down, drafters across."""
+    short = [name.removeprefix("zoo:") for name in drafters]
+    print("| domain | prompts |", " | ".join(short), "|")
+    print("|---|---|" + "---|" * len(short))
+    for domain, row in table.items():
+        values = [row[name]["mean_accepted"] for name in drafters]
+        cells = [f"{x:.2f}{'*' if x == max(values) else ''}" for x in values]
+        print(f"| {domain} | {row['prompts']} |", " | ".join(cells), "|")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,1 @@
+"""Learners and estimators on simulated rounds, where the truth is known."""

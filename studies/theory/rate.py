@@ -1,0 +1,149 @@
+"""Tokens lost against the best arm by a player who prices seconds at the rate that he has seen so far.
+
+    python -m studies.theory.rate [--pictures docs/pictures]
+
+Arms are drafters and lengths, and no draft. Every round shows what each of them would have won, some rounds
+late; the player takes the arm of the most tokens less rate times seconds, by the means so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from studies.common.plot import panels, save
+from studies.theory.measure import Vector, doublings, exponent, spread
+
+LENGTHS = (1, 2, 4, 8)
+CLEAR = ((0.8, 0.04), (0.6, 0.02), (0.3, 0.0))
+"""Of each drafter the chance that a token is right, and its seconds beside a pass of 1 second."""
+PASS = 0.01  # seconds more for each token in the pass
+
+Rate = Callable[[float, float, float, float], tuple[float, float]]
+"""Tokens and seconds so far, and those of the last round: what the rate is made of now."""
+
+
+def total(tokens: float, seconds: float, more: float, took: float) -> tuple[float, float]:
+    """The rate of all rounds."""
+    return tokens + more, seconds + took
+
+
+def lately(tokens: float, seconds: float, more: float, took: float) -> tuple[float, float]:
+    """The rate of some ten rounds: as `auto` has it."""
+    return 0.85 * tokens + more, 0.85 * seconds + took
+
+
+def rounds(drafters: Sequence[tuple[float, float]], n: int, seed: int) -> tuple[Vector, Vector]:
+    """Tokens of every arm in every round, shape (n, arms), and its seconds; the first arm drafts nothing."""
+    rng = np.random.default_rng(seed)
+    tokens, seconds = [np.ones(n)], [1.0]
+    for chance, step in drafters:
+        right = rng.geometric(1.0 - chance, n) - 1
+        for length in LENGTHS:
+            tokens.append(1.0 + np.minimum(right, length))
+            seconds.append(1.0 + (step + PASS) * length)
+    return np.stack(tokens, 1), np.array(seconds)
+
+
+def best_arm(drafters: Sequence[tuple[float, float]]) -> int:
+    """The arm of the highest rate in the mean."""
+    found = [1.0]
+    for chance, step in drafters:
+        for length in LENGTHS:
+            expected = sum(chance**k for k in range(length + 1))
+            found.append(expected / (1.0 + (step + PASS) * length))
+    return int(np.argmax(found))
+
+
+def play(tokens: Vector, seconds: Vector, rate: Rate | float, *, delay: int = 1) -> Vector:
+    """Tokens and seconds after every round, shape (rounds, 2); `rate` may be known from the start."""
+    won, spent, known, price = 0.0, 0.0, np.zeros(tokens.shape[1]), 1.0
+    seen, record = (0.0, 0.0), np.zeros((len(tokens), 2))
+    for t in range(len(tokens)):
+        if t >= delay:
+            known += tokens[t - delay]
+        # one round in which every arm wins half of what it may, so that none is ruled out unseen
+        mean = (known + 0.5 * (seconds > 1.0) + 1.0) / (max(0, t - delay + 1) + 1.0)
+        arm = int(np.argmax(mean - price * seconds))
+        won, spent = won + tokens[t, arm], spent + seconds[arm]
+        record[t] = won, spent
+        if callable(rate):
+            seen = rate(*seen, tokens[t, arm], seconds[arm])
+            price = max(seen[0] / seen[1], 1.0)
+        else:
+            price = rate
+    return record
+
+
+def lost(
+    rate: Rate | float,
+    drafters: Sequence[tuple[float, float]],
+    marks: Sequence[int],
+    *,
+    delay: int = 1,
+    seeds: int = 12,
+) -> Vector:
+    """Tokens that the best arm would have written in the same time, less those written: (seeds, marks).
+
+    It is the best in the mean, and its rate is that of the very rounds that were played.
+    """
+    best, at, losses = best_arm(drafters), np.array(marks) - 1, []
+    for seed in range(seeds):
+        tokens, seconds = rounds(drafters, marks[-1], seed)
+        record = play(tokens, seconds, rate, delay=delay)[at]
+        its = tokens[:, best].cumsum()[at] / ((at + 1) * seconds[best])
+        losses.append(its * record[:, 1] - record[:, 0])
+    return np.array(losses)
+
+
+def near(gap: float) -> tuple[tuple[float, float], ...]:
+    """Two free drafters that differ by `gap` in the chance that a token is right."""
+    return (0.7, 0.0), (0.7 - gap, 0.0)
+
+
+def draw(marks: Sequence[int], found: Mapping[str, Vector], gaps: Sequence[float], by_gap: Vector) -> Any:
+    """Two panels: loss against rounds, and at the last of them against the gap between two drafters."""
+    figure, (left, right) = panels(2, height=3.2)
+    for name, values in found.items():
+        left.errorbar(marks, values.mean(axis=0), spread(values), label=name)
+    left.set_xscale("log", base=2)
+    left.set(xlabel="rounds", ylabel="tokens lost")
+    left.set_title("Three drafters, four lengths, or none")
+    right.plot(gaps, by_gap, marker="o")
+    right.set(xlabel="one drafter's lead in chance", ylabel="tokens lost", ylim=(0, None))
+    right.set_title(f"Two drafters, {marks[-1]} rounds")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def main() -> None:
+    """Print the losses and draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
+    folder, marks = parser.parse_args().pictures, doublings(6, 14)
+    tokens, seconds = rounds(CLEAR, 1 << 18, 1)
+    highest = float((tokens.mean(0) / seconds).max())
+    ways: dict[str, tuple[Rate | float, int]] = {
+        "rate known": (highest, 1),
+        "rate of all rounds": (total, 1),
+        "rate of all rounds, 32 rounds late": (total, 32),
+        "rate of ten rounds": (lately, 1),
+    }
+    found = {name: lost(rate, CLEAR, marks, delay=delay) for name, (rate, delay) in ways.items()}
+    for name, values in found.items():
+        mean = values.mean(axis=0)
+        share = mean[-1] / (highest * marks[-1] * seconds[best_arm(CLEAR)])
+        grows = exponent(marks[4:], np.maximum(mean[4:], 1e-9))
+        print(f"{name:36} {mean.round(1)} +-{spread(values)[-1]:.1f}  {share:.2%}  exponent {grows:.2f}")
+    gaps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+    by_gap = np.array([lost(total, near(gap), marks[-1:]).mean() for gap in gaps])
+    print("by gap", dict(zip(gaps, by_gap.round(1).tolist(), strict=True)))
+    save(draw(marks, found, gaps, by_gap), folder / "rate.svg")
+
+
+if __name__ == "__main__":
+    main()
