@@ -1,12 +1,17 @@
+"""`models`, `drafters` and `policies`."""
+
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from draftwise.models.load import list_parts, list_zoo
-from draftwise.registry import names
+from draftwise.registry import GROUPS, names, point
+from draftwise.registry.entries import _imported, _written, describe, entry
 
 from .conftest import Result
 
@@ -29,18 +34,85 @@ def test_models_as_json(run: Run) -> None:
     assert (rows[0]["layers"], rows[0]["width"]) == (12, 384)
 
 
-@pytest.mark.parametrize("group", ["drafters", "policies"])
-def test_catalogue(run: Run, group: str) -> None:
-    _, out, _ = run(group)
-    assert [line.split()[0] for line in out.splitlines()[1:]] == names(group)
-    rows = json.loads(run(group, "--json")[1])
-    assert [row["name"] for row in rows] == names(group)
-    assert all(row["help"] for row in rows)
+def test_drafters_are_listed_and_each_is_explained(run: Run) -> None:
+    out = run("drafters")[1]
+    listed = [line.split()[0] for line in out.split("\n\n")[1].splitlines()[1:]]
+    assert listed == names("drafters")
+    assert [row["name"] for row in json.loads(run("drafters", "--json")[1])] == names("drafters")
+    said = run("drafters", "ngram")[1]
+    for part in ("Source: prompt lookup decoding", "min ", "int", "shortest match", '"ngram?min=1"'):
+        assert part in said
 
 
-def test_options_are_shown_with_their_defaults(run: Run) -> None:
-    ngram = next(line for line in run("drafters")[1].splitlines() if line.startswith("ngram"))
-    assert "min=" in ngram
-    assert "max=" in ngram
-    static = next(row for row in json.loads(run("policies", "--json")[1]) if row["name"] == "static")
-    assert static["options"]["length"] == 5
+def test_policies_are_grouped_by_paper_and_the_default_is_marked(run: Run) -> None:
+    start, *groups, last = run("policies")[1].strip().split("\n\n")
+    assert start.startswith("Start here: auto is the default policy")
+    found = {group.splitlines()[0]: [row.split()[0] for row in group.splitlines()[1:]] for group in groups}
+    assert sorted(name for group in found.values() for name in group) == names("policies")
+    assert next(iter(found)) == "Draftwise" and "  auto (default)  " in groups[0]
+    assert found["BanditSpec (arXiv 2505.15141)"] == ["exp3spec", "ucbspec"]
+    assert {"tapout-seq-ucb1", "max-confidence"} <= set(found["TapOut (arXiv 2511.02017)"])
+    assert last == "Explain one with: draftwise policies NAME"
+
+
+def test_one_policy_is_explained_with_its_options(run: Run) -> None:
+    out = run("policies", "hedgespec")[1]
+    for name, option in entry("policies", "hedgespec").options.items():
+        (row,) = [line for line in out.splitlines() if line.split()[:1] == [name]]
+        assert option.type in row and option.help in row
+    assert "Source: HedgeSpec (arXiv 2510.20064)" in out
+    found = json.loads(run("policies", "static", "--json")[1])
+    assert found["options"]["length"] == {"type": "int", "default": 5, "help": "tokens in a draft at most"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["policies", "autoo"], "did you mean auto?"), (["drafters", "ngrm"], "did you mean ngram?")],
+)
+def test_a_mistyped_name_is_one_line(run: Run, arguments: list[str], said: str) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+@pytest.mark.parametrize("verb", ["models", "drafters", "policies"])
+def test_names_and_numbers_survive_any_width(
+    run: Run, monkeypatch: pytest.MonkeyPatch, verb: str, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = run(verb)[1].splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    wanted = [m.name for m in list_zoo()] if verb == "models" else names(verb)
+    assert set(wanted) <= {line.split()[0] for line in lines if line}
+    assert "…" not in "".join(lines)
+    if verb == "models":
+        assert {"22.8M", "1.2M"} <= {word for line in lines for word in line.split()}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_the_source_says_is_what_an_import_says(group: str) -> None:
+    read = {name: _written(point(group, name)) for name in names(group)}
+    for name, found in read.items():
+        if found is None:
+            continue
+        doc, positional, options = _imported(point(group, name).load())
+        assert (found[0], found[2]) == (doc, options), name
+        assert found[1] == positional, name
+    assert any(read.values())
+
+
+def test_every_drafter_is_described_without_an_import() -> None:
+    code = (
+        "import sys; from draftwise.cli import main; main(['drafters']); main(['drafters', 'lm']);"
+        "main(['models']); main(['--help']); main(['--version']);"
+        "print(sorted({'torch', 'transformers', 'numpy'} & sys.modules.keys()));"
+        "main(['policies']); print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.count("[]\n") == 2, done.stdout[-300:]
+
+
+def test_every_component_says_where_it_comes_from_and_what_its_options_set() -> None:
+    for one in [*describe("drafters"), *describe("policies")]:
+        assert one.source and not one.source.startswith("draftwise "), one.name
+        assert all(option.help for option in one.options.values()), one.name

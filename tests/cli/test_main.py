@@ -22,15 +22,6 @@ def test_bare_command_shows_its_verbs(run: Run) -> None:
         assert verb in out
 
 
-def test_help_and_lists_of_models_load_nothing_heavy() -> None:
-    code = (
-        "import sys; from draftwise.cli import main; main(['--help']); main(['models']);"
-        "print(sorted({'torch', 'transformers', 'numpy'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")
-
-
 def test_version(run: Run) -> None:
     assert run("--version") == (0, f"draftwise {version('draftwise')}\n", "")
 

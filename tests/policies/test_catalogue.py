@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from draftwise.drafters.together import TogetherDrafter
 from draftwise.errors import UserError
 from draftwise.policies.catalogue import method
 from draftwise.policies.recorders.rewards import reward
+from draftwise.registry.entries import describe
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -76,12 +78,14 @@ def test_every_name_of_the_contract_is_there() -> None:
     assert set(CONTRACT.split()) <= set(registry.names("policies"))
 
 
-def test_every_policy_has_one_line_of_help_that_names_its_source() -> None:
-    ours = {"none", "random", "linucb", "auto", "max-confidence", "svip-difference", "logit-margin"}
-    for entry in registry.describe("policies"):
+def test_every_policy_says_what_it_is_where_it_comes_from_and_what_its_options_set() -> None:
+    ours = {"baseline", "Draftwise", "Transformers (assisted generation)"}
+    for entry in describe("policies"):
         assert entry.help.endswith(".") and len(entry.help) > 20, entry.name
-        sources = ("arXiv", "Transformers", "Leviathan", "Auer", "TapOut", "Li et al", "AdaEDL", "SVIP")
-        assert entry.name in ours or any(s in entry.help for s in sources), entry
+        assert entry.origin in ours or re.search(
+            r"\((arXiv \d{4}\.\d{5}|arXiv 1003.0146|doi 10\.)", entry.origin
+        ), entry
+        assert all(option.help for option in entry.options.values()), entry
 
 
 @pytest.mark.parametrize("policy", [*NAMES, *MORE])

@@ -159,7 +159,7 @@ def test_any_route_keeps_the_law(bias: float) -> None:
 
 
 def test_what_does_not_fit_is_refused(made: Path, world: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not at hand: give them all as drafters"):
+    with pytest.raises(UserError, match="is not among the drafters: give all of them"):
         method(f"router:{made}", ["ngram"])
     with pytest.raises(UserError, match="router takes a path: write router:PATH"):
         method("router", ["ngram"])

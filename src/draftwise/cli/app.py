@@ -15,13 +15,11 @@ from . import datastore, train
 from .bench import bench
 from .chat import chat
 from .demo import demo
-from .drafters import drafters
 from .generate import generate
+from .lists import drafters, models, policies
 from .merge import merge
-from .models import models
 from .options import utf8
 from .oracle import oracle
-from .policies import policies
 from .replay import replay
 from .report import report
 from .simulate import simulate

@@ -18,6 +18,7 @@ from draftwise.errors import UserError
 
 from . import show
 from .options import AsJson, drafters_of, with_options
+from .tables import table
 
 if TYPE_CHECKING:
     from draftwise.measure.bench.run import Settings
@@ -161,7 +162,7 @@ def summary(found: dict[str, Any], out: Path) -> None:
     several = len({r["batch"] for r in rows}) > 1
     columns = ["method", *(["batch"] if several else []), "prompts", "tokens/s", "speedup", "95 %"]
     columns += ["mean of ratios", "accepted", "identical"]
-    show.table(columns, [_cells(row, several) for row in rows])
+    table(columns, [_cells(row, several) for row in rows])
     trust(found)
     reports = [path for path in (out / "report.html", out / "report.md") if path.exists()]
     print("written:", ", ".join(map(str, [*reports, out / "results.json"])))

@@ -18,6 +18,7 @@ from draftwise.errors import UserError
 from . import show
 from .options import AsJson, ModelOptions, with_options
 from .screen import Screen
+from .tables import table
 
 if TYPE_CHECKING:
     from draftwise.data import Prompt
@@ -160,7 +161,7 @@ def _print_summary(pairs: Sequence[Pair]) -> None:
         some = [pair for pair in pairs if pair.prompt.category == category]
         rows.append([category, *_row(some)])
     columns = ("category", "tokens", "plain s", "adaptive s", "ratio", "same text", "who drafted")
-    show.table(columns, [*rows, ["all", *_row(pairs)]])
+    table(columns, [*rows, ["all", *_row(pairs)]])
     plain, adaptive = _seconds(pairs)
     same = sum(pair.identical for pair in pairs)
     print(

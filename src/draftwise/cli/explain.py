@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from draftwise.errors import UserError
 
-from . import show
+from .tables import table
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
@@ -38,18 +36,10 @@ def reasons_of(decoder: Decoder) -> list[Reason]:
 
 
 def show_reasons(reasons: Sequence[Reason], drafters: Sequence[str]) -> None:
-    """A table on standard error: plain lines where it is no terminal."""
+    """A table on standard error."""
     asked = [name for name in drafters if name != "none"]
     heads = ("tokens", "tokens/s", "played", *(f"{name} ({CELL})" for name in asked))
-    if sys.stderr.isatty():
-        table = Table(*heads)
-        for row in rows(reasons, asked):
-            table.add_row(*row)
-        show.console(stderr=True).print(table)
-        return
-    print("\t".join(heads), file=sys.stderr)
-    for row in rows(reasons, asked):
-        print("\t".join(row), file=sys.stderr)
+    table(heads, list(rows(reasons, asked)), stream=sys.stderr)
 
 
 def rows(reasons: Sequence[Reason], drafters: Sequence[str]) -> Iterator[list[str]]:

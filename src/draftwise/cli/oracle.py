@@ -10,6 +10,7 @@ import typer
 from . import show
 from .options import AsJson
 from .replay import COSTS, DRAFTERS, WHEN, costs_of, listed
+from .tables import table
 from .trace import progress
 
 
@@ -36,7 +37,7 @@ def oracle(
     if as_json:
         show.dump(found)
         return
-    show.table(COLUMNS, [_cells(row) for row in found["results"]])
+    table(COLUMNS, [_cells(row) for row in found["results"]])
     print("Seconds; in brackets the share of them that the optimum would have taken.")
     show.trust(found, WHEN)
 

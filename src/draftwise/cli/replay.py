@@ -10,6 +10,7 @@ import typer
 
 from . import show
 from .options import AsJson
+from .tables import table
 from .trace import progress
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def replay(
     if as_json:
         show.dump(found)
         return
-    show.table(COLUMNS, [cells(row) for row in found["results"] if row["category"] == "all"])
+    table(COLUMNS, [cells(row) for row in found["results"] if row["category"] == "all"])
     show.trust(found, WHEN)
     print("written:", out / "results.json")
 

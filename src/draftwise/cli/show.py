@@ -104,21 +104,6 @@ def report(output: Output, *, wanted: bool) -> None:
         print(closing(output), file=sys.stdout if on_terminal else sys.stderr)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table: drawn by Rich on a terminal, aligned plain text elsewhere."""
-    if sys.stdout.isatty():
-        from rich.table import Table
-
-        drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
-        for row in rows:
-            drawn.add_row(*row)
-        console().print(drawn)
-        return
-    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
-    for row in [columns, *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
 def interval(row: Mapping[str, Any]) -> str:
     """The speed-up's 95 % interval over `prompts`, or that they are too few for one."""
     if row["interval"] is None:

@@ -17,6 +17,7 @@ from draftwise.errors import UserError
 
 from . import show
 from .options import AsJson, with_options
+from .tables import table
 
 if TYPE_CHECKING:
     from draftwise.measure.simulate import SimArm
@@ -254,6 +255,6 @@ def _print(found: dict[str, Any]) -> None:
     """The same two tables as in the report."""
     from draftwise.measure.report import tables
 
-    for table in (tables.policies(found), tables.simulated_arms(found)):
-        show.table(table.heads, [[cell.text for cell in row] for row in table.rows])
+    for one in (tables.policies(found), tables.simulated_arms(found)):
+        table(one.heads, [[cell.text for cell in row] for row in one.rows])
         print()

@@ -18,6 +18,7 @@ from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, Medusa
 
 from . import show
 from .options import AsJson
+from .tables import table
 
 EVERY = 10.0  # seconds between two lines of progress where nobody looks at a terminal
 
@@ -91,7 +92,7 @@ def _report(results: dict[str, Any], out: Path, *, as_json: bool) -> None:
     after = results["after"]
     before = results.get("before", {})
     rows = [(name, f"{before[name]:.3f}" if name in before else "", f"{after[name]:.3f}") for name in after]
-    show.table(("held out", "before", "after"), rows)
+    table(("held out", "before", "after"), rows)
     print("written:", out)
 
 

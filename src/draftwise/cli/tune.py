@@ -14,6 +14,7 @@ from typer import Option
 from . import show
 from .bench import RunOptions, progress, trust
 from .options import AsJson, with_options
+from .tables import table
 
 
 @with_options
@@ -76,7 +77,7 @@ def _print(winners: dict[str, Any], found: dict[str, Any]) -> None:
         mark = "best" if row["method"] in chosen else ""
         numbers = (f"{row['tokens_per_s']:.1f}", f"{row['speedup']:.2f}", show.interval(row))
         rows.append([row["method"], str(row["prompts"]), *numbers, f"{row['mean_accepted']:.2f}", mark])
-    show.table(("method", "prompts", "tokens/s", "speedup", "95 %", "accepted", ""), rows)
+    table(("method", "prompts", "tokens/s", "speedup", "95 %", "accepted", ""), rows)
     trust(found)
     for name, row in winners.items():
         print(f"best {name}: {row['method']}")

@@ -9,7 +9,10 @@ from ..core.request import Request
 
 
 class NoneDrafter:
-    """No drafts: the target writes alone, one token a round."""
+    """No drafts: the target decodes alone, one token a round.
+
+    Source: baseline.
+    """
 
     def hint(self, request: Request) -> float:
         """Nothing to offer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import count
 from math import log
+from typing import Annotated
 
 from ...core.drafts import Draft, Job, Signals
 from ...core.request import Request
@@ -19,15 +20,22 @@ class NgramDrafter:
     """Copies what followed the latest earlier occurrence of the text's last `min` to `max` tokens.
 
     The longest match wins. Every n-gram of prompt and output is indexed as it is committed, so neither a
-    hint nor a draft scans the text; each costs O(max) per committed token. A continuation that runs into
-    the end of the text goes on periodically. Confidence is how often matches of that length have been
-    right in this text so far (Laplace's rule). Saxena 2023, "Prompt lookup decoding".
+    hint nor a draft scans the text; each costs O(max) per committed token. A continuation that reaches the
+    end of the text is repeated periodically. The confidence is the acceptance rate of matches of that length
+    in this text so far (Laplace's rule).
+
+    Source: prompt lookup decoding (Saxena 2023).
 
     Raises:
         UserError: not 1 <= min <= max <= 64.
     """
 
-    def __init__(self, *, min: int = 1, max: int = 4) -> None:
+    def __init__(
+        self,
+        *,
+        min: Annotated[int, "shortest match in tokens"] = 1,
+        max: Annotated[int, "longest match in tokens"] = 4,
+    ) -> None:
         if not 1 <= min <= max <= LONGEST:
             raise UserError(f"ngram?min={min}&max={max}: give 1 <= min <= max <= {LONGEST}")
         self.min, self.max = min, max

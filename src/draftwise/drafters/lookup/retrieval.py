@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from ...core.drafts import Draft, Job, Signals
 from ...core.request import Request
@@ -20,7 +21,9 @@ class RetrievalDrafter:
     occurrences, evenly spread over those that precede them, vote on each next token, and those that lose
     a vote leave. A winner's probability is its share of the votes, with half a vote kept for the unseen;
     the draft ends before their product falls below `min_prob`, or where most of the documents end.
-    After REST (He et al. 2024, arXiv 2311.08252), with votes in place of its tree.
+    Votes replace the tree of the paper.
+
+    Source: REST (arXiv 2311.08252).
 
     Raises:
         UserError: no readable datastore at `path`, or a setting out of its range.
@@ -30,10 +33,10 @@ class RetrievalDrafter:
         self,
         path: str = "",
         *,
-        min_match: int = 2,
-        max_match: int = 16,
-        candidates: int = 64,
-        min_prob: float = 0.2,
+        min_match: Annotated[int, "shortest match in tokens"] = 2,
+        max_match: Annotated[int, "longest match in tokens"] = 16,
+        candidates: Annotated[int, "occurrences that vote"] = 64,
+        min_prob: Annotated[float, "least estimated probability of the whole draft"] = 0.2,
     ) -> None:
         if not path:
             raise UserError("retrieval needs a datastore: write retrieval:PATH")

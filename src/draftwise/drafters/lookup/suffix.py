@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
+from typing import Annotated
 
 from ...core.drafts import Draft, Job, Signals
 from ...core.request import Request
@@ -20,9 +21,8 @@ class SuffixDrafter:
 
     A match of m tokens drafts at most `factor` * m + `offset` tokens, while the product of the
     continuations' frequencies is at least `min_prob`. The `tries` longest ends of the text that differ in
-    their counts compete by the sum of those products, the expected number of accepted tokens
-    (SuffixDecoding, arXiv 2411.04975). Contexts are counted up to `depth` tokens; a text that outgrows
-    `max_tokens` is indexed anew from its latest half.
+    their counts compete by the sum of those products, the expected number of accepted tokens. Contexts are
+    counted up to `depth` tokens; a text that outgrows `max_tokens` is indexed anew from its latest half.
 
     `history` is how many tokens of earlier outputs, of all requests together, to learn from as well; at
     least the latest half of them is known at any time, and at most one and a half times as many are
@@ -35,6 +35,8 @@ class SuffixDrafter:
     The defaults for length suit a target on which a drafted token costs 3 to 6 % of a pass, on greedy
     answers to 98 prompts of the training files; the optimum is flat. SuffixDecoding's are 1, 0 and 0.1.
 
+    Source: SuffixDecoding (arXiv 2411.04975).
+
     Raises:
         UserError: a setting is out of its range.
     """
@@ -42,13 +44,13 @@ class SuffixDrafter:
     def __init__(
         self,
         *,
-        factor: float = 2.0,
-        offset: float = 1.0,
-        min_prob: float = 0.2,
-        tries: int = 4,
-        depth: int = 32,
-        max_tokens: int = 32768,
-        history: int = 0,
+        factor: Annotated[float, "draft tokens per matched token"] = 2.0,
+        offset: Annotated[float, "draft tokens beyond that"] = 1.0,
+        min_prob: Annotated[float, "least estimated probability of the whole draft"] = 0.2,
+        tries: Annotated[int, "matches that compete"] = 4,
+        depth: Annotated[int, "longest match in tokens"] = 32,
+        max_tokens: Annotated[int, "tokens of a text that are indexed"] = 32768,
+        history: Annotated[int, "tokens of earlier outputs, of all requests, to draft from"] = 0,
     ) -> None:
         _require("factor", factor, 0.0 <= factor < 1e6, "a number from 0 to a million")
         _require("offset", offset, 0.0 <= offset < 1e6, "a number from 0 to a million")

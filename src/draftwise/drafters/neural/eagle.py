@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -246,8 +246,17 @@ class EagleDrafter:
 
 
 def eagle(
-    path: str, target: Source, *, width: int = 1, sample: bool = True, top: int = 8, gain: float = 0.0
+    path: str,
+    target: Source,
+    *,
+    width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes"] = 1,
+    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    top: Annotated[int, "tokens tried after each node of a tree"] = 8,
+    gain: Annotated[float, "least gain in accepted tokens per added node; 0: no limit"] = 0.0,
 ) -> EagleDrafter:
-    """A published EAGLE or EAGLE-3 head for this target, drafting chains or, with a width, trees."""
+    """Drafts from the target's hidden states with a published EAGLE or EAGLE-3 head, in chains or trees.
+
+    Source: EAGLE, EAGLE-2 and EAGLE-3 (arXiv 2401.15077, 2406.16858, 2503.01840).
+    """
     head = load_eagle(path, target.rows.model)
     return EagleDrafter(head, target, width=width, sample=sample, top=top, gain=gain)

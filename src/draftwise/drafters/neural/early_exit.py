@@ -6,7 +6,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -30,17 +30,21 @@ class EarlyExitDrafter:
     well, so nothing is read twice; drafted tokens lie beyond it and are forgotten before the target verifies
     them. With a `width`, or a wider arm, it drafts a tree, by `top` and `gain` as `eagle` does. The first
     round of a text is plain decoding: the target has not read it yet.
+
+    Source: LayerSkip (arXiv 2404.16710).
     """
 
     def __init__(
         self,
         target: Source,
         *,
-        layers: int = 0,
-        width: int = 1,
-        sample: bool = True,
-        top: int = 8,
-        gain: float = 0.0,
+        layers: Annotated[int, "first layers of the target to use; 0: a third of them"] = 0,
+        width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes"] = 1,
+        sample: Annotated[
+            bool, "draw drafts where the request draws; false: always the most probable"
+        ] = True,
+        top: Annotated[int, "tokens tried after each node of a tree"] = 8,
+        gain: Annotated[float, "least gain in accepted tokens per added node; 0: no limit"] = 0.0,
     ) -> None:
         if min(width, top) < 1 or gain < 0:
             said = f"width={width}&top={top}&gain={gain}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -58,6 +58,8 @@ class LMDrafter:
     cache and what it reads up on a switch stay that short, whatever the text's length.
     `probe` finds out how the model can be read (see `draftwise.models.probe`).
 
+    Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
+
     Raises:
         UserError: a window or a number of sinks below 0, or a model that cannot rewind.
     """
@@ -69,10 +71,12 @@ class LMDrafter:
         model: Any,
         vocab_size: int,
         *,
-        sample: bool = True,
-        window: int = 0,
-        sinks: int = 4,
-        probe: bool = True,
+        sample: Annotated[
+            bool, "draw drafts where the request draws; false: always the most probable"
+        ] = True,
+        window: Annotated[int, "latest tokens that it sees; 0: all"] = 0,
+        sinks: Annotated[int, "first tokens that it sees beside the window"] = 4,
+        probe: Annotated[bool, "check how the model can be read"] = True,
     ) -> None:
         if min(window, sinks) < 0:
             raise UserError(f"window={window}&sinks={sinks}: give 0 or more; window 0 sees all of a text")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from ...core.drafts import Draft, Job
 from ...core.request import Request
@@ -34,18 +35,27 @@ class Text:
 
 
 class LookaheadDrafter:
-    """Drafts n-grams that the target itself has said under guessed beginnings; nothing is trained or loaded.
+    """Drafts n-grams that the target predicted for guessed prefixes; nothing is trained or loaded.
 
-    Lookahead decoding (arXiv 2402.02057). A `width`, or a wider arm, gives as many branches: one half are
+    A `width`, or a wider arm, gives as many branches: one half are
     n-grams that begin with the last token (the verification branch), the other half a window of guesses for
     the next positions (the lookahead branch), laid out as a tree, whose continuations by the target make
     new n-grams of `n` tokens and the next window. Both are verified, so a guess that comes true is accepted
     as well. Column k of the window ends k + `n` - 2 tokens deep: an arm of length l has at most
     l - `n` + 2 columns; one of width 1 has none and drafts the latest n-gram alone. `pool` n-grams are kept
     for each first token.
+
+    Source: Lookahead decoding (arXiv 2402.02057).
     """
 
-    def __init__(self, target: Source, *, width: int = 1, n: int = 5, pool: int = 16) -> None:
+    def __init__(
+        self,
+        target: Source,
+        *,
+        width: Annotated[int, "branches of the tree"] = 1,
+        n: Annotated[int, "tokens in an n-gram"] = 5,
+        pool: Annotated[int, "n-grams kept for each first token"] = 16,
+    ) -> None:
         if n < 2 or min(width, pool) < 1:
             raise UserError(f"width={width}&n={n}&pool={pool}: give n 2 or more, width and pool 1 or more")
         self.branches, self.n, self.pool = width, n, pool

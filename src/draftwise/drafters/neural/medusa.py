@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -170,12 +171,15 @@ def medusa(
     path: str,
     target: Source,
     *,
-    width: int = 1,
-    sample: bool = True,
-    tree: str = "joint",
-    top: int = 10,
-    rescore: float = 0.0,
+    width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes"] = 1,
+    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    tree: Annotated[str, "joint: the most probable paths; fixed: the tree of the paper"] = "joint",
+    top: Annotated[int, "tokens of each head that are considered"] = 10,
+    rescore: Annotated[float, "weight of the text's trigrams in choosing among the heads' tokens"] = 0.0,
 ) -> MedusaDrafter:
-    """Published Medusa heads for this target, drafting chains or, with a width, trees."""
+    """Drafts from the target's last hidden state with published Medusa heads, in chains or trees.
+
+    Source: Medusa (arXiv 2401.10774).
+    """
     heads = load_medusa(path, target.rows.model)
     return MedusaDrafter(heads, target, width=width, sample=sample, tree=tree, top=top, rescore=rescore)

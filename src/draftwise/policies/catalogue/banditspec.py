@@ -1,4 +1,4 @@
-"""BanditSpec (arXiv 2505.15141): any configuration as arms, accepted length as the reward, per query."""
+"""BanditSpec (arXiv 2505.15141): any configuration as arms, accepted length as the reward, per request."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from ..arms import make_arms
 from ..learners.exp3spec import EXP3Spec
 from ..learners.ucbspec import UCBSpec
 from .compose import Method, bandit, worth
+from .options import Arms, Length, Lengths, Only, PerQuery, Strength, Usual
 
 
 def ucbspec(
     drafters: Sequence[str],
     *,
-    arms: str = "drafters",
-    length: int = 5,
-    lengths: str = "0,1,2,3,4",
-    drafter: str = "",
-    strength: float = 1.0,
-    reward: str = "",
-    per_query: bool = True,
+    arms: Arms = "drafters",
+    length: Length = 5,
+    lengths: Lengths = "0,1,2,3,4",
+    drafter: Only = "",
+    strength: Strength = 1.0,
+    reward: Usual = "",
+    per_query: PerQuery = True,
 ) -> Method:
-    """BanditSpec's UCBSpec with its own confidence radius (arXiv 2505.15141, section 4).
+    """UCBSpec chooses among drafters or lengths with the confidence radius of its paper.
 
-    The radius explores almost evenly at the length of one request; `strength` scales it down. `reward` left
-    empty is the paper's: `accepted` among drafters, `rate` (its throughput) among lengths.
+    The radius explores almost uniformly at the length of one request; `strength` scales it down. The default
+    reward is the paper's: `accepted` among drafters, `rate` (its throughput) among lengths.
+
+    Source: BanditSpec (arXiv 2505.15141), section 4.
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
     reward = worth(reward, chosen, "accepted")
@@ -34,16 +37,18 @@ def ucbspec(
 def exp3spec(
     drafters: Sequence[str],
     *,
-    arms: str = "drafters",
-    length: int = 5,
-    lengths: str = "0,1,2,3,4",
-    drafter: str = "",
-    reward: str = "",
-    per_query: bool = True,
+    arms: Arms = "drafters",
+    length: Length = 5,
+    lengths: Lengths = "0,1,2,3,4",
+    drafter: Only = "",
+    reward: Usual = "",
+    per_query: PerQuery = True,
 ) -> Method:
-    """BanditSpec's EXP3Spec: anytime EXP3 on losses, for any text at all (arXiv 2505.15141).
+    """EXP3Spec chooses among drafters or lengths: anytime EXP3 on losses, for adversarial texts.
 
-    `reward` left empty is that of `ucbspec`.
+    The default reward is that of `ucbspec`.
+
+    Source: BanditSpec (arXiv 2505.15141).
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
     reward = worth(reward, chosen, "accepted")

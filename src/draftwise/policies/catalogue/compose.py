@@ -1,4 +1,4 @@
-"""What a name of the catalogue stands for, and how the rows are put together."""
+"""How the policies of the catalogue are composed, and how one is found by its name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def spec_of(text: str) -> registry.Spec:
 
 
 def default(drafters: Iterable[str]) -> str:
-    """The policy of whoever asks for none: `auto`, or plain decoding where nobody drafts."""
+    """The default policy: `auto`, or `none` without drafters."""
     return DEFAULT if any(name != "none" for name in drafters) else "none"
 
 
@@ -76,11 +76,11 @@ def bandit(
 
 
 def worth(reward: str, arms: Sequence[Arm], usual: str) -> str:
-    """The reward asked for; of none, `usual` where arms differ in their drafter alone, else the rate.
+    """The given reward, or the default: `usual` where arms differ in their drafter alone, else the rate.
 
-    Accepted tokens have no price on drafts: among lengths or stop rules the longest would always win and no
-    draft at all would earn nothing. BanditSpec (arXiv 2505.15141, section 5) too rewards lengths with the
-    measured throughput.
+    Accepted tokens do not count the cost of drafts: the longest length or the latest stop rule would always
+    win, and plain decoding would earn nothing. BanditSpec (arXiv 2505.15141, section 5) also rewards lengths
+    with the measured throughput.
     """
     alike = len({(arm.length, arm.stop) for arm in arms}) == 1
     return reward or (usual if alike else "rate")

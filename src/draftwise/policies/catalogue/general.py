@@ -11,23 +11,26 @@ from ..learners.linucb import LinUCB
 from ..learners.ucb import UCB1
 from ..learners.uniform import Uniform
 from .compose import Method, bandit, recorder, worth
+from .options import Arms, Length, Lengths, Only, PerQuery, Strength, Usual
 
 
 def ucb1(
     drafters: Sequence[str],
     *,
-    arms: str = "drafters",
-    length: int = 5,
-    lengths: str = "1,2,4,8",
-    drafter: str = "",
-    strength: float = 1.0,
-    reward: str = "",
-    per_query: bool = False,
+    arms: Arms = "drafters",
+    length: Length = 5,
+    lengths: Lengths = "1,2,4,8",
+    drafter: Only = "",
+    strength: Strength = 1.0,
+    reward: Usual = "",
+    per_query: PerQuery = False,
 ) -> Method:
-    """UCB1 over drafters, lengths, stop rules or products of them (Auer, Cesa-Bianchi and Fischer 2002).
+    """UCB1 chooses among drafters, lengths, stop rules or products of them.
 
-    `reward` left empty is `block-efficiency` among drafters, and `rate` (tokens per second) where arms differ
+    The default reward is `block-efficiency` among drafters, and `rate` (tokens per second) where arms differ
     in length or stop rule.
+
+    Source: Auer, Cesa-Bianchi and Fischer 2002 (doi 10.1023/A:1013689704352).
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
     reward = worth(reward, chosen, "block-efficiency")
@@ -37,12 +40,15 @@ def ucb1(
 def uniform(
     drafters: Sequence[str],
     *,
-    arms: str = "drafters",
-    length: int = 5,
-    lengths: str = "1,2,4,8",
-    drafter: str = "",
+    arms: Arms = "drafters",
+    length: Length = 5,
+    lengths: Lengths = "1,2,4,8",
+    drafter: Only = "",
 ) -> Method:
-    """A uniformly random arm every round: the baseline that learning must beat."""
+    """A uniformly random arm in every round.
+
+    Source: baseline.
+    """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
     return bandit(chosen, Uniform, reward="block-efficiency", per_query=False)
 
@@ -50,16 +56,18 @@ def uniform(
 def linucb(
     drafters: Sequence[str],
     *,
-    arms: str = "drafters",
-    length: int = 5,
-    lengths: str = "1,2,4,8",
-    drafter: str = "",
-    strength: float = 0.5,
-    reward: str = "",
+    arms: Arms = "drafters",
+    length: Length = 5,
+    lengths: Lengths = "1,2,4,8",
+    drafter: Only = "",
+    strength: Strength = 0.5,
+    reward: Usual = "",
 ) -> Method:
-    """LinUCB on match lengths, position, last accepted and last entropy (Li et al. 2010).
+    """LinUCB chooses by context: match lengths, position, last accepted length and last entropy.
 
-    What TapOut and MetaSD name as future work. `reward` left empty is that of `ucb1`.
+    TapOut and MetaSD name contextual bandits as future work. The default reward is that of `ucb1`.
+
+    Source: Li et al. 2010 (arXiv 1003.0146).
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
     reward = worth(reward, chosen, "block-efficiency")
@@ -68,8 +76,11 @@ def linucb(
     return Method(ContextPolicy(chosen, hinted, learner), recorder(chosen, reward))
 
 
-def draft_all(drafters: Sequence[str], *, length: int = 5) -> Method:
-    """MetaSD's DraftAll: every drafter drafts, all drafts are verified as one tree (arXiv 2604.05417)."""
+def draft_all(drafters: Sequence[str], *, length: Length = 5) -> Method:
+    """Every drafter drafts in every round; all drafts are verified together as one tree.
+
+    Source: MetaSD (arXiv 2604.05417), DraftAll.
+    """
     real = [d for d in drafters if d != "none"] or [one(drafters, "")]
     arm = Arm(TOGETHER, positive(length), width=len(real))
     return bandit((arm,), Uniform, reward="block-efficiency", per_query=False)

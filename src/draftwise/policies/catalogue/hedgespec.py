@@ -1,9 +1,9 @@
-"""Full information: every verified text grades all arms, whoever drafted it."""
+"""HedgeSpec (arXiv 2510.20064): full information; every verified text grades all arms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from ...core.arms import Arm
 from ...errors import UserError
@@ -14,32 +14,47 @@ from ..learners.learner import FullInformation
 from ..learners.normalhedge import NormalHedge
 from ..recorders.full_information import Grading
 from .compose import Method
+from .options import (
+    Arms,
+    Censored,
+    Every,
+    Form,
+    Length,
+    Lengths,
+    Loss,
+    Memory,
+    Only,
+    PerQuery,
+    Play,
+    Thin,
+    Windows,
+)
 
 
 def hedgespec(
     drafters: Sequence[str],
     *,
-    arms: str = "drafters",
-    length: int = 5,
-    lengths: str = "1,2,4,8",
-    drafter: str = "",
-    form: str = "",
-    windows: str = "cursor",
-    loss: str = "length",
-    censored: str = "wait",
-    every: int = 1,
-    thin: int = 1,
-    play: str = "sample",
-    memory: float = 1.0,
-    per_query: bool = True,
+    arms: Arms = "drafters",
+    length: Length = 5,
+    lengths: Lengths = "1,2,4,8",
+    drafter: Only = "",
+    form: Form = "",
+    windows: Windows = "cursor",
+    loss: Loss = "length",
+    censored: Censored = "wait",
+    every: Every = 1,
+    thin: Thin = 1,
+    play: Play = "sample",
+    memory: Memory = 1.0,
+    per_query: PerQuery = True,
 ) -> Method:
-    """HedgeSpec: every verified text grades all drafters, NormalHedge weighs them (arXiv 2510.20064).
+    """NormalHedge weighs all drafters by their losses on the verified text, whoever drafted it.
 
-    `windows`, `form`, `loss`, `censored`, `every` and `thin` are those of
-    `draftwise.policies.recorders.full_information`: each arm's own rounds on the text with the unbiased
-    estimate by default, and the paper's forms (`windows=all`, `form=product`, `loss=acceptance`) for
-    comparison. `form` left empty is rb, or ratio where `every` is above 1. `play=best` plays the heaviest arm
-    instead of drawing one; `memory` below 1 forgets.
+    By default each arm is graded on rounds of its own with an unbiased estimate. The forms of the paper are
+    `windows=all`, `form=product` and `loss=acceptance`. `draftwise.policies.recorders.full_information`
+    defines the options.
+
+    Source: HedgeSpec (arXiv 2510.20064).
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
     graded = _graded(chosen, form, windows, loss, censored, every, thin)
@@ -50,25 +65,26 @@ def hedgespec(
 def hedgespec_hedge(
     drafters: Sequence[str],
     *,
-    arms: str = "drafters",
-    length: int = 5,
-    lengths: str = "1,2,4,8",
-    drafter: str = "",
-    rate: float = 0.0,
-    form: str = "",
-    windows: str = "cursor",
-    loss: str = "length",
-    censored: str = "wait",
-    every: int = 1,
-    thin: int = 1,
-    play: str = "sample",
-    memory: float = 1.0,
-    per_query: bool = True,
+    arms: Arms = "drafters",
+    length: Length = 5,
+    lengths: Lengths = "1,2,4,8",
+    drafter: Only = "",
+    rate: Annotated[float, "learning rate; 0: sqrt(8 ln N / t) at round t"] = 0.0,
+    form: Form = "",
+    windows: Windows = "cursor",
+    loss: Loss = "length",
+    censored: Censored = "wait",
+    every: Every = 1,
+    thin: Thin = 1,
+    play: Play = "sample",
+    memory: Memory = 1.0,
+    per_query: PerQuery = True,
 ) -> Method:
-    """HedgeSpec with Hedge, exponential weights, in place of NormalHedge (arXiv 2510.20064).
+    """Hedge (exponential weights) weighs all drafters by their losses on the verified text.
 
-    `rate` 0 is sqrt(8 ln N / t), which needs no horizon; the paper's own is not known. The rest is as for
-    `hedgespec`.
+    The other options are those of `hedgespec`. The paper gives no learning rate.
+
+    Source: HedgeSpec (arXiv 2510.20064).
     """
     if rate < 0.0:
         raise UserError(f"hedgespec-hedge?rate={rate}: give 0 (by the round) or a positive number")

@@ -1,8 +1,9 @@
-"""What a classifier decides that was trained beforehand: when one drafter stops, or who drafts at all."""
+"""Policies with a trained classifier: when a draft stops, or which drafter writes a request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from ... import registry
 from ...core.arms import Arm, Stop
@@ -13,23 +14,27 @@ from ..classifiers.routing import load as load_router
 from ..classifiers.stopping import Scorer, load
 from ..routed import RoutedPolicy
 from .compose import Method, fixed, recorder
+from .options import Drafter, Length, Longest, Threshold
+
+Model = Annotated[str, "a folder that `draftwise train classifier` wrote, its file, or zoo:NAME"]
 
 
 def disco(
     drafters: Sequence[str],
     *,
-    model: str = "zoo:disco",
-    drafter: str = "",
-    length: int = 40,
-    threshold: float = 0.5,
+    model: Model = "zoo:disco",
+    drafter: Drafter = "",
+    length: Longest = 40,
+    threshold: Threshold = 0.5,
 ) -> Method:
-    """Draft until a classifier's chance that the token is accepted falls below 0.5 (DISCO, arXiv 2405.04304).
+    """Drafts until a classifier predicts an acceptance probability below the threshold.
 
-    `model` is the classifier: a folder that `draftwise train classifier` made, its file, or the bundled one,
-    which was trained for `zoo:general`. It reads the ten largest probabilities, their
-    entropy and the place in the output. The paper tunes threshold and greatest length for speed on each data
-    set and reports neither: 0.5 is where the classifier turns from yes to no, and 40 is SVIP's length. A
-    drafter that looks tokens up gives the two probabilities that it knows.
+    The classifier reads the ten largest probabilities, their entropy and the position in the output. The
+    bundled one was trained for `zoo:general`. The paper tunes threshold and longest length on each data set
+    and reports neither: 0.5 is the decision boundary, and 40 is SVIP's length. A lookup drafter gives the two
+    probabilities that it knows.
+
+    Source: DISCO (arXiv 2405.04304).
 
     Raises:
         UserError: no file, one that cannot be used, or an option out of its range.
@@ -42,20 +47,21 @@ def disco(
 def specdecpp(
     drafters: Sequence[str],
     *,
-    model: str = "zoo:specdecpp",
-    drafter: str = "",
-    length: int = 20,
-    shortest: int = 2,
-    threshold: float = 0.7,
+    model: Model = "zoo:specdecpp",
+    drafter: Drafter = "",
+    length: Longest = 20,
+    shortest: Annotated[int, "tokens in a draft at least"] = 2,
+    threshold: Threshold = 0.7,
 ) -> Method:
-    """Draft until a head on the drafter finds a rejection likelier than 0.7 (SpecDec++, arXiv 2405.19715).
+    """Drafts until a head on the drafter predicts a rejection with more than the threshold's probability.
 
-    `model` is the head: a folder that `draftwise train classifier` made, its file, or the bundled one, which
-    was trained for `zoo:general`. Drafting ends when 1 less the product of the predicted acceptances exceeds
-    the threshold. The paper shows that such a threshold is the
-    best rule and leaves its value open: 0.7 is its code's example (0.3 its evaluation's), and so are the
-    bounds of 2 and 20 tokens. A token's prediction reads the state that the token leaves behind, which is
-    there once the next one is drafted: it lags by one.
+    The bundled head was trained for `zoo:general`. Drafting ends when 1 minus the product of the predicted
+    acceptance probabilities exceeds the threshold. The paper proves that a threshold is optimal and leaves
+    its value open: 0.7 is the example in its code (0.3 in its evaluation), with bounds of 2 and 20 tokens.
+    The prediction for a token reads the hidden state after it, which exists once the next token is drafted:
+    it lags by one.
+
+    Source: SpecDec++ (arXiv 2405.19715).
 
     Raises:
         UserError: no file, one that cannot be used, a drafter without hidden states, or an option out of its
@@ -73,19 +79,21 @@ def specdecpp(
     return fixed(Arm(who, length, stop=Stop("specdecpp", threshold, scorer, shortest)))
 
 
-def router(drafters: Sequence[str], path: str, *, length: int = 5) -> Method:
-    """Let a classifier of prompts pick the drafter for the whole text (MetaSD's router, arXiv 2604.05417).
+def router(drafters: Sequence[str], path: str, *, length: Length = 5) -> Method:
+    """A text classifier chooses the drafter of a request from its prompt.
 
-    `path` is what `draftwise train router` made. Drafts have 5 tokens, as MetaSD's.
+    `path` is a folder that `draftwise train router` wrote.
+
+    Source: MetaSD (arXiv 2604.05417), router.
 
     Raises:
-        UserError: the router cannot be used, or knows a drafter that is not at hand.
+        UserError: the router cannot be used, or names a drafter that was not given.
     """
     chosen = load_router(weights_of(path))
     if missing := [name for name in chosen.drafters if name not in drafters]:
         raise UserError(
-            f"router:{path} picks among {', '.join(chosen.drafters)}, and {missing[0]} is not at hand: "
-            "give them all as drafters"
+            f"router:{path} chooses among {', '.join(chosen.drafters)}, and {missing[0]} is not among the "
+            "drafters: give all of them"
         )
     arms = tuple(Arm(name, positive(length)) for name in chosen.drafters)
     return Method(RoutedPolicy(arms, chosen), recorder(arms, "block-efficiency"))
@@ -93,5 +101,5 @@ def router(drafters: Sequence[str], path: str, *, length: int = 5) -> Method:
 
 def _load(name: str, model: str, threshold: float) -> Scorer:
     if not 0.0 <= threshold <= 1.0:
-        raise UserError(f"{name}?threshold={threshold:g}: give a chance from 0 to 1")
+        raise UserError(f"{name}?threshold={threshold:g}: give a probability from 0 to 1")
     return load(weights_of(model), name)

@@ -1,4 +1,4 @@
-"""MetaSD (arXiv 2604.05417): drafters as arms, block divergence as the reward, learnt anew for each query.
+"""MetaSD (arXiv 2604.05417): drafters as arms, block divergence as the reward, a new start for each request.
 
 Every reward and scope of the paper is an option: `reward=block-efficiency`, `per_query=false`.
 """
@@ -6,6 +6,7 @@ Every reward and scope of the paper is an option: `reward=block-efficiency`, `pe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from ..arms import make_arms
 from ..learners.commit import ExploreThenCommit
@@ -15,23 +16,27 @@ from ..learners.halving import SequentialHalving
 from ..learners.swucb import SlidingWindowUCB
 from ..learners.ucb import UCB1
 from .compose import Method, bandit
+from .options import Length, PerQuery, Reward
 
 LONGEST = 5  # N_max of the paper
 REWARD = "block-divergence"
+Beta = Annotated[float, "factor on the confidence radius; 1 is UCB1"]
 
 
 def metasd_ucb(
     drafters: Sequence[str],
     *,
-    beta: float = 0.01,
-    reward: str = REWARD,
-    length: int = LONGEST,
-    per_query: bool = True,
+    beta: Beta = 0.01,
+    reward: Reward = REWARD,
+    length: Length = LONGEST,
+    per_query: PerQuery = True,
 ) -> Method:
-    """MetaSD: UCB over drafters by block divergence, strength beta 0.01 as published (arXiv 2604.05417).
+    """UCB chooses the drafter of each round by block divergence.
 
-    No proof covers 0.01: Theorem 7 asks for beta above 1/2, Theorem 2's own proof takes 1/sqrt(N_max) = 0.45.
-    `beta=1` is UCB1.
+    No proof covers the published beta of 0.01: Theorem 7 requires beta > 1/2, and the proof of Theorem 2 uses
+    1/sqrt(N_max) = 0.45.
+
+    Source: MetaSD (arXiv 2604.05417).
     """
     arms = make_arms(drafters, length=length)
     return bandit(arms, lambda n: UCB1(n, strength=beta), reward=reward, per_query=per_query)
@@ -40,12 +45,15 @@ def metasd_ucb(
 def metasd_exp3(
     drafters: Sequence[str],
     *,
-    gamma: float = 0.4,
-    reward: str = REWARD,
-    length: int = LONGEST,
-    per_query: bool = True,
+    gamma: Annotated[float, "share of rounds played uniformly at random"] = 0.4,
+    reward: Reward = REWARD,
+    length: Length = LONGEST,
+    per_query: PerQuery = True,
 ) -> Method:
-    """MetaSD with EXP3, gamma 0.4 (arXiv 2604.05417, Algorithm 7)."""
+    """EXP3 chooses the drafter of each round by block divergence.
+
+    Source: MetaSD (arXiv 2604.05417), Algorithm 7.
+    """
     arms = make_arms(drafters, length=length)
     return bandit(arms, lambda n: EXP3(n, gamma=gamma), reward=reward, per_query=per_query)
 
@@ -53,14 +61,14 @@ def metasd_exp3(
 def metasd_sh(
     drafters: Sequence[str],
     *,
-    budget: int = 0,
-    reward: str = REWARD,
-    length: int = LONGEST,
-    per_query: bool = True,
+    budget: Annotated[int, "total rounds; 0: one per remaining drafter between eliminations"] = 0,
+    reward: Reward = REWARD,
+    length: Length = LONGEST,
+    per_query: PerQuery = True,
 ) -> Method:
-    """MetaSD with sequential halving: the worse half of the drafters leaves (arXiv 2604.05417, Algorithm 5).
+    """Sequential halving tries all drafters and drops the worse half, until one is left.
 
-    `budget` 0 is one pull per surviving drafter between eliminations, the paper's "period 1".
+    Source: MetaSD (arXiv 2604.05417), Algorithm 5.
     """
     arms = make_arms(drafters, length=length)
     return bandit(arms, lambda n: SequentialHalving(n, budget=budget), reward=reward, per_query=per_query)
@@ -69,15 +77,17 @@ def metasd_sh(
 def metasd_petc(
     drafters: Sequence[str],
     *,
-    constant: float = 4.0,
-    horizon: int = 256,
-    reward: str = REWARD,
-    length: int = LONGEST,
-    per_query: bool = True,
+    constant: Annotated[float, "factor on the length of the exploration"] = 4.0,
+    horizon: Annotated[int, "rounds that a request is expected to take"] = 256,
+    reward: Reward = REWARD,
+    length: Length = LONGEST,
+    per_query: PerQuery = True,
 ) -> Method:
-    """MetaSD's pure exploration, then commit: for drafters dear to switch (arXiv 2604.05417, Algorithm 4).
+    """Explores the drafters in turn, then commits to the best: for drafters that are expensive to switch.
 
-    It explores for `constant` * ln `horizon` rounds. The paper gives no constant.
+    It explores for `constant` * ln(`horizon`) rounds. The paper gives no constant.
+
+    Source: MetaSD (arXiv 2604.05417), Algorithm 4.
     """
     arms = make_arms(drafters, length=length)
 
@@ -90,13 +100,18 @@ def metasd_petc(
 def metasd_ducb(
     drafters: Sequence[str],
     *,
-    discount: float = 0.98,
-    beta: float = 0.01,
-    reward: str = REWARD,
-    length: int = LONGEST,
-    per_query: bool = True,
+    discount: Annotated[float, "factor on old rewards after each round"] = 0.98,
+    beta: Beta = 0.01,
+    reward: Reward = REWARD,
+    length: Length = LONGEST,
+    per_query: PerQuery = True,
 ) -> Method:
-    """MetaSD with discounted UCB: old rewards fade (arXiv 2604.05417, Algorithm 6; no discount is given)."""
+    """Discounted UCB chooses the drafter of each round; old rewards lose weight.
+
+    The paper gives no discount.
+
+    Source: MetaSD (arXiv 2604.05417), Algorithm 6.
+    """
     arms = make_arms(drafters, length=length)
 
     def learner(n: int) -> DiscountedUCB:
@@ -108,13 +123,18 @@ def metasd_ducb(
 def metasd_swucb(
     drafters: Sequence[str],
     *,
-    window: int = 100,
-    beta: float = 0.01,
-    reward: str = REWARD,
-    length: int = LONGEST,
-    per_query: bool = True,
+    window: Annotated[int, "rewards that are remembered"] = 100,
+    beta: Beta = 0.01,
+    reward: Reward = REWARD,
+    length: Length = LONGEST,
+    per_query: PerQuery = True,
 ) -> Method:
-    """MetaSD with sliding-window UCB: old rewards leave (arXiv 2604.05417, Algorithm 8; window not given)."""
+    """Sliding-window UCB chooses the drafter of each round by its latest rewards.
+
+    The paper gives no window.
+
+    Source: MetaSD (arXiv 2604.05417), Algorithm 8.
+    """
     arms = make_arms(drafters, length=length)
 
     def learner(n: int) -> SlidingWindowUCB:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from ...core.arms import Arm, Stop
 from ...errors import UserError
@@ -10,37 +11,55 @@ from ..adaptive import AdaEDL, ConfidenceRefit
 from ..arms import one, parse_stop, positive
 from ..lengths import LengthPolicy
 from .compose import Method, fixed, recorder
+from .options import Drafter, Longest, Threshold
 
 
 def none(drafters: Sequence[str]) -> Method:
-    """Plain decoding: no draft at all."""
+    """Plain decoding, without drafts.
+
+    Source: baseline.
+    """
     return fixed(Arm("none", 0))
 
 
-def static(drafters: Sequence[str], *, length: int = 5, drafter: str = "", stop: str = "never") -> Method:
-    """One drafter, a fixed draft length (`static-K`), optionally one stop rule (Leviathan et al. 2023)."""
+def static(
+    drafters: Sequence[str],
+    *,
+    length: Longest = 5,
+    drafter: Drafter = "",
+    stop: Annotated[str, "a stop rule such as svip(0.6), or never"] = "never",
+) -> Method:
+    """One drafter and one draft length, with an optional stop rule; `static-4` is `static?length=4`.
+
+    Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
+    """
     return fixed(Arm(one(drafters, drafter), positive(length), stop=parse_stop(stop)))
 
 
 def max_confidence(
-    drafters: Sequence[str], *, threshold: float = 0.8, length: int = 128, drafter: str = ""
+    drafters: Sequence[str], *, threshold: Threshold = 0.8, length: Longest = 128, drafter: Drafter = ""
 ) -> Method:
-    """Draft while the likeliest token has a probability of 0.8 or more (TapOut, Table 1)."""
+    """Drafts while the most probable token has a probability of at least the threshold.
+
+    Source: TapOut (arXiv 2511.02017), Table 1.
+    """
     return _rule(drafters, "max-confidence", threshold, length, drafter)
 
 
 def svip(
     drafters: Sequence[str],
     *,
-    form: str = "tapout",
-    threshold: float = 0.0,
-    length: int = 40,
-    drafter: str = "",
+    form: Annotated[str, "whose threshold: tapout, paper or code"] = "tapout",
+    threshold: Annotated[float, "the threshold; 0: that of the form"] = 0.0,
+    length: Longest = 40,
+    drafter: Drafter = "",
 ) -> Method:
-    """Draft while the square root of the entropy stays below a threshold (SVIP, arXiv 2411.18462).
+    """Drafts while the square root of the entropy stays below a threshold.
 
-    The threshold is 0.6 as TapOut runs it, 0.3 with `form=paper`, and 0.775 with `form=code`, since SVIP's
-    own code tests sqrt(0.15 H) > 0.3. A `threshold` above 0 is taken instead. At most 40 tokens (the paper).
+    The default threshold is 0.6 with `form=tapout`, 0.3 with `form=paper`, and 0.775 with `form=code`:
+    SVIP's code tests sqrt(0.15 H) > 0.3.
+
+    Source: SVIP (arXiv 2411.18462).
     """
     known = {"tapout": 0.6, "paper": 0.3, "code": 0.3 / 0.15**0.5}
     if form not in known:
@@ -49,32 +68,37 @@ def svip(
 
 
 def svip_difference(
-    drafters: Sequence[str], *, threshold: float = 0.2, length: int = 128, drafter: str = ""
+    drafters: Sequence[str], *, threshold: Threshold = 0.2, length: Longest = 128, drafter: Drafter = ""
 ) -> Method:
-    """Draft until the square root of the entropy jumps by more than 0.2 (TapOut, Table 1)."""
+    """Drafts until the square root of the entropy rises by more than the threshold.
+
+    Source: TapOut (arXiv 2511.02017), Table 1.
+    """
     return _rule(drafters, "svip-difference", threshold, length, drafter)
 
 
 def logit_margin(
-    drafters: Sequence[str], *, threshold: float = 0.2, length: int = 128, drafter: str = ""
+    drafters: Sequence[str], *, threshold: Threshold = 0.2, length: Longest = 128, drafter: Drafter = ""
 ) -> Method:
-    """Draft while the two likeliest tokens are at least 0.2 apart (TapOut, Table 1)."""
+    """Drafts while the two most probable tokens differ in probability by at least the threshold.
+
+    Source: TapOut (arXiv 2511.02017), Table 1.
+    """
     return _rule(drafters, "logit-margin", threshold, length, drafter)
 
 
 def adaedl(
     drafters: Sequence[str],
     *,
-    form: str = "paper",
-    start: float = 0.6,
-    target: float = 0.9,
-    length: int = 40,
-    drafter: str = "",
+    form: Annotated[str, "whose update of the threshold: paper or tapout"] = "paper",
+    start: Annotated[float, "the first threshold"] = 0.6,
+    target: Annotated[float, "the acceptance rate that the threshold aims at"] = 0.9,
+    length: Longest = 40,
+    drafter: Drafter = "",
 ) -> Method:
-    """Draft while 1 - sqrt(0.2 H) stays above a threshold that follows the acceptance rate (AdaEDL).
+    """Drafts while 1 - sqrt(0.2 H) stays above a threshold that follows the acceptance rate.
 
-    arXiv 2410.18351. `form` is whose update moves the threshold: the AdaEDL paper's, or the one that TapOut
-    prints (`tapout`). `start` is the first threshold and `target` the acceptance rate aimed at.
+    Source: AdaEDL (arXiv 2410.18351).
     """
     if form not in ("paper", "tapout"):
         raise UserError(f"adaedl?form={form}: choose from paper, tapout")
@@ -85,16 +109,17 @@ def adaedl(
 def hf_threshold(
     drafters: Sequence[str],
     *,
-    threshold: float = 0.4,
-    refit: bool = True,
-    length: int = 20,
-    drafter: str = "",
+    threshold: Threshold = 0.4,
+    refit: Annotated[bool, "refit the threshold after each round"] = True,
+    length: Longest = 20,
+    drafter: Drafter = "",
 ) -> Method:
-    """Transformers' default: up to 20 tokens, until one is less likely than a threshold, refitted online.
+    """Drafts until a token is less probable than a threshold, which is refitted after each round.
 
-    The token's own probability is compared with 0.4 at first; each round moves the threshold to the best
-    point of the ROC curve over all tokens tested so far, as Transformers does where scikit-learn is there.
-    `refit=false` keeps it.
+    The default of Transformers. Each round moves the threshold to the best point of the ROC curve over all
+    tokens tested so far, as Transformers does where scikit-learn is installed.
+
+    Source: Transformers (assisted generation).
     """
     arm = Arm(one(drafters, drafter), positive(length), stop=Stop("confidence", threshold))
     return fixed(arm, ConfidenceRefit(threshold) if refit else None)
@@ -103,15 +128,16 @@ def hf_threshold(
 def hf_heuristic(
     drafters: Sequence[str],
     *,
-    start: int = 20,
-    longest: int = 64,
-    transient: bool = False,
-    drafter: str = "",
+    start: Annotated[int, "the first draft length"] = 20,
+    longest: Annotated[int, "the longest draft length"] = 64,
+    transient: Annotated[bool, "start anew with each request"] = False,
+    drafter: Drafter = "",
 ) -> Method:
-    """Transformers' heuristic length: two longer after a draft that was right throughout, else one shorter.
+    """The draft length grows by two after a fully accepted draft and shrinks by one otherwise.
 
-    It starts at 20 tokens (5 in older releases); Transformers has no cap, here `longest` is the last arm.
-    `transient` starts anew with each text.
+    Transformers starts at 20 tokens (5 in older releases) and has no longest length.
+
+    Source: Transformers (assisted generation).
     """
     who = one(drafters, drafter)
     arms = tuple(Arm(who, n) for n in range(1, max(positive(start), positive(longest)) + 1))

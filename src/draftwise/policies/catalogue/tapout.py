@@ -1,4 +1,4 @@
-"""TapOut (arXiv 2511.02017): five stop rules as arms, what was learnt kept from query to query."""
+"""TapOut (arXiv 2511.02017): five stop rules as arms; what was learnt is kept from request to request."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..learners.ucb import UCB1
 from ..learners.ucbtuned import UCBTuned
 from ..tokens import TokenPolicy
 from .compose import Method, bandit, recorder
+from .options import Drafter, Longest, PerQuery, Reward
 
 CAP = 128  # gamma_max of the paper
 
@@ -21,46 +22,61 @@ CAP = 128  # gamma_max of the paper
 def tapout_seq_ucb1(
     drafters: Sequence[str],
     *,
-    reward: str = "blended",
-    length: int = CAP,
-    drafter: str = "",
-    per_query: bool = False,
+    reward: Reward = "blended",
+    length: Longest = CAP,
+    drafter: Drafter = "",
+    per_query: PerQuery = False,
 ) -> Method:
-    """TapOut, sequence level: UCB1 over five stop rules, one a round (arXiv 2511.02017)."""
+    """UCB1 chooses one of five stop rules for each round.
+
+    Source: TapOut (arXiv 2511.02017), sequence level.
+    """
     return _sequence(drafters, UCB1, reward, length, drafter, per_query)
 
 
 def tapout_seq_ucbtuned(
     drafters: Sequence[str],
     *,
-    reward: str = "blended",
-    length: int = CAP,
-    drafter: str = "",
-    per_query: bool = False,
+    reward: Reward = "blended",
+    length: Longest = CAP,
+    drafter: Drafter = "",
+    per_query: PerQuery = False,
 ) -> Method:
-    """TapOut, sequence level, with UCB-Tuned: the variant that its authors found worse (arXiv 2511.02017)."""
+    """UCB-Tuned chooses one of five stop rules for each round; slower than UCB1 in the paper.
+
+    Source: TapOut (arXiv 2511.02017), sequence level.
+    """
     return _sequence(drafters, UCBTuned, reward, length, drafter, per_query)
 
 
 def tapout_seq_ts(
     drafters: Sequence[str],
     *,
-    reward: str = "blended",
-    length: int = CAP,
-    drafter: str = "",
-    per_query: bool = False,
+    reward: Reward = "blended",
+    length: Longest = CAP,
+    drafter: Drafter = "",
+    per_query: PerQuery = False,
 ) -> Method:
-    """TapOut, sequence level, with Gaussian Thompson sampling (arXiv 2511.02017)."""
+    """Gaussian Thompson sampling chooses one of five stop rules for each round.
+
+    Source: TapOut (arXiv 2511.02017), sequence level.
+    """
     return _sequence(drafters, GaussianThompson, reward, length, drafter, per_query)
 
 
-def tapout_token_ucb1(drafters: Sequence[str], *, length: int = CAP, drafter: str = "") -> Method:
-    """TapOut, token level: UCB1 chooses a stop rule for every draft position (arXiv 2511.02017)."""
+def tapout_token_ucb1(drafters: Sequence[str], *, length: Longest = CAP, drafter: Drafter = "") -> Method:
+    """UCB1 chooses a stop rule for every draft position.
+
+    Source: TapOut (arXiv 2511.02017), token level.
+    """
     return _token(drafters, lambda arms, places: Separate(arms, places, UCB1), length, drafter)
 
 
-def tapout_token_ts(drafters: Sequence[str], *, length: int = CAP, drafter: str = "") -> Method:
-    """TapOut, token level: Beta-Bernoulli Thompson sampling for every draft position (arXiv 2511.02017)."""
+def tapout_token_ts(drafters: Sequence[str], *, length: Longest = CAP, drafter: Drafter = "") -> Method:
+    """Beta-Bernoulli Thompson sampling chooses a stop rule for every draft position.
+
+    Source: TapOut (arXiv 2511.02017), token level.
+    """
     return _token(drafters, BetaBank, length, drafter)
 
 

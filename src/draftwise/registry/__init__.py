@@ -1,7 +1,7 @@
-"""Finds drafters, policies and targets by name; built-ins and plug-ins come through the same door.
+"""Finds drafters, policies and targets by name, through the entry points of built-ins and plug-ins alike.
 
-A thing is written `name?key=value&key=value`, with `name:PATH` where it lives somewhere. Its options are
-the keyword-only parameters of the class or function behind the name.
+A component is written `name?key=value&key=value`, or `name:PATH` where it reads files. Its options are the
+keyword-only parameters of the class or function behind the name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl
 
-from .errors import UserError
+from ..errors import UserError
 
 GROUPS = ("drafters", "policies", "targets")
 NEAR = 0.75  # of difflib's ratio, from which another name may have been meant
@@ -32,23 +32,15 @@ class Spec:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One registered thing: its name, one line of help, and its options with their defaults."""
-
-    name: str
-    help: str
-    options: Mapping[str, Any]
-
-
 @cache
-def _points(group: str) -> dict[str, EntryPoint]:
+def points(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group, by name."""
     return {point.name: point for point in entry_points(group=f"draftwise.{group}")}
 
 
 def names(group: str) -> list[str]:
     """The registered names of a group: `drafters`, `policies` or `targets`."""
-    return sorted(_points(group))
+    return sorted(points(group))
 
 
 def load(group: str, name: str) -> Callable[..., Any]:
@@ -57,26 +49,35 @@ def load(group: str, name: str) -> Callable[..., Any]:
     Raises:
         UserError: nothing is registered under it.
     """
-    points = _points(group)
-    if name not in points:
-        one = group[:-1].replace("policie", "policy")
-        known = names(group)
-        raise UserError(f"unknown {one} {name!r}: {meant(name, known)}choose from {', '.join(known)}")
-    found: Callable[..., Any] = points[name].load()
+    found: Callable[..., Any] = point(group, name).load()
     return found
 
 
+def point(group: str, name: str) -> EntryPoint:
+    """The entry point of a name.
+
+    Raises:
+        UserError: nothing is registered under it.
+    """
+    known = points(group)
+    if name not in known:
+        one = group[:-1].replace("policie", "policy")
+        choices = ", ".join(names(group))
+        raise UserError(f"unknown {one} {name!r}: {meant(name, known)}choose from {choices}")
+    return known[name]
+
+
 def meant(name: str, known: Iterable[str]) -> str:
-    """A question to whoever mistyped a known name; nothing where none is near."""
+    """The known name that is nearest to a mistyped one, as a question; empty if none is near."""
     near = get_close_matches(name, list(known), n=1, cutoff=NEAR)
     return f"did you mean {near[0]}? Or " if near else ""
 
 
 def listed(names: Any, what: str) -> list[Any]:
-    """Names, or things, as a list; a text has them with commas between.
+    """Names or objects as a list; a text holds comma-separated names.
 
     Raises:
-        UserError: a name is empty, or this is no list.
+        UserError: a name is empty, or the value is not a list.
     """
     if isinstance(names, str):
         found = [name.strip() for name in names.split(",")] if names.strip() else []
@@ -92,10 +93,10 @@ def parse(text: str) -> Spec:
     """Split `name:path?key=value&key=value`.
 
     Raises:
-        UserError: an option has no `=`, or stands there twice, or this is no text.
+        UserError: an option has no `=` or is repeated, or the value is not a text.
     """
     if not isinstance(text, str):
-        raise UserError(f"{text!r} is no name: write it as text, name?key=value")
+        raise UserError(f"{text!r} is not a name: give a text such as name?key=value")
     head, _, query = text.strip().partition("?")
     name, _, path = head.partition(":")
     try:
@@ -106,7 +107,7 @@ def parse(text: str) -> Spec:
         ) from None
     options = dict(pairs)
     if len(options) < len(pairs):
-        raise UserError(f"an option stands twice in {text!r}: give each once")
+        raise UserError(f"{text!r} repeats an option: give each once")
     return Spec(name, path, options)
 
 
@@ -118,21 +119,11 @@ def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def describe(group: str) -> list[Entry]:
-    """Every registered thing of a group, for people to choose from."""
-    entries = []
-    for name in names(group):
-        factory = load(group, name)
-        text = (inspect.getdoc(factory) or "").partition("\n")[0]
-        entries.append(Entry(name, text, {k: p.default for k, p in options_of(factory).items()}))
-    return entries
-
-
 def build(group: str, spec: Spec, *args: Any) -> Any:
-    """Call what is registered under `spec.name`, with the spec's options turned into their types.
+    """Call what is registered under `spec.name`, with the options converted to their declared types.
 
     Raises:
-        UserError: an unknown name or option, or a value that does not fit.
+        UserError: an unknown name or option, or a value of the wrong type.
     """
     factory = load(group, spec.name)
     known = options_of(factory)

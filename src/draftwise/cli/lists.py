@@ -1,0 +1,112 @@
+"""`draftwise models`, `drafters` and `policies`: what there is to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Annotated
+
+from typer import Argument
+
+from draftwise.models.load import ZooModel, list_parts, list_zoo
+from draftwise.registry.entries import Entry, describe, entry, shown
+
+from . import show
+from .complete import drafter_name, policy_name
+from .options import AsJson
+from .tables import line, table
+
+PROMPT = "Why is the sky blue?"
+
+
+def models(as_json: AsJson = False) -> None:
+    """List the bundled models. Any folder or Hugging Face id of a causal language model works too."""
+    zoo = [*list_zoo(), *list_parts()]
+    if as_json:
+        show.dump([asdict(model) for model in zoo])
+        return
+    rows = [[m.name, _size(m.parameters), _shape(m), m.description] for m in zoo]
+    table(["model", "parameters", "layers x width", "what it is"], rows, prose=True)
+
+
+def drafters(
+    name: Annotated[
+        str, Argument(metavar="[NAME]", help="Explain this drafter.", autocompletion=drafter_name)
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the drafters, or explain one. A model's folder, Hugging Face id or zoo:NAME is a drafter too."""
+    if name:
+        _explain(entry("drafters", name), "--drafters", as_json=as_json)
+        return
+    found = describe("drafters")
+    if as_json:
+        show.dump([asdict(one) for one in found])
+        return
+    line("Start here: ngram and suffix need no model and no training; `draftwise suggest MODEL` finds more.")
+    print()
+    table(["drafter", "what it does"], [[one.name, one.help] for one in found], prose=True)
+    print()
+    line("Explain one with: draftwise drafters NAME")
+
+
+def policies(
+    name: Annotated[
+        str, Argument(metavar="[NAME]", help="Explain this policy.", autocompletion=policy_name)
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the policies by their papers, or explain one."""
+    if name:
+        _explain(entry("policies", name), "--policy", as_json=as_json)
+        return
+    from draftwise.policies.catalogue.compose import DEFAULT
+
+    found = describe("policies")
+    if as_json:
+        show.dump([asdict(one) | {"default": one.name == DEFAULT} for one in found])
+        return
+    line(f"Start here: {DEFAULT} is the default policy. It measures, and needs no option.")
+    for origin, group in by_origin(found, first=DEFAULT).items():
+        print()
+        line(origin)
+        rows = [[f"{one.name} (default)" if one.name == DEFAULT else one.name, one.help] for one in group]
+        table(None, [[f"  {name}", help] for name, help in rows], prose=True)
+    print()
+    line("Explain one with: draftwise policies NAME")
+
+
+def by_origin(entries: Iterable[Entry], *, first: str) -> dict[str, list[Entry]]:
+    """The components of each source, those of the component `first` at the top."""
+    groups: dict[str, list[Entry]] = {}
+    for one in sorted(entries, key=lambda one: (one.name != first, one.origin.lower(), one.name)):
+        groups.setdefault(one.origin, []).append(one)
+    return groups
+
+
+def _explain(one: Entry, flag: str, *, as_json: bool) -> None:
+    """What one component is, its source, its options and an example."""
+    if as_json:
+        show.dump(asdict(one))
+        return
+    line(f"{one.name}: {one.help}")
+    for paragraph in one.details.split("\n\n") if one.details else []:
+        print()
+        line(" ".join(paragraph.split()))
+    print()
+    line(f"Source: {one.source}")
+    if one.options:
+        print()
+        rows = [[k, o.type, shown(o.default) or "(empty)", o.help] for k, o in one.options.items()]
+        table(["option", "type", "default", "what it sets"], rows, prose=True)
+    print()
+    line("Example:")
+    print(f'  draftwise generate "{PROMPT}" {flag} "{one.usage}"')
+
+
+def _size(parameters: int) -> str:
+    return f"{parameters / 1e6:.1f}M" if parameters >= 1e5 else f"{parameters:,}"
+
+
+def _shape(model: ZooModel) -> str:
+    return f"{model.layers} x {model.width}" if model.layers else ""
