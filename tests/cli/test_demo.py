@@ -59,7 +59,7 @@ def test_a_different_text_is_found(models: Models, run: Run, monkeypatch: pytest
     def believe(draft, scores, rng, ends=()):  # type: ignore[no-untyped-def]
         return Verdict(tuple(range(len(draft.tokens))), scores.choice(len(draft.tokens) - 1))
 
-    monkeypatch.setattr("draftwise.core.loop.accept", believe)
+    monkeypatch.setattr("draftwise.core.turn.accept", believe)
     status, out, _ = run(*SMALL, "--drafters", "ngram", "--policy", "static-5")
     assert status == 1
     assert "Same text in 0 of 3 prompts" in out

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from draftwise import Decoder, Sampling
-from draftwise.core import loop as module
+from draftwise.core import turn as module
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request

@@ -11,6 +11,7 @@ import pytest
 
 from draftwise.core import team as module
 from draftwise.core.arms import Arm
+from draftwise.core.contract import wrong_draft, wrong_grades
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.outcomes import Grade
 from draftwise.core.request import Request
@@ -47,7 +48,7 @@ def request(tokens: Sequence[int], *, id: int = 0) -> Request:
 
 
 def team(**drafters: Echo) -> Team:
-    return Team(drafters, {}, vocab_size=99, strikes=3)
+    return Team(drafters, vocab_size=99)
 
 
 def test_a_call_is_charged_to_its_jobs_by_what_they_got(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,12 +134,12 @@ BAD: dict[str, tuple[Draft, str]] = {
 
 @pytest.mark.parametrize("draft", GOOD.values(), ids=GOOD)
 def test_what_a_drafter_may_say(draft: Draft) -> None:
-    assert team(a=Echo())._breach("a", draft, Job(request([1, 2]), 3)) == ""
+    assert wrong_draft(draft, 3, 99) == ""
 
 
 @pytest.mark.parametrize(("draft", "said"), BAD.values(), ids=BAD)
 def test_what_a_drafter_may_not_say(draft: Draft, said: str) -> None:
-    assert said in team(a=Echo())._breach("a", draft, Job(request([1, 2]), 3))
+    assert said in wrong_draft(draft, 3, 99)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,6 @@ def test_what_a_drafter_may_not_say(draft: Draft, said: str) -> None:
 )
 def test_grades_are_chances(accept: float, said: str) -> None:
     jobs = [GradeJob(request([1, 2, 3]), 2, [0.5])]
-    assert module._wrong_grades([[Grade(accept)]], jobs).startswith(said)
-    assert bool(module._wrong_grades([[Grade(accept)]], jobs)) == bool(said)
-    assert "grades for [2] tokens where [1]" in module._wrong_grades([[Grade(0.5)] * 2], jobs)
+    assert wrong_grades([[Grade(accept)]], jobs).startswith(said)
+    assert bool(wrong_grades([[Grade(accept)]], jobs)) == bool(said)
+    assert "grades for [2] tokens where [1]" in wrong_grades([[Grade(0.5)] * 2], jobs)

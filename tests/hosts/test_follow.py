@@ -159,7 +159,7 @@ def test_two_hundred_requests_that_come_move_wait_and_are_dropped_leave_nothing_
                 engine.put_off(job)
     follow.step([])
     assert not follow.open and not reader.told and not reader._texts and not follow._keys
-    assert not follow._requests and not follow._played and not follow.team._told
+    assert not follow._requests and not follow._turns and not follow.team._told
     for job in engine.done:
         assert job.tokens == wanted[job.key][: len(job.tokens)]
     assert follow.totals()["drafters"]["broken"]["num_faults"] == 9

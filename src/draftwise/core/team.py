@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from math import inf, isfinite
-from numbers import Integral
+from math import inf
 from time import perf_counter
 from typing import Protocol, runtime_checkable
 
 from ..errors import one_line
 from .arms import Arm
+from .contract import finite, wrong_draft, wrong_grades
 from .drafts import Draft, Job
 from .outcomes import Grade
 from .request import Request
@@ -33,19 +33,18 @@ class Team:
 
     It is then out of the request it failed in, and after `strikes` faults out of use altogether. A call that
     takes more than `slow_seconds`, and longer than the target would for so much, is a fault as well. `open`
-    holds the requests in progress, kept up to date by the loop.
+    holds the requests in progress, by id, kept up to date by the loop.
     """
 
     def __init__(
         self,
         drafters: Mapping[str, Drafter],
-        open: Mapping[int, Request],
         *,
         vocab_size: int,
-        strikes: int,
+        strikes: int = 3,
         slow_seconds: float = inf,
     ) -> None:
-        self.drafters, self.open = dict(drafters), open
+        self.drafters, self.open = dict(drafters), dict[int, Request]()
         self.vocab_size, self.strikes = vocab_size, strikes
         self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
         self.broken: set[str] = set()
@@ -65,7 +64,7 @@ class Team:
         for name, drafter in self.drafters.items():
             if name not in request.out:
                 try:
-                    hints[name] = _finite(drafter.hint(request))
+                    hints[name] = finite(drafter.hint(request))
                 except Exception as error:
                     self.fault(name, request, one_line(error))
         return hints
@@ -111,7 +110,7 @@ class Team:
             said = said or f"took {seconds:.1f} s for one draft"
         drafts = []
         for k, job in enumerate(jobs):
-            if fault := said or self._wrong(name, made[k], job):
+            if fault := said or self._wrong(name, job, made[k]):
                 self.fault(name, job.request, fault)
             drafts.append(EMPTY if fault else made[k])
         return drafts
@@ -134,7 +133,7 @@ class Team:
         patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
         try:
             made = drafter.grade(jobs) if isinstance(drafter, Grader) else []
-            said = _wrong_grades(made, jobs)
+            said = wrong_grades(made, jobs)
         except Exception as error:
             made, said = [], one_line(error)
         seconds = perf_counter() - start
@@ -178,7 +177,7 @@ class Team:
         job = Job(view, arm.length, arm.stops, arm.width)
         try:
             (made,) = self.drafters[name].draft([job])
-            fault = self._wrong(name, made, job)
+            fault = self._wrong(name, job, made)
         except Exception as error:
             fault = one_line(error)
         if fault:
@@ -244,55 +243,5 @@ class Team:
             for other in self.open.values():
                 other.out.add(name)
 
-    def _wrong(self, name: str, draft: Draft, job: Job) -> str:
-        """How a draft breaks its contract, or nothing."""
-        try:
-            return self._breach(name, draft, job)
-        except Exception as error:  # fields of other kinds than they should be
-            return f"a malformed draft ({one_line(error)})"
-
-    def _breach(self, name: str, draft: Draft, job: Job) -> str:
-        n = len(draft.tokens)
-        if not n:
-            return ""
-        most = job.length * max(job.width, self.width(name))
-        if n > most:
-            return f"{n} tokens where {most} were asked for"
-        if set(map(type, draft.tokens)) != {int} and not all(isinstance(t, Integral) for t in draft.tokens):
-            return "a token that is no whole number"
-        if not (min(draft.tokens) >= 0 and max(draft.tokens) < self.vocab_size):
-            return f"a token outside the vocabulary of {self.vocab_size}"
-        if len(draft.parents) != n or any(not -1 <= p < i for i, p in enumerate(draft.parents)):
-            return "parents that are not earlier nodes"
-        if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN too
-            return "a probability outside [0, 1]"
-        return "" if draft.dist is None else self._unlawful(draft)
-
-    def _unlawful(self, draft: Draft) -> str:
-        """How a sampled draft breaks its contract."""
-        n = len(draft.tokens)
-        if len(draft.probs) != n:
-            return f"{len(draft.probs)} probabilities for {n} sampled tokens"
-        if not draft.is_chain:
-            return "sampled tokens that are no chain: siblings must be picked"
-        if len(draft.dist) != n:
-            return f"{len(draft.dist)} distributions for {n} sampled tokens"
-        wrong = next((len(q) for q in draft.dist if len(q) != self.vocab_size), None)
-        return f"a distribution over {wrong} tokens, not {self.vocab_size}" if wrong is not None else ""
-
-
-def _wrong_grades(made: Sequence[Sequence[Grade]], jobs: Sequence[GradeJob]) -> str:
-    """How grades break their contract, or nothing; raises for what are no grades at all."""
-    wanted = [len(job.request.tokens) - job.start for job in jobs]
-    if [len(grades) for grades in made] != wanted:
-        return f"grades for {[len(grades) for grades in made]} tokens where {wanted} were asked for"
-    if not all(0.0 <= g.accept <= 1.000001 for grades in made for g in grades):  # false for NaN too
-        return "a grade outside [0, 1]"
-    return ""
-
-
-def _finite(hint: float) -> float:
-    """The hint, if it is a number to compare others with."""
-    if not isfinite(hint):
-        raise ValueError(f"a hint of {hint}")
-    return hint
+    def _wrong(self, name: str, job: Job, draft: Draft) -> str:
+        return wrong_draft(draft, job.length * max(job.width, self.width(name)), self.vocab_size)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
+from random import Random
 
 from ..errors import one_line
-from .accept import block
+from .accept import accept, block
 from .arms import Arm, Context, Decision
 from .drafts import NOTHING, Draft, Job, Verdict
-from .guarded import PLAIN, UNDECIDED
+from .guarded import PLAIN, UNDECIDED, Guarded
 from .outcomes import Outcome, Spent
 from .request import Request
 from .roles import Scores, Seen
 from .round import Round, Seconds
+from .team import EMPTY, Team
 
-EMPTY = Draft()
 REJECTED = Verdict((), NOTHING)
 ERROR = "error"  # the finish reason of a request that failed
 
@@ -57,13 +58,24 @@ class Turn:
             request.id, batch_size, request.position, request.last_accepted, hints, out, len(request.tokens)
         )
 
-    def job(self, *, rows: bool) -> Job | None:
+    def job(self, *, rows: bool, picked: bool) -> Job | None:
         """The draft to ask for; None where the round drafts nothing."""
         request, arm = self.request, self.arm
         length = min(arm.length, request.room - 1, request.reach)
         if length <= 0 or arm.drafter in request.out or arm.drafter in request.waits:
             return None
-        return Job(request, length, self.decision.stops, arm.width, rows)
+        return Job(request, length, self.decision.stops, arm.width, rows, picked)
+
+    def accept(self, scores: Scores) -> None:
+        """Walk down the draft as far as the target agrees, and append what was verified."""
+        self.scores, sampling = scores, self.request.sampling
+        # A processor that keeps a state must not see what lies beyond the end of its text.
+        ends = sampling.eos if sampling.processors else ()
+        try:
+            self.verdict = accept(self.draft, scores, self.request.rng, ends)
+            self.write()
+        except Exception as error:
+            self.fail(error)
 
     def write(self) -> None:
         """Append what was verified, cut where the text ends, and say whether it does."""
@@ -88,12 +100,12 @@ class Turn:
         request.done, request.finish_reason = bool(reason), reason
         self.tokens = tuple(new[:keep])
 
-    def look(self, spent: Spent, *, timed: bool, overlap: bool) -> None:
+    def look(self, spent: Spent, *, timed: bool, overlap: bool, cut: bool = False) -> None:
         """See what the round showed, before the end of the text took its share of it.
 
         A draft that only the budget or the target kept short, or that failed, could not yet be made or was
-        not looked at to its end, says nothing about its arm. `timed` is false where the pass also read a
-        prompt.
+        not looked at to its end (`cut`), says nothing about its arm. `timed` is false where the pass also
+        read a prompt.
         """
         self.spent = spent
         if self.scores is None or self.error is not None:
@@ -101,7 +113,8 @@ class Turn:
         request, arm, drafted = self.request, self.arm, len(self.draft.tokens)
         most = min(request.room - 1 + len(self.tokens), request.reach)
         out = arm.drafter in request.waits or arm.drafter in request.out
-        censored = arm.length > most <= drafted or out or (self.over and len(self.verdict.path) < drafted)
+        cut = cut or (self.over and len(self.verdict.path) < drafted)
+        censored = cut or arm.length > most <= drafted or out
         overlaps = block(self.draft, self.verdict.path, self.scores.overlaps()) if overlap and drafted else ()
         known = spent if timed else None
         seconds = known.draft + known.share(1 + drafted) if known else nan
@@ -115,7 +128,8 @@ class Turn:
             signals=self.draft.signals,
             spent=known,
         )
-        nodes = (-1, *self.verdict.path)[: len(self.tokens)]
+        # An engine may have written more than it verified.
+        nodes = (-1, *self.verdict.path, *range(outcome.accepted, len(self.tokens) - 1))[: len(self.tokens)]
         self.seen = Seen(request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores)
 
     @property
@@ -153,6 +167,25 @@ class Turn:
         del self.request.tokens[self.start :]
         self.tokens, self.verdict, self.error, self.trouble = (), REJECTED, error, one_line(error)
         self.request.done, self.request.finish_reason = True, ERROR
+
+
+def decide(turns: Sequence[Turn], team: Team, guarded: Guarded, rng: Random) -> None:
+    """A decision for each request; none, and no draft, where the policy raises."""
+    hinted = guarded.policy.reads_hints
+    for turn in turns:
+        hints = team.hints(turn.request) if hinted else {}
+        turn.request.waits = team.waiting(turn.request)
+        turn.decision, turn.arm, turn.trouble = guarded.choose(turn.context(hints, len(turns)), rng)
+
+
+def draft(turns: Sequence[Turn], team: Team, *, rows: bool = False, picked: bool = False) -> None:
+    """A draft for each request, with one call per drafter for all that it drafts for."""
+    jobs: dict[str, list[tuple[int, Job]]] = {}
+    for i, turn in enumerate(turns):
+        if (job := turn.job(rows=rows, picked=picked)) is not None:
+            jobs.setdefault(turn.arm.drafter, []).append((i, job))
+    for turn, made, seconds in zip(turns, *team.draft(jobs, len(turns)), strict=True):
+        turn.draft, turn.drafting = made, seconds
 
 
 def unfailed(rounds: Sequence[Round]) -> Sequence[Round]:

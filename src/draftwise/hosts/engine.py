@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any
 
-from ..core.arms import Arm, Decision
 from ..core.drafts import Draft
 from ..core.roles import Policy
 from ..core.team import EMPTY
@@ -41,16 +40,6 @@ class Row:
     verified: int = -1
     ends: frozenset[int] = frozenset()
     overlaps: Sequence[float] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A decision whose draft, made in so many `seconds`, the engine verifies in its next step."""
-
-    decision: Decision
-    arm: Arm
-    draft: Draft
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

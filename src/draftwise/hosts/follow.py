@@ -15,16 +15,16 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
-from ..core.arms import Context
-from ..core.drafts import Draft, Job
+from ..core.drafts import Draft, Verdict
 from ..core.guarded import UNDECIDED, Guarded
-from ..core.outcomes import Feedback, Outcome, Spent
+from ..core.outcomes import Feedback, Spent
 from ..core.request import Request
-from ..core.roles import Drafter, Seen
+from ..core.roles import Drafter
 from ..core.sampling import Sampling
 from ..core.team import Team
+from ..core.turn import Turn, decide, draft
 from ..policies.catalogue import Method
-from .engine import Played, Row, Written, chains_only, verified
+from .engine import Row, Written, chains_only, verified
 from .tally import Tally
 
 GREEDY = Sampling(max_new_tokens=1)  # what is asked of drafters: their likeliest tokens
@@ -53,15 +53,13 @@ class Follower:
         chains_only(method.policy, drafters)
         self.policy, self.recorder = method.policy, method.recorder
         self.rng = Random(seed)
-        self.open: dict[int, Request] = {}
-        self.team = Team(
-            drafters, self.open, vocab_size=vocab_size, strikes=strikes, slow_seconds=slow_seconds
-        )
+        self.team = Team(drafters, vocab_size=vocab_size, strikes=strikes, slow_seconds=slow_seconds)
+        self.open = self.team.open
         self.guarded = Guarded(method.policy, method.recorder, self.team.faults)
         self.tally = Tally(self.policy.arms)
         self._requests: dict[Hashable, Request] = {}
         self._keys: dict[int, Hashable] = {}
-        self._played: dict[int, Played] = {}
+        self._turns: dict[int, Turn] = {}
         self._latest: frozenset[Hashable] = frozenset()
         self._ids = count()
         self._ended = self._drafting = 0.0
@@ -105,46 +103,37 @@ class Follower:
             and len(request.tokens) + len(row.new) == row.length
         )
 
-    def _settle(self, rows: Sequence[Row], seconds: float) -> list[Seen]:
-        """What became of the drafts that this step verified.
+    def _settle(self, rows: Sequence[Row], seconds: float) -> list[Turn]:
+        """What became of the drafts that this step verified, in so many `seconds` (NaN: unknown).
 
         A row whose text does not go on from what was known of it, as after the loss of a cache, starts anew.
         """
-        known: list[tuple[Row, Request, Played]] = []
+        known: list[tuple[Row, Turn]] = []
         for row in rows:
             request = self._requests.get(row.key)
             if request is not None:
-                played = self._played.pop(request.id, None)
-                if played is None or len(request.tokens) + len(row.new) != row.length:
-                    self._abandon(request, played)
+                turn = self._turns.pop(request.id, None)
+                if turn is None or len(request.tokens) + len(row.new) != row.length:
+                    self._abandon(request, turn)
                 else:
-                    known.append((row, request, played))
-        drafts = [verified(row, played.draft) for row, _, played in known]
-        tokens = len(rows) + sum(len(draft.tokens) for draft in drafts)
-        batch = []
-        for (row, request, played), draft in zip(known, drafts, strict=True):
-            spent = Spent(played.seconds, seconds, tokens, len(rows)) if seconds == seconds else None
-            batch.append(self._seen(row, request, played, draft, spent))
+                    known.append((row, turn))
+        parts = [verified(row, turn.draft) for row, turn in known]
+        tokens = len(rows) + sum(len(part.tokens) for part in parts)
+        for (row, turn), part in zip(known, parts, strict=True):
+            self._look(row, turn, part, Spent(turn.drafting, seconds, tokens, len(rows)))
         if seconds == seconds:
             self.team.took(seconds)
-        return batch
+        return [turn for _, turn in known]
 
-    def _seen(self, row: Row, request: Request, played: Played, draft: Draft, spent: Spent | None) -> Seen:
-        arm = played.arm
-        accepted, drafted = min(len(row.new) - 1, len(draft.tokens)), len(draft.tokens)
-        most = request.room - 1
-        cut = drafted < len(played.draft.tokens)  # the engine had no room for all of it
-        censored = cut or arm.length > most <= drafted or arm.drafter in request.out
-        new = self._write(request, row)
-        scores = Written(draft, row.new, row.overlaps[:drafted])
-        overlaps: tuple[float, ...] = ()
-        if "overlap" in self.recorder.reads and drafted:
-            overlaps = tuple(scores.overlaps())
-        seconds = spent.draft + spent.share(1 + drafted) if spent else nan
-        outcome = Outcome(
-            played.decision.arm, accepted, drafted, seconds, censored, 0.0, overlaps, draft.signals, spent
-        )
-        return Seen(request, played.decision, outcome, draft, new, tuple(range(-1, len(new) - 1)), scores)
+    def _look(self, row: Row, turn: Turn, part: Draft, spent: Spent) -> None:
+        """What the engine's step showed of the part of a draft that it verified."""
+        cut = len(part.tokens) < len(turn.draft.tokens)  # the engine had no room for all of it
+        turn.draft, turn.tokens = part, self._write(turn.request, row)
+        accepted = min(len(row.new) - 1, len(part.tokens))
+        turn.verdict = Verdict(tuple(range(accepted)), row.new[-1])
+        turn.scores = Written(part, row.new, row.overlaps[: len(part.tokens)])
+        overlap = "overlap" in self.recorder.reads
+        turn.look(spent, timed=spent.target == spent.target, overlap=overlap, cut=cut)
 
     def _write(self, request: Request, row: Row) -> tuple[int, ...]:
         """Append what the step wrote, cut where the text ends."""
@@ -159,17 +148,16 @@ class Follower:
         request.tokens += new
         return new
 
-    def _learn(self, batch: Sequence[Seen]) -> None:
-        if not batch:
-            return
-        decided = [seen for seen in batch if seen.decision is not UNDECIDED]
+    def _learn(self, turns: Sequence[Turn]) -> None:
+        decided = [turn.seen for turn in turns if turn.seen and turn.decision is not UNDECIDED]
         feedback, _ = self.guarded.grade(decided, self.team)  # what went wrong stands in the totals
         self.guarded.learn(feedback)
-        for seen in batch:
-            seen.request.last_accepted = seen.outcome.accepted
-            seen.request.rounds += 1
-            self._show(seen.request)
-            self.tally.add(seen.outcome, len(seen.tokens))
+        for turn in turns:
+            turn.request.last_accepted = len(turn.verdict.path)
+            turn.request.rounds += 1
+            self._show(turn.request)
+            if turn.seen:
+                self.tally.add(turn.seen.outcome, len(turn.tokens))
 
     # -- what to guess next ------------------------------------------------------------------------------
 
@@ -193,31 +181,13 @@ class Follower:
 
     def _draft(self, requests: Sequence[Request]) -> dict[Hashable, list[int]]:
         """Choose for every request and draft for all of them, one call per drafter."""
-        n = len(requests)
-        chosen = [self.guarded.choose(self._context(r, n), self.rng) for r in requests]
-        jobs: dict[str, list[tuple[int, Job]]] = {}
-        for i, (request, (decision, arm, _)) in enumerate(zip(requests, chosen, strict=True)):
-            length = min(arm.length, request.room - 1)
-            if length > 0 and arm.drafter not in request.out:
-                job = Job(request, length, decision.stops, picked=True)
-                jobs.setdefault(arm.drafter, []).append((i, job))
-        drafts, seconds = self.team.draft(jobs, n)
-        self._drafting += sum(seconds)
-        for request, (decision, arm, _), draft, spent in zip(requests, chosen, drafts, seconds, strict=True):
-            self._played[request.id] = Played(decision, arm, draft, spent)
-        return {self._keys[r.id]: list(draft.tokens) for r, draft in zip(requests, drafts, strict=True)}
-
-    def _context(self, request: Request, batch_size: int) -> Context:
-        hints = self.team.hints(request) if self.policy.reads_hints else {}
-        return Context(
-            request.id,
-            batch_size,
-            request.position,
-            request.last_accepted,
-            hints,
-            frozenset(request.out),
-            len(request.tokens),
-        )
+        turns = [Turn(request, len(request.tokens)) for request in requests]
+        decide(turns, self.team, self.guarded, self.rng)
+        draft(turns, self.team, picked=True)
+        for turn in turns:
+            self._drafting += turn.drafting
+            self._turns[turn.request.id] = turn
+        return {self._keys[turn.request.id]: list(turn.draft.tokens) for turn in turns}
 
     def totals(self) -> dict[str, Any]:
         """Who drafted what so far, for JSON."""
@@ -228,7 +198,7 @@ class Follower:
     def close(self) -> None:
         """Forget every request."""
         for request in list(self.open.values()):
-            self._abandon(request, self._played.pop(request.id, None))
+            self._abandon(request, self._turns.pop(request.id, None))
 
     def _leave(self, rows: Sequence[Row], alive: Callable[[Hashable], bool] | None) -> None:
         """Forget the requests that have ended, and those whose decision was never tried."""
@@ -236,15 +206,15 @@ class Follower:
         for key in [key for key in self._requests if key not in here]:
             request = self._requests[key]
             if alive is None or not alive(key):
-                self._abandon(request, self._played.pop(request.id, None))
+                self._abandon(request, self._turns.pop(request.id, None))
 
-    def _abandon(self, request: Request, played: Played | None) -> None:
-        self._abort(request, played)
+    def _abandon(self, request: Request, turn: Turn | None) -> None:
+        self._abort(request, turn)
         self._end(request)
 
-    def _abort(self, request: Request, played: Played | None) -> None:
-        if played is not None and played.decision is not UNDECIDED:
-            self.guarded.learn([Feedback(request.id, played.decision)])
+    def _abort(self, request: Request, turn: Turn | None) -> None:
+        if turn is not None and turn.decision is not UNDECIDED:
+            self.guarded.learn([Feedback(request.id, turn.decision)])
 
     def _end(self, request: Request) -> None:
         del self.open[request.id]

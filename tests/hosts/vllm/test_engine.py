@@ -256,7 +256,7 @@ def test_random_aborts_lose_nothing_and_leave_nothing_behind(served: Any, plain:
     suffix: Any = follower.team.drafters["suffix"]
     models: Any = follower.team.drafters["zoo:general"]
     assert not follower.open and not models.places and not suffix._texts
-    assert not follower.team._read and not follower._keys and not follower._played
+    assert not follower.team._read and not follower._keys and not follower._turns
 
 
 def test_an_engine_that_starts_again_goes_on_from_what_it_had_learnt(plain: Plain, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ...core.round import Round, Seconds
 from ...core.sampling import Sampling
 from ...core.stops import needs
 from ...core.team import Team
-from ...core.turn import Turn, unfailed
+from ...core.turn import unfailed
 from ...errors import UserError
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method, method
@@ -54,8 +54,8 @@ class Target:
 class Cast(Team):
     """The drafters of a trace, which answer from it and report the seconds that their costs say."""
 
-    def __init__(self, header: Header, costs: Costs, open: Mapping[int, Request]) -> None:
-        super().__init__({}, open, vocab_size=header.vocab_size, strikes=1)
+    def __init__(self, header: Header, costs: Costs) -> None:
+        super().__init__({}, vocab_size=header.vocab_size)
         self.header = header
         self.costs = {name: costs.of(name) for name in header.drafters}
         self.behind = {name for name, cost in self.costs.items() if cost.catch_up}
@@ -141,40 +141,44 @@ class Cast(Team):
         return lines.grades(text, job.signals)[first:end]
 
 
-class Replay(Loop):
-    """One method on all texts of a trace, in their order, with the lots that a live run draws."""
+class Priced:
+    """The clock of a replay: a table of costs in place of what was measured."""
 
-    team: Cast
+    def __init__(self, costs: Costs, team: Cast, learn: float) -> None:
+        self.costs, self.team, self.learn = costs, team, learn
+        self._graded = 0.0
+
+    def target(self, seconds: float, tokens: int) -> float:
+        """What a pass over so many tokens costs."""
+        return self.costs.target(tokens)
+
+    def round(self, seconds: Seconds) -> Seconds:
+        """Drafting, verifying and grading at their costs; nothing else took time."""
+        grading, self._graded = self.team.graded_seconds - self._graded, self.team.graded_seconds
+        return Seconds(draft=seconds.draft, verify=seconds.verify, grade=grading, learn=self.learn)
+
+
+class Replay:
+    """One method on all texts of a trace, in their order, with the random numbers that a live run draws."""
 
     def __init__(self, trace: Trace, made: Method, costs: Costs, *, seed: int = 0) -> None:
         check(made, trace.header)
-        self.played = Target(trace.header.vocab_size)
-        super().__init__(self.played, {}, made.policy, made.recorder, seed=seed)
-        self.header, self.costs = trace.header, costs
-        self.team = Cast(trace.header, costs, self.open)
-        self._graded = 0.0
-        self.learn_seconds = 0.0 if isinstance(made.recorder, Bandit) else costs.learn
+        self.header, self.costs, self.policy = trace.header, costs, made.policy
+        self.target, self.team = Target(trace.header.vocab_size), Cast(trace.header, costs)
+        clock = Priced(costs, self.team, 0.0 if isinstance(made.recorder, Bandit) else costs.learn)
+        self.loop = Loop(self.target, self.team, made.policy, made.recorder, seed=seed, clock=clock)
 
     def play(self, stage: Stage) -> Iterator[Round]:
         """The rounds of one text."""
         one, header = stage.recording, self.header
-        self.played.stage = stage
+        self.target.stage = stage
         self.team.begin(stage)
         settings = Sampling(
             max_new_tokens=one.budget, temperature=header.temperature, eos=frozenset(header.eos)
         )
-        self.add(one.prompt.tolist(), settings)
-        while self.open:
-            yield from unfailed(self.step())
-
-    def _charge(self, turns: Sequence[Turn], seconds: float) -> None:
-        tokens = len(turns) + sum(len(turn.draft.tokens) for turn in turns)
-        super()._charge(turns, self.costs.target(tokens))
-
-    def _record(self, turn: Turn, seconds: Seconds) -> Round:
-        grading, self._graded = self.team.graded_seconds - self._graded, self.team.graded_seconds
-        known = Seconds(draft=seconds.draft, verify=seconds.verify, grade=grading, learn=self.learn_seconds)
-        return super()._record(turn, known)
+        self.loop.add(one.prompt.tolist(), settings)
+        while self.loop.open:
+            yield from unfailed(self.loop.step())
 
 
 def replay(

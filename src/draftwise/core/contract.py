@@ -1,0 +1,69 @@
+"""How what a drafter returns breaks its contract, in a few words; "" where it keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from numbers import Integral
+
+from ..errors import one_line
+from .drafts import Draft
+from .outcomes import Grade
+from .roles import GradeJob
+
+
+def wrong_draft(draft: Draft, most: int, vocab_size: int) -> str:
+    """The fault of a draft of at most `most` tokens."""
+    try:
+        return _breach(draft, most, vocab_size) if draft.tokens else ""
+    except Exception as error:  # fields of other kinds than they should be
+        return f"a malformed draft ({one_line(error)})"
+
+
+def wrong_grades(made: Sequence[Sequence[Grade]], jobs: Sequence[GradeJob]) -> str:
+    """The fault of grades; raises for what are no grades at all."""
+    wanted = [len(job.request.tokens) - job.start for job in jobs]
+    if [len(grades) for grades in made] != wanted:
+        return f"grades for {[len(grades) for grades in made]} tokens where {wanted} were asked for"
+    if not all(0.0 <= g.accept <= 1.000001 for grades in made for g in grades):  # false for NaN too
+        return "a grade outside [0, 1]"
+    return ""
+
+
+def finite(hint: float) -> float:
+    """The hint, if it is a number to compare others with.
+
+    Raises:
+        ValueError: it is infinite or NaN.
+    """
+    if not isfinite(hint):
+        raise ValueError(f"a hint of {hint}")
+    return hint
+
+
+def _breach(draft: Draft, most: int, vocab_size: int) -> str:
+    n = len(draft.tokens)
+    if n > most:
+        return f"{n} tokens where {most} were asked for"
+    if set(map(type, draft.tokens)) != {int} and not all(isinstance(t, Integral) for t in draft.tokens):
+        return "a token that is no whole number"
+    if not (min(draft.tokens) >= 0 and max(draft.tokens) < vocab_size):
+        return f"a token outside the vocabulary of {vocab_size}"
+    if len(draft.parents) != n or any(not -1 <= p < i for i, p in enumerate(draft.parents)):
+        return "parents that are not earlier nodes"
+    if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN too
+        return "a probability outside [0, 1]"
+    return "" if draft.dist is None else _unlawful(draft, vocab_size)
+
+
+def _unlawful(draft: Draft, vocab_size: int) -> str:
+    """How a sampled draft breaks its contract."""
+    n = len(draft.tokens)
+    if len(draft.probs) != n:
+        return f"{len(draft.probs)} probabilities for {n} sampled tokens"
+    if not draft.is_chain:
+        return "sampled tokens that are no chain: siblings must be picked"
+    if len(draft.dist) != n:
+        return f"{len(draft.dist)} distributions for {n} sampled tokens"
+    wrong = next((len(q) for q in draft.dist if len(q) != vocab_size), None)
+    return f"a distribution over {wrong} tokens, not {vocab_size}" if wrong is not None else ""
