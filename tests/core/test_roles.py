@@ -41,7 +41,7 @@ def world() -> dict[str, Any]:
     text = request.Request(0, [0, 1, 2], 1, draftwise.Sampling(), Random(0), Random(0))
     sim = SimDrafter(counting)
     chosen = BanditPolicy((draftwise.Arm("sim", 4),), Fixed)
-    graders = Team({"sim": sim}, {}, vocab_size=V, strikes=3)
+    graders = Team({"sim": sim}, vocab_size=V, strikes=3)
     kinds = {
         name: found
         for module in (roles, arms, drafts, outcomes, request)
