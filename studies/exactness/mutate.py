@@ -1,7 +1,7 @@
 """Mutation testing: small faults are put into a module, one at a time, and its tests must notice each.
 
-    python -m studies.exactness.mutate accept sampling --sample 50 --out mutants.jsonl
-    python -m studies.exactness.mutate accept sampling --again --out mutants.jsonl     # survivors only
+    python -m studies.exactness.mutate core.accept core.loop --sample 50 --out mutants.jsonl
+    python -m studies.exactness.mutate core.accept core.loop --again --out mutants.jsonl     # survivors only
     python -m studies.exactness.mutate --table --out mutants.jsonl
 
 The faults are cosmic-ray's (pip install 'draftwise[mutation]'): another operator, comparison or number, a
@@ -34,24 +34,44 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+GREEDY = "test_greedy_text_is_the_models_own"
+# What reads a model, the quick tests first: a fault is mostly found by one of them.
+READING = f"""
+    models/test_cache.py targets/test_hf.py::test_rows_are_freed
+    targets/test_hf.py::test_a_window_sized_request_fills_the_window_and_no_more
+    targets/test_hf.py::test_samples_of_one_prompt_read_it_once
+    targets/test_hf.py::test_a_parked_text_keeps_its_row_when_others_come_and_go
+    targets/test_hf.py::test_prompts_that_begin_alike_share_what_was_read
+    targets/test_trees.py::test_a_node_has_the_logits_of_its_path[qwen3-window-sdpa]
+    targets/test_trees.py::test_the_cache_holds_what_reading_the_text_leaves_there
+    targets/test_trees.py::test_more_nodes_than_positions_are_left
+    targets/test_trees.py::test_what_cannot_read_a_tree_is_refused_by_name
+    targets/test_hf.py::{GREEDY}[llama-sdpa] targets/test_hf.py::{GREEDY}[gpt2-sdpa]
+    targets/test_trees.py::{GREEDY}[llama-sdpa] models/test_windows.py::test_chunks_are_masks
+    models/test_windows.py::test_layers_that_count_by_the_caches_length_read_texts_apart
+    models/test_positions.py::{GREEDY}[phi3-longrope] models/test_positions.py::{GREEDY}[llama-longrope]
+"""
+CATALOGUE = "policies/test_catalogue.py policies/test_policies.py"
+# By module: files of tests, or tests.
 TESTS: dict[str, str] = {
-    "accept": "test_accept.py test_overlap.py test_loop.py",
-    "sampling": "test_laws_by_hand.py test_sampling.py test_settings.py",
-    "cache": "targets/test_cache.py targets/test_hf.py targets/test_trees.py drafters/test_lm_window.py",
-    "rows": "targets/test_hf.py targets/test_cache.py targets/test_trees.py drafters/test_lm.py",
-    "text": "test_text.py test_prompts.py test_text_of_tokenizers.py",
-    "loop": "test_loop.py test_faults.py test_team.py test_lengths.py",
-    "team": "test_team.py test_faults.py test_loop.py",
-    "targets.hf": "targets/test_hf.py targets/test_trees.py",
-    "catalogue.auto": "test_catalogue.py auto",
-    "catalogue.banditspec": "test_catalogue.py",
-    "catalogue.compose": "test_catalogue.py policies",
-    "catalogue.general": "test_catalogue.py policies",
-    "catalogue.hedgespec": "test_catalogue.py policies",
-    "catalogue.learned": "test_learned.py test_catalogue.py",
-    "catalogue.metasd": "test_catalogue.py policies",
-    "catalogue.rules": "test_catalogue.py test_stops.py policies",
-    "catalogue.tapout": "test_catalogue.py policies",
+    "core.accept": "core/test_accept.py test_overlap.py core/test_loop.py",
+    "core.loop": "core/test_loop.py core/test_faults.py core/test_team.py test_lengths.py",
+    "core.team": "core/test_team.py core/test_faults.py core/test_loop.py",
+    "generation.text": "generation/test_text.py core/test_sampling.py generation/test_prompts.py "
+    "generation/test_text_of_tokenizers.py",
+    "models.cache": READING,
+    "models.distributions": "exactness/test_by_hand.py models/test_distributions.py core/test_sampling.py",
+    "models.runner": READING,
+    "targets.hf": READING,
+    "policies.catalogue.auto": "policies/test_catalogue.py policies/auto",
+    "policies.catalogue.banditspec": "policies/test_catalogue.py",
+    "policies.catalogue.compose": CATALOGUE,
+    "policies.catalogue.general": CATALOGUE,
+    "policies.catalogue.hedgespec": CATALOGUE,
+    "policies.catalogue.learned": "policies/test_learned.py policies/test_catalogue.py",
+    "policies.catalogue.metasd": CATALOGUE,
+    "policies.catalogue.rules": f"{CATALOGUE} core/test_stops.py",
+    "policies.catalogue.tapout": CATALOGUE,
 }
 
 
@@ -93,7 +113,7 @@ def mutants(module: str, sample: int, seed: int) -> list[Mutant]:
         spots = (spot for node in nodes for spot in operator.mutation_positions(node))
         for occurrence, (begin, _) in enumerate(spots):
             places.setdefault((name.split("_")[0], begin), []).append((name, occurrence))
-    rng, found = Random(f"{module} {seed}"), list[Mutant]()
+    rng, found = Random(f"{module.rpartition('.')[2]} {seed}"), list[Mutant]()
     order = sorted(places)
     rng.shuffle(order)
     for family, begin in order:

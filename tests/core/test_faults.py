@@ -183,6 +183,19 @@ def test_a_policy_that_raises_costs_speed_and_no_text(when: str) -> None:
     assert loop.faults["policy"] >= 3 and not loop.faults["good"] + loop.faults["bad"]
 
 
+def test_what_a_recorder_raises_is_told_in_every_round_that_it_was_to_grade() -> None:
+    chosen = method("static-2", ["good"])
+
+    def fail(*args: Any) -> Any:
+        raise ZeroDivisionError("division by zero")
+
+    recorder: Any = SimpleNamespace(reads=frozenset(), add=fail, close=lambda request: ())
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, chosen.policy, recorder)
+    for i in range(2):
+        loop.add([i], Sampling(max_new_tokens=20))
+    assert [round.fault for round in loop.step()] == ["policy: ZeroDivisionError: division by zero"] * 2
+
+
 MALFORMED: dict[str, Any] = {
     "none": lambda job: None,
     "floats": lambda job: Draft.chain([1.5]),  # type: ignore[list-item]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -152,6 +153,20 @@ def test_a_parked_request_goes_on() -> None:
     loop.close(request)
     with pytest.raises(ValueError, match="parked"):
         loop.extend(request, [1])
+
+
+def test_a_parked_request_goes_on_to_the_end_of_the_window() -> None:
+    chosen = method("none", [])
+    loop = Loop(SimTarget(markov(P), V, max_length=24), {}, chosen.policy, chosen.recorder)
+    request = loop.add([0] * 8, Sampling(max_new_tokens=2), keep=True)
+    while loop.open:
+        loop.step()
+    with pytest.raises(UserError, match="24 tokens and the target's window 24"):
+        loop.extend(request, [0] * 14)
+    loop.extend(request, [0] * 13, Sampling(max_new_tokens=9))
+    while loop.open:
+        loop.step()
+    assert len(request.tokens) == 24
 
 
 def test_closing_a_request_early_leaves_nothing_behind() -> None:
@@ -356,6 +371,18 @@ def test_time_is_charged_by_tokens_and_means_nothing_where_a_prompt_was_read() -
     loop.add([0], Sampling(max_new_tokens=20))  # one that joins makes the pass of all others longer
     loop.step()
     assert [math.isnan(o.seconds) for o in ear.seen[4:]] == [True, True]
+
+
+def test_what_all_requests_share_is_charged_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves on by one whenever it is read: choosing 1, accepting 2, grading 1, learning 1."""
+    ticks = itertools.count()
+    loop, _ = make({"good": good()}, [Arm("good", 3)])
+    loop.add([0], Sampling(max_new_tokens=20))
+    loop.add([3], Sampling(max_new_tokens=20))
+    monkeypatch.setattr("draftwise.core.loop.perf_counter", lambda: float(next(ticks)))
+    for round in loop.step():
+        spent = round.seconds
+        assert (spent.choose, spent.accept, spent.grade, spent.learn) == (0.5, 1.0, 0.5, 0.5)
 
 
 def test_what_a_recorder_says_late_is_learnt_before_the_request_is_closed() -> None:

@@ -108,6 +108,44 @@ def test_characters_of_bytes_come_as_soon_as_they_are_certain_and_belong_to_who_
     assert [(p.text, p.source) for p in pieces] == [("结", "ngram"), ("构与", "target"), ("a", "suffix")]
 
 
+def fallback(kind: Any, data: bytes) -> list[int]:
+    """The fallback tokens of some bytes."""
+    return list(kind.convert_tokens_to_ids([f"<0x{byte:02X}>" for byte in data]))
+
+
+@pytest.mark.parametrize("character", ["é", "数", "🙂\x7f"])
+@pytest.mark.parametrize("before", range(4))
+def test_what_is_in_a_broken_run_of_bytes_never_ends_the_text(character: str, before: int) -> None:
+    """One wrong byte turns all of its run into replacement marks. The window that is searched for stop
+    strings drops that byte, at every place in a character."""
+    kind = tokenizer("gemma")
+    stop = (character[0], "o")
+    for plain in range(before, 44, 4):
+        run = fallback(kind, b"\x80" + character.encode() * 60)
+        ids = [*kind.convert_tokens_to_ids(["a"] * plain), *run, *kind.convert_tokens_to_ids(["a", "o"])]
+        assert character[0] not in decode(kind, ids)
+        ends = StopStrings(kind, stop, 0)
+        found = [ends(ids[: at + 1], at) for at in range(len(ids))]
+        assert found == [None] * (len(ids) - 1) + [1]
+
+
+def test_a_replacement_mark_of_its_own_after_broken_bytes_is_no_part_of_them() -> None:
+    """The window begins inside the run of bytes, which alone would be valid text."""
+    kind = tokenizer("gemma")
+    for plain in range(30):
+        ids = kind.convert_tokens_to_ids(["a"] * plain)
+        ids += [*fallback(kind, b"\x80" + "é".encode() * 12), *kind.convert_tokens_to_ids(["\ufffd", "a"])]
+        detokenizer = Detokenizer(kind)
+        pieces = [piece for token in ids for piece in detokenizer.push([token], "target")]
+        assert "".join(p.text for p in [*pieces, *detokenizer.flush()]) == decode(kind, ids)
+
+
+def test_special_tokens_are_no_text_unless_asked_for() -> None:
+    kind = tokenizer("llama")
+    ids = kind.convert_tokens_to_ids(["a", "</s>"])
+    assert decode(kind, ids) == "a" and decode(kind, ids, special=True) == "a</s>"
+
+
 @pytest.mark.parametrize("stop", [(), ("never there", "\ufffd\ufffd\ufffdx")])
 @pytest.mark.parametrize(
     "said",
