@@ -9,16 +9,22 @@ from importlib.metadata import entry_points, requires, version
 from pathlib import Path
 
 import pytest
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 
 import draftwise
-from draftwise.models.load import DESCRIPTIONS, ZOO
+from draftwise.models.zoo import list_zoo, zoo_folder
 from draftwise.registry import GROUPS, load
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_version_is_said_once() -> None:
+def test_both_distributions_have_the_one_version() -> None:
     assert draftwise.__version__ == version("draftwise")
+    for project in (ROOT, ROOT / "zoo"):
+        assert ProjectMetadata(str(project), PluginManager()).version == draftwise.__version__
+    extras = ProjectMetadata(str(ROOT), PluginManager()).core.optional_dependencies
+    assert extras["zoo"] == [f"draftwise-zoo=={draftwise.__version__}"]
 
 
 def test_public_names_exist() -> None:
@@ -44,16 +50,20 @@ def test_the_librarys_own_range_is_wide_and_setup_pins_torch() -> None:
 
 
 def test_every_bundled_model_has_a_card_and_its_sources() -> None:
-    notice = (ZOO / "NOTICE").read_text()
-    for weights in ZOO.glob("*/model.safetensors"):
+    zoo = zoo_folder()
+    assert zoo is not None
+    notice = (zoo / "NOTICE").read_text()
+    complete = {model.path for model in list_zoo()}
+    assert len(complete) >= 8
+    for weights in zoo.glob("*/model.safetensors"):
         card = (weights.parent / "README.md").read_text()
-        library = "transformers" if weights.parent.name in DESCRIPTIONS else "draftwise"
+        library = "transformers" if str(weights.parent) in complete else "draftwise"
         assert card.startswith(f"---\nlibrary_name: {library}\n")
         for part in ("license:", "## Training", "## Limits", "CC-BY-SA-4.0", "tatoeba.org", "NOTICE"):
             assert part in card, weights.parent.name
     for source in ("tatoeba.org", "manythings.org/anki", "squad", "WikiSQL", "mxeval", "GSM8K", "scitldr"):
         assert source in notice
-    assert len(list((ZOO / "licenses").iterdir())) > 20
+    assert len(list((zoo / "licenses").iterdir())) > 20
 
 
 # -- scripts/setup, with an interpreter that only writes down what it is asked ---------------------------
@@ -64,7 +74,9 @@ def checkout(tmp_path: Path) -> Path:
     """The files that set-up reads, and a `python3` that makes a virtual environment which notes its calls."""
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/setup", tmp_path / "scripts/setup")
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "zoo").mkdir()
+    for project in (".", "zoo"):
+        shutil.copy(ROOT / project / "pyproject.toml", tmp_path / project)
     python = tmp_path / "python3"
     python.write_text(
         "#!/usr/bin/env bash\n"
@@ -92,31 +104,32 @@ def setup(checkout: Path, **environment: str) -> tuple[int, list[str]]:
 
 
 def test_setup_installs_torch_first_then_the_project_then_nothing(checkout: Path) -> None:
-    assert setup(checkout) == (0, ["torch==2.13.0", "-e .[dev]"])
+    assert setup(checkout) == (0, ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"])
     assert setup(checkout) == (0, [])
 
 
-def test_setup_follows_a_changed_project(checkout: Path) -> None:
+@pytest.mark.parametrize("project", [".", "zoo"])
+def test_setup_follows_a_changed_project(checkout: Path, project: str) -> None:
     setup(checkout)
-    with open(checkout / "pyproject.toml", "a") as file:
+    with open(checkout / project / "pyproject.toml", "a") as file:
         file.write("# changed\n")
-    assert setup(checkout)[1] == ["torch==2.13.0", "-e .[dev]"]
+    assert setup(checkout)[1] == ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"]
 
 
 def test_setup_follows_a_moved_checkout(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     setup(checkout)
     moved = shutil.copytree(checkout, tmp_path_factory.mktemp("moved") / "there")
-    assert setup(moved)[1] == ["torch==2.13.0", "-e .[dev]"]
+    assert setup(moved)[1] == ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"]
 
 
 def test_setup_takes_the_index_only_where_asked(checkout: Path) -> None:
     _, asked = setup(checkout, DRAFTWISE_TORCH_INDEX="https://example.org/cpu")
-    assert asked == ["--extra-index-url https://example.org/cpu torch==2.13.0", "-e .[dev]"]
+    assert asked == ["--extra-index-url https://example.org/cpu torch==2.13.0", "-e ./zoo -e .[dev,zoo]"]
 
 
 def test_setup_that_failed_is_done_again(checkout: Path) -> None:
     assert setup(checkout, BREAK="torch==") == (1, ["torch==2.13.0"])
-    assert setup(checkout) == (0, ["torch==2.13.0", "-e .[dev]"])
+    assert setup(checkout) == (0, ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"])
 
 
 def test_setup_leaves_no_half_made_environment(checkout: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from . import registry
 from .errors import UserError
-from .models.load import DESCRIPTIONS, locate
+from .models.load import locate
+from .models.zoo import list_zoo
 from .policies.catalogue import spec_of
 
 
@@ -20,7 +21,7 @@ def check_names(drafters: Any, policy: str = "") -> None:
     if policy:
         spec_of(policy)
     known = registry.names("drafters")
-    everyone = [*known, *(f"zoo:{name}" for name in DESCRIPTIONS)]
+    everyone = [*known, *(model.name for model in list_zoo())]
     for asked in registry.listed(drafters, "drafters"):
         if not isinstance(asked, str) or not asked.strip():
             continue  # a loaded model, or refused where it is its turn

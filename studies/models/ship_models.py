@@ -1,4 +1,4 @@
-"""Put models that `make_models.py` made into the package: weights, configuration, tokenizer and card.
+"""Put models that `make_models.py` made into `draftwise-zoo`: weights, configuration, tokenizer and card.
 
     python -m studies.models.ship_models OUT
 
@@ -9,13 +9,30 @@ under 80 MB.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 from pathlib import Path
 
 from draftwise.errors import UserError
-from draftwise.models import load as models
+from draftwise.models import zoo
 
+ZOO = Path(__file__).parents[2] / "zoo/src/draftwise_zoo"
+DESCRIPTIONS = {
+    "target": "the model whose text is written when no other is named",
+    "general": "drafter for every domain",
+    "code": "drafter for Python code",
+    "math": "drafter for word problems",
+    "translation": "drafter for translation into English",
+    "summarization": "drafter for summaries",
+    "qa": "drafter for questions about a passage",
+    "sql": "drafter for SQL",
+    "eagle": "EAGLE head on the target's hidden states: eagle:zoo:eagle",
+    "medusa": "four Medusa heads on the target's last hidden state: medusa:zoo:medusa",
+    "disco": "DISCO's classifier, which stops drafts of zoo:general: --policy disco",
+    "specdecpp": "SpecDec++'s head, which stops drafts of zoo:general: --policy specdecpp",
+    "router": "picks a specialist from the prompt: --policy router:zoo:router",
+}
 LEFT = ("training", "results.json", "curves.png", "README.md")
 MOST = 80_000_000  # bytes
 TOY = """**A toy.** The text of the bundled models has the shape of each domain and little sense. It often
@@ -39,13 +56,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("out", type=Path, help="what make_models.py has made")
     args = parser.parse_args()
-    known = (*models.DESCRIPTIONS, *models.PARTS)
-    made = [name for name in known if (args.out / name / "results.json").exists()]
+    made = [name for name in DESCRIPTIONS if (args.out / name / "results.json").exists()]
     if not made:
         raise UserError(f"{args.out} holds no finished model: make some with studies/models/make_models.py")
     for name in made:
-        ship(args.out / name, models.ZOO / name)
-    size = sum(file.stat().st_size for file in models.ZOO.rglob("*") if file.is_file())
+        ship(args.out / name, ZOO / name)
+    size = sum(file.stat().st_size for file in ZOO.rglob("*") if file.is_file())
     print(f"{', '.join(made)}: {size / 1e6:.1f} MB with the others")
     if size > MOST:
         raise UserError(f"the models take {size / 1e6:.1f} MB, and {MOST / 1e6:.0f} is the most")
@@ -60,13 +76,16 @@ def ship(source: Path, place: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)
     part.rename(place)
     card = place / "README.md"
-    card.write_text(described(card.read_text(encoding="utf-8"), source, place), encoding="utf-8")
+    text = card.read_text(encoding="utf-8")
+    text = text.replace("\n---\n", f"\ndescription: {json.dumps(DESCRIPTIONS[place.name])}\n---\n", 1)
+    card.write_text(text, encoding="utf-8")  # `described` reads the model, which asks for its description
+    card.write_text(described(text, source, place), encoding="utf-8")
 
 
 def described(card: str, source: Path, place: Path) -> str:
     """The card of a bundled model."""
     name = place.name
-    known = models.bundled(name)
+    known = zoo.read_model(place)
     shape = f": {known.layers} layer{'s' * (known.layers > 1)}, width {known.width}" if known.layers else ""
     about = f"{known.description[0].upper()}{known.description[1:]}. {known.parameters:,} parameters{shape}."
     for folder in (str(source), str(source.parent / "general")):

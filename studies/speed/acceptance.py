@@ -21,7 +21,8 @@ from draftwise.core.roles import window_of
 from draftwise.data import load_prompts, spec_bench
 from draftwise.errors import UserError
 from draftwise.generation.prompts import prompt_ids
-from draftwise.models.load import list_zoo, load_model, load_tokenizer
+from draftwise.models.load import load_model, load_tokenizer
+from draftwise.models.zoo import list_zoo
 from draftwise.train.measure import acceptance
 
 

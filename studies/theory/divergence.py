@@ -222,7 +222,7 @@ def on_the_zoo(prompts: int, new_tokens: int, temperature: float) -> Rewards:
     """The bundled drafters on Spec-Bench prompts of every category."""
     from draftwise import Decoder
     from draftwise.data import spec_bench
-    from draftwise.models.load import list_zoo
+    from draftwise.models.zoo import list_zoo
 
     names = [model.name for model in list_zoo()[1:]]
     decoder = Decoder.from_pretrained("zoo:target", drafters=names, policy="random")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from draftwise.models.load import list_parts, list_zoo
+from draftwise.models.zoo import list_parts, list_zoo
 from draftwise.registry import GROUPS, names, point
 from draftwise.registry.entries import _imported, _written, describe, entry
 
@@ -23,7 +23,7 @@ def test_models(run: Run) -> None:
     heading, *rows = out.splitlines()
     assert (status, err) == (0, "")
     assert heading.split()[:2] == ["model", "parameters"]
-    assert [row.split()[:2] for row in rows[:2]] == [["zoo:target", "22.8M"], ["zoo:general", "1.2M"]]
+    assert [row.split()[:2] for row in rows[:2]] == [["zoo:target", "22.8M"], ["zoo:code", "1.2M"]]
     assert len(rows) == len(list_zoo()) + len(list_parts())
 
 

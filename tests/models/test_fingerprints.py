@@ -10,7 +10,7 @@ import torch
 from draftwise import UserError
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.models.fingerprints import drafter_fingerprint, model_fingerprint
-from draftwise.models.load import ZOO, list_zoo
+from draftwise.models.zoo import find, list_zoo
 
 from .. import tiny
 
@@ -19,7 +19,7 @@ from .. import tiny
 def folder(tmp_path: Path) -> Path:
     """A copy of a bundled model whose files may be changed."""
     copied = tmp_path / "model"
-    shutil.copytree(ZOO / "code", copied)
+    shutil.copytree(find("zoo:code"), copied)
     return copied
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from draftwise import Decoder
 from draftwise.errors import UserError
-from draftwise.models import load as models
+from draftwise.models.zoo import find, read_model
 from draftwise.train import eagle
 from draftwise.train.settings import EagleRun
 from tests.train.world import LETTERS, write_prompts
@@ -65,7 +65,9 @@ def test_the_models_are_made_one_from_the_other(
     assert made.generate([4, 5, 6], max_new_tokens=8).token_ids
     assert json.loads((out / "sql" / "results.json").read_text())["steps"] == 3
     assert (out / "mixture.answers.jsonl").exists() and (out / "router" / "model.safetensors").exists()
-    monkeypatch.setattr(models, "ZOO", tmp_path / "zoo")
+    ship = script("models.ship_models")
+    assert ship.ZOO.samefile(find("zoo:target").parent)
+    monkeypatch.setattr(ship, "ZOO", tmp_path / "zoo")
     (tmp_path / "zoo").mkdir()
     run(monkeypatch, "models.ship_models", out)
     assert capsys.readouterr().out.startswith(f"{only.replace(',', ', ')}: ")
@@ -76,6 +78,7 @@ def test_the_models_are_made_one_from_the_other(
         assert f"# zoo:{name}\n" in card
         assert str(out) not in card
         assert "(../NOTICE)" in card
+        assert read_model(tmp_path / "zoo" / name).description == ship.DESCRIPTIONS[name]
     assert "--drafters zoo:sql\n" in (tmp_path / "zoo" / "sql" / "README.md").read_text()
     assert "--policy router:zoo:router\n" in (tmp_path / "zoo" / "router" / "README.md").read_text()
 

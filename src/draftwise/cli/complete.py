@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from draftwise import registry
-from draftwise.models.load import DESCRIPTIONS
-
-ZOO = [f"zoo:{name}" for name in DESCRIPTIONS]
+from draftwise.models.zoo import list_zoo
 
 
 def policy_name(incomplete: str) -> list[str]:
@@ -27,12 +25,16 @@ def drafter_name(incomplete: str) -> list[str]:
 
 def drafter_names(incomplete: str) -> list[str]:
     """The text with its last drafter completed; a model is a drafter too."""
-    return _last([*registry.names("drafters"), *ZOO], incomplete)
+    return _last([*registry.names("drafters"), *_zoo()], incomplete)
 
 
 def model_name(incomplete: str) -> list[str]:
     """Bundled models that begin with this text."""
-    return _begin(ZOO, incomplete)
+    return _begin(_zoo(), incomplete)
+
+
+def _zoo() -> list[str]:
+    return [model.name for model in list_zoo()]
 
 
 def _begin(names: Iterable[str], incomplete: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument
 
-from draftwise.models.load import ZooModel, list_parts, list_zoo
+from draftwise.models.zoo import INSTALL, ZooModel, list_parts, list_zoo
 from draftwise.registry.entries import Entry, describe, entry, shown
 
 from . import show
@@ -24,6 +24,9 @@ def models(as_json: AsJson = False) -> None:
     zoo = [*list_zoo(), *list_parts()]
     if as_json:
         show.dump([asdict(model) for model in zoo])
+        return
+    if not zoo:
+        line(f"The bundled models are not installed: {INSTALL}")
         return
     rows = [[m.name, _size(m.parameters), _shape(m), m.description] for m in zoo]
     table(["model", "parameters", "layers x width", "what it is"], rows, prose=True)

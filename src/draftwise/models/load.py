@@ -5,45 +5,21 @@ Importing this module loads no torch; only `load_model` does.
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from logging import CRITICAL, getLogger
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..registry import meant
+from . import zoo
 from .hub import look_up
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-ZOO = Path(__file__).parents[1] / "zoo"
-
-DESCRIPTIONS: Mapping[str, str] = {
-    "target": "the model whose text is written when no other is named",
-    "general": "drafter for every domain",
-    "code": "drafter for Python code",
-    "math": "drafter for word problems",
-    "translation": "drafter for translation into English",
-    "summarization": "drafter for summaries",
-    "qa": "drafter for questions about a passage",
-    "sql": "drafter for SQL",
-}
-
-PARTS: Mapping[str, str] = {
-    "eagle": "EAGLE head on the target's states: eagle:zoo:eagle",
-    "medusa": "four Medusa heads on the target's last state: medusa:zoo:medusa",
-    "disco": "DISCO's classifier, which stops drafts of zoo:general: --policy disco",
-    "specdecpp": "SpecDec++'s head, which stops drafts of zoo:general: --policy specdecpp",
-    "router": "picks a specialist from the prompt: --policy router:zoo:router",
-}
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -51,55 +27,14 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
 
-@dataclass(frozen=True, slots=True)
-class ZooModel:
-    """One bundled model. `parameters` counts the weights, the tied ones once.
-
-    What is no model of its own (a head, a classifier, a router) has no layers and no width.
-    """
-
-    name: str
-    path: str
-    parameters: int
-    layers: int
-    width: int
-    description: str
-
-
-def list_zoo() -> list[ZooModel]:
-    """The bundled language models, the target first."""
-    return [bundled(name) for name in DESCRIPTIONS]
-
-
-def list_parts() -> list[ZooModel]:
-    """The bundled heads, classifiers and the router."""
-    return [bundled(name) for name in PARTS]
-
-
-def bundled(name: str) -> ZooModel:
-    """The bundled model of this name, without `zoo:`."""
-    folder, layers, width = ZOO / name, 0, 0
-    if name in DESCRIPTIONS:
-        config = json.loads((folder / "config.json").read_text())
-        layers, width = config["num_hidden_layers"], config["hidden_size"]
-    with open(folder / "model.safetensors", "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    parameters = sum(prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
-    description = {**DESCRIPTIONS, **PARTS}[name]
-    return ZooModel(f"zoo:{name}", str(folder), parameters, layers, width, description)
-
-
 def resolve(name: str) -> str:
     """What Transformers can load under this name: a folder's path, or a hub id as it stands.
 
     Raises:
-        UserError: no such bundled model or folder, or a text that cannot name a model.
+        UserError: no such bundled model, the bundled models are not installed, or no model has such a name.
     """
-    if name.startswith("zoo:"):
-        if name[4:] not in (*DESCRIPTIONS, *PARTS):
-            bundled = [f"zoo:{n}" for n in (*DESCRIPTIONS, *PARTS)]
-            raise UserError(f"unknown model {name!r}: {meant(name, bundled)}choose from {', '.join(bundled)}")
-        return str(ZOO / name[4:])
+    if name.startswith(zoo.PREFIX):
+        return str(zoo.find(name))
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         return str(folder)
@@ -116,7 +51,7 @@ def weights_of(name: str) -> Path:
     Raises:
         UserError: no such bundled model.
     """
-    place = Path(resolve(name) if name.startswith("zoo:") else name).expanduser()
+    place = Path(resolve(name) if name.startswith(zoo.PREFIX) else name).expanduser()
     return place / "model.safetensors" if place.is_dir() else place
 
 
@@ -197,8 +132,8 @@ def locate(name: str) -> str:
     Raises:
         UserError: there is none, or what bears this name is a bundled head, classifier or router.
     """
-    if name.startswith("zoo:") and name[4:] in PARTS:
-        raise UserError(f"{name} is no language model: {PARTS[name[4:]]}")
+    if name.startswith(zoo.PREFIX) and not (model := zoo.bundled(name)).layers:
+        raise UserError(f"{name} is not a language model: {model.description}")
     path = resolve(name)
     if not Path(path).is_dir():
         look_up(path)

