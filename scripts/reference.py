@@ -72,10 +72,21 @@ def drafters() -> str:
 
 
 def command_line() -> str:
-    """What `draftwise --help` and the help of every verb say."""
-    command = typer.main.get_command(app)
-    context = typer.Context(command, info_name="draftwise")  # type: ignore[arg-type]
-    return get_docs_for_click(obj=command, ctx=context, name="draftwise")
+    """The help of every command; lists of commands link to them, unshortened."""
+    command: Any = typer.main.get_command(app)
+    context = typer.Context(command, info_name="draftwise")
+    text = get_docs_for_click(obj=command, ctx=context, name="draftwise")
+    for path, one in commands(command, "draftwise"):
+        short, full = one.get_short_help_str(), (one.help or "").partition("\n")[0]
+        text = text.replace(f"* `{one.name}`: {short}", f"* [`{one.name}`](#{path}): {full}")
+    return text
+
+
+def commands(group: Any, above: str) -> Iterator[tuple[str, Any]]:
+    """Every command below a group, and the anchor of its heading."""
+    for name, one in getattr(group, "commands", {}).items():
+        yield f"{above}-{name}", one
+        yield from commands(one, f"{above}-{name}")
 
 
 def main(folder: Path) -> None:
