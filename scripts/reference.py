@@ -1,74 +1,55 @@
 """Write the parts of the reference that the code itself says, as snippets for the documentation's pages.
 
-    python scripts/reference.py [FOLDER]    (default: build/reference; scripts/docs calls it)
+    python -m scripts.reference [FOLDER]    (default: build/reference; scripts/docs calls it)
 
-Policies, drafters and their options come from the registry, the command line from Typer. Nothing of it is
-kept in the repository, so that it cannot become untrue.
+Policies, drafters and their options come from the registry, the command line from Typer, the arguments of
+`generate` from the tests that hold them. Nothing of it is kept in the repository, so it cannot become untrue.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import typer
 from typer.cli import get_docs_for_click
 
 from draftwise.cli.app import app
-from draftwise.registry import load, names, options_of
-
-DEFAULT = "auto"
-
-
-def options_table(factory: Callable[..., Any]) -> str:
-    """The options that a user may set, with types and defaults; nothing where there are none."""
-    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-    rows = [
-        f"| `{name}` | {hints[name].__name__} | {shown(parameter.default)} |"
-        for name, parameter in options_of(factory).items()
-    ]
-    return "\n".join(["| option | type | default |", "|---|---|---|", *rows]) if rows else "No options."
+from draftwise.cli.lists import by_origin
+from draftwise.policies.catalogue.compose import DEFAULT
+from draftwise.registry.entries import Entry, describe, shown
+from tests.hosts import arguments
 
 
-def shown(default: object) -> str:
-    """A default as a user would write it."""
-    if isinstance(default, bool):
-        return f"`{str(default).lower()}`"
-    return f"`{default}`" if default != "" else "(empty)"
+def section(one: Entry, level: str) -> str:
+    """What one policy or drafter is, its source, its options and how to write it."""
+    default = " (the default)" if one.name == DEFAULT else ""
+    parts = [f"{level} `{one.name}`{default}", one.help, one.details, f"Source: {one.source}."]
+    if one.options:
+        rows = [
+            f"| `{name}` | {option.type} | {f'`{shown(option.default)}`' if option.default != '' else ''} "
+            f"| {option.help} |"
+            for name, option in one.options.items()
+        ]
+        parts.append("\n".join(["| option | type | default | what it sets |", "|---|---|---|---|", *rows]))
+    return "\n\n".join([*filter(None, parts), f"Example: `{one.usage}`"]) + "\n"
 
 
-def entries(group: str, level: str) -> Iterator[str]:
-    """One section for each name of a group: what it is, and its options."""
-    for name in names(group):
-        yield section(group, name, level)
-
-
-def section(group: str, name: str, level: str) -> str:
-    factory = load(group, name)
-    return f"{level} `{name}`\n\n{inspect.getdoc(factory)}\n\n{options_table(factory)}\n"
+def sections(entries: Iterable[Entry], level: str) -> str:
+    return "\n".join(section(one, level) for one in entries)
 
 
 def policies() -> str:
-    """Every policy under the paper, or the kind of rule, that its module names; the default first."""
-    groups: dict[str, list[str]] = {}
-    for name in sorted(names("policies"), key=lambda name: (name != DEFAULT, name)):
-        module = inspect.getmodule(load("policies", name))
-        said = (inspect.getdoc(module) or name).partition("\n")[0]
-        groups.setdefault(said, []).append(section("policies", name, "###"))
-    return "\n".join(f"{titled(said)}\n\n" + "\n".join(parts) for said, parts in groups.items())
-
-
-def titled(said: str) -> str:
-    """A heading from a module's first line, `Title: explanation.`"""
-    title, _, rest = said.rstrip(".").partition(": ")
-    return f"## {title}\n\n{rest[:1].upper()}{rest[1:]}." if rest else f"## {title}"
+    """Every policy under its paper; the default first."""
+    groups = by_origin(describe("policies"), first=DEFAULT)
+    titled = ((title[:1].upper() + title[1:], group) for title, group in groups.items())
+    return "\n".join(f"## {title}\n\n{sections(group, '###')}" for title, group in titled)
 
 
 def drafters() -> str:
-    return "\n".join(entries("drafters", "##"))
+    return sections(describe("drafters"), "##")
 
 
 def command_line() -> str:
@@ -89,10 +70,18 @@ def commands(group: Any, above: str) -> Iterator[tuple[str, Any]]:
         yield from commands(one, f"{above}-{name}")
 
 
+PARTS = {
+    "policies": policies,
+    "drafters": drafters,
+    "command-line": command_line,
+    "arguments": arguments.table,
+}
+
+
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in (("policies", policies()), ("drafters", drafters()), ("command-line", command_line())):
-        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    for name, write in PARTS.items():
+        (folder / f"{name}.md").write_text(write() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

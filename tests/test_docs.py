@@ -16,8 +16,10 @@ import draftwise
 from draftwise.cli.app import app
 from draftwise.measure.trace.costs import Costs
 from draftwise.measure.trace.files import Answers, Header
+from draftwise.registry.entries import describe
 from draftwise.state.file import PARTS
-from scripts import landing
+from scripts import landing, reference
+from tests.hosts.arguments import FIELDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -96,6 +98,22 @@ def test_every_file_format_is_in_the_reference() -> None:
     assert sorted(formats) == sorted(told)
     names = {field.name for kind in (Header, Answers, Costs) for field in fields(kind)} | PARTS
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+def test_the_generated_reference_names_everything(tmp_path: Path) -> None:
+    reference.main(tmp_path)
+    text = {file.stem: file.read_text() for file in tmp_path.iterdir()}
+    for group in ("policies", "drafters"):
+        for one in describe(group):
+            assert re.search(rf"^##+ `{one.name}`", text[group], flags=re.M), one.name
+            assert all(f"| `{name}` | {o.type} |" in text[group] for name, o in one.options.items()), one.name
+    command: Any = typer.main.get_command(app)
+    assert all(option in text["command-line"] for option in options(command))
+    assert not re.search(r"^\* \[?`\w+`.*\.\.\.$", text["command-line"], flags=re.M)  # cut short
+    assert all(f"| `{name}` |" in text["arguments"] for name in FIELDS)
+    assert {f'--8<-- "{name}.md"' for name in text} <= {
+        line for page in PAGES for line in page.read_text().splitlines()
+    }
 
 
 def test_the_readme_fits_two_screens() -> None:

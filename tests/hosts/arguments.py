@@ -1,6 +1,6 @@
 """Every argument of `generate`, and what becomes of it inside `transformers_generate`.
 
-`python -m tests.hosts.arguments` prints the table of docs/how-to/transformers.md.
+`python -m tests.hosts.arguments` prints the table of docs/reference/arguments.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ A new argument or setting of a new release fails here until someone decides what
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, LlamaConfig, MptConfig
 
 from draftwise import UserError, transformers_generate
-from tests.hosts.arguments import EARLIER, FIELDS, IDS, MODEL, NOTES, OBEYED, REFUSED, SIGNATURE, table
+from tests.hosts.arguments import EARLIER, FIELDS, IDS, MODEL, NOTES, OBEYED, REFUSED, SIGNATURE
 from tests.tiny import COMMON, VOCAB, model
 
-ROOT = Path(__file__).parents[2]
 ROWS = {**SIGNATURE, **MODEL, **FIELDS}
 
 
@@ -45,10 +43,6 @@ def test_every_field_of_generation_config_is_in_the_table() -> None:
     plain: Any = GenerationConfig  # whose types are not said
     fields = {name for name in vars(plain()) if not name.startswith("_")}
     assert fields - NOTES == set(FIELDS)
-
-
-def test_the_page_has_the_table() -> None:
-    assert table() in (ROOT / "docs" / "how-to" / "transformers.md").read_text()
 
 
 def written(target: Any, **given: Any) -> torch.Tensor:

@@ -36,7 +36,7 @@ def transformers_generate(
 
     Raises:
         UserError: an argument of `generate` that cannot be obeyed, or a model that is refused
-            (docs/how-to/transformers.md).
+            (docs/reference/arguments.md).
     """
     host = Host(drafters, policy, tokenizer, seed)
 
