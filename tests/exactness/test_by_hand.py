@@ -15,16 +15,8 @@ from transformers import LogitsProcessor
 from draftwise.core.drafts import Draft
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
-from draftwise.models.distributions import (
-    Chain,
-    GreedyScores,
-    LawScores,
-    likeliest,
-    on_host,
-    overlaps,
-    warp,
-    warpers,
-)
+from draftwise.models.distributions import Chain, likeliest, on_host, warp, warpers
+from draftwise.targets.scores import GreedyScores, SampledScores, overlaps
 
 Row = NDArray[np.float64]
 PROMPT, SAID = [1, 4, 1], [2, 2, 5]
@@ -45,9 +37,9 @@ def request(**settings: Any) -> Request:
     return made
 
 
-def scores(draft: Draft, **settings: Any) -> LawScores:
+def scores(draft: Draft, **settings: Any) -> SampledScores:
     asked = request(**settings)
-    return LawScores(asked, draft, LOGITS, Chain.of(asked))
+    return SampledScores(asked, draft, LOGITS, Chain.of(asked))
 
 
 def softmax(row: Row) -> Row:

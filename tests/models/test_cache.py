@@ -18,7 +18,7 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.generation.decoder import Decoder
 from draftwise.models import cache
-from draftwise.models.states import States
+from draftwise.models.hidden_states import States
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.targets.test_hf import prompts

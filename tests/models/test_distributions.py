@@ -15,7 +15,8 @@ from draftwise.core.accept import accept
 from draftwise.core.drafts import Draft
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
-from draftwise.models.distributions import Chain, CountPenalty, GreedyScores, LawScores, choices, draw
+from draftwise.models.distributions import Chain, CountPenalty, choices, draw
+from draftwise.targets.scores import GreedyScores, SampledScores
 
 LOGITS = torch.tensor([[0.0, 2.0, 1.0, -9.0], [3.0, 0.0, 1.0, 2.0], [0.0, 0.0, 5.0, 1.0]])
 
@@ -40,8 +41,8 @@ def request(**settings: Any) -> Request:
     return Request(0, [1, 2, 1], 3, Sampling(**settings), Random(5), Random(6))
 
 
-def law_scores(request: Request, draft: Draft) -> LawScores:
-    return LawScores(request, draft, LOGITS, Chain.of(request))
+def law_scores(request: Request, draft: Draft) -> SampledScores:
+    return SampledScores(request, draft, LOGITS, Chain.of(request))
 
 
 def test_presence_counts_once_and_frequency_each_time_and_neither_the_prompt() -> None:
@@ -114,7 +115,7 @@ def test_a_row_that_allows_no_token_says_so(
     if not settings:
         scores = GreedyScores(draft, logits, None if host else choices(logits))
     with pytest.raises(UserError, match="NaN or all -inf"):
-        accept(draft, scores or LawScores(asked, draft, logits, Chain.of(asked)), asked.rng)
+        accept(draft, scores or SampledScores(asked, draft, logits, Chain.of(asked)), asked.rng)
 
 
 def test_a_draw_of_no_law_says_so() -> None:

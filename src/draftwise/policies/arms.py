@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core import stops
-from ..core.arms import NEVER, Arm, Stop
+from ..core.arms import NEVER, Arm, Context, Stop
 from ..errors import UserError
 
 TOGETHER = "all"  # the drafter that asks all others
@@ -94,3 +94,10 @@ def parse_stop(text: str) -> Stop:
         return Stop(name, float(number.rstrip(")")) if number else stops.DEFAULTS[name])
     except ValueError:
         raise UserError(f"stop={text}: the threshold is not a number; write svip(0.6)") from None
+
+
+def in_use(arms: Sequence[Arm], context: Context) -> Sequence[int]:
+    """The arms whose drafters are in use; all of them if none is, since a draft then comes out empty."""
+    if not context.unavailable:
+        return range(len(arms))
+    return [i for i, arm in enumerate(arms) if arm.drafter not in context.unavailable] or range(len(arms))

@@ -9,7 +9,7 @@ from random import Random
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
 from .adaptive import Adaptive
-from .choices import in_use
+from .arms import in_use
 from .learners.learner import LEARNED, Learner, fresh
 
 

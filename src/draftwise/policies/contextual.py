@@ -8,7 +8,7 @@ from random import Random
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
-from .choices import in_use
+from .arms import in_use
 from .learners.learner import LEARNED
 from .learners.linucb import LinUCB
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
-from .choices import in_use
+from .arms import in_use
 from .learners.learner import LEARNED, FullInformation
 
 

@@ -9,7 +9,7 @@ from random import Random
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
 from ..errors import UserError
-from .choices import in_use
+from .arms import in_use
 from .classifiers.routing import Router
 
 

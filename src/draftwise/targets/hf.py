@@ -13,11 +13,12 @@ from ..core.drafts import Draft, Verdict
 from ..core.request import Request
 from ..core.roles import Scores
 from ..errors import DraftwiseWarning
-from ..models.distributions import Chain, GreedyScores, LawScores, choices, likeliest, on_host
+from ..models.distributions import Chain, choices, likeliest, on_host
 from ..models.hidden_states import Features
 from ..models.positions import ENDLESS
 from ..models.probe import check_trees, rows_of
 from .regimes import Regimes
+from .scores import GreedyScores, SampledScores
 
 LONG = 16  # pending tokens from which a row reads in a pass of its own, so that others need no padding
 
@@ -225,7 +226,7 @@ class HFTarget:
                     GreedyScores(draft, logits[row, begin:end], chosen[row][begin:end] if chosen else None)
                 )
             else:
-                scores.append(LawScores(request, draft, logits[row, begin:end], self._chain(request)))
+                scores.append(SampledScores(request, draft, logits[row, begin:end], self._chain(request)))
         return scores
 
     def _plain(self, request: Request) -> bool:

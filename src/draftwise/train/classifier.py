@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..models.fingerprints import drafter_fingerprint
+from ..models.hidden_states import States
 from ..models.load import load_model, load_tokenizer
-from ..models.states import States
 from ..policies.classifiers.stopping import INPUTS, Disco, Scorer, SpecDecPlus, save
 from .card import card
 from .curves import curves

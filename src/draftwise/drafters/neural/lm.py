@@ -16,8 +16,8 @@ from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
 from ...models.distributions import likeliest
+from ...models.hidden_states import States
 from ...models.probe import rows_of
-from ...models.states import States
 from .chains import Chain, grades, known
 
 LONG = 16  # pending tokens from which a row catches up in a pass of its own

@@ -21,7 +21,7 @@ from transformers import LogitsProcessorList
 from ...core.drafts import NOTHING, Draft
 from ...core.request import Request
 from ...core.roles import Scores
-from ...models.distributions import GreedyScores
+from ...targets.scores import GreedyScores
 from .steps import Steps
 
 Reader = Callable[[int, Sequence[int], int], Tensor]

@@ -1,0 +1,164 @@
+"""What the target says of every node of a draft, under greedy decoding and under sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isnan
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..core.drafts import Draft
+from ..core.request import Request
+from ..models.distributions import NO_TOKEN, Chain, draw, no_token, top_token, warp
+
+
+def overlaps(draft: Draft, logits: Tensor) -> list[float]:
+    """1 - TV between the raw laws of target and drafter at every drafted node, computed on the device.
+
+    `logits` of shape (1 + nodes, vocabulary) are the target's after the last committed token and after each
+    node. Without rows, and in a tree, the drafter was certain of its token: the target's probability of it.
+    """
+    above = torch.tensor(draft.parents, device=logits.device) + 1
+    p = logits[above].float().softmax(-1)
+    if draft.rows is None or not draft.is_chain:
+        tokens = torch.tensor(draft.tokens, device=logits.device)
+        return cast("list[float]", p.gather(1, tokens[:, None])[:, 0].tolist())
+    q = torch.stack(draft.rows).to(p.device).float().softmax(-1)
+    shared = min(p.shape[-1], q.shape[-1])  # what one side alone can say has no overlap
+    return cast("list[float]", torch.minimum(p[:, :shared], q[:, :shared]).sum(-1).tolist())
+
+
+class GreedyScores:
+    """Greedy decoding with nothing that shapes the law: the likeliest token of each node.
+
+    On the host a row is searched when it is asked for, since those after a rejection never are; elsewhere
+    `choices` were found for the whole batch, in one transfer.
+    """
+
+    __slots__ = ("choices", "draft", "logits", "rows")
+
+    def __init__(self, draft: Draft, logits: Tensor, choices: Sequence[int] | None) -> None:
+        self.draft, self.logits, self.choices = draft, logits, choices
+        self.rows = logits.numpy() if choices is None else None
+
+    def choice(self, node: int) -> int:
+        """The likeliest token after `node`."""
+        if self.choices is not None:
+            token = self.choices[node + 1]
+            known = token != NO_TOKEN
+        else:
+            row = self.rows[node + 1]  # type: ignore[index]
+            token = int(row.argmax())
+            known = row[token] > -inf  # the largest of numbers with NaN is NaN
+        if not known:
+            raise no_token()
+        return token
+
+    def prob(self, node: int) -> float:
+        """1 for the likeliest token, else 0."""
+        return float(self.choice(self.draft.parents[node]) == self.draft.tokens[node])
+
+    def residual(self, node: int) -> int:
+        """The likeliest token: its probability is 1, so what is left after a rejection is itself."""
+        return self.choice(self.draft.parents[node])
+
+    def logprob(self, node: int, token: int) -> float:
+        """Log-probability of `token` under the raw softmax at temperature 1."""
+        return float(self.logits[node + 1].float().log_softmax(-1)[token])
+
+    def chance(self, node: int, token: int) -> float:
+        """1 for the likeliest token after `node`, else 0."""
+        return float(self.choice(node) == token)
+
+    def laws(self, nodes: Sequence[int]) -> None:
+        """The laws are one-hot."""
+
+    def overlaps(self) -> list[float]:
+        """1 - TV of the raw laws at each drafted node."""
+        return overlaps(self.draft, self.logits)
+
+
+class SampledScores:
+    """The processed law of every node: all at once where no processor looks at the history, else when asked.
+
+    A processor that looks at the history is called once per committed token, in order, with the committed
+    prefix, exactly as in plain decoding; so one with a state of its own (a grammar) stays right.
+    """
+
+    __slots__ = ("_laws", "chain", "draft", "logits", "probs", "request", "start")
+
+    def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
+        self.request, self.draft, self.logits, self.chain = request, draft, logits, chain
+        self.start = len(request.tokens)  # scores outlive the commit of their round
+        self._laws: dict[int, Tensor] = {}
+        self.probs: list[float] | None = None
+        if not chain.historic:
+            rows = warp(chain.warpers, logits)
+            self._laws = dict(enumerate(rows, start=-1))
+            if draft.dist is not None:
+                tokens = torch.tensor(draft.tokens, device=rows.device)
+                self.probs = rows[:-1].gather(1, tokens[:, None])[:, 0].tolist()
+
+    def choice(self, node: int) -> int:
+        """The target's own token after `node`."""
+        law = self._law(node)
+        if self.request.sampling.greedy:
+            return top_token(law)
+        depth = len(self._path(node))
+        return draw(law, self.request.uniform(self.request.position + depth))
+
+    def prob(self, node: int) -> float:
+        """The target's probability of the drafted token `node`."""
+        law, token = self._law(self.draft.parents[node]), self.draft.tokens[node]
+        if self.request.sampling.greedy:
+            return float(top_token(law) == token)
+        p = float(law[token]) if self.probs is None else self.probs[node]
+        if isnan(p):
+            raise no_token()
+        return p
+
+    def residual(self, node: int) -> int:
+        """A token from (p - q)+ at the parent of `node`; p itself where rounding leaves nothing."""
+        parent = self.draft.parents[node]
+        if self.request.sampling.greedy:
+            return top_token(self._law(parent))
+        law = self._law(parent)
+        left = (law - self.draft.dist[node].to(law.device)).clamp_(min=0)
+        return draw(left if float(left.sum()) > 0 else law, self.request.rng.random())
+
+    def logprob(self, node: int, token: int) -> float:
+        """Log-probability of `token` under the raw softmax at temperature 1."""
+        return float(self.logits[node + 1].float().log_softmax(-1)[token])
+
+    def chance(self, node: int, token: int) -> float:
+        """The target's probability of `token` after `node`."""
+        law = self._law(node)
+        return float(law.argmax() == token) if self.request.sampling.greedy else float(law[token])
+
+    def laws(self, nodes: Sequence[int]) -> Tensor | None:
+        """The laws after `nodes`, shape (nodes, vocabulary), float32; None where they are one-hot."""
+        if self.request.sampling.greedy:
+            return None
+        return torch.stack([self._law(node) for node in nodes])
+
+    def overlaps(self) -> list[float]:
+        """1 - TV of the raw laws at each drafted node."""
+        return overlaps(self.draft, self.logits)
+
+    def _path(self, node: int) -> list[int]:
+        path: list[int] = []
+        while node >= 0:
+            path.append(self.draft.tokens[node])
+            node = self.draft.parents[node]
+        return path[::-1]
+
+    def _law(self, node: int) -> Tensor:
+        if node not in self._laws:
+            history = [*self.request.tokens[: self.start], *self._path(node)]
+            ids: Any = torch.tensor([history], device=self.logits.device)
+            # A copy: a processor may write into what it is given, and these rows are needed as they are.
+            row = self.chain.historic(ids, self.logits[node + 1][None].to(torch.float32, copy=True))
+            self._laws[node] = warp(self.chain.warpers, row)[0]
+        return self._laws[node]
