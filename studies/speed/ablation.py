@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from draftwise.measure.trace import Costs, Replay, Trace, read_costs
 from draftwise.measure.trace.stage import Stage
-from draftwise.policies.auto.without import PARTS
-from draftwise.policies.catalogue import method
+from studies.speed.without import PARTS, without
 
 DRAWS = 2000
 Seconds = NDArray[np.float64]
@@ -28,11 +27,11 @@ Row = dict[str, Any]
 
 
 def variants(drafters: Sequence[str], parts: Sequence[str]) -> dict[str, tuple[str, list[str]]]:
-    """Policies and their drafters by the label of what is missing; `auto` itself comes first."""
-    alone = {f"all but {name}": ("auto", [name]) for name in drafters if "others" in parts}
+    """The part that is missing, and the drafters, by label; the whole of `auto` comes first."""
+    alone = {f"all but {name}": ("", [name]) for name in drafters if "others" in parts}
     return {
-        "auto": ("auto", list(drafters)),
-        **{part: (f"auto?without={part}", list(drafters)) for part in parts},
+        "auto": ("", list(drafters)),
+        **{part: (part, list(drafters)) for part in parts},
         **(alone if len(drafters) > 1 else {}),
     }
 
@@ -41,7 +40,7 @@ def seconds(
     trace: Trace, costs: Costs, made: Mapping[str, tuple[str, list[str]]]
 ) -> tuple[list[str], dict[str, Seconds]]:
     """Categories of the prompts, and the seconds of every variant on each."""
-    loops = {label: Replay(trace, method(name, drafters), costs) for label, (name, drafters) in made.items()}
+    loops = {label: Replay(trace, without(part, drafters), costs) for label, (part, drafters) in made.items()}
     found: dict[str, list[float]] = {label: [] for label in made}
     categories = []
     for recording in trace:
@@ -52,20 +51,20 @@ def seconds(
     return categories, {label: np.array(values) for label, values in found.items()}
 
 
-def ratio(without: Seconds, whole: Seconds, *, seed: int = 0) -> tuple[float, float, float]:
+def ratio(lacking: Seconds, whole: Seconds, *, seed: int = 0) -> tuple[float, float, float]:
     """Time without over time with, and the middle 95 % over resampled prompts."""
     picks = np.random.default_rng(seed).integers(0, len(whole), (DRAWS, len(whole)))
-    low, high = np.quantile(without[picks].sum(1) / whole[picks].sum(1), [0.025, 0.975])
-    return float(without.sum() / whole.sum()), float(low), float(high)
+    low, high = np.quantile(lacking[picks].sum(1) / whole[picks].sum(1), [0.025, 0.975])
+    return float(lacking.sum() / whole.sum()), float(low), float(high)
 
 
 def rows(categories: Sequence[str], found: Mapping[str, Seconds]) -> list[Row]:
     """One row for each variant: the ratio, its interval, and the least and greatest of any category."""
     whole, names = found["auto"], np.array(categories)
     made = []
-    for label, without in found.items():
-        by = {str(c): float(without[names == c].sum() / whole[names == c].sum()) for c in np.unique(names)}
-        value, low, high = ratio(without, whole)
+    for label, lacking in found.items():
+        by = {str(c): float(lacking[names == c].sum() / whole[names == c].sum()) for c in np.unique(names)}
+        value, low, high = ratio(lacking, whole)
         made.append({"part": label, "ratio": value, "low": low, "high": high, "categories": by})
     return made
 

@@ -11,7 +11,7 @@ import pytest
 from draftwise.cli import main
 from draftwise.cli.explain import rows
 from draftwise.core.arms import Arm, Context
-from draftwise.policies.auto.policy import Reason, Worth
+from draftwise.policies.auto.worth import Reason, Worth
 from draftwise.policies.catalogue import method
 
 

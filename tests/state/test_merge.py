@@ -14,7 +14,8 @@ from draftwise.cli import main
 from draftwise.core.arms import Context
 from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
 from draftwise.errors import UserError
-from draftwise.policies.auto.costs import Line, PassCost
+from draftwise.policies.auto.drafting import Line
+from draftwise.policies.auto.passes import PassCost
 from draftwise.policies.auto.skill import Calibration, Skill
 from draftwise.policies.bank import BetaBank
 from draftwise.policies.catalogue import method

@@ -14,7 +14,7 @@ from .tables import table
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
-    from draftwise.policies.auto.policy import Reason
+    from draftwise.policies.auto.worth import Reason
 
 STRETCH = 16  # tokens that are explained together
 CELL = "tokens for time: worth in tokens"

@@ -101,10 +101,12 @@ class Grade:
 class Feedback:
     """What came of a decision: the outcome of the arm that ran, or `losses` in [0, 1] of all arms on the
     committed text (full information; None for an arm that was asleep), or `windows` of drafts that were held
-    against it. With none of them, the round said nothing and only leaves the count of decisions in flight."""
+    against it. With none of them, the round said nothing and only leaves the count of decisions in flight.
+    `observed` is what else a recorder hands to its own policy, as numbers of a type that both know."""
 
     request: int
     decision: Decision
     outcomes: tuple[Outcome, ...] = ()
     losses: tuple[float | None, ...] = ()
     windows: tuple[Window, ...] = ()
+    observed: object = None

@@ -13,7 +13,8 @@ import numpy as np
 from ..errors import UserError
 from ..inputs import parse_json
 from ..policies.adaptive import AdaEDL, HeuristicLength
-from ..policies.auto.costs import DraftCost, Line, PassCost
+from ..policies.auto.drafting import DraftCost, Line
+from ..policies.auto.passes import PassCost
 from ..policies.auto.policy import AutoPolicy
 from ..policies.auto.skill import Calibration, Skill
 from ..policies.bank import BetaBank

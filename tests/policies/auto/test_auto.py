@@ -13,11 +13,13 @@ from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
 from draftwise.errors import UserError
-from draftwise.policies.auto.costs import DraftCost, Line, PassCost, nearest, size_class
+from draftwise.policies.auto.drafting import DraftCost, Line
 from draftwise.policies.auto.guard import FIRST, GROWTH, TRIAL, Guard
-from draftwise.policies.auto.policy import CONTEXTS, LENGTHS, AutoPolicy
-from draftwise.policies.auto.recorder import Held
+from draftwise.policies.auto.parts import CONTEXTS, LENGTHS
+from draftwise.policies.auto.passes import PassCost, nearest, size_class
+from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.skill import Calibration, Skill
+from draftwise.policies.auto.texts import Held
 from draftwise.policies.catalogue import default, method
 from draftwise.state.numbers import dump, load
 

@@ -11,6 +11,7 @@ from draftwise.core.loop import Loop
 from draftwise.core.round import Round
 from draftwise.policies.catalogue import method
 from draftwise.state.numbers import dump, load
+from studies.speed.without import without
 from tests.policies.auto.script import Model, Prices, Stage, always
 from tests.policies.auto.world import EASY, World, mixed, table
 from tests.policies.auto.world import Prices as Sampled
@@ -108,7 +109,7 @@ def test_no_draft_is_longer_than_the_longest_that_is_allowed(monkeypatch: pytest
     right = {"right": always(1.0)}
     _, _, rounds = Stage(monkeypatch, right, texts=8).run("auto?length=5")
     assert max(r.drafted for r in rounds) == 5
-    _, _, rounds = Stage(monkeypatch, right, texts=8).run("auto?length=3&without=length")
+    _, _, rounds = Stage(monkeypatch, right, texts=8).run(without("length", ["right"], length=3))
     assert {r.arm.length for r in rounds} <= {0, 3}
 
 

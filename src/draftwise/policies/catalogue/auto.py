@@ -8,9 +8,10 @@ from typing import Annotated
 from ... import registry
 from ...core.arms import Arm
 from ...errors import UserError
-from ..auto.policy import LENGTHS, AutoPolicy
-from ..auto.recorder import SHARE, Watch
-from ..auto.without import PARTS
+from ..auto.grading import SHARE, Budget
+from ..auto.parts import LENGTHS
+from ..auto.policy import AutoPolicy
+from ..auto.recorder import AutoRecorder
 from .compose import Method
 
 LOOKUPS = ("ngram", "suffix", "retrieval")
@@ -21,7 +22,6 @@ def auto(
     *,
     length: Annotated[int, "tokens in a draft at most, up to 16"] = LENGTHS[-1],
     share: Annotated[float, "share of the time for grading drafters that do not draft"] = SHARE,
-    without: Annotated[str, "leave one part of the policy out, for ablations"] = "",
 ) -> Method:
     """Chooses drafter, draft length and stop rule, or no draft, by measured tokens per second.
 
@@ -34,12 +34,15 @@ def auto(
         raise UserError(f"auto?length={length}: give 1 to {LENGTHS[-1]} tokens")
     if not 0.0 <= share < 1.0:
         raise UserError(f"auto?share={share}: give a share of the time, from 0 to below 1")
-    if without and without not in PARTS:
-        raise UserError(f"auto?without={without}: choose from {', '.join(PARTS)}")
-    policy_of, watch_of = PARTS.get(without, (AutoPolicy, Watch))
-    real = tuple(name for name in drafters if name != "none")
     lengths = [*(n for n in LENGTHS if n < length), length]
+    policy = AutoPolicy(*team(drafters, lengths))
+    return Method(policy, AutoRecorder(policy, budget=Budget(share)))
+
+
+def team(
+    drafters: Sequence[str], lengths: Sequence[int]
+) -> tuple[tuple[Arm, ...], tuple[str, ...], tuple[bool, ...]]:
+    """The arms of `AutoPolicy` with these draft lengths, its drafters, and which of them are lookups."""
+    real = tuple(name for name in drafters if name != "none")
     arms = (Arm("none", 0), *(Arm(name, n) for name in real for n in lengths))
-    lookups = tuple(registry.parse(name).name in LOOKUPS for name in real)
-    policy = policy_of(arms, real, lookups)
-    return Method(policy, watch_of(policy, share))
+    return arms, real, tuple(registry.parse(name).name in LOOKUPS for name in real)

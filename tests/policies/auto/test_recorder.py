@@ -1,4 +1,4 @@
-"""What `Watch` reads of the drafters that do not play."""
+"""What `AutoRecorder` reads of the drafters that do not play."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from draftwise.core.outcomes import Grade, Window
 from draftwise.core.roles import GradeJob, Graders, Seen
-from draftwise.policies.auto.recorder import Watch
+from draftwise.policies.auto.recorder import AutoRecorder
+from draftwise.policies.auto.texts import Notes
 
 from .world import EASY, Model, Prices, World, table
 
@@ -37,13 +38,13 @@ def test_a_model_that_does_not_play_is_graded_on_each_token_once_and_calibrated(
 
 def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[list[Window]] = []
-    follow = Watch._follow
+    follow = AutoRecorder._follow
 
-    def keep(self: Watch, seen: Seen, graders: Graders) -> list[Window]:
-        found.append(follow(self, seen, graders))
+    def keep(self: AutoRecorder, seen: Seen, notes: Notes, graders: Graders) -> list[Window]:
+        found.append(follow(self, seen, notes, graders))
         return found[-1]
 
-    monkeypatch.setattr(Watch, "_follow", keep)
+    monkeypatch.setattr(AutoRecorder, "_follow", keep)
     _, loop, rounds = World(monkeypatch, EASY, Prices(), {}, ("a", "b")).run("auto", texts=3, tokens=40)
     ends = [windows for windows, round in zip(found, rounds, strict=True) if round.done]
     assert len(ends) == 3 and any(all(x == 1.0 for x in w.accepts) for windows in ends for w in windows)

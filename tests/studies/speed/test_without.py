@@ -1,27 +1,23 @@
-"""`auto?without=PART`: each part can be taken out, and its absence shows in what is played."""
+"""`auto` in parts: each can be left out or replaced from outside, and its absence shows in what is played."""
 
 from __future__ import annotations
+
+from itertools import chain
 
 import pytest
 
 from draftwise.core.arms import Context
-from draftwise.errors import UserError
 from draftwise.policies.auto.guard import TRIAL
 from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.without import PARTS
-from draftwise.policies.catalogue import method
+from draftwise.policies.catalogue import Method
+from studies.speed.without import PARTS, without
 from tests.policies.auto.script import Prices, Stage, always
 
 
-def test_an_unknown_part_is_refused_by_name() -> None:
-    with pytest.raises(UserError, match="without=luck: choose from costs, price"):
-        method("auto?without=luck", ["ngram"])
-
-
-def played(monkeypatch: pytest.MonkeyPatch, policy: str, prices: Prices) -> list[tuple[str, int, float]]:
+def played(monkeypatch: pytest.MonkeyPatch, made: Method, prices: Prices) -> list[tuple[str, int, float]]:
     models = {"near": lambda text, at, rng: 0.9 - 0.6 * (text % 2), "far": always(0.1)}
     stage = Stage(monkeypatch, models, prices, texts=8, tokens=80, prompt=200)
-    rounds = stage.run(policy)[2]
+    rounds = stage.run(made)[2]
     return [(r.arm.name, r.drafted, r.decision.stops[0].threshold) for r in rounds]
 
 
@@ -30,12 +26,13 @@ def test_every_part_that_is_missing_changes_what_is_played(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     prices = Prices(target=lambda tokens: 10e-3 + 1e-3 * tokens, reading=0.1e-3)
-    assert played(monkeypatch, f"auto?without={part}", prices) != played(monkeypatch, "auto", prices)
+    missing, whole = (without(name, ["near", "far"]) for name in (part, ""))
+    assert played(monkeypatch, missing, prices) != played(monkeypatch, whole, prices)
 
 
 def test_without_the_guard_losing_goes_on() -> None:
-    for policy, stands in (("auto", False), ("auto?without=guard", True)):
-        made = method(policy, ["ngram"]).policy
+    for part, stands in (("", False), ("guard", True)):
+        made = without(part, ["ngram"]).policy
         assert isinstance(made, AutoPolicy)
         for _ in range(int(TRIAL)):
             made.guard.add(1.1, 1.0)
@@ -43,7 +40,15 @@ def test_without_the_guard_losing_goes_on() -> None:
 
 
 def test_hints_are_match_lengths() -> None:
-    whole, blunt = method("auto", ["ngram"]).policy, method("auto?without=hints", ["ngram"]).policy
+    whole, blunt = (without(part, ["ngram"]).policy for part in ("", "hints"))
     assert isinstance(whole, AutoPolicy) and isinstance(blunt, AutoPolicy)
     context = Context(hints={"ngram": 12.0})
     assert whole._place(context).contexts != blunt._place(context).contexts == [1]
+
+
+def test_without_other_drafters_only_the_one_that_plays_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = without("others", ["near", "far"])
+    rounds = Stage(monkeypatch, {"near": always(0.9), "far": always(0.9)}, texts=4).run(made)[2]
+    names = set(chain.from_iterable([r.arm.drafter] for r in rounds))
+    assert names <= {"none", "near", "far"}
+    assert made.recorder.models is made.recorder.lookups is None  # type: ignore[attr-defined]

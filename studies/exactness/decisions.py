@@ -1,7 +1,7 @@
 """What every policy decides on one trace, as one hash a policy: for comparing two versions of the code.
 
-    python -m tests.measure.trace.decisions --json now.json                        hashes of this tree
-    python -m tests.measure.trace.decisions --tree ../before --against now.json    another tree, compared
+    python -m studies.exactness.decisions --json now.json                        hashes of this tree
+    python -m studies.exactness.decisions --tree ../before --against now.json    another tree, compared
 
 A hash covers, for every round, the request, the arm, its stop rule, what was drafted, accepted and committed,
 the feedback, and at the end the numbers that the policy would save. Prices and seeds are fixed, so that equal
@@ -42,8 +42,10 @@ POLICIES = (
     *("hedgespec?windows=rounds&censored=weight", "hedgespec-hedge?arms=drafters*lengths&every=4"),
     *("auto?length=8", "auto?length=3&share=0.2", "auto?length=8&share=0"),
 )
-PARTS = ("costs", "price", "length", "others", "stop", "forgetting", "text", "guard", "none", "thinning")
-PARTS = (*PARTS, "hints", "reading")
+PARTS = (
+    *("costs", "price", "length", "others", "stop", "forgetting", "text", "guard", "none", "thinning"),
+    *("hints", "reading"),
+)
 BATCHES = (1, 4, 8, 32)
 
 
@@ -226,7 +228,9 @@ def main() -> int:
         wrong += same.startswith("NOT")
         print(f"{name:60} {mine['rounds']:6} {mine['hash']:18} {same}")
     if known:
-        print(f"{len(found) - wrong} of {len(found)} equal; rounds: {sum(x['rounds'] for x in found.values())}")
+        print(
+            f"{len(found) - wrong} of {len(found)} equal; rounds: {sum(x['rounds'] for x in found.values())}"
+        )
     return int(wrong > 0 or bool(known.keys() - found.keys()))
 
 

@@ -1,0 +1,114 @@
+"""Cost of a drafter: seconds of its draft calls, and of reading text that it has not read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite, nan
+
+from ..learners.learner import LEARNED
+from .passes import CLASSES, MEMORY, SETTLING, size_class
+
+
+@dataclass(slots=True)
+class Line:
+    """Seconds as `start` + `each` * tokens, by least squares with fading weights; neither is negative.
+
+    The fit has one additional reading of 0 tokens in 0 seconds: as long as all readings have the same number
+    of tokens, seconds are taken to be proportional to tokens.
+    """
+
+    start: float = field(default=0.0, metadata=LEARNED)
+    each: float = field(default=0.0, metadata=LEARNED)
+    readings: float = field(default=0.0, metadata=LEARNED)
+    sums: list[float] = field(default_factory=lambda: [0.0] * 5, metadata=LEARNED)
+
+    def __call__(self, tokens: float, *, starts: float = 1.0) -> float:
+        """Seconds for so many tokens."""
+        return starts * self.start + self.each * tokens
+
+    def add(self, tokens: float, seconds: float, *, starts: float = 1.0) -> None:
+        """Learn one reading; `starts` is 0 if the seconds do not include the start.
+
+        From the fifth reading on, seconds count as at least half and at most twice the expected value.
+        """
+        if self.readings >= 4.0:
+            known = self(tokens, starts=starts)
+            seconds = min(max(seconds, 0.5 * known), 2.0 * known)
+        keep = 1.0 - 1.0 / MEMORY
+        self.readings = keep * self.readings + 1.0
+        w, n, s, nn, ns = (keep * x for x in self.sums)
+        w, n, s = w + starts, n + starts * tokens, s + starts * seconds
+        nn, ns = nn + tokens * tokens, ns + tokens * seconds
+        self.sums = [w, n, s, nn, ns]
+        area = (w + 1.0) * nn - n * n
+        self.start, self.each = (s * nn - n * ns) / area, ((w + 1.0) * ns - n * s) / area
+        if self.start < 0.0:
+            self.start, self.each = 0.0, ns / nn
+        elif self.each < 0.0:
+            self.start, self.each = s / (w + 1.0), 0.0
+
+
+@dataclass(slots=True)
+class DraftCost:
+    """Seconds of one drafter: of a call that drafts for one or more requests, and of reading text.
+
+    A call takes as long as its longest draft. Its cost is shared by the requests that recent calls drafted
+    for (`mates`), so that each pays what one more token costs if all of them draft it. `width` is the number
+    of tokens in a draft per token of depth: 1 for a chain, more for a tree. The first call of all is not
+    timed, because it prepares kernels and memory.
+    """
+
+    calls: list[Line] = field(default_factory=list, metadata=LEARNED)
+    mates: list[float] = field(default_factory=list, metadata=LEARNED)
+    reading: Line = field(default_factory=Line, metadata=LEARNED)
+    width: float = field(default=1.0, metadata=LEARNED)
+    warm: bool = False
+
+    def __post_init__(self) -> None:
+        self.calls = self.calls or [Line() for _ in CLASSES]
+        self.mates = self.mates or [1.0] * len(CLASSES)
+
+    def drafted(self, longest: int, pending: int, seconds: float, *, mates: int = 1, batch: int = 1) -> None:
+        """Learn one call for `mates` requests of a batch, which first read `pending` tokens of their texts.
+
+        A call with many pending tokens updates the cost of reading, any other the cost of drafting.
+        """
+        if not isfinite(seconds):
+            return
+        at = size_class(batch)
+        call = self.calls[at]
+        if not (self.warm or any(line.readings for line in self.calls)):
+            self.warm = True
+            return
+        if pending > 16 * mates + 4 * longest and call.readings:
+            self.reading.add(pending, max(0.0, seconds - call(longest)), starts=0.0)
+            return
+        call.add(max(1, longest), max(0.0, seconds - self.reading.each * pending))
+        self.mates[at] += (1.0 if call.readings <= 1.0 else SETTLING) * (mates - self.mates[at])
+
+    @property
+    def tried(self) -> int:
+        """The number of calls, counted up to three; the first of them was not timed."""
+        timed = max(call.readings for call in self.calls)
+        return min(3, round(timed) + (self.warm or timed > 0.0))
+
+    def shaped(self, tokens: int, length: int) -> None:
+        """Learn from a draft of `tokens` tokens where `length` was asked for."""
+        share = SETTLING if self.width > 1.0 else 1.0  # the first tree shows that the drafter makes trees
+        self.width += share * (max(1.0, tokens / length) - self.width)
+
+    def price(self, batch: int) -> tuple[float, float]:
+        """Seconds of a draft for one request, as a start and per token of its length; NaN before any call."""
+        at = size_class(batch)
+        if not self.calls[at].readings:
+            known = [k for k, call in enumerate(self.calls) if call.readings]
+            if not known:
+                return nan, nan
+            at = min(known, key=lambda k: abs(k - at))
+        call, mates = self.calls[at], self.mates[at]
+        return call.start / mates, call.each * self.width / mates
+
+    def read(self, tokens: int, seconds: float) -> None:
+        """Learn one pass over `tokens` tokens of the text."""
+        if tokens > 0 and isfinite(seconds):
+            self.reading.add(tokens, seconds)

@@ -1,0 +1,175 @@
+"""How `auto` learns about drafters that do not play, within a share of the total time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...core.arms import Arm
+from ...core.outcomes import Grade, Window
+from ...core.roles import GradeJob, Graders, Seen
+from .observed import GradingPass
+from .texts import Held, Notes
+
+SHARE = 0.005  # of the total time, for drafters that do not play
+ENOUGH = 24  # tokens of a batch, after which a model is graded on them
+FIRST = 0.02  # of the total time, for the first gradings, where they take longer than a round
+RARELY = 8  # a model that cannot pay at its present price is graded in one turn out of so many
+
+
+class Asked(Protocol):
+    """What the recorder asks of the policy; it writes nothing to it."""
+
+    drafters: tuple[str, ...]
+
+    def known(self, i: int) -> bool: ...
+    def may_pay(self, i: int, batch: int) -> bool: ...
+
+
+@dataclass(slots=True)
+class Budget:
+    """The share of the `total` measured time that may be spent on drafters that do not play."""
+
+    share: float = SHARE
+    total: float = 0.0
+
+    def spent(self, graders: Graders) -> bool:
+        """Whether no time is left for now."""
+        return graders.graded_seconds > self.share * self.total
+
+
+@dataclass(slots=True)
+class LookupGuesses:
+    """Asks a lookup that does not play for its draft, in every round in which it has a match.
+
+    A lookup's draft takes microseconds.
+    """
+
+    def guess(self, i: int, context: int, seen: Seen, start: int, graders: Graders, arm: Arm) -> Held | None:
+        """The draft that this lookup would have made where the round began."""
+        if arm.drafter in seen.request.out:
+            return None
+        draft = graders.guess(arm.drafter, seen.request, start, arm)
+        return None if draft is None else Held(i, context, draft, arm.length)
+
+
+@dataclass(slots=True)
+class ModelGrading:
+    """Grades models that do not play: one at a time, in one pass over what it has not read.
+
+    The model that has waited longest is next. A model of which nothing is known may be graded beyond the
+    budget as soon as enough was written to pay for it.
+    """
+
+    waits: dict[int, int] = field(default_factory=dict)
+    turns: int = 0
+    first: tuple[int, float] = (0, 0.0)  # tokens and seconds of first gradings
+
+    def grade(
+        self,
+        batch: Sequence[tuple[Seen, Notes]],
+        models: Sequence[int],
+        longest: int,
+        policy: Asked,
+        graders: Graders,
+        budget: Budget,
+    ) -> tuple[list[GradingPass], list[list[Window]]]:
+        """The grading pass of this round, if any, and the windows that it gives each request."""
+        windows: list[list[Window]] = [[] for _ in batch]
+        i = self._due(batch, models, policy, graders, budget)
+        if i is None:
+            return [], windows
+        name, unread, picked = policy.drafters[i], 0, self._picked(i, batch, policy.drafters[i])
+        jobs = []
+        for at in picked:
+            seen, notes = batch[at]
+            start, length = notes.first_ungraded(i), len(seen.request.tokens)
+            probs = notes.probs[start - notes.start :] or [1.0] * (length - start)
+            jobs.append(GradeJob(seen.request, start, probs, signals=frozenset({"chosen"})))
+            unread += notes.pending(i, length)
+        before = graders.graded_seconds
+        grades = graders.grade(name, jobs)
+        seconds = graders.graded_seconds - before
+        if not policy.known(i):
+            self.first = self.first[0] + unread, self.first[1] + seconds
+        if grades is None:
+            return [], windows
+        chances = []
+        for at, job, found in zip(picked, jobs, grades, strict=True):
+            notes, length = batch[at][1], len(job.request.tokens)
+            notes.read[i], notes.graded[i] = length - 1, length
+            chances += [(grade.signals.chosen, grade.accept) for grade in found if grade.signals]
+            windows[at] = windows_of(i, job.start, found, notes, longest)
+        return [GradingPass(i, unread, seconds, chances)], windows
+
+    def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
+        """Whether enough of this text waits for this model to be graded on."""
+        unknown = len(seen.request.tokens) - notes.first_ungraded(i)
+        return (unknown * batch >= ENOUGH or (seen.request.done and unknown > 0)) and (
+            name not in seen.request.out
+        )
+
+    def _due(
+        self,
+        batch: Sequence[tuple[Seen, Notes]],
+        models: Sequence[int],
+        policy: Asked,
+        graders: Graders,
+        budget: Budget,
+    ) -> int | None:
+        """The model to grade now, if any is ready and the budget allows it."""
+        n, names = len(batch), policy.drafters
+        ready = [i for i in models if any(self.ready(i, names[i], *one, n) for one in batch)]
+        self.turns += 1
+        if budget.spent(graders):
+            ready = [i for i in ready if not policy.known(i) and self._pays(i, batch, names[i], budget)]
+        elif self.turns % RARELY:
+            ready = [i for i in ready if policy.may_pay(i, n)]
+        if not ready:
+            return None
+        first = max(ready, key=lambda i: self.waits.get(i, 0))
+        for i in models:
+            self.waits[i] = self.waits.get(i, 0) + 1
+        self.waits[first] = 0
+        return first
+
+    def _pays(self, i: int, batch: Sequence[tuple[Seen, Notes]], name: str, budget: Budget) -> bool:
+        """Whether a first grading takes less than a round, or little of the total time."""
+        tokens, seconds = self.first
+        waiting = [one for one in batch if self.ready(i, name, *one, len(batch))]
+        unread = min(notes.pending(i, len(seen.request.tokens)) for seen, notes in waiting)
+        more = seconds / max(1, tokens) * unread
+        return more <= budget.total / self.turns or seconds + more <= FIRST * budget.total
+
+    def _picked(self, i: int, batch: Sequence[tuple[Seen, Notes]], name: str) -> list[int]:
+        """The requests to grade on, those with the least to read first, until there are enough tokens."""
+        picked, tokens = [], 0
+        for at in sorted(range(len(batch)), key=lambda at: _unread(i, batch[at])):
+            seen, notes = batch[at]
+            if not self.ready(i, name, seen, notes, len(batch)):
+                continue
+            picked.append(at)
+            tokens += len(seen.request.tokens) - notes.first_ungraded(i)
+            if tokens >= ENOUGH:
+                break
+        return picked
+
+
+def _unread(i: int, one: tuple[Seen, Notes]) -> int:
+    seen, notes = one
+    return notes.pending(i, len(seen.request.tokens))
+
+
+def windows_of(i: int, start: int, grades: Sequence[Grade], notes: Notes, longest: int) -> list[Window]:
+    """One window for each round that began on the graded tokens, the first of which is at `start`."""
+    made = []
+    for at, context in notes.rounds:
+        if at >= start:
+            accepts = []
+            for place, grade in enumerate(grades[at - start : at - start + longest]):
+                accepts.append(grade.at(place)[0])
+                if accepts[-1] <= 0.0:
+                    break
+            made.append(Window(i, context, tuple(accepts)))
+    return made

@@ -1,0 +1,83 @@
+"""What the recorder of `auto` keeps of each request: drafts that are compared with its text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...core.outcomes import Window
+
+
+@dataclass(slots=True)
+class Held:
+    """A lookup's draft that is compared with the text as it is written.
+
+    The draft had at most `asked` tokens, of which the first `right` are those of the text so far.
+    """
+
+    drafter: int
+    context: int
+    tokens: tuple[int, ...]
+    asked: int
+    right: int = 0
+
+    def follow(self, text: Sequence[int]) -> Window | None:
+        """Compare with the next tokens of the text; the result, once all of the draft is decided."""
+        for token in text:
+            if self.right == len(self.tokens):
+                break
+            if self.tokens[self.right] != token:
+                return self.window(missed=True)
+            self.right += 1
+        if self.right == len(self.tokens):
+            return self.window(missed=self.right < self.asked)  # it had no more tokens to offer
+        return None
+
+    def window(self, *, missed: bool) -> Window:
+        """The result as far as it is known."""
+        return Window(self.drafter, self.context, (1.0,) * self.right + ((0.0,) if missed else ()))
+
+
+@dataclass(slots=True)
+class Notes:
+    """The state of one text.
+
+    Attributes:
+        start: the length of the text when it was first seen.
+        at: the length of the text when this round began.
+        held: drafts of lookups that are not decided yet.
+        rounds: where rounds began, and the best context there.
+        probs: the target's probabilities of the tokens from `start` on (with sampling only).
+        graded: by model, the tokens of the text on which it is known.
+        read: by model, the tokens of the text that it has read.
+    """
+
+    start: int
+    at: int = 0
+    held: list[Held] = field(default_factory=list)
+    rounds: list[tuple[int, int]] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
+    graded: dict[int, int] = field(default_factory=dict)
+    read: dict[int, int] = field(default_factory=dict)
+
+    def first_ungraded(self, i: int) -> int:
+        """The first token on which this model was not tested."""
+        return max(self.graded.get(i, 0), self.start)
+
+    def pending(self, i: int, tokens: int) -> int:
+        """How many of the first `tokens` tokens this model has not read."""
+        return tokens - self.read.get(i, 0)
+
+    def settle(self, new: Sequence[int], *, done: bool) -> list[Window]:
+        """Compare the drafts that are held with new tokens; the results of those that are decided."""
+        settled, still = [], []
+        for held in self.held:
+            window = held.follow(new)
+            if window is None and done:
+                window = held.window(missed=False)
+            if window is None:
+                still.append(held)
+            else:
+                settled.append(window)
+        self.held = still
+        return settled

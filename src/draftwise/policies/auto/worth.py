@@ -1,0 +1,59 @@
+"""What a draft is worth: expected accepted tokens, less its seconds in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias
+
+from ...core.arms import Arm
+
+Price: TypeAlias = tuple[float, float, Sequence[float]]
+"""Seconds of a draft: its start, each of its tokens, and what 0, 1, ... of them add to the target pass."""
+
+
+@dataclass(slots=True)
+class Worth:
+    """What one drafter is worth now, at its best length.
+
+    `gain` is its expected accepted `tokens`, less the tokens that its `seconds` would write otherwise. A
+    `trial` is a draft whose cost is not known yet: it is played to measure it.
+    """
+
+    drafter: int
+    length: int
+    tokens: float
+    seconds: float
+    gain: float
+    trial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a round went as it did: the price of a second in tokens, the arm, what each drafter was worth, and
+    whether the guard had turned speculation off."""
+
+    position: int
+    rate: float
+    arm: Arm
+    worths: tuple[Worth, ...]
+    paused: bool
+
+
+def best_length(
+    drafter: int, survival: Sequence[float], price: Price, rate: float, lengths: Sequence[int]
+) -> Worth:
+    """The best of these draft lengths, where `survival` has the chances that the first 1, 2, ... tokens are
+    accepted and `rate` is the tokens that a second is worth."""
+    start, each, extra = price
+    sums, most = [0.0, *accumulate(survival)], len(survival)
+    best, highest = 0, -1.0
+    for length in lengths:
+        tokens = sums[length] if length < most else sums[-1]
+        gain = tokens - rate * (start + each * length + extra[length])
+        if gain > highest:
+            best, highest = length, gain
+        if length >= most:
+            break
+    return Worth(drafter, best, sums[min(best, most)], start + each * best + extra[best], highest)

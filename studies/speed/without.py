@@ -1,0 +1,135 @@
+"""`auto` with one of its parts left out or replaced: the variants of the ablation, built from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from draftwise.core.arms import NEVER, Stop
+from draftwise.core.roles import Graders, Seen
+from draftwise.policies.auto.grading import SHARE, Budget, ModelGrading
+from draftwise.policies.auto.parts import CONTEXTS, LENGTHS, match_length, measured, new_skill
+from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.auto.recorder import AutoRecorder
+from draftwise.policies.auto.skill import Calibration, Skill
+from draftwise.policies.auto.texts import Notes
+from draftwise.policies.auto.worth import Price, Worth
+from draftwise.policies.catalogue import Method
+from draftwise.policies.catalogue.auto import team
+
+FLAT = 0.05  # of a plain target pass, per drafted token of any drafter
+ONE = 8  # tokens, where there is one draft length
+Passes = Callable[[int], float]
+
+
+def flat(start: float, each: float, reading: float, extra: Sequence[float], plain: Passes) -> Price:
+    """Every drafted token costs the same small part of a target pass: nothing is measured."""
+    alone = plain(1)
+    return 0.0, 0.0, [FLAT * alone * k for k in range(len(extra))]
+
+
+def free(start: float, each: float, reading: float, extra: Sequence[float], plain: Passes) -> Price:
+    """Drafts cost nothing: as many accepted tokens a round as possible."""
+    return 0.0, 0.0, [0.0] * len(extra)
+
+
+def free_reading(start: float, each: float, reading: float, extra: Sequence[float], plain: Passes) -> Price:
+    """Reading the text costs nothing."""
+    return measured(start, each, 0.0, extra, plain)
+
+
+def always(worths: Sequence[Worth]) -> Worth | None:
+    """The best draft of at least one token, even if plain decoding is better."""
+    for worth in worths:
+        worth.length, worth.gain = max(1, worth.length), worth.gain + 1e6
+    return max(worths, key=lambda worth: worth.gain, default=None)
+
+
+def never_stop(calibration: Calibration, least: float) -> Stop:
+    """A draft has its full length, whatever its drafter's confidence."""
+    return NEVER
+
+
+def any_match(hint: float) -> int:
+    """A match is a match, of any length."""
+    return min(1, match_length(hint))
+
+
+def even_odds() -> Skill:
+    """An acceptance model of a drafter that may play at once: one test in each context, half accepted."""
+    first = [0.0] * (LENGTHS[-1] - 1)
+    tested, accepted = ([[x, *first] for _ in range(CONTEXTS)] for x in (1.0, 0.5))
+    return Skill(CONTEXTS, LENGTHS[-1], tested=tested, accepted=accepted)
+
+
+class NoGuard:
+    """Speculation is never turned off."""
+
+    def stands(self, load: float = 1.0, batch: int = 1) -> bool:
+        """Always."""
+        return True
+
+    def add(self, seconds: float, plain: float, batch: int = 1) -> None:
+        """Nothing is compared."""
+
+
+class Unlimited(Budget):
+    """Any time may be spent on drafters that do not play."""
+
+    def spent(self, graders: Graders) -> bool:
+        """Never."""
+        return False
+
+
+class EveryToken(ModelGrading):
+    """Grades a model as soon as there is a token that it has not read."""
+
+    def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
+        """Whether there is such a token."""
+        return notes.pending(i, len(seen.request.tokens)) > 0 and name not in seen.request.out
+
+
+class AllRead(Notes):
+    """A text of which every model is taken to have read all that was there when the round began."""
+
+    def pending(self, i: int, tokens: int) -> int:
+        """The tokens of this round alone."""
+        return tokens - self.at
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What replaces a part: options of `AutoPolicy` and `AutoRecorder`, and whether there is one length."""
+
+    policy: Callable[[], Mapping[str, Any]] = dict
+    recorder: Callable[[], Mapping[str, Any]] = dict
+    one_length: bool = False
+
+
+PARTS: Mapping[str, Variant] = {
+    "costs": Variant(lambda: {"pricing": flat}),
+    "price": Variant(lambda: {"pricing": free}),
+    "length": Variant(one_length=True),
+    "others": Variant(lambda: {"new_skill": even_odds}, lambda: {"lookups": None, "models": None}),
+    "stop": Variant(lambda: {"stopping": never_stop}),
+    "forgetting": Variant(lambda: {"new_skill": partial(new_skill, memory=1.0, own_memory=1.0)}),
+    "text": Variant(lambda: {"new_skill": partial(new_skill, own_lean=1e12)}),
+    "guard": Variant(lambda: {"guard": NoGuard()}),
+    "none": Variant(lambda: {"guard": NoGuard(), "pick": always}),
+    "thinning": Variant(recorder=lambda: {"budget": Unlimited(), "models": EveryToken()}),
+    "hints": Variant(lambda: {"match": any_match}),
+    "reading": Variant(lambda: {"pricing": free_reading}, lambda: {"notes": AllRead}),
+}
+"""The variant that lacks each part."""
+
+
+def without(part: str, drafters: Sequence[str], *, length: int = LENGTHS[-1], share: float = SHARE) -> Method:
+    """`auto` without this part; all of it for an empty name."""
+    variant = PARTS[part] if part else Variant()
+    usual = [*(n for n in LENGTHS if n < length), length]
+    policy = AutoPolicy(
+        *team(drafters, [min(ONE, length)] if variant.one_length else usual), **variant.policy()
+    )
+    return Method(policy, AutoRecorder(policy, **{"budget": Budget(share), **variant.recorder()}))
