@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from dataclasses import fields
 from math import ceil, log
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
 
 from draftwise import registry
-from draftwise.core.arms import NEVER, Arm, Stop
+from draftwise.core.arms import NEVER, Arm, Context, Stop
+from draftwise.core.drafts import Signals
+from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.errors import UserError
 from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
 from draftwise.policies.bandit import BanditPolicy
@@ -262,7 +265,7 @@ ROWS = [
         Fixed,
         {"arm": 0},
         accepted,
-        False,
+        True,
     ),
     Row("draft-all", f"{META}: DraftAll", (Arm("all", 5, width=3),), Uniform, {}, accepted, False),
     # options reach what they name
@@ -463,6 +466,18 @@ def test_adaedls_constants(name: str, known: dict[str, Any]) -> None:
     assert isinstance(rule, AdaEDL) and options(rule) == known
     assert (rule.threshold, rule.rate) == (known["start"], known["target"])
     assert policy.arms[0].stop == rule.stop == Stop("adaedl", known["start"])
+
+
+@pytest.mark.parametrize(("name", "second"), [("hf-threshold", 0.4), ("hf-threshold?per_query=false", 0.7)])
+def test_transformers_threshold_starts_anew_with_each_text(name: str, second: float) -> None:
+    policy = made(name).policy
+    first = policy.choose(Context(request=1), Random(0))
+    assert first.stops[0].threshold == 0.4
+    drafted = (0.9, 0.8, 0.7, 0.7, 0.7, 0.2)  # all but the last were accepted
+    signals = tuple(Signals(p, 1.0 - p, 0.0, p) for p in drafted)
+    policy.learn(Feedback(1, first, (Outcome(0, 5, 6, signals=signals),)))
+    assert policy.choose(Context(request=1), Random(0)).stops[0].threshold == 0.7
+    assert policy.choose(Context(request=2), Random(0)).stops[0].threshold == second
 
 
 def test_transformers_thresholds_and_lengths() -> None:

@@ -42,7 +42,8 @@ ARMS = tuple(Arm(name, 5) for name in ("a", "b", "c", "d"))
 CHANCES = (0.2, 0.7, 0.4, 0.5)
 
 
-KEEPING = {"ucb1", "tapout-seq-ts", "tapout-token-ucb1", "hedgespec", "linucb", "adaedl", "hf-threshold"}
+KEEPING = {"ucb1", "tapout-seq-ts", "tapout-token-ucb1", "hedgespec", "linucb", "adaedl"}
+KEEPING |= {"hf-threshold?per_query=false"}
 
 
 def every_learner() -> list[type]:

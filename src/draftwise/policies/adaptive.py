@@ -114,7 +114,7 @@ class ConfidenceRefit:
     with the least false-positive rate + 3 * false-negative rate. Transformers calls scikit-learn on all
     pairs in each round; here they are kept as counts per probability, in order, and the same points are
     walked with the same arithmetic, so the choice is the same to the last bit, ties included. Nothing is
-    forgotten; Transformers starts afresh with each text.
+    forgotten within a text; Transformers starts anew with each call of `generate`.
     """
 
     start: float = 0.4

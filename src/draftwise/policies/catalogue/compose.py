@@ -57,9 +57,9 @@ def default(drafters: Iterable[str]) -> str:
     return DEFAULT if any(name != "none" for name in drafters) else "none"
 
 
-def fixed(arm: Arm, moving: Adaptive | None = None) -> Method:
-    """Always the same arm, whose threshold may move."""
-    policy = BanditPolicy((arm,), Fixed, moving=(moving,) if moving else ())
+def fixed(arm: Arm, moving: Adaptive | None = None, *, per_query: bool = False) -> Method:
+    """Always the same arm, whose threshold may move; with `per_query` it starts anew with every request."""
+    policy = BanditPolicy((arm,), Fixed, per_query, moving=(moving,) if moving else ())
     return Method(policy, recorder((arm,), "block-efficiency"))
 
 

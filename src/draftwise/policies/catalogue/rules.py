@@ -11,7 +11,7 @@ from ..adaptive import AdaEDL, ConfidenceRefit
 from ..arms import one, parse_stop, positive
 from ..lengths import LengthPolicy
 from .compose import Method, fixed, recorder
-from .options import Drafter, Longest, Threshold
+from .options import Drafter, Longest, PerQuery, Threshold
 
 
 def none(drafters: Sequence[str]) -> Method:
@@ -111,18 +111,21 @@ def hf_threshold(
     *,
     threshold: Threshold = 0.4,
     refit: Annotated[bool, "refit the threshold after each round"] = True,
+    per_query: PerQuery = True,
     length: Longest = 20,
     drafter: Drafter = "",
 ) -> Method:
     """Drafts until a token is less probable than a threshold, which is refitted after each round.
 
     The default of Transformers. Each round moves the threshold to the best point of the ROC curve over all
-    tokens tested so far, as Transformers does where scikit-learn is installed.
+    tokens of the text that were tested so far, as Transformers does where scikit-learn is installed. Each
+    call of its `generate` starts with no tokens and the first threshold (release 5.23 copies the assistant's
+    settings); `per_query=false` keeps both from text to text.
 
     Source: Transformers (assisted generation).
     """
     arm = Arm(one(drafters, drafter), positive(length), stop=Stop("confidence", threshold))
-    return fixed(arm, ConfidenceRefit(threshold) if refit else None)
+    return fixed(arm, ConfidenceRefit(threshold) if refit else None, per_query=per_query)
 
 
 def hf_heuristic(
