@@ -266,9 +266,7 @@ def test_a_drafter_is_given_time_to_read_a_long_prompt(monkeypatch: Any) -> None
 
     def loop_with(drafter: SimDrafter) -> Loop:
         chosen = method("static-2", ["reads"])
-        return Loop(
-            Slow(markov(P), V), {"reads": drafter}, chosen.policy, chosen.recorder, slow_seconds=5.0
-        )
+        return Loop(Slow(markov(P), V), {"reads": drafter}, chosen.policy, chosen.recorder, slow_seconds=5.0)
 
     patient = loop_with(Reads(markov(P), sampled=False))
     for prompt in ([0] * 3, [0] * 4000, [1] * 4000, [2] * 4000, [3]):
@@ -353,9 +351,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_every_text_has_a_processor_of_its_own(
-    plain_model: Any, tokenizer: Any, temperature: float
-) -> None:
+def test_every_text_has_a_processor_of_its_own(plain_model: Any, tokenizer: Any, temperature: float) -> None:
     decoder = Decoder.from_pretrained(plain_model, tokenizer=tokenizer, drafters=["ngram", "suffix"])
     prompts = ["What is 3 + 4?", "SELECT the names of", "Ein Hund läuft am Strand."]
     settings: dict[str, Any] = {"max_new_tokens": 24, "temperature": temperature, "seed": 5}

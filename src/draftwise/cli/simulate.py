@@ -241,8 +241,10 @@ def progress() -> Iterator[Callable[[int, int], None]]:
 def _write(found: dict[str, Any], out: Path) -> None:
     import json
 
+    from draftwise.measure import machine
     from draftwise.measure.report import write_report
 
+    found = {"run": machine.run(), "machine": machine.describe()} | found
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / "simulation.json").write_text(json.dumps(found), encoding="utf-8")

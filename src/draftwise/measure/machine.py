@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 import time
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,15 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
     }
+
+
+def run() -> dict[str, str]:
+    """The date of this run, with its time zone, and the command line that started it."""
+    program, *options = sys.argv
+    path = Path(program)
+    name = f"python -m {path.parent.name}" if path.name == "__main__.py" else path.name
+    now = datetime.now().astimezone().isoformat(" ", "minutes")
+    return {"date": now, "command": " ".join([name, *map(shlex.quote, options)])}
 
 
 def cores() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .report.data import FEWEST
+from .report.records import FEWEST
 
 Row = dict[str, Any]
 DRAWS = 2000  # resamples of the bootstrap

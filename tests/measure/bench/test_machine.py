@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,27 @@ def test_mean_and_peak_are_one_figure_for_whoever_says_them() -> None:
     assert used is not None
     assert used[0] == pytest.approx(0.48) and used[1] == 0.4
     assert used_by_others([{"start": 1.0}, sample(None)]) is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        (
+            ["/home/me/.venv/bin/draftwise", "bench", "--out", "my results"],
+            "draftwise bench --out 'my results'",
+        ),
+        (
+            ["/lib/draftwise/__main__.py", "replay", "a", "--policies", ""],
+            "python -m draftwise replay a --policies ''",
+        ),
+    ],
+)
+def test_a_command_can_be_pasted_again(
+    argv: list[str], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    assert machine.run()["command"] == command
+
+
+def test_a_date_has_its_time_zone() -> None:
+    assert datetime.fromisoformat(machine.run()["date"]).utcoffset() is not None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from draftwise import UserError
+from draftwise.generation.text import decode
 from draftwise.measure.bench.contender import Item, Law, Text
 from draftwise.measure.bench.journal import Journal, Unit
 from draftwise.measure.bench.ours import Models, Policy
@@ -188,6 +189,8 @@ def test_a_resumed_run_is_round_by_round_the_uninterrupted_one(tmp_path: Path, m
     pieces = [lines(tmp_path / name / "pieces.jsonl") for name in ("parts", "whole")]
     assert pieces[0] == pieces[1]
     assert {row["prompt"] for row in pieces[0]} == {0, 1, 2}
+    prompts = {item.index: decode(models.tokenizer, item.ids).strip() for item in letters(8)}
+    assert all(row["prompt_text"] == prompts[row["prompt"]] != "" for row in pieces[0])
     assert {source for row in pieces[0] for _, source in row["pieces"]} == {"target", "good"}
 
 

@@ -50,7 +50,8 @@ def results(
         *(peer("assisted", 0.8 + 0.1 * i, c) for i, c in enumerate(CATEGORIES)),
     ]
     return {
-        "machine": {"cpu": "a laptop", "cores": 8, "torch": "2.13.0"},
+        "run": {"date": "2026-03-01 12:00+00:00", "command": "draftwise bench --workload mixed"},
+        "machine": {"cpu": "a laptop", "cores": 8, "versions": {"draftwise": "0.1.0", "torch": "2.13.0"}},
         "settings": {"workload": workload, "target": "zoo:target", "drafters": list(DRAFTERS), "seed": 0},
         "clean": False,
         "busy": ["load 2.70 on 8 cores at the start"],
@@ -207,7 +208,13 @@ def pieces() -> dict[str, Any]:
         ["    return ", "ngram"],
         ["a < b & c", "target"],
     ]
-    return {"method": "metasd-ucb", "category": "coding", "prompt": 0, "pieces": parts}
+    return {
+        "method": "metasd-ucb",
+        "category": "coding",
+        "prompt": 0,
+        "prompt_text": "Add <a> and b.",
+        "pieces": parts,
+    }
 
 
 def records(path: Path, found: Iterable[Any]) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from draftwise.measure.report import tables
-from draftwise.measure.report.data import Finished, Results, Row, read
+from draftwise.measure.report.data import read
 from draftwise.measure.report.pictures import PICTURES, Missing, drafting, learning, speed
+from draftwise.measure.report.records import Finished, Results, Row
 from draftwise.measure.report.rounds import Rounds, read_rounds
 
 from . import folder as made

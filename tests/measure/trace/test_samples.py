@@ -55,8 +55,10 @@ def test_a_replay_shows_who_guessed_what(trace: Trace, tmp_path: Path) -> None:
         (method, prompt) for method in ("none", "static-3", "ucb1") for prompt in range(3)
     }
     rounds = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    prompts = [recording.prompt for recording in trace]
     for line in shown:
-        assert "".join(text for text, _ in line["pieces"]) == "".join(found[str(line["prompt"])])
+        assert line["prompt_text"] == LETTERS.decode(prompts[line["prompt"]]) != ""
+        assert "".join(text for text, _ in line["pieces"]) == "".join(found[str(line["prompt"])].words)
         mine = [r for r in rounds if all(r[key] == line[key] for key in ("method", "prompt"))]
         by_target = "".join(text for text, source in line["pieces"] if source == "target")
         drafted = sum(min(r["accepted"], len(r["tokens"])) for r in mine)

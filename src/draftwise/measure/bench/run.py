@@ -197,6 +197,7 @@ def _results(
     reasons = judge(journal.starts, samples, facts["cores"])
     what = "ratio of total times" if greedy else "ratio of total times per token"
     return {
+        "run": machine.run(),
         "machine": facts,
         "settings": journal.settings | {"speedup": what},
         "clean": not reasons,

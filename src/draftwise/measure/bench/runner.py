@@ -10,6 +10,7 @@ from typing import Any
 
 from ...core.round import Round
 from ...generation.output import Writer
+from ...generation.text import decode
 from ..machine import Meter
 from .contender import Contender, Item, Law, Sight, Text
 from .journal import Journal, Row, Unit
@@ -130,7 +131,8 @@ class Runner:
                 writer = Writer(self.tokenizer, ())
                 for round in text.log:
                     writer.add(round)
-                pieces.append(head | {"pieces": [[p.text, p.source] for p in writer.output().pieces]})
+                shown = {"prompt_text": decode(self.tokenizer, item.ids).strip()}
+                pieces.append(head | shown | {"pieces": [[p.text, p.source] for p in writer.output().pieces]})
         self.journal.finish(unit, rows, rounds, pieces, contender.memory())
 
     def _row(self, key: str, contender: Contender, item: Item, text: Text, head: Row) -> Row:

@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 from . import tables
-from .data import Results, Sample
+from .records import Results, Sample
 from .story import OPTIMUM, Drawn, Story
 from .style import COLOURS
 from .tables import Cell, Table

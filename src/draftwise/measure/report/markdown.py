@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from . import tables
-from .data import Results
+from .records import Results
 from .story import OPTIMUM, Story
 from .tables import Cell, Table
 

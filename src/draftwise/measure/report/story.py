@@ -9,8 +9,8 @@ from typing import Any
 
 from ..quiet import split, used_by_others
 from . import tables
-from .data import Results
 from .pictures import PICTURES, SIMULATED, Missing, Picture
+from .records import Results
 from .style import save, styled
 
 OPTIMUM = (

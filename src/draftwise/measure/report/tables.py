@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any
 
-from .data import Results, Row
+from .records import Results, Row
 
 NOTHING = "\N{EN DASH}"
 

@@ -14,6 +14,7 @@ from ...core.round import Round
 from ...core.stats import Stats
 from ...errors import UserError
 from ...policies.catalogue import method
+from .. import machine
 from ..learnt import learnt
 from ..results import BASELINE, summarize
 from .costs import MEASURED, Costs, as_json, busy
@@ -58,8 +59,9 @@ def replayed(
                 about = {"method": name, "category": recording.category, "prompt": i}
                 rounds = list(_played(loop, stage, about, file))
                 rows.append(_prompt(name, i, recording.category, rounds))
-                if words := samples.get(str(i)):
-                    shown.append(about | {"pieces": pieces(words, rounds)})
+                if sample := samples.get(str(i)):
+                    said = {"prompt_text": sample.prompt, "pieces": pieces(sample.words, rounds)}
+                    shown.append(about | said)
             if tell:
                 tell(i + 1, len(trace))
     part.replace(out / "rounds.jsonl")
@@ -186,7 +188,7 @@ def _results(
     priced = {key: value for key, value in as_json(costs).items() if key not in ("machine", "load")}
     settings |= {"trace": str(trace.folder), "costs": priced}
     settings["speedup"] = "ratio of total times" if greedy else "ratio of total times per token"
-    return {"settings": settings} | trust(costs) | {"absent": [], "results": results}
+    return {"run": machine.run(), "settings": settings} | trust(costs) | {"absent": [], "results": results}
 
 
 def trust(costs: Costs) -> Row:

@@ -1,36 +1,45 @@
-"""The words of a few texts, so that a replay can show who guessed what without a tokenizer.
+"""A few texts as words, so that a replay can show which drafter proposed what without a tokenizer.
 
-texts.json      by a prompt's number, the text that each of its tokens added
+texts.json      by the index of a prompt: the prompt's text, and the text that each token of the answer added
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core.round import Round
 from ...errors import UserError
-from ...generation.text import TARGET, Detokenizer
+from ...generation.text import TARGET, Detokenizer, decode
 from ...inputs import parse_json
 from .files import Trace, write_json
 
 SAMPLES = 4  # texts, each of another category
 FILE = "texts.json"
 
-Words = Mapping[str, Sequence[str]]
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One text: its prompt, and the text that each token of the answer added."""
+
+    prompt: str
+    words: Sequence[str]
 
 
 def write_samples(trace: Trace, tokenizer: Any) -> None:
     """Write the words of the first text of some categories, unless they are there."""
     if (trace.folder / FILE).is_file():
         return
-    found: dict[str, list[str]] = {}
+    found: dict[str, Any] = {}
     seen: set[str] = set()
     for i, recording in enumerate(trace):
         if recording.category not in seen:
             seen.add(recording.category)
-            found[str(i)] = words(recording.text[: recording.committed].tolist(), tokenizer)
+            asked = decode(tokenizer, recording.prompt.tolist()).strip()
+            answer = words(recording.text[: recording.committed].tolist(), tokenizer)
+            found[str(i)] = asdict(Words(asked, answer))
         if len(seen) == SAMPLES:
             break
     write_json(trace.folder / FILE, found)
@@ -44,8 +53,8 @@ def words(tokens: Sequence[int], tokenizer: Any) -> list[str]:
     return found
 
 
-def read_samples(folder: Path) -> Words:
-    """The words of the trace in a folder; none where none were written.
+def read_samples(folder: Path) -> dict[str, Words]:
+    """The texts of the trace in a folder by the prompt's index; none where none were written.
 
     Raises:
         UserError: the file is damaged.
@@ -55,15 +64,18 @@ def read_samples(folder: Path) -> Words:
         return {}
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
-        return {key: [str(word) for word in text] for key, text in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        return {
+            key: Words(str(text["prompt"]), [str(word) for word in text["words"]])
+            for key, text in found.items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(
             f"{str(path)!r} is damaged: remove it and run the same `draftwise trace` again"
         ) from None
 
 
 def pieces(text: Sequence[str], rounds: Sequence[Round]) -> list[tuple[str, str]]:
-    """A text as pieces of (text, who guessed it)."""
+    """A text as pieces of (text, drafter that proposed it, or "target")."""
     found, at = [], 0
     for round in rounds:
         for source, tokens in (

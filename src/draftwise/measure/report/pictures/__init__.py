@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..data import Results
+from ..records import Results
 from . import drafting, learning, simulated, speed
 from .missing import Missing
 

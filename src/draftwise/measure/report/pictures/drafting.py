@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import style
-from ..data import Results
+from ..records import Results
 from ..rounds import Floats, Rounds
 from ..style import INK, below, colour, hatch, panels, stack
 from .missing import ORACLE, ROUNDS, Missing

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import style
-from ..data import Finished, Results, Row
+from ..records import Finished, Results, Row
 from ..rounds import Floats, Rounds
 from ..style import INK, below, look, panels
 from .missing import FIXED, ROUNDS, Missing

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..data import Results
+from ..records import Results
 from ..style import INK, below, colour, look, panels, stack
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..data import FEWEST, Results, Row
+from ..records import FEWEST, Results, Row
 from ..style import COLOURS, EDGE, INK, MARKERS, OWN, below, colour, hatch, look, panels, stack
 from .missing import Missing
 
