@@ -121,8 +121,8 @@ def test_the_report(run: Run, tmp_path: Path) -> None:
     assert pictures == {"simulated-regret.png", "simulated-best.png", "simulated-pulls.png"}
     text = (out / "report.html").read_text()
     assert "Simulated learning" in text
-    assert "least regret in seconds" in text
-    assert "Not drawn" not in text
+    assert "least regret (seconds)" in text
+    assert "Pictures without data" not in text
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from draftwise.measure.report import tables
 from draftwise.measure.report.data import read
-from draftwise.measure.report.pictures import PICTURES, Missing, drafting, learning, speed
+from draftwise.measure.report.pictures import PICTURES, Missing, drafting, learning, speed, values
 from draftwise.measure.report.records import Finished, Results, Row
 from draftwise.measure.report.rounds import Rounds, read_rounds
 
@@ -55,7 +56,7 @@ def line(figure: Any, label: str) -> tuple[Sequence[float], Sequence[float]]:
 
 
 def test_values_so_far_are_means_of_an_arms_own_rounds() -> None:
-    at, means = learning.so_far(PLAYED)["a:5"]
+    at, means = values.so_far(PLAYED)["a:5"]
     assert (at.tolist(), means.tolist()) == ([0, 2], [2.0, 3.0])
 
 
@@ -113,8 +114,8 @@ def test_moving_means_and_thin_lines() -> None:
 def test_names_of_arms_and_rewards() -> None:
     assert learning.drafter_of("zoo:code:5~svip(0.6)") == "zoo:code"
     assert learning.drafter_of("none") == "none"
-    assert learning.short(["a:5~svip(0.6)", "a:5~adaedl(0.2)"]) == ["svip(0.6)", "adaedl(0.2)"]
-    assert learning.short(["a:5", "b:5"]) == ["a:5", "b:5"]
+    assert values.short(["a:5~svip(0.6)", "a:5~adaedl(0.2)"]) == ["svip(0.6)", "adaedl(0.2)"]
+    assert values.short(["a:5", "b:5"]) == ["a:5", "b:5"]
     assert drafting.without_reward("t?reward=simple&length=9") == ("t?length=9", "simple")
     assert drafting.without_reward("t") == ("t", "default reward")
 
@@ -202,25 +203,24 @@ def test_pictures_show_methods_that_are_unlike_before_those_that_are_alike() -> 
     )
     oracle = {"0": ((0, "a", 3), (4, "none", 0))}
     results = Results(rows=rows, rounds=played, oracle=oracle)
-    figure = learning.values(results)
+    figure = values.values(results)
     shown = [ax.get_title(loc="left") for ax in figure.axes]
     assert shown == ["d1", "rules", "lengths", "d2"]
 
 
 def test_lines_are_those_of_the_arms_that_were_played_most() -> None:
     played = rounds(*[("qa", f"a:{n}", 1, 0) for n in range(1, 16) for _ in range(n)])
-    lines = learning.values(
-        Results(rows=(Row(method="m", pulls={"a:1": 1, "a:2": 2}),), rounds={"m": played})
-    )
+    lines = values.values(Results(rows=(Row(method="m", pulls={"a:1": 1, "a:2": 2}),), rounds={"m": played}))
     legend = lines.axes[0].get_legend()
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == [f"a:{n}" for n in range(4, 16)]
+    assert labels == [f"a:{n}" for n in range(10, 16)]
 
 
 def test_lengths_stand_in_their_order() -> None:
     played = rounds(*[("qa", f"a:{n}", n, 0) for n in (10, 2, 1)])
-    figure = drafting.arms(Results(rows=(Row(method="m", pulls={"a:1": 1, "a:2": 2}),), rounds={"m": played}))
+    row = Row(method="m", pulls={"a:1": 1, "a:2": 2})
+    figure = drafting.arms(Results(rows=(row, replace(row, category="qa")), rounds={"m": played}))
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["length 1", "length 2", "length 10"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from . import tables
+from .glossary import terms
 from .records import Results
 from .story import OPTIMUM, Story
 from .tables import Cell, Table
@@ -18,11 +19,13 @@ def markdown(results: Results, story: Story) -> str:
 def _parts(results: Results, story: Story) -> Iterable[str]:
     yield f"# {story.title}"
     yield story.subtitle
+    if story.origin:
+        yield "\n".join(f"- {name}: {text}" for name, text in story.origin.items())
     for good, text in story.notes:
         yield text if good else f"**{text}**"
     if results.simulation:
         yield table(tables.policies(results.simulation))
-        yield "## The arms alone"
+        yield "## Each arm alone"
         yield table(tables.simulated_arms(results.simulation))
     if results.rows:
         yield table(tables.methods(results.of()))
@@ -49,10 +52,12 @@ def _parts(results: Results, story: Story) -> Iterable[str]:
     for found in (results.own_settings, results.machine, story.load):
         if found:
             yield table(tables.pairs(found))
+    said = terms(not results.rows)
+    yield "## Glossary\n\n" + "\n".join(f"- **{term}**: {text}" for term, text in said.items())
     missing = [(Cell(d.picture.title), Cell(d.missing), Cell(d.remedy)) for d in story.drawn if not d.svg]
     if missing:
-        yield "## Not drawn"
-        yield table(Table(("picture", "missing", "given by"), missing))
+        yield "## Pictures without data"
+        yield table(Table(("picture", "missing data", "provided by"), missing))
 
 
 def table(content: Table) -> str:

@@ -1,4 +1,4 @@
-"""What a report says: title, verdict, the few numbers that matter, and the pictures that could be drawn."""
+"""The content of a report: title, warnings, key figures, origin of the results, and pictures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .records import Results
 from .style import save, styled
 
 OPTIMUM = (
-    "The least possible time over all choices of drafter and length at every position, the fixed arm that is "
-    "best in hindsight, and drafting exactly what will be accepted with the best single drafter. In brackets "
-    "the share of the optimum."
+    "The least possible time over all choices of drafter and draft length at every position, the time of the "
+    "fixed arm that is best in hindsight, and of DISCO's oracle, the best single drafter that drafts exactly "
+    "the tokens that will be accepted. In brackets: the optimum divided by this time."
 )
 EXTRA = 'pip install "draftwise[report]"'
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A picture as SVG, or what is missing for it and what gives that."""
+    """A picture as SVG, or the data that it lacks and the command that provides it."""
 
     picture: Picture
     svg: str = ""
@@ -33,10 +33,14 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What stands above the tables, and the pictures. Notes are (good, text), facts (what, value, whose)."""
+    """The text around the tables, and the pictures.
+
+    Notes are (good, text), facts (what, value, of what); `origin` has date, command, machine, versions.
+    """
 
     title: str
     subtitle: str
+    origin: Mapping[str, str]
     notes: Sequence[tuple[bool, str]]
     facts: Sequence[tuple[str, str, str]]
     drawn: Sequence[Drawn]
@@ -44,14 +48,31 @@ class Story:
 
 
 def tell(results: Results, pictures: Path) -> Story:
-    """The story of the results; draws the PNGs into the folder `pictures`."""
+    """The content of the report; writes the PNG files into the folder `pictures`."""
     drawn = draw(results, pictures)
     notes, facts = _notes(results, drawn), _facts(results)
-    return Story(_title(results), _subtitle(results), notes, facts, drawn, _load(results))
+    return Story(_title(results), _subtitle(results), _origin(results), notes, facts, drawn, _load(results))
+
+
+def _origin(results: Results) -> dict[str, str]:
+    """When, how and where the results were made; what the folder does not say is left out."""
+    machine, run = results.machine, results.run
+    counts = [f"{key} {machine[key]}" for key in ("cores", "threads") if machine.get(key)]
+    memory = f"{machine['memory_gb']} GB" if machine.get("memory_gb") else ""
+    parts = (machine.get("cpu"), *counts, memory, machine.get("gpu"))
+    versions = machine.get("versions") or {}
+    replayed = any(row.engine == "replay" for row in results.rows)
+    found = {
+        "Date": str(run.get("date", "")),
+        "Command": f"`{run['command']}`" if run.get("command") else "",
+        "Machine of the costs" if replayed else "Machine": ", ".join(str(part) for part in parts if part),
+        "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+    return {name: text for name, text in found.items() if text}
 
 
 def _load(results: Results) -> dict[str, Any]:
-    """The samples of the machine's load in two lines: a run has as many as units of work."""
+    """The machine's load in two lines."""
     starts, samples = split(results.load)
     known = [start for start in starts if start is not None]
     found: dict[str, Any] = {"load at the start": known} if known else {}
@@ -62,7 +83,7 @@ def _load(results: Results) -> dict[str, Any]:
 
 
 def draw(results: Results, folder: Path) -> list[Drawn]:
-    """Every picture whose data is there; without matplotlib none, and the report says so."""
+    """Every picture whose data exists; none without matplotlib, which the report mentions."""
     wanted = [*(PICTURES if results.rows else ()), *(SIMULATED if results.simulation else ())]
     try:
         import matplotlib  # noqa: F401
@@ -97,7 +118,7 @@ def _subtitle(results: Results) -> str:
     settings = results.settings
     if not results.rows:
         tokens, seeds = settings.get("tokens", "?"), settings.get("seeds", "?")
-        return f"{tokens} tokens a text, {seeds} seeds. No model was run."
+        return f"{tokens} tokens per text, {seeds} seeds. Simulated: no model was run."
     parts = [f"Target `{settings['target']}`"] if "target" in settings else []
     if drafters := settings.get("drafters"):
         parts.append(
@@ -106,27 +127,27 @@ def _subtitle(results: Results) -> str:
     prompts = max((row.prompts for row in results.of()), default=0)
     parts.append(f"{prompts} prompts, {len(results.of())} methods")
     if results.batch > 1 or results.larger:
-        parts.append(f"batch size {results.batch} unless said otherwise")
+        parts.append(f"batch size {results.batch} unless another is named")
     if any(row.engine == "replay" for row in results.rows):
-        parts.append(f"replayed from a trace: times are computed from {_costs(settings)}")
+        parts.append(f"replayed from a trace, with times computed from {_costs(settings)}")
     return "; ".join(parts) + "."
 
 
 def _costs(settings: Mapping[str, Any]) -> str:
-    """Which costs a replay's times stand on."""
+    """The cost table behind the times of a replay."""
     costs = settings.get("costs")
     found = costs if isinstance(costs, Mapping) else {}
     if found.get("source") == "measured":
-        return "costs that were measured with a trace"
-    return f"the costs `{found['name']}`, which were not measured here" if found.get("name") else "its costs"
+        return "the costs measured with the trace"
+    return f"the cost profile `{found['name']}`, not measured" if found.get("name") else "its cost table"
 
 
 def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
     notes = []
     replayed = any(row.engine == "replay" for row in results.rows)
     if results.clean is True:
-        when = "when the costs were measured" if replayed else "at the start and throughout"
-        notes.append((True, f"Clean run: the machine was quiet {when}."))
+        when = "when the costs were measured" if replayed else "before and during the run"
+        notes.append((True, f"Clean run: the machine was idle {when}."))
     if results.clean is not True and (results.busy or results.clean is False):
         why = "; ".join(results.busy) or "the machine was busy"
         when = "when the costs were measured, " if replayed and results.clean is False else ""
@@ -137,17 +158,19 @@ def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
         notes.append((False, f"{compared - same} of {compared} texts differ from plain decoding's."))
     if results.absent:
         names = ", ".join(f"`{method}`" for method, _ in results.absent)
-        notes.append((False, f"Absent from this run: {names}. The reasons stand below."))
+        notes.append((False, f"Absent from this run: {names}. The reasons are listed below."))
     if results.left_out:
-        notes.append((False, f"Left out: {len(results.left_out)} prompts, such as {results.left_out[0]}."))
+        notes.append(
+            (False, f"{len(results.left_out)} prompts were left out, such as {results.left_out[0]}.")
+        )
     if drawn and not any(d.svg for d in drawn) and "matplotlib" in drawn[0].missing:
-        notes.append((False, f"No pictures: matplotlib is not installed. `{EXTRA}` gives them."))
+        notes.append((False, f"No pictures: matplotlib is not installed. Install it with `{EXTRA}`."))
     return notes
 
 
 def _facts(results: Results) -> list[tuple[str, str, str]]:
     facts = []
-    kinds = {"best that chooses": "adaptive", "best of one arm": "fixed", "best of other engines": "peer"}
+    kinds = {"fastest adaptive policy": "adaptive", "fastest fixed arm": "fixed", "fastest peer": "peer"}
     for what, kind in kinds.items():
         if row := tables.best(results, kind):
             facts.append((what, f"{row.speedup:.2f} \N{MULTIPLICATION SIGN}", row.name))
@@ -159,10 +182,8 @@ def _facts(results: Results) -> list[tuple[str, str, str]]:
         )
     same, compared = tables.share_identical(results)
     if compared:
-        facts.append(
-            ("same text as plain decoding", f"{same} of {compared}", "texts of Draftwise's own methods")
-        )
+        facts.append(("identical to plain decoding", f"{same} of {compared}", "texts of Draftwise's methods"))
     if results.simulation:
         table = tables.policies(results.simulation)
-        facts.append(("least regret in seconds", table.rows[0][3].text, table.rows[0][0].text))
+        facts.append(("least regret (seconds)", table.rows[0][3].text, table.rows[0][0].text))
     return facts

@@ -1,4 +1,4 @@
-"""How every picture looks: one place for colours, sizes and files."""
+"""How every picture looks: sizes, lines, bars, legends and files."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .colours import COLOURS, INK, colour
+from .labels import brief, rows, wrapped
 from .rounds import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito 2008, told apart by colour-blind eyes and visible on white and on black
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c8c8c", "#8f6ac8")
 MARKERS = "osD^vPX*"
 LINES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "+++", "|||")
-OWN = "#a9adb3"  # the target's own tokens, and rounds without a draft
-INK = "#1a1c1f"  # becomes the page's own text colour
 DPI = 130
-LONG = 32  # letters
+LONG = 44  # letters of a legend's entry
+LETTER = 0.066  # inches, of a legend
 PAD = 0.1  # inches: letters of the page may be a little wider than those that places were found with
 SCALE = 1.3  # of the picture on the page; letters of 9 points come out like its own small print
 EDGE: Any = {"edgecolor": "#ffffff", "linewidth": 0.3}
@@ -79,27 +78,49 @@ def panels(
     return figure, axes
 
 
-def colour(number: int) -> str:
-    """The colour of the series with this number; -1 is grey."""
-    return OWN if number < 0 else COLOURS[number % len(COLOURS)]
-
-
 def look(number: int) -> dict[str, Any]:
     """Colour and line of a series: neighbours differ in both, and colours come again with other lines."""
     line = LINES[(number + number // len(COLOURS)) % len(LINES)]
     return {"color": colour(number), "linestyle": line}
 
 
-def stack(ax: Axes, rows: Sequence[str], parts: Mapping[str, tuple[Floats, int]]) -> None:
-    """Horizontal bars from parts: the widths of each, one a row, and the number of its colour."""
-    left = np.zeros(len(rows))
+def curve(ax: Axes, x: Any, y: Any, *, label: str, **line: Any) -> None:
+    """A line; a single point, which has no line, is drawn as a dot."""
+    alone = np.isfinite(np.asarray(y, dtype=np.float64)).sum() == 1
+    ax.plot(x, y, label=label, marker="o" if alone else None, **line)
+
+
+def stack(
+    ax: Axes,
+    names: Sequence[str],
+    parts: Mapping[str, tuple[Floats, int]],
+    fills: Mapping[str, str] | None = None,
+) -> None:
+    """Horizontal bars from parts: the widths of each, one per row, and the number of its colour and hatching.
+
+    A part in `fills` has the colour given there, and no hatching.
+    """
+    left = np.zeros(len(names))
     for label, (widths, number) in parts.items():
-        fill: Any = {"color": colour(number), "hatch": hatch(number)}
-        ax.barh(range(len(rows)), widths, left=left, label=label, **fill, **EDGE)
+        given = (fills or {}).get(label)
+        fill: Any = {"color": given or colour(number), "hatch": "" if given else hatch(number)}
+        ax.barh(range(len(names)), widths, left=left, label=label, **fill, **EDGE)
         left = left + np.nan_to_num(widths)
-    ax.set_yticks(range(len(rows)), rows)
-    ax.set_ylim(len(rows) - 0.4, -0.6)
+    row_names(ax, names)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.set_xlim(left=0.0)
+
+
+def row_names(ax: Axes, names: Sequence[str]) -> None:
+    """A name beside each row."""
+    ax.set_yticks(range(len(names)), rows(names)[0])
     ax.grid(axis="y", visible=False)
+
+
+def tall(names: Sequence[str], row: float = 0.21, rest: float = 0.7) -> float:
+    """The height in inches of a picture with these names beside its rows."""
+    lines = rows(names)[1]
+    return max(row, 0.155 * lines + 0.06 if lines > 1 else row) * (len(names) + 0.5) + rest - row / 2
 
 
 def hatch(number: int) -> str:
@@ -107,17 +128,46 @@ def hatch(number: int) -> str:
     return "//" if number < 0 else HATCHES[(number + number // len(HATCHES)) % len(HATCHES)]
 
 
-def name(ax: Axes, method: str) -> None:
-    """A method's name above its panel, its options on a line of their own where it is long."""
-    ax.set_title(method if len(method) < LONG else method.replace("?", "\n?", 1), loc="left", fontsize=8.5)
+def name(ax: Axes, method: str, *, columns: int = 1) -> None:
+    """A method's name above its panel, one of `columns` side by side."""
+    ax.set_title(wrapped(method, 76 // columns), loc="left", fontsize=8.5)
 
 
-def below(figure: Figure, ax: Axes, *, columns: int = 3) -> None:
-    """One legend for the figure, below it, in room of its own."""
+def entries(ax: Axes) -> dict[str, Any]:
+    """What the legend of some axes names: only what can be seen in them."""
     handles, labels = ax.get_legend_handles_labels()
-    if labels:
-        figure.set_figheight(figure.get_figheight() + 0.19 * ceil(len(labels) / columns) + 0.1)
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))
+    return {
+        brief(label, LONG): handle for handle, label in zip(handles, labels, strict=True) if visible(handle)
+    }
+
+
+def visible(handle: Any) -> bool:
+    """Whether a labelled line, bar or box has anything to see."""
+    if patches := getattr(handle, "patches", None):
+        return any(np.nan_to_num(patch.get_width() * patch.get_height()) for patch in patches)
+    line = handle[0] if isinstance(handle, tuple) else handle  # of an error bar
+    if not hasattr(line, "get_ydata"):
+        return True
+    points = np.isfinite(np.asarray(line.get_ydata(), dtype=np.float64)).sum()
+    return bool(points > 1 or (points and line.get_marker() not in ("None", None, "")))
+
+
+def legend(ax: Axes, **where: Any) -> None:
+    """A legend of some axes, if they have anything to name."""
+    if found := entries(ax):
+        ax.legend(list(found.values()), list(found), **where)
+
+
+def below(figure: Figure, *axes: Axes, columns: int = 3) -> None:
+    """One legend for all these axes below the figure, in room of its own."""
+    found = {label: handle for ax in reversed(axes) for label, handle in entries(ax).items()}
+    order = dict.fromkeys(label for ax in axes for label in entries(ax))
+    if not found:
+        return
+    fit = int(figure.get_figwidth() / (LETTER * (max(map(len, found)) + 6)))
+    columns = max(1, min(columns, fit, len(found)))
+    figure.set_figheight(figure.get_figheight() + 0.19 * ceil(len(found) / columns) + 0.1)
+    figure.legend([found[label] for label in order], list(order), loc="outside lower center", ncols=columns)
 
 
 def save(figure: Figure, folder: Path, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The tables of a report, for the page and for Markdown alike."""
+"""The tables of a report, for HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = "\N{EN DASH}"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a cell, what it is sorted by, and whether it says that something is slower."""
+    """The text of a cell, its sort key, and whether it marks a method as slower than plain decoding."""
 
     text: str
     key: float | None = None
@@ -23,30 +23,30 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A heading for each column, and rows of as many cells."""
+    """The headings of the columns, and rows with one cell per column."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
 def number(value: float, digits: int = 2, unit: str = "") -> Cell:
-    """A number, or a dash where it is not known."""
+    """A number, or a dash where it is unknown."""
     return Cell(f"{value:,.{digits}f}{unit}", value) if value == value else Cell(NOTHING)
 
 
 def methods(rows: Sequence[Row]) -> Table:
-    """One row a method; columns that nobody has are left out."""
+    """One row per method; columns without any value are omitted."""
     columns: dict[str, Callable[[Row], Cell]] = {
         "method": lambda row: Cell(row.name),
         "speed-up": _speedup,
         "95 % interval": lambda row: _interval(row.interval),
         "mean of ratios": lambda row: number(row.mean_of_ratios),
-        "of the optimum": lambda row: number(100 * row.fraction_of_optimum, 1, " %"),
+        "share of optimum": lambda row: number(100 * row.fraction_of_optimum, 1, " %"),
         "tokens/s": lambda row: number(row.tokens_per_s, 1),
-        "accepted a round": lambda row: number(row.mean_accepted),
-        "tokens a round": lambda row: number(row.tokens_per_round),
-        "accepted": lambda row: number(100 * row.acceptance_rate, 0, " %"),
-        "same text": lambda row: _identical(row),
+        "accepted per round": lambda row: number(row.mean_accepted),
+        "block efficiency": lambda row: number(row.tokens_per_round),
+        "acceptance rate": lambda row: number(100 * row.acceptance_rate, 0, " %"),
+        "identical texts": lambda row: _identical(row),
         "prompts": lambda row: number(row.prompts, 0),
         "tokens": lambda row: number(row.new_tokens, 0),
         "seconds": lambda row: number(row.seconds, 1),
@@ -57,13 +57,13 @@ def methods(rows: Sequence[Row]) -> Table:
 
 
 def optimum(found: Sequence[Mapping[str, Any]]) -> Table:
-    """The least possible seconds of each category, and what others would have taken."""
+    """The least possible time of each category, and the time of the alternatives."""
     heads = (
         "category",
         "tokens",
         "optimum",
         "best fixed arm",
-        "it takes",
+        "its time",
         "DISCO's oracle",
         "plain decoding",
     )
@@ -84,8 +84,8 @@ def _taken(seconds: float, least: float) -> Cell:
 
 
 def policies(simulation: Mapping[str, Any]) -> Table:
-    """One row a policy of a simulation, the one with the least regret first, then the arms alone."""
-    heads = ("policy", "rounds", "regret in rounds", "regret in seconds", "best arm", "switches")
+    """One row per policy of a simulation, the one with the least regret in time first."""
+    heads = ("policy", "rounds", "regret (rounds)", "regret (seconds)", "share of best arm", "switches")
     found = sorted(simulation["policies"], key=lambda policy: float(policy["seconds_regret"][-1]))
     rows = [
         (
@@ -102,8 +102,8 @@ def policies(simulation: Mapping[str, Any]) -> Table:
 
 
 def simulated_arms(simulation: Mapping[str, Any]) -> Table:
-    """What each arm alone would have taken."""
-    heads = ("arm", "drafter", "draft length", "seconds a round", "rounds alone", "seconds alone")
+    """The rounds and the time of each arm if it is played throughout."""
+    heads = ("arm", "drafter", "draft length", "seconds per round", "rounds", "seconds")
     rows = [
         (
             Cell(arm["name"]),
@@ -118,7 +118,7 @@ def simulated_arms(simulation: Mapping[str, Any]) -> Table:
     return Table(heads, rows)
 
 
-def pairs(found: Mapping[str, Any], heads: tuple[str, str] = ("what", "value")) -> Table:
+def pairs(found: Mapping[str, Any], heads: tuple[str, str] = ("name", "value")) -> Table:
     """Names and values, nested ones as `outer inner`."""
     return Table(heads, [(Cell(name), Cell(text)) for name, text in flat(found)])
 
@@ -136,7 +136,7 @@ def flat(found: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]
 
 
 def said(value: Any) -> str:
-    """A value as people write it."""
+    """A value as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
@@ -159,7 +159,7 @@ def _identical(row: Row) -> Cell:
 
 
 def _spread(mean: float, error: float | None) -> Cell:
-    """A mean over seeds and its standard error, which one seed has not."""
+    """A mean over seeds and its standard error; a single seed has none."""
     known = error is not None and error == error
     return Cell(f"{mean:,.1f} ± {error:,.1f}" if known else f"{mean:,.1f}", mean)
 
@@ -171,6 +171,6 @@ def best(results: Results, *kinds: str) -> Row | None:
 
 
 def share_identical(results: Results) -> tuple[int, int]:
-    """Texts equal to plain decoding's, and how many were compared, over Draftwise's own methods."""
+    """The number of texts identical to plain decoding's, and of those compared, for Draftwise's methods."""
     rows = [row for row in results.kinds("adaptive", "fixed") if row.identical >= 0]
     return sum(row.identical for row in rows), sum(row.prompts for row in rows)

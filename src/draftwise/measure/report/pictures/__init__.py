@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..records import Results
-from . import drafting, learning, simulated, speed
+from . import drafting, heat, learning, simulated, speed, values
 from .missing import Missing
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["PICTURES", "SIMULATED", "Missing", "Picture"]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture: its file, section and title, what it tells, and the function that draws it."""
+    """A picture: the name of its file, its section, title and caption, and the function that draws it."""
 
     name: str
     section: str
@@ -32,118 +32,127 @@ PICTURES = (
         "speedup",
         "Speed",
         "Speed-up by method",
-        "Ratio of total times; intervals are bootstrapped over prompts, where there are at least five. Left "
-        "of the line is slower than plain decoding.",
+        "Total time of plain decoding divided by that of the method, on the same prompts. Lines "
+        "are 95 % bootstrap intervals over prompts (at least five prompts). Methods left of the "
+        "line at 1 are slower than plain decoding. The axis does not start at zero.",
         speed.speedup,
     ),
     Picture(
         "intervals",
         "Speed",
         "Speed-up by category, with intervals",
-        "The fastest methods of each kind, and the slowest. Plain decoding is the line at 1. The map below "
-        "has every method.",
+        "The fastest methods of each kind and the slowest method; the heat map below has every "
+        "method. The line at 1 is plain decoding. The axis does not start at zero.",
         speed.intervals,
     ),
     Picture(
         "categories",
         "Speed",
         "Speed-up of every method by category",
-        "Violet is faster than plain decoding, orange slower.",
-        speed.categories,
+        "Purple is faster than plain decoding, orange slower. The colour scale is logarithmic: "
+        "0.5 and 2 are equally strong.",
+        heat.categories,
     ),
     Picture(
         "phases",
         "Speed",
-        "Time by phase",
-        "What a token costs, and where the time goes.",
+        "Time per token by phase",
+        "Where the time of each method goes, the fastest method at the top.",
         speed.phases,
     ),
     Picture(
         "batches",
         "Speed",
-        "Throughput over batch sizes",
-        "After BanditSpec's Figure 1: the best draft length falls as the batch grows.",
+        "Throughput by batch size",
+        "After BanditSpec, Figure 1: the best draft length decreases as the batch size grows.",
         speed.batches,
     ),
     Picture(
         "beside",
         "Speed",
-        "Beside other runs",
-        "The workload `mixed` beside `phased`, at a batch size above 1, is MetaSD's Table 17: batches of "
-        "several categories against batches of one.",
+        "Comparison with other runs",
+        "With the workloads `mixed` and `phased` at a batch size above 1 this is MetaSD, Table "
+        "17: batches of several categories against batches of one category.",
         speed.beside,
     ),
     Picture(
         "values",
         "Learning",
-        "Learned value of each arm",
-        "After TapOut's Figure 5: as the policy sees its arms, or, where that was not recorded, the mean "
-        "accepted tokens of each arm's own rounds so far.",
-        learning.values,
+        "Estimated value of each drafter",
+        "After TapOut, Figure 5: the value that the policy reports, or, where it reports none, "
+        "the mean accepted tokens of its rounds so far. A line is a drafter (the mean of its "
+        "arms, weighted by their rounds), a band the range of its arms with five "
+        "rounds or more. Policies with a single drafter have one line for each of their six most "
+        "played arms.",
+        values.values,
     ),
     Picture(
         "best-choices",
         "Learning",
         "Choices of the best arm",
-        "After MetaSD's Figure 3: the share of rounds that played the best of this run's fixed arms in their "
-        "category, or its drafter where the policy's own arms are others.",
+        "After MetaSD, Figure 3: the share of rounds that played the best of this run's fixed "
+        "arms in the prompt's category, or its drafter where the policy does not have that arm.",
         learning.best_choices,
     ),
     Picture(
         "regret",
         "Learning",
         "Cumulative regret",
-        "Rounds and seconds more than the best of this run's fixed arms over all prompts, named above each "
-        "half. Below zero is better than each of these; an arm that was not run may be better still.",
+        "Rounds and seconds in excess of the best of this run's fixed arms over all prompts, "
+        "which is named above each panel. Below zero is better than all of these; an arm that was "
+        "not run may be better still.",
         learning.regret,
     ),
     Picture(
         "divergence",
         "Learning",
-        "Block divergence over rounds",
-        "After MetaSD's Figure 6: how much the laws of drafter and target overlap.",
+        "Overlap of drafter and target over rounds",
+        "After MetaSD, Figure 6: 1 \N{MINUS SIGN} TV, the overlap of the distributions of drafter "
+        "and target, averaged over the draft.",
         learning.divergence,
     ),
     Picture(
         "drafters",
         "Drafting",
-        "Who drafted in which category",
-        "Shares of the rounds.",
+        "Drafters by category",
+        "The share of rounds of each drafter. `none` is a round without a draft.",
         drafting.drafters,
     ),
     Picture(
         "arms",
         "Drafting",
-        "Which length or stop rule in which category",
-        "Shares of the rounds.",
+        "Draft lengths and stop rules by category",
+        "The share of rounds of each draft length or stop rule. `none` is a round without a draft.",
         drafting.arms,
     ),
     Picture(
         "lengths",
         "Drafting",
         "Draft length along a text",
-        "After DISCO's Figure 2. The oracle drafts what takes the least time.",
+        "After DISCO, Figure 2: tokens drafted in each round, and those of the oracle, which "
+        "takes the least time.",
         drafting.lengths,
     ),
     Picture(
         "oracle-lengths",
         "Drafting",
-        "The oracle's draft lengths",
-        "After DISCO's Figure 4.",
+        "Draft lengths of the oracle",
+        "After DISCO, Figure 4: the share of the oracle's rounds with each draft length.",
         drafting.oracle_lengths,
     ),
     Picture(
         "rewards",
         "Drafting",
         "Draft length by reward",
-        "After TapOut's Figure 3.",
+        "After TapOut, Figure 3.",
         drafting.rewards,
     ),
     Picture(
         "entropy",
         "Drafting",
-        "Entropy of accepted tokens",
-        "After TapOut's Figure 2. Boxes are quartiles, whiskers 1.5 times as far.",
+        "Entropy of accepted and rejected tokens",
+        "After TapOut, Figure 2. Boxes are quartiles; whiskers reach to the last value within 1.5 "
+        "times the interquartile range.",
         drafting.entropy,
     ),
 )
@@ -153,8 +162,7 @@ SIMULATED = (
         "simulated-regret",
         "Simulation",
         "Regret",
-        "Rounds and seconds more than those of the arm that is best alone. Mean over seeds; bands are one "
-        "standard error.",
+        "Rounds and time in excess of the best arm's. Lines are means over seeds, bands one standard error.",
         simulated.curves,
     ),
     Picture(
@@ -167,8 +175,8 @@ SIMULATED = (
     Picture(
         "simulated-pulls",
         "Simulation",
-        "Who was played",
-        "Shares of the rounds, over all seeds.",
+        "Arms by policy",
+        "The share of rounds of each arm, over all seeds.",
         simulated.pulls,
     ),
 )

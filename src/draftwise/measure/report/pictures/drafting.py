@@ -1,4 +1,4 @@
-"""Who drafted, how far, and how far it would have been best."""
+"""Which drafter drafted, how many tokens, and how many the oracle would have drafted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import style
+from ..colours import INK, colour, shades
 from ..records import Results
 from ..rounds import Floats, Rounds
-from ..style import INK, below, colour, hatch, panels, stack
+from ..style import LINES, below, curve, hatch, legend, panels, row_names, stack
 from .missing import ORACLE, ROUNDS, Missing
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def drafters(results: Results) -> Figure:
-    """Which drafter was asked in which category, as shares of the rounds."""
+    """The share of each drafter in the rounds of each category."""
     several = [m for m in results.adaptive(99) if len(results.rounds[m].names["drafter"]) > 1]
     if not several:
         raise Missing("no rounds of a policy with several drafters", ROUNDS)
@@ -27,7 +28,7 @@ def drafters(results: Results) -> Figure:
 
 
 def arms(results: Results) -> Figure:
-    """Which length or stop rule was chosen in which category, as shares of the rounds."""
+    """The share of each draft length or stop rule in the rounds of each category."""
     several = [m for m in results.adaptive(99) if len(set(map(manner, results.rounds[m].names["arm"]))) > 1]
     if not several:
         raise Missing("no rounds of a policy over lengths or stop rules", ROUNDS)
@@ -35,7 +36,7 @@ def arms(results: Results) -> Figure:
 
 
 def manner(arm: str) -> str:
-    """How far an arm drafts, whoever does: its stop rule, else its length."""
+    """The stop rule of an arm, else its draft length, whichever drafter it has."""
     rule = arm.partition("~")[2]
     return rule or ("none" if arm == "none" else f"length {arm.rpartition(':')[2]}")
 
@@ -43,21 +44,23 @@ def manner(arm: str) -> str:
 def _shares(
     results: Results, methods: list[str], key: str, label: Callable[[str], str], order: list[str]
 ) -> Figure:
-    """A panel a method: what `label` makes of its rounds' `key`, coloured by the place in `order`."""
+    """One panel per method: shares of `label(key)`; colours follow `order`, lengths have ordered shades."""
     categories = results.categories or [""]
     tables = [shares(results.rounds[m], key, label, categories) for m in methods]
     found = {name for table in tables for name in table if name not in ("none", *order)}
     labels = [*order, *sorted(found, key=_by_number)]
     numbers = {name: i for i, name in enumerate(labels)} | {"none": -1}
+    ordered = [name for name in labels if name.startswith("length ")]
+    fills = dict(zip(ordered, shades(len(ordered)), strict=True))
     nothing = np.zeros(len(categories))
     across = 2 if len(methods) > 1 else 1
     figure, axes = panels(len(methods), columns=across, height=0.2 * len(categories) + 1.0)
     for ax, method, table in zip(axes, methods, tables, strict=True):
         known = [n for n in numbers if any(n in other for other in tables)]
-        stack(ax, categories, {n: (table.get(n, nothing), numbers[n]) for n in known})
-        ax.set(xlim=(0, 1), xlabel="share of the rounds")
-        style.name(ax, method)
-    below(figure, axes[0])
+        stack(ax, categories, {n: (table.get(n, nothing), numbers[n]) for n in known}, fills)
+        ax.set(xlim=(0, 1), xlabel="share of rounds")
+        style.name(ax, method, columns=across)
+    below(figure, *axes, columns=4)
     return figure
 
 
@@ -70,7 +73,7 @@ def _by_number(label: str) -> tuple[int, str]:
 def shares(
     rounds: Rounds, key: str, label: Callable[[str], str], categories: Sequence[str]
 ) -> dict[str, Floats]:
-    """The share that each label has in the rounds of each category; 0 where there are no rounds."""
+    """The share of each label in the rounds of each category; 0 where there are no rounds."""
     totals = [rounds.where("category", category) for category in categories]
     found: dict[str, Floats] = {}
     for name in rounds.names[key]:
@@ -89,7 +92,7 @@ def lengths(results: Results) -> Figure:
     methods = sorted(methods, key=lambda method: _one_manner(results.rounds[method]))[:3]
     shared = [p for p in results.oracle if all(p in results.rounds[m].names["prompt"] for m in methods)]
     if not methods or not shared:
-        raise Missing("rounds, of a policy whose drafts vary in length, on a prompt of the oracle's", ROUNDS)
+        raise Missing("rounds of a policy with varying draft lengths, on a prompt of the oracle", ROUNDS)
     prompt = max(shared, key=lambda p: len(results.oracle[p]))
     figure, axes = panels(len(methods), columns=1, height=1.7)
     best = results.oracle[prompt]
@@ -97,21 +100,23 @@ def lengths(results: Results) -> Figure:
         rounds = results.rounds[method]
         mine = rounds.where("prompt", prompt)
         starts = np.concatenate([[0], np.cumsum(rounds.tokens[mine])[:-1]])
-        ax.step(
-            [t for t, _, _ in best],
-            [n for _, _, n in best],
-            where="post",
-            color=INK,
-            label="oracle",
-            linewidth=1.0,
+        at, drafted = [t for t, _, _ in best], [n for _, _, n in best]
+        curve(ax, at, drafted, label="oracle", drawstyle="steps-post", color=INK, linewidth=1.0)
+        curve(
+            ax,
+            starts,
+            rounds.drafted[mine],
+            label=method,
+            drawstyle="steps-post",
+            color=colour(i),
+            linestyle="--",
         )
-        ax.step(starts, rounds.drafted[mine], where="post", color=colour(i), label=method, linestyle="--")
-        ax.set(ylabel="tokens drafted")
-        ax.legend(loc="lower left", bbox_to_anchor=(0.0, 0.98), ncols=2)
+        ax.set(ylabel="draft length (tokens)")
+        legend(ax, loc="lower left", bbox_to_anchor=(0.0, 0.98), ncols=2)
     top = max(ax.get_ylim()[1] for ax in axes)
     for ax in axes:
         ax.set_ylim(0, top)
-    axes[-1].set_xlabel(f"token of the text (prompt {prompt})")
+    axes[-1].set_xlabel(f"position in the text (tokens), prompt {prompt}")
     return figure
 
 
@@ -120,12 +125,12 @@ def _varies(rounds: Rounds | None) -> bool:
 
 
 def _one_manner(rounds: Rounds) -> bool:
-    """Whether all arms draft equally far, so that lengths vary only where a drafter had no more to say."""
+    """Whether all arms have the same length, so that drafts vary only where drafters stop."""
     return len({manner(arm) for arm in rounds.names["arm"]} - {"none"}) < 2
 
 
 def oracle_lengths(results: Results) -> Figure:
-    """How often each draft length is the oracle's: DISCO (arXiv 2405.04304), Figure 4."""
+    """The distribution of the oracle's draft lengths: DISCO (arXiv 2405.04304), Figure 4."""
     found = Counter(n for path in results.oracle.values() for _, _, n in path)
     if not found:
         raise Missing("the oracle's draft lengths", ORACLE)
@@ -134,14 +139,14 @@ def oracle_lengths(results: Results) -> Figure:
     ax.bar(range(longest + 1), [found[n] / total for n in range(longest + 1)], color=colour(0))
     mean = sum(n * count for n, count in found.items()) / total
     ax.axvline(mean, color=INK, linestyle="--", linewidth=1.0, label=f"mean {mean:.2f}")
-    ax.set(xlabel="tokens drafted by the oracle", ylabel="share of its rounds")
+    ax.set(xlabel="draft length of the oracle (tokens)", ylabel="share of its rounds")
     ax.locator_params(axis="x", integer=True)
-    ax.legend()
+    legend(ax)
     return figure
 
 
 def rewards(results: Results) -> Figure:
-    """Tokens drafted a round by one policy with different rewards: TapOut (arXiv 2511.02017), Figure 3."""
+    """Tokens drafted per round by one policy with different rewards: TapOut (arXiv 2511.02017), Figure 3."""
     groups: dict[str, dict[str, str]] = {}
     for method in results.rounds:
         base, reward = without_reward(method)
@@ -158,23 +163,18 @@ def rewards(results: Results) -> Figure:
         for i, (reward, method) in enumerate(found.items()):
             drafted = results.rounds[method].drafted
             share = np.bincount(drafted) / len(drafted)
-            ax.step(
-                range(len(share)),
-                share,
-                where="mid",
-                color=colour(i),
-                linestyle=("-", "--", "-.", ":")[i % 4],
-                label=f"{reward}, mean {drafted.mean():.2f}",
-            )
-        ax.set(xlabel="tokens drafted", ylabel="share of the rounds")
+            line = {"color": colour(i), "linestyle": LINES[i % len(LINES)], "drawstyle": "steps-mid"}
+            curve(ax, range(len(share)), share, label=f"{reward}, mean {drafted.mean():.2f}", **line)
+        ax.set(xlabel="tokens drafted per round", ylabel="share of rounds")
+        ax.set_ylim(bottom=0.0)
         ax.locator_params(axis="x", integer=True)
-        style.name(ax, base)
-        ax.legend()
+        style.name(ax, base, columns=min(len(chosen), 2))
+        legend(ax)
     return figure
 
 
 def without_reward(method: str) -> tuple[str, str]:
-    """A method's name without its reward, and the reward: `default` where none is named."""
+    """A method's name without its reward, and the reward, or `default reward`."""
     name, _, query = method.partition("?")
     options = [option for option in query.split("&") if option]
     named = [option.partition("=")[2] for option in options if option.startswith("reward=")]
@@ -183,7 +183,7 @@ def without_reward(method: str) -> tuple[str, str]:
 
 
 def entropy(results: Results) -> Figure:
-    """The drafter's entropy where it was right and where it was not: TapOut (arXiv 2511.02017), Figure 2."""
+    """The drafter's entropy at accepted and rejected tokens: TapOut (arXiv 2511.02017), Figure 2."""
     found: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for rounds in results.rounds.values():
         for category, (kept, refused) in rounds.entropy.items():
@@ -196,7 +196,7 @@ def entropy(results: Results) -> Figure:
             "a run with a policy whose stop rules read them, such as `tapout-seq-ucb1`",
         )
     figure, (ax,) = panels(height=0.36 * len(found) + 0.7)
-    for i, (label, side) in enumerate((("accepted", 0), ("refused", 1))):
+    for i, (label, side) in enumerate((("accepted", 0), ("rejected", 1))):
         roots = [np.sqrt(np.maximum(np.concatenate(parts[side]), 0.0)) for parts in found.values()]
         at = np.arange(len(found)) + (i - 0.5) * 0.36
         boxes = ax.boxplot(
@@ -213,8 +213,8 @@ def entropy(results: Results) -> Figure:
             capprops={"color": colour(i)},
         )
         boxes["boxes"][0].set_label(label)
-    ax.set_yticks(range(len(found)), list(found))
-    ax.set(xlabel="square root of the entropy of the drafter's law (nats)")
+    row_names(ax, list(found))
+    ax.set(xlabel="square root of the drafter's entropy (\N{SQUARE ROOT}nat)")
     ax.invert_yaxis()
     below(figure, ax)
     return figure

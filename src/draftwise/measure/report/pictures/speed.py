@@ -1,4 +1,4 @@
-"""How fast, with what certainty, and where the time went."""
+"""Speed-ups with their intervals, time by phase, and throughput by batch size."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..colours import COLOURS, INK, OWN, colour
 from ..records import FEWEST, Results, Row
-from ..style import COLOURS, EDGE, INK, MARKERS, OWN, below, colour, hatch, look, panels, stack
+from ..style import EDGE, MARKERS, below, hatch, look, panels, row_names, stack, tall
 from .missing import Missing
 
 if TYPE_CHECKING:
@@ -21,41 +22,49 @@ KINDS = {
     "plain": ("|", INK),
 }
 SAID = {
-    "adaptive": "chooses among arms",
-    "fixed": "one arm",
-    "peer": "another engine",
+    "adaptive": "adaptive policy",
+    "fixed": "fixed arm",
+    "peer": "peer (another engine)",
     "plain": "plain decoding",
 }
 MOST = 8
+SMALL = 0.01  # of the longest bar: a smaller phase cannot be seen: it counts as "other"
+SPEEDUP = "speed-up over plain decoding (\N{MULTIPLICATION SIGN})"
 
 
-def _measured(results: Results, category: str = "all") -> list[Row]:
+def measured(results: Results, category: str = "all") -> list[Row]:
+    """The rows with a speed-up, the fastest first.
+
+    Raises:
+        Missing: there are none.
+    """
     rows = [row for row in results.of(category) if row.speedup == row.speedup]
     if not rows:
         raise Missing(
-            "no speed-up was measured", "a run with `none` among its policies: all else is compared with it"
+            "no speed-up was measured", "a run with `none` among its policies, which is the baseline"
         )
     return rows
 
 
 def _errors(rows: Sequence[Row]) -> Any:
-    """Distances of the interval's ends from the speed-up, shape (2, rows); 0 where there is none."""
+    """Distances of the interval's ends from the speed-up, shape (2, rows); 0 where there is no interval."""
     low, high = np.array([row.interval for row in rows]).T
     middle = np.array([row.speedup for row in rows])
     return np.maximum(np.nan_to_num(np.array([middle - low, high - middle])), 0.0)
 
 
 def _intervals(rows: Sequence[Row]) -> str:
-    """Over how many prompts the intervals are, or why there are none."""
+    """The number of prompts behind the intervals, or why there are no intervals."""
     if all(row.interval[0] != row.interval[0] for row in rows):
-        return f"without intervals: fewer than {FEWEST} prompts"
-    return f"with 95 % interval over {max(row.prompts for row in rows)} prompts"
+        return f"no intervals: fewer than {FEWEST} prompts"
+    return f"95 % intervals over {max(row.prompts for row in rows)} prompts"
 
 
 def speedup(results: Results) -> Figure:
-    """Every method over all prompts, the fastest on top."""
-    rows = _measured(results)[::-1]
-    figure, (ax,) = panels(height=0.21 * len(rows) + 0.7)
+    """Every method over all prompts, the fastest at the top."""
+    rows = measured(results)[::-1]
+    names = [row.name for row in rows]
+    figure, (ax,) = panels(height=tall(names))
     errors = _errors(rows)
     for kind, (marker, hue) in KINDS.items():
         at = [i for i, row in enumerate(rows) if row.kind == kind]
@@ -72,19 +81,19 @@ def speedup(results: Results) -> Figure:
             fontsize=7.5,
         )
     ax.axvline(1.0, color=INK, linewidth=0.8)
-    ax.set_yticks(range(len(rows)), [row.name for row in rows])
-    ax.set(
-        xlabel=f"speed-up over plain decoding, {_intervals(rows)}",
-        ylim=(-0.7, len(rows) - 0.3),
-    )
+    row_names(ax, names)
+    ax.set(xlabel=f"{SPEEDUP}, {_intervals(rows)}", ylim=(-0.7, len(rows) - 0.3))
     ax.margins(x=0.09)
     below(figure, ax, columns=4)
     return figure
 
 
 def featured(results: Results) -> list[Row]:
-    """The three fastest that choose, the two fastest fixed arms and peers, and the slowest, none plain."""
-    rows = [row for row in _measured(results) if row.kind != "plain"]
+    """The three fastest adaptive policies, the two fastest fixed arms and peers, and the slowest method.
+
+    Plain decoding is the baseline, and not among them.
+    """
+    rows = [row for row in measured(results) if row.kind != "plain"]
     picked = [
         row
         for kind, most in (("adaptive", 3), ("fixed", 2), ("peer", 2))
@@ -99,7 +108,7 @@ def intervals(results: Results) -> Figure:
     categories = results.categories
     if not categories or not methods:
         raise Missing("the run has no categories", "a workload with categories, such as `spec-bench`")
-    figure, (ax,) = panels(height=(0.11 * len(methods) + 0.12) * len(categories) + 0.6)
+    figure, (ax,) = panels(height=max(0.11 * len(methods) + 0.12, 0.2) * len(categories) + 0.6)
     apart = 0.8 / len(methods)
     for i, name in enumerate(methods):
         found = {
@@ -125,59 +134,41 @@ def intervals(results: Results) -> Figure:
         ax.axhline(border - 0.5, color=OWN, linewidth=0.5)
     ax.axvline(1.0, color=INK, linewidth=0.8)
     most = {c: max(row.prompts for row in results.of(c)) for c in categories}
-    ax.set_yticks(range(len(categories)), [f"{c} (n = {most[c]})" if most[c] else c for c in categories])
-    ax.set(xlabel=f"speed-up, 95 % interval over n prompts (none below {FEWEST})")
+    row_names(ax, [f"{c} (n = {most[c]})" if most[c] else c for c in categories])
+    known = any(row.prompts >= FEWEST for c in categories for row in results.of(c))
+    said = f"95 % intervals where n is at least {FEWEST}" if known else f"no intervals: n is below {FEWEST}"
+    ax.set(xlabel=f"{SPEEDUP}, {said}")
     ax.set_ylim(len(categories) - 0.5, -0.5)
-    ax.grid(axis="y", visible=False)
     below(figure, ax, columns=2)
     return figure
 
 
-def categories(results: Results) -> Figure:
-    """A map of every method by category: violet is faster than plain decoding, orange slower."""
-    from matplotlib.colors import TwoSlopeNorm
-
-    names, columns = [row.name for row in _measured(results)], ["all", *results.categories]
-    if len(columns) < 3:
-        raise Missing(
-            "the run has fewer than two categories", "a workload with categories, such as `spec-bench`"
-        )
-    by_place = {(row.name, c): row.speedup for c in columns for row in results.of(c)}
-    grid = np.array([[by_place.get((name, c), np.nan) for c in columns] for name in names])
-    figure, (ax,) = panels(width=2.2 + 0.52 * len(columns), height=0.23 * len(names) + 1.3)
-    norm = TwoSlopeNorm(1.0, min(0.5, float(np.nanmin(grid))), max(1.5, float(np.nanmax(grid))))
-    ax.imshow(grid, cmap="PuOr", norm=norm, aspect="auto")
-    for (i, j), value in np.ndenumerate(grid):
-        text = f"{value:.2f}" if value == value else ""
-        dark = value == value and abs(norm(value) - 0.5) > 0.3
-        ax.text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "black")
-    ax.set_xticks(range(len(columns)), columns, rotation=40, ha="right")
-    ax.set_yticks(range(len(names)), names)
-    ax.grid(visible=False)
-    return figure
-
-
 def phases(results: Results) -> Figure:
-    """Milliseconds a token by what they were spent on, the fastest on top."""
+    """Milliseconds per token by phase, the fastest method at the top."""
     rows = [row for row in results.of() if row.seconds_by_phase and row.new_tokens]
     if not rows:
         raise Missing("time by phase", "a run of Draftwise's own methods with `draftwise bench`")
     tokens = np.array([row.new_tokens for row in rows])
     names = list(dict.fromkeys(phase for row in rows for phase in row.seconds_by_phase))
     spent = {name: np.array([row.seconds_by_phase.get(name, 0.0) for row in rows]) for name in names}
-    spent["rest"] = np.nan_to_num(np.array([row.seconds for row in rows]) - sum(spent.values()))
-    numbers = [*range(len(names)), -1]
-    shown = zip(spent.items(), numbers, strict=True)
-    parts = {name: (np.maximum(s, 0.0) / tokens * 1e3, n) for (name, s), n in shown if s.sum() > 0}
-    figure, (ax,) = panels(height=0.21 * len(rows) + 0.7)
-    stack(ax, [row.name for row in rows], parts)
-    ax.set(xlabel="milliseconds a token")
+    spent["other"] = np.nan_to_num(np.array([row.seconds for row in rows]) - sum(spent.values()))
+    longest = max(sum(spent.values()) / tokens)
+    numbers = {name: i for i, name in enumerate(names)}
+    for name in [name for name in names if (spent[name] / tokens).max() < SMALL * longest]:
+        spent["other"] = spent["other"] + spent.pop(name)
+    if (spent["other"] / tokens).max() < SMALL / 2 * longest:
+        del spent["other"]
+    parts = {name: (np.maximum(s, 0.0) / tokens * 1e3, numbers.get(name, -1)) for name, s in spent.items()}
+    methods = [row.name for row in rows]
+    figure, (ax,) = panels(height=tall(methods))
+    stack(ax, methods, parts)
+    ax.set(xlabel="time per token (ms)")
     below(figure, ax, columns=7)
     return figure
 
 
 def batches(results: Results) -> Figure:
-    """Tokens per second over batch sizes, a line a method: BanditSpec (arXiv 2505.15141), Figure 1."""
+    """Throughput by batch size, one line per method: BanditSpec (arXiv 2505.15141), Figure 1."""
     by_name: dict[str, dict[int, float]] = {}
     for row in results.rows:
         if row.category == "all" and row.tokens_per_s == row.tokens_per_s:
@@ -200,14 +191,14 @@ def batches(results: Results) -> Figure:
     sizes = sorted({size for _, found in lines for size in found})
     ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, [str(size) for size in sizes])
-    ax.set(xlabel="requests in a batch", ylabel="tokens per second", ylim=(0, None))
+    ax.set(xlabel="batch size (requests)", ylabel="throughput (tokens/s)", ylim=(0, None))
     below(figure, ax)
     return figure
 
 
 def beside(results: Results) -> Figure:
-    """The same methods in several runs; of batches of one and of several categories, MetaSD
-    (arXiv 2604.05417), Table 17."""
+    """The same methods in several runs. With the workloads `mixed` and `phased`: MetaSD (arXiv 2604.05417),
+    Table 17."""
     if not results.beside:
         raise Missing("other runs to compare with", "`draftwise report DIR --beside OTHER`")
     totals = [[row for row in rows if row.category == "all"] for rows in results.beside.values()]
@@ -216,7 +207,7 @@ def beside(results: Results) -> Figure:
     names = [name for name in runs[0] if name != "none" and all(name in run for run in runs)]
     if not names:
         raise Missing("methods that all these runs have at the same batch size", "runs of the same policies")
-    figure, (ax,) = panels(height=(0.17 * len(runs) + 0.1) * len(names) + 0.7)
+    figure, (ax,) = panels(height=tall(names, 0.17 * len(runs) + 0.1))
     thick = 0.8 / len(runs)
     for i, (label, run) in enumerate(zip(results.beside, runs, strict=True)):
         at = np.arange(len(names)) + (i - (len(runs) - 1) / 2) * thick
@@ -224,9 +215,10 @@ def beside(results: Results) -> Figure:
         bars = ax.barh(at, speedups, 0.92 * thick, label=label, color=colour(i), hatch=hatch(i), **EDGE)
         ax.bar_label(bars, fmt=" %.2f", fontsize=7.5)
     ax.axvline(1.0, color=INK, linewidth=0.8)
-    ax.set_yticks(range(len(names)), names)
-    ax.set(xlabel=f"speed-up over plain decoding, batch size {batch}")
+    row_names(ax, names)
+    ax.set(xlabel=f"{SPEEDUP}, batch size {batch}")
+    ax.set_xlim(left=0.0)
+    ax.margins(x=0.07)
     ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
     below(figure, ax, columns=2)
     return figure
