@@ -9,26 +9,26 @@ from .judge import EQUAL, REFUSED, TIE, Verdict
 
 HEAD = """# Architectures
 
-Every causal LM class of Transformers {version} and {variants} variants of their configurations, each made
-small and random and decoded in every way: alone and in batches, even, uneven and joining; long prompts in
-pieces; past windows and positions; with good, spoilt, looked-up and no drafts, in chains and trees, and
-drafting for itself. Plain `generate`, greedy, in float32, is the truth. This page is written by
-`python -m studies.exactness.sweep --table docs/reference/architectures.md`; a part of the sweep runs with
-the tests.
+Every causal LM class of Transformers {version} and {variants} variants of their configurations, each
+made small and random and decoded in every way: alone and in batches, of equal lengths, unequal lengths
+and with texts that join; long prompts in pieces; past context windows and position tables; with good,
+damaged, looked-up and no drafts, in chains and trees, and as a draft model for itself. The reference is
+plain `generate`, greedy, in float32. This page is written by `python -m studies.exactness.sweep --table
+docs/reference/architectures.md`; a part of the sweep runs with the tests.
 
-No list of names decides how a model is read. When a target or a drafting model is loaded, a **probe** reads a
-few made-up tokens in these ways and holds the logits against those of the model's own `generate`. What
-disagrees is switched off, and where nothing agrees the model is refused with the reason. A difference counts
-from eight times the model's own rounding, which is how far one plain pass is from token after token, and at
-least the format's. The probe costs some twenty short passes, once: its verdict is kept in the user's cache
-folder by class, configuration, versions, precision and kind of device. `probe=False`, or `DRAFTWISE_PROBE=0`,
-turns it off.
+No list of names decides how a model is read. When a target or draft model is loaded, a **probe** reads a
+few made-up tokens in these ways and compares the logits with those of the model's own `generate`. What
+disagrees is switched off, and where nothing agrees the model is refused with the reason. A difference
+counts from eight times the model's own rounding (the difference between one plain pass and token after
+token), and at least that of the format. The probe costs some twenty short passes, once: its verdict is
+kept in the user's cache folder by class, configuration, versions, precision and kind of device.
+`probe=False`, or `DRAFTWISE_PROBE=0`, turns it off.
 
 - **one pass**: a batch is read in one pass, whatever the lengths of its texts.
-- **one by one**: each text of a batch is read in a pass of its own, because the class counts positions by the
-  cache's length, makes its biases from a padding mask, or mixes the rows up. Texts are the same, batches no
-  faster.
-- **trees**: drafts may branch. Without, heads draft chains: `eagle?width=1`, say.
+- **one by one**: each text of a batch is read in a pass of its own, because the class counts positions
+  by the cache's length, computes its biases from a padding mask, or mixes the rows. Texts are the same;
+  batches are no faster.
+- **trees**: drafts may branch. Without trees, heads draft chains: `eagle?width=1`.
 
 One model is known to differ: `phi4_multimodal` with plain rotary positions: past the length of its
 pretraining, Transformers drops the cache and reads the last token alone, so that its own cached and uncached
