@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from logging import getLogger
 from typing import Any, NamedTuple
 
 from . import registry
@@ -17,6 +18,8 @@ from .models.packed import arrange, checked
 from .names import check_names
 from .policies.arms import TOGETHER
 from .policies.catalogue import Method, default, method
+
+LOG = getLogger(__name__)
 
 
 def build_target(
@@ -121,6 +124,7 @@ def assemble(
     drafters = registry.listed(drafters, "drafters")
     team = build_drafters(drafters, target, tokenizer, target_name, pack=pack, **load)
     asked, name = dict(zip(team, drafters, strict=True)), policy or default(team)
+    LOG.info("policy %s over drafters %s", name, ", ".join(team) or "none")
     return Assembled(team, decide(name, team, tokenizer, asked), name, asked)
 
 

@@ -94,6 +94,12 @@ def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def no_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine prints no line of progress that a fast one does not."""
+    monkeypatch.setattr("draftwise.cli.progress.SOON", 3600.0)
+
+
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> Models:
     found = Models()

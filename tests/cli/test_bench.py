@@ -101,7 +101,7 @@ def test_interrupted_it_says_how_to_go_on(run: Run, tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(Policy, "decode", decode)
         status, _, err = run(*command)
-    assert (status, "the same command goes on" in err) == (130, True)
+    assert (status, "the same command resumes the run" in err) == (130, True)
     assert not (tmp_path / "results.json").exists()
     assert len(read(tmp_path, "prompts.jsonl")) == 3
     assert run(*command)[0] == 0
@@ -173,7 +173,7 @@ def test_what_does_not_fit_the_window_is_left_out(
         (("--policies", "nobody"), "unknown policy 'nobody'"),
         (("--peers", "hf"), "no peer 'hf': choose from transformers:plain"),
         (("--peers", "transformers:plan"), "no peer 'transformers:plan'"),
-        (("--batch", "one"), "--batch one: write whole numbers"),
+        (("--batch", "one"), "--batch one: give comma-separated whole numbers"),
         (("--drafters", "good,,bad"), "has an empty name"),
         (("--split", "train"), "--split train: choose from all, test, validation"),
     ],
@@ -185,11 +185,11 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, more: tuple[str, str], 
 
 
 def test_progress_is_a_line_now_and_then(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(VERB, "EVERY", 0.0)
+    monkeypatch.setattr("draftwise.cli.progress.EVERY", 0.0)
     _, _, err = run("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path))
     lines = err.splitlines()
     assert len(lines) == 8
-    assert lines[0].startswith("0/8 ")
+    assert " 0/8; " in lines[0]
     assert lines[0].endswith("time left: not known yet")
     assert lines[-1].endswith("left")
     assert "0:00:00" in lines[-1]
@@ -230,7 +230,7 @@ def test_what_tune_prints_is_what_bench_takes(
     assert lines[0].split() == ["method", "prompts", "tokens/s", "speedup", "95", "%", "accepted"]
     assert sum(line.endswith("best") for line in lines) == 2
     said, _, command = lines[-1].partition(": ")
-    assert said == "measure them with"
+    assert said == "measure on the test split with"
     program, *arguments = shlex.split(command)
     assert program == "draftwise" and "--out" in arguments
     monkeypatch.chdir(tmp_path)

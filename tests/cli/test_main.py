@@ -101,7 +101,7 @@ def test_ctrl_c_while_the_command_line_itself_is_read(tmp_path: Path) -> None:
 
 def test_more_samples_than_can_be_held_are_refused(models: Models, run: Run) -> None:
     status, _, err = run("generate", "a", "-n", "1000000")
-    assert status == 2 and "--samples 1000000: ask for 1 to 1024" in err
+    assert status == 2 and "--samples 1000000: give 1 to 1024" in err
     assert not models.asked, "before anything is loaded"
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from draftwise.errors import UserError
+from draftwise.registry import meant
 
 from . import datastore, train
 from .bench import bench
 from .chat import chat
+from .command import WIDEST, Command, Group, Quiet, Verbose, add
 from .demo import demo
 from .generate import generate
 from .lists import drafters, models, policies
+from .logs import set_level, to_stderr
 from .merge import merge
 from .options import utf8
 from .oracle import oracle
@@ -29,32 +33,44 @@ from .tune import tune
 # Late versions of Typer carry their own copy of Click; this is ClickException in all of them.
 CommandError: type[Exception] = typer.BadParameter.__mro__[2]
 
+PANELS = {
+    "Write": (demo, generate, chat),
+    "Choose": (models, drafters, policies),
+    "Measure": (bench, tune, report, trace, replay, oracle, simulate),
+}
+MAKE = "Prepare"
+
 app = typer.Typer(
     name="draftwise",
     help="Adaptive speculative decoding: the model's own text, faster.",
-    add_completion=False,
+    cls=Group,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut names where the terminal is narrow
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (
-    demo,
-    generate,
-    chat,
-    models,
-    drafters,
-    policies,
-    bench,
-    tune,
-    report,
-    simulate,
-    trace,
-    replay,
-    oracle,
-    merge,
-):
-    app.command()(verb)
-app.add_typer(datastore.app, name="datastore")
-app.add_typer(train.app, name="train")
+for panel, verbs in PANELS.items():
+    for verb in verbs:
+        add(app, verb, panel=panel)
+app.add_typer(train.app, name="train", rich_help_panel=MAKE)
+app.add_typer(datastore.app, name="datastore", rich_help_panel=MAKE)
+add(app, merge, panel=MAKE)
+
+
+@app.command("help", cls=Command, rich_help_panel="Help")
+def help_(
+    context: typer.Context,
+    verb: Annotated[list[str] | None, typer.Argument(help="A command, such as bench or train eagle.")] = None,
+) -> None:
+    """Print the help of a command."""
+    root: Any = context.find_root()
+    here = root
+    for name in verb or []:
+        known = getattr(here.command, "commands", {})
+        if name not in known:
+            said = f"unknown command {name!r}: {meant(name, known)}"
+            raise UserError(f"{said}choose from {', '.join(known)}" if known else f"{said}leave it out")
+        here = type(root)(known[name], info_name=name, parent=here)
+    typer.echo(here.get_help())
 
 
 def _show_version(wanted: bool) -> None:
@@ -71,8 +87,11 @@ def start(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Adaptive speculative decoding: the model's own text, faster."""
+    set_level(quiet=quiet, verbose=verbose)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -82,7 +101,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         for given in arguments:
             utf8(given, "an argument")
-        status = app(list(arguments), prog_name="draftwise", standalone_mode=False)
+        width = min(shutil.get_terminal_size().columns, WIDEST)
+        with to_stderr():
+            status = app(list(arguments), prog_name="draftwise", standalone_mode=False, terminal_width=width)
         sys.stdout.flush()
     except UserError as error:
         return _fail(str(error))
@@ -101,7 +122,8 @@ def _usage(error: Exception) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "draftwise"
-    return f"{message.rstrip('.')}; see {command} --help"
+    message = message.rstrip(".")
+    return f"{message}{'' if message.endswith('?') else ';'} see {command} --help"
 
 
 def _fail(message: str) -> int:

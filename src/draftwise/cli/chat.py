@@ -1,4 +1,4 @@
-"""`draftwise chat`: a conversation that keeps its caches from turn to turn."""
+"""`draftwise chat`: a conversation that keeps its KV caches from turn to turn."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ from .options import AsJson, ModelOptions, SamplingOptions, standard_input, with
 if TYPE_CHECKING:
     from draftwise.generation.chat import Chat
 
-HELP = "/reset starts afresh; /exit or Ctrl-D leaves; Ctrl-C ends an answer"
+HELP = "/reset starts a new conversation; /exit or Ctrl-D leaves; Ctrl-C ends an answer"
 
 
 @with_options
 def chat(models: ModelOptions, sampling: SamplingOptions, as_json: AsJson = False) -> None:
-    """Talk with the target: /reset starts afresh, /exit or Ctrl-D leaves; piped lines are turns."""
+    """Chat with the target; each line of piped input is one turn.
+
+    /reset starts a new conversation, /exit or Ctrl-D leaves, and Ctrl-C ends an answer.
+
+    Examples:
+    draftwise chat
+    draftwise chat --drafters zoo:qa,suffix --temperature 0.7
+    """
     decoder = models.load(seed=sampling.seed)
     colours, settings = show.styles(models.drafter_names), sampling.settings()
     person = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
@@ -47,7 +54,7 @@ def chat(models: ModelOptions, sampling: SamplingOptions, as_json: AsJson = Fals
 
 
 def _read(person: bool) -> str | None:
-    """The next line without its blanks; None at the end of the input."""
+    """The next line without surrounding spaces; None at the end of the input."""
     if person:
         with suppress(ImportError):  # not built on every system
             import_module("readline")  # gives input() a history and line editing
@@ -60,7 +67,7 @@ def _read(person: bool) -> str | None:
 
 
 def _tell(message: str, person: bool) -> None:
-    """A person goes on after a mistake; a script is told by the exit status."""
+    """Print a mistake on a terminal; otherwise it ends the command."""
     if not person:
         raise UserError(message)
     print("error:", message, file=sys.stderr)
@@ -76,7 +83,7 @@ def _answer(
         sys.stdout.flush()
         return
     writer = show.Writer(colours)
-    # Closed at once, so that an interrupted answer counts as said before the next turn.
+    # Closed at once, so that an interrupted answer is part of the conversation before the next turn.
     with closing(session.send(line, **settings)) as pieces:
         try:
             for piece in pieces:

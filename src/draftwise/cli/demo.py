@@ -1,4 +1,4 @@
-"""`draftwise demo`: the same prompts plainly and adaptively, side by side."""
+"""`draftwise demo`: plain and adaptive decoding of the same prompts, side by side."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from draftwise.errors import UserError
 
 from . import show
 from .options import AsJson, ModelOptions, with_options
+from .progress import waiting
 from .screen import Screen
 from .tables import table
 
@@ -33,7 +34,7 @@ WARM_UP_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One text and the seconds it took, without the time spent on showing it."""
+    """One text and its decoding time in seconds, without the time to display it."""
 
     output: Output
     seconds: float
@@ -57,22 +58,26 @@ class Pair:
 @with_options
 def demo(
     models: ModelOptions,
-    prompts: Annotated[int, typer.Option(help="How many questions of Spec-Bench.")] = 13,
-    max_new_tokens: Annotated[int, typer.Option(help="Write at most so many tokens each.")] = 96,
+    prompts: Annotated[int, typer.Option(help="Number of questions from Spec-Bench.")] = 13,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest text in tokens.")] = 96,
     as_json: AsJson = False,
 ) -> None:
-    """Decode real prompts plainly and adaptively, side by side: the same text, in how much time?
+    """Compare plain and adaptive decoding on real prompts, side by side: same text, less time.
 
-    Always greedy, because then the two texts must be equal; the exit status is 1 if one is not.
+    Decoding is greedy, so that the two texts must be equal; the exit status is 1 if they are not.
+
+    Examples:
+    draftwise demo
+    draftwise demo --prompts 5 --drafters zoo:general,ngram --policy static-4
     """
     if prompts < 1:
-        raise UserError(f"--prompts {prompts}: ask for at least 1")
+        raise UserError(f"--prompts {prompts}: give 1 or more")
     from draftwise.data import spec_bench
 
     questions = spec_bench()
     decoders = _decoders(models)
     shortest = min(questions, key=lambda question: len(question.text))
-    with show.waiting("Warming up"):
+    with waiting("warming up"):
         for decoder in decoders.values():
             decoder.generate(shortest.text, max_new_tokens=WARM_UP_TOKENS)
     pairs, left_out = _decode_all(
@@ -99,7 +104,7 @@ def pick(questions: Iterable[Prompt], count: int) -> list[Prompt]:
 
 
 def _decoders(models: ModelOptions) -> dict[str, Decoder]:
-    """Two decoders around one and the same target, which serves them in turn."""
+    """Two decoders that share one target."""
     adaptive = models.load()
     from draftwise import Decoder, method
 
@@ -115,7 +120,7 @@ def _decode_all(
     *,
     quiet: bool,
 ) -> tuple[list[Pair], list[str]]:
-    """Both ways, taking turns in who goes first; a prompt that does not fit the window is left out."""
+    """Decode both ways, alternating which is first; a prompt longer than the context window is left out."""
     pairs: list[Pair] = []
     left_out: list[str] = []
     for number, prompt in enumerate(chosen):
@@ -123,7 +128,7 @@ def _decode_all(
         screen = Screen(title, prompt.text, SIDES, colours) if sys.stdout.isatty() and not quiet else None
         runs: dict[str, Run] = {}
         try:
-            with screen or show.waiting(title):
+            with screen or waiting(title):
                 for side in SIDES if number % 2 == 0 else SIDES[::-1]:
                     seen = partial(screen.add, side) if screen else _ignore
                     runs[side] = decode(decoders[side], prompt.text, length, seen)
@@ -139,7 +144,7 @@ def _decode_all(
 
 
 def decode(decoder: Decoder, text: str, length: int, seen: Callable[[Piece], None]) -> Run:
-    """Decode one prompt and time it; what `seen` does with the pieces is not counted."""
+    """Decode one prompt and time it; the time that `seen` takes is not counted."""
     pieces = iter(decoder.stream(text, max_new_tokens=length, temperature=0.0))
     seconds = 0.0
     while True:
@@ -160,12 +165,12 @@ def _print_summary(pairs: Sequence[Pair]) -> None:
     for category in dict.fromkeys(pair.prompt.category for pair in pairs):
         some = [pair for pair in pairs if pair.prompt.category == category]
         rows.append([category, *_row(some)])
-    columns = ("category", "tokens", "plain s", "adaptive s", "ratio", "same text", "who drafted")
+    columns = ("category", "tokens", "plain s", "adaptive s", "speedup", "same text", "drafted by")
     table(columns, [*rows, ["all", *_row(pairs)]])
     plain, adaptive = _seconds(pairs)
     same = sum(pair.identical for pair in pairs)
     print(
-        f"Total time: plain {plain:.2f} s, adaptive {adaptive:.2f} s; {plain / adaptive:.2f} times as fast."
+        f"Total time: plain {plain:.2f} s, adaptive {adaptive:.2f} s; speedup {plain / adaptive:.2f}."
         f" Same text in {same} of {len(pairs)} prompts."
     )
 
@@ -199,7 +204,7 @@ def _by_drafter(pairs: Sequence[Pair]) -> dict[str, int]:
 def as_dict(
     pairs: Sequence[Pair], left_out: Sequence[str], models: ModelOptions, max_new_tokens: int
 ) -> dict[str, Any]:
-    """What `--json` prints: one row a prompt, and the totals."""
+    """The output of `--json`: one row for each prompt, and the totals."""
     plain, adaptive = _seconds(pairs)
     return {
         "target": models.target,

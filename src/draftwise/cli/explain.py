@@ -1,4 +1,4 @@
-"""Why the policy `auto` chose what it chose, stretch by stretch."""
+"""Why the policy `auto` chose each arm, for every 16 tokens."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
     from draftwise.policies.auto.worth import Reason
 
-STRETCH = 16  # tokens that are explained together
+STRETCH = 16  # tokens in one row
 CELL = "tokens for time: worth in tokens"
 
 
 def reasons_of(decoder: Decoder) -> list[Reason]:
-    """The list that the policy writes its reasons to.
+    """The list to which the policy appends its reasons.
 
     Raises:
-        UserError: another policy than `auto`, which has none.
+        UserError: the policy is not `auto`.
     """
     from draftwise.policies.auto.policy import AutoPolicy
 
     policy = decoder.loop.policy
     if not isinstance(policy, AutoPolicy):
-        raise UserError("--explain: only the policy auto can say why; leave --policy out, or --explain")
+        raise UserError("--explain: only the policy auto gives reasons; leave out --policy or --explain")
     policy.reasons = []
     return policy.reasons
 
@@ -43,8 +43,8 @@ def show_reasons(reasons: Sequence[Reason], drafters: Sequence[str]) -> None:
 
 
 def rows(reasons: Sequence[Reason], drafters: Sequence[str]) -> Iterator[list[str]]:
-    """One row a stretch: where, at what rate, what was played, and per drafter the mean of what it promised:
-    tokens for milliseconds, and what that was worth in tokens; nothing while its price is being learnt."""
+    """One row for 16 tokens: position, rate, arms played, and the means of each drafter's expected tokens,
+    milliseconds and gain in tokens; no numbers while its cost is unknown."""
     for stretch, group in groupby(reasons, lambda reason: reason.position // STRETCH):
         mine = list(group)
         played = Counter("off" if r.paused else r.arm.name for r in mine)

@@ -1,4 +1,4 @@
-"""`draftwise generate`: one prompt, its text streamed."""
+"""`draftwise generate`: one prompt, with its text streamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from draftwise.errors import UserError
 
 from . import show
 from .explain import reasons_of, show_reasons
-from .options import AsJson, ModelOptions, SamplingOptions, read_prompt, with_options
+from .logs import verbose
+from .options import AsJson, ModelOptions, Raw, SamplingOptions, read_prompt, with_options
+from .progress import waiting
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
@@ -22,29 +24,36 @@ MOST_SAMPLES = 1024
 
 @with_options
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.")],
     models: ModelOptions,
     sampling: SamplingOptions,
-    samples: Annotated[int, typer.Option("--samples", "-n", help="How many texts to draw.")] = 1,
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template around the prompt.")] = False,
+    samples: Annotated[
+        int, typer.Option("--samples", "-n", help="Number of texts, decoded as one batch.")
+    ] = 1,
+    raw: Raw = False,
     explain: Annotated[
-        bool, typer.Option(help="Also, to stderr: why the policy auto chose what it chose.")
+        bool, typer.Option("--explain", help="Print to stderr why the policy auto chose each arm.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also a closing line to stderr.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the target's text after a prompt, coloured by the drafter that guessed it."""
+    """Generate text after a prompt, coloured by the drafter that guessed it.
+
+    Examples:
+    draftwise generate "Why is the sky blue?"
+    draftwise generate "def add(a, b):" --raw --drafters zoo:code,ngram --explain
+    draftwise generate "A poem about rain" --temperature 0.8 --top-p 0.9 --seed 1 --samples 3
+    cat question.txt | draftwise generate - --json
+    """
     text = read_prompt(prompt)
     if not 1 <= samples <= MOST_SAMPLES:
         raise UserError(
-            f"--samples {samples}: ask for 1 to {MOST_SAMPLES}, drawn as one batch; for more, run again "
-            "with another --seed"
+            f"--samples {samples}: give 1 to {MOST_SAMPLES}; for more, run again with another --seed"
         )
     decoder = models.load(seed=sampling.seed)
     why = reasons_of(decoder) if explain else None
     settings = {**sampling.settings(), "chat": not raw}
     colours = show.styles(models.drafter_names)
-    report = verbose or sampling.logprobs
+    report = verbose() or sampling.logprobs
     if as_json or samples > 1:
         _whole(decoder, text, samples, settings, colours, as_json=as_json, report=report)
     else:
@@ -63,7 +72,7 @@ def _whole(
     as_json: bool,
     report: bool,
 ) -> None:
-    with show.waiting("Writing"):
+    with waiting("generating"):
         output = decoder.generate(text, n=samples, **settings)
     texts = output.samples if samples > 1 else [output]
     if as_json:
@@ -87,7 +96,7 @@ def _stream(
     pieces = iter(decoder.stream(text, **settings))
     stopped = False
     try:
-        with show.waiting("Reading the prompt"):
+        with waiting("prefill"):
             first = next(pieces, None)
         for piece in chain([first] if first else [], pieces):
             writer.write(piece)

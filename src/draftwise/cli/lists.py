@@ -20,7 +20,12 @@ PROMPT = "Why is the sky blue?"
 
 
 def models(as_json: AsJson = False) -> None:
-    """List the bundled models. Any folder or Hugging Face id of a causal language model works too."""
+    """List the bundled models. Any folder or Hugging Face id of a causal language model works too.
+
+    Examples:
+    draftwise models
+    draftwise models --json
+    """
     zoo = [*list_zoo(), *list_parts()]
     if as_json:
         show.dump([asdict(model) for model in zoo])
@@ -38,7 +43,12 @@ def drafters(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the drafters, or explain one. A model's folder, Hugging Face id or zoo:NAME is a drafter too."""
+    """List the drafters, or explain one. A model's folder, Hugging Face id or zoo:NAME is a drafter too.
+
+    Examples:
+    draftwise drafters
+    draftwise drafters ngram
+    """
     if name:
         _explain(entry("drafters", name), "--drafters", as_json=as_json)
         return
@@ -59,7 +69,12 @@ def policies(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the policies by their papers, or explain one."""
+    """List the policies by their papers, or explain one.
+
+    Examples:
+    draftwise policies
+    draftwise policies auto
+    """
     if name:
         _explain(entry("policies", name), "--policy", as_json=as_json)
         return

@@ -1,4 +1,4 @@
-"""`draftwise merge`: one state file of several."""
+"""`draftwise merge`: several state files into one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from .options import AsJson
 
 
 def merge(
-    files: Annotated[list[Path], typer.Argument(help="State files of one policy, target and team.")],
-    out: Annotated[Path, typer.Option(help="The file to write; it may be one of the others.")],
+    files: Annotated[list[Path], typer.Argument(help="State files of the same policy, target and drafters.")],
+    out: Annotated[Path, typer.Option(help="The file to write; it may be one of the inputs.")],
     as_json: AsJson = False,
 ) -> None:
-    """Merge what several replicas have learnt into one state file."""
+    """Merge the state files of several replicas into one.
+
+    Examples:
+    draftwise merge replica-1.json replica-2.json --out learned.json
+    """
     from draftwise.state.merge import merge as merge_files
 
     told = merge_files(files, out)

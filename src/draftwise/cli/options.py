@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from typer import Option
 
-from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.errors import UserError
 from draftwise.registry import listed
+
+from .complete import drafter_names, model_name, policy_name, policy_names
+from .progress import waiting
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
 
 MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
-MOST_SHOWN = 40  # letters of an argument in an error
+MOST_SHOWN = 40  # characters of an argument in an error
 SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
 
-OWN = "Default: the model's own, else"  # its generation_config
+OWN = "Default: from the model's generation_config, else"
 
 AsJson = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
+Raw = Annotated[bool, Option("--raw", help="Do not apply the chat template.")]
+Target = Annotated[
+    str,
+    Option(
+        help="The target model: zoo:NAME, a folder or a Hugging Face id.", autocompletion=model_name, **MODELS
+    ),
+]
+Drafters = Annotated[
+    str | None,
+    Option(
+        help="Comma-separated drafters: models, or names from `draftwise drafters`. "
+        "Default: ngram,suffix, and zoo:general before them for zoo:target.",
+        autocompletion=drafter_names,
+        **MODELS,
+    ),
+]
+Policies = Annotated[
+    str,
+    Option(help="Comma-separated policies: names from `draftwise policies`.", autocompletion=policy_names),
+]
+Dtype = Annotated[str, Option(help="Precision: auto, float32, bfloat16 or float16.", **MODELS)]
+Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.", **MODELS)]
+TrustRemoteCode = Annotated[
+    bool, Option("--trust-remote-code", help="Run the Python code in the model's folder.", **MODELS)
+]
 
 
 def drafters_of(target: str, asked: str | None) -> list[str]:
@@ -35,67 +62,54 @@ def drafters_of(target: str, asked: str | None) -> list[str]:
     if asked is None:
         return [*(["zoo:general"] if target == "zoo:target" else []), "ngram", "suffix"]
     if not asked.strip():
-        raise UserError("--drafters is empty: write A,B, or none for no drafter")
+        raise UserError("--drafters is empty: give A,B, or none for plain decoding")
     return listed(asked, "--drafters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Whose text is written, who drafts it, and who decides."""
+    """The target, the drafters and the policy."""
 
-    target: Annotated[str, Option(help="Whose text: zoo:NAME, a folder or a Hugging Face id.", **MODELS)] = (
-        "zoo:target"
-    )
-    drafters: Annotated[
-        str | None,
-        Option(
-            help="Who drafts, with commas between: a model, or a name of `draftwise drafters`. "
-            "Default: ngram,suffix, and zoo:general before them for zoo:target.",
-            **MODELS,
-        ),
-    ] = None
+    target: Target = "zoo:target"
+    drafters: Drafters = None
     policy: Annotated[
         str | None,
         Option(
-            help="Who decides: a name of `draftwise policies`. Default: auto, or none without drafters.",
+            help="The policy: a name from `draftwise policies`. Default: auto, or none without drafters.",
+            autocompletion=policy_name,
             **MODELS,
         ),
     ] = None
     state: Annotated[
         str | None,
-        Option(metavar="FILE", help="Keep what the policy learns in this file, and start from it.", **MODELS),
+        Option(metavar="FILE", help="Save what the policy learns to this file, and start from it.", **MODELS),
     ] = None
-    dtype: Annotated[str, Option(help="auto, float32, bfloat16 or float16.", **MODELS)] = "auto"
-    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.", **MODELS)] = "auto"
-    trust_remote_code: Annotated[
-        bool, Option("--trust-remote-code", help="Run the code in the model's folder.", **MODELS)
-    ] = False
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    trust_remote_code: TrustRemoteCode = False
 
     @property
     def drafter_names(self) -> list[str]:
-        """The drafters as a list, with the default for this target."""
+        """The drafters as a list, or the default for this target."""
         return drafters_of(self.target, self.drafters)
 
     @property
     def policy_name(self) -> str:
-        """The policy, with the default for these drafters."""
+        """The policy, or the default for these drafters."""
         from draftwise.policies.catalogue import default
 
         if self.policy is None:
             return default(self.drafter_names)
         if not self.policy.strip():
-            raise UserError("--policy is empty: name one of `draftwise policies`, or leave it out")
+            raise UserError("--policy is empty: give a name from `draftwise policies`, or leave it out")
         return self.policy
 
     def load(self, *, seed: int | None = 0) -> Decoder:
-        """The decoder for these options; `seed` also fixes the policy's own choices, None is a new one."""
-        from .show import waiting
-
+        """The decoder for these options; `seed` also fixes the policy's choices, None draws one."""
         names = self.drafter_names
-        with waiting(f"Loading {self.target}"):
+        with waiting(f"loading {self.target}"):
             from draftwise import Decoder
 
-            warnings.showwarning = _show_warning
             return Decoder.from_pretrained(
                 self.target,
                 drafters=names,
@@ -108,68 +122,67 @@ class ModelOptions:
             )
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """The library's own warnings are one line each; others look as always."""
-    if issubclass(category, DraftwiseWarning):
-        print("warning:", message, file=sys.stderr)
-    else:
-        print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=sys.stderr)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How the text is drawn, and when it ends."""
+    """How tokens are sampled, and when the text ends."""
 
-    max_new_tokens: Annotated[
-        int | None, Option(help=f"Write at most so many tokens. {OWN} 256.", **SAMPLING)
-    ] = None
+    max_new_tokens: Annotated[int | None, Option(help=f"Longest text in tokens. {OWN} 256.", **SAMPLING)] = (
+        None
+    )
     temperature: Annotated[
         float | None,
-        Option(help=f"0 takes the likeliest token; 1 draws from the model as it is. {OWN} 0.", **SAMPLING),
+        Option(help=f"Sampling temperature; 0 is greedy decoding. {OWN} 0.", **SAMPLING),
     ] = None
     top_k: Annotated[
-        int | None, Option(help=f"Draw among the K likeliest; 0 = all. {OWN} 0.", **SAMPLING)
+        int | None, Option(help=f"Keep the K most probable tokens; 0: all. {OWN} 0.", **SAMPLING)
     ] = None
     top_p: Annotated[
-        float | None, Option(help=f"Draw among the likeliest that together have P. {OWN} 1.", **SAMPLING)
+        float | None,
+        Option(
+            help=f"Nucleus sampling: keep the smallest set of tokens with total probability >= P. {OWN} 1.",
+            **SAMPLING,
+        ),
     ] = None
     min_p: Annotated[
-        float | None, Option(help=f"Leave out what is below P times the likeliest. {OWN} 0.", **SAMPLING)
+        float | None,
+        Option(help=f"Drop tokens less probable than P times the most probable one. {OWN} 0.", **SAMPLING),
     ] = None
     repetition_penalty: Annotated[
-        float | None, Option(help=f"Above 1: against tokens of the prompt and the text. {OWN} 1.", **SAMPLING)
+        float | None,
+        Option(help=f"Above 1 lowers the logits of tokens in prompt and text. {OWN} 1.", **SAMPLING),
     ] = None
     presence_penalty: Annotated[
-        float, Option(help="Above 0: against tokens that the text has.", **SAMPLING)
+        float, Option(help="Subtract this from the logits of tokens in the text.", **SAMPLING)
     ] = 0.0
     frequency_penalty: Annotated[
-        float, Option(help="Above 0: against tokens, by how often the text has them.", **SAMPLING)
+        float,
+        Option(
+            help="Subtract this from the logits of tokens, for each time they occur in the text.", **SAMPLING
+        ),
     ] = 0.0
     seed: Annotated[
-        int | None, Option(help="The same seed, the same text. Default: a new one.", **SAMPLING)
+        int | None,
+        Option(help="Random seed; the same seed gives the same text. Default: a new one.", **SAMPLING),
     ] = None
     stop: Annotated[
-        list[str], Option(help="End the text before this string; may be repeated.", **SAMPLING)
+        list[str], Option(help="End the text before this string; may be given several times.", **SAMPLING)
     ] = field(default_factory=list)
     logprobs: Annotated[
         bool,
-        Option("--logprobs", help="Report log-probabilities: one a token with --json.", **SAMPLING),
+        Option(
+            "--logprobs",
+            help="Report the log-probability of the text, and of each token with --json.",
+            **SAMPLING,
+        ),
     ] = False
 
     def settings(self) -> dict[str, Any]:
-        """Keyword arguments for the decoder: what was asked for, so that the rest is the model's own."""
+        """Keyword arguments for the decoder; options that were not given keep the model's defaults."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give the command line one option for each field of a verb's dataclass parameters."""
+    """Turn the fields of a verb's dataclass parameters into options."""
     hints = get_type_hints(verb, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[Parameter] = []
@@ -203,7 +216,7 @@ def _default(option: Field[Any]) -> Any:
 
 
 def utf8(text: str, what: str) -> str:
-    """The text, if it is one: bytes that are not UTF-8 come as lone surrogates, which no one can write again.
+    """The text, checked: Python reads bytes that are not UTF-8 as lone surrogates, which cannot be encoded.
 
     Raises:
         UserError: it is not UTF-8.
@@ -217,7 +230,7 @@ def utf8(text: str, what: str) -> str:
 
 
 def standard_input(read: Callable[[], str]) -> str:
-    """What `read` takes from standard input.
+    """The text that `read` takes from standard input.
 
     Raises:
         UserError: it is not UTF-8.
@@ -232,9 +245,9 @@ def read_prompt(prompt: str) -> str:
     """The prompt itself, or standard input for `-`.
 
     Raises:
-        UserError: there is no text in it.
+        UserError: it is empty.
     """
     text = standard_input(sys.stdin.read).removesuffix("\n") if prompt == "-" else prompt
     if not text.strip():
-        raise UserError("the prompt is empty: write some text, or - for standard input")
+        raise UserError("the prompt is empty: give some text, or - for standard input")
     return text

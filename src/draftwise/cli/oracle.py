@@ -1,7 +1,8 @@
-"""`draftwise oracle`: the least time that any policy could have taken on a trace."""
+"""`draftwise oracle`: the shortest time that any policy could have needed on a trace."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,28 +10,31 @@ import typer
 
 from . import show
 from .options import AsJson
+from .progress import progress
 from .replay import COSTS, DRAFTERS, WHEN, costs_of, listed
-from .tables import table
-from .trace import progress
+from .tables import line, table
 
 
 def oracle(
-    trace: Annotated[Path, typer.Argument(help="The folder that `draftwise trace` made.", metavar="TRACE")],
+    trace: Annotated[Path, typer.Argument(help="A folder that `draftwise trace` wrote.", metavar="TRACE")],
     drafters: Annotated[str, typer.Option(help=DRAFTERS)] = "",
-    costs: Annotated[str, typer.Option(help=f"{COSTS} Default: as measured with the trace.")] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="Also write oracle.json here, beside the results of a replay.")
-    ] = None,
+    costs: Annotated[str, typer.Option(help=f"{COSTS} Default: the costs measured with the trace.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Also write oracle.json to this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the least time over all choices of drafter and length, and what fixed arms would have taken."""
+    """Compute the shortest time over all choices of drafter and length, and the times of fixed arms.
+
+    Examples:
+    draftwise oracle my-trace
+    draftwise oracle my-trace --costs c=0.1 --drafters ngram,suffix
+    """
     from draftwise.measure.trace import Trace
     from draftwise.measure.trace.files import write_json
     from draftwise.measure.trace.results import folder, foreseen
 
     recorded = Trace(trace, listed(drafters))
-    with progress("Looking back") as tell:
-        found = foreseen(recorded, costs_of(recorded, costs), tell=tell)
+    with progress("computing the optimum") as tell:
+        found = foreseen(recorded, costs_of(recorded, costs), tell=partial(tell, "prompts"))
     if out is not None:
         folder(out)
         write_json(out / "oracle.json", found)
@@ -38,7 +42,7 @@ def oracle(
         show.dump(found)
         return
     table(COLUMNS, [_cells(row) for row in found["results"]])
-    print("Seconds; in brackets the share of them that the optimum would have taken.")
+    line("Seconds; in parentheses, the optimum as a percentage of them.")
     show.trust(found, WHEN)
 
 

@@ -1,7 +1,8 @@
-"""`draftwise replay`: any policies on a recorded trace, without the models."""
+"""`draftwise replay`: policies on a recorded trace, without the models."""
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,38 +10,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import show
-from .options import AsJson
+from .options import AsJson, Policies
+from .progress import progress
 from .tables import table
-from .trace import progress
 
 if TYPE_CHECKING:
     from draftwise.measure.trace import Costs, Trace
 
-DRAFTERS = "Who may draft, of those recorded, with commas between. Default: all of them."
+DRAFTERS = "Comma-separated drafters of the trace. Default: all of them."
 WHEN = "when the costs were measured"
-COSTS = "A file of seconds, a published profile, or c=NUMBER (a drafted token in target passes)."
+COSTS = "A file of seconds, a published profile, or c=NUMBER (cost of a draft token in target passes)."
 
 
 def replay(
-    trace: Annotated[Path, typer.Argument(help="The folder that `draftwise trace` made.", metavar="TRACE")],
+    trace: Annotated[Path, typer.Argument(help="A folder that `draftwise trace` wrote.", metavar="TRACE")],
     out: Annotated[Path, typer.Option(help="The folder for the results.")],
-    policies: Annotated[
-        str, typer.Option(help="Who decides, with commas between: names of `draftwise policies`.")
-    ] = "auto",
+    policies: Policies = "auto",
     drafters: Annotated[str, typer.Option(help=DRAFTERS)] = "",
-    costs: Annotated[str, typer.Option(help=f"{COSTS} Default: as measured with the trace.")] = "",
-    seed: Annotated[int, typer.Option(help="For the policies' own lots.")] = 0,
+    costs: Annotated[str, typer.Option(help=f"{COSTS} Default: the costs measured with the trace.")] = "",
+    seed: Annotated[int, typer.Option(help="Random seed of the policies.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run policies on a trace: under greedy decoding the rounds are exactly the live ones."""
+    """Run policies on a trace; under greedy decoding the rounds equal those of live decoding.
+
+    Examples:
+    draftwise replay my-trace --out replayed
+    draftwise replay my-trace --policies auto,ucb1,static-4 --costs c=0.05 --out replayed
+    """
     from draftwise.measure.bench.run import policy_names
     from draftwise.measure.trace import Trace
     from draftwise.measure.trace.results import replayed
 
     names = policy_names(policies)
     recorded = Trace(trace, listed(drafters))
-    with progress("Replaying") as tell:
-        found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, tell=tell)
+    with progress("replaying") as tell:
+        count = partial(tell, "prompts")
+        found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, tell=count)
     report(out)
     if as_json:
         show.dump(found)
@@ -68,19 +73,19 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def listed(names: str) -> list[str]:
-    """Names with commas between."""
+    """Comma-separated names."""
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def costs_of(trace: Trace, asked: str) -> Costs:
-    """The costs asked for, or those measured with the trace."""
+    """The given costs, or those measured with the trace."""
     from draftwise.measure.trace import read_costs
 
     return read_costs(asked or str(trace.folder / "costs.json"))
 
 
 def report(out: Path) -> None:
-    """Report and pictures beside the results."""
+    """Write report and pictures beside the results."""
     if find_spec("matplotlib") is not None:
         from draftwise.measure.report import write_report
 

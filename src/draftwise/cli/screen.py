@@ -17,7 +17,7 @@ REDRAW_SECONDS = 0.1
 
 
 class Screen:
-    """One column a side under the prompt; redrawn by `add`, so that no thread disturbs the measurement."""
+    """One column for each side under the prompt; `add` redraws, so that no thread disturbs the timing."""
 
     def __init__(self, title: str, prompt: str, sides: Sequence[str], colours: dict[str, str]) -> None:
         from rich.live import Live
@@ -38,13 +38,13 @@ class Screen:
         self.live.stop()
 
     def add(self, side: str, piece: Piece) -> None:
-        """One more piece in a column."""
+        """Append a piece to a column."""
         self.pieces[side].append(piece)
         if perf_counter() - self.drawn > REDRAW_SECONDS:
             self._draw()
 
     def note(self, side: str, text: str) -> None:
-        """What stands below a column."""
+        """Set the line below a column."""
         self.notes[side] = text
 
     def _draw(self) -> None:

@@ -1,14 +1,15 @@
-"""How text, tables and waiting look: coloured on a terminal, plain everywhere else."""
+"""How text looks: coloured on a terminal, plain everywhere else."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from draftwise.core.stats import event
+
+from .logs import LOG, quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,15 +22,10 @@ PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "red")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that prints text as it is."""
+    """A console that prints text without markup."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-
-
-def waiting(what: str) -> AbstractContextManager[object]:
-    """A spinner on stderr while something takes long; nothing where stderr is not a terminal."""
-    return console(stderr=True).status(f"{what} ...")
 
 
 def dump(value: Any) -> None:
@@ -44,7 +40,7 @@ def styles(drafters: Sequence[str]) -> dict[str, str]:
 
 
 def coloured(pieces: Iterable[Piece], colours: dict[str, str]) -> Text:
-    """Pieces in the colours of who guessed them. A model's escape codes do not reach the terminal."""
+    """Pieces in the colours of their drafters; escape codes in the text are made visible."""
     from rich.text import Text
 
     harmless = ((p.text.replace("\x1b", "\N{SYMBOL FOR ESCAPE}"), p.source) for p in pieces)
@@ -52,7 +48,7 @@ def coloured(pieces: Iterable[Piece], colours: dict[str, str]) -> Text:
 
 
 def legend(colours: dict[str, str]) -> Text:
-    """Which colour is whose."""
+    """The colour of each drafter."""
     from rich.text import Text
 
     guessed = [part for name, colour in colours.items() for part in ((f"■ {name}", colour), "  ")]
@@ -80,7 +76,7 @@ def drafted_by(counts: dict[str, int], tokens: int) -> str:
 
 
 def as_dict(output: Output) -> dict[str, Any]:
-    """What `--json` prints of one text."""
+    """The output of `--json` for one text."""
     row: dict[str, Any] = {
         "text": output.text,
         "token_ids": output.token_ids,
@@ -96,16 +92,16 @@ def as_dict(output: Output) -> dict[str, Any]:
 
 
 def report(output: Output, *, wanted: bool) -> None:
-    """After a text: what went wrong, always; the closing line where a person looks, or asked for it."""
+    """After a text: faults as warnings, and the closing line on a terminal or if wanted."""
     for fault in output.stats.faults:
-        print(f"warning: {fault}", file=sys.stderr)
+        LOG.warning("%s", fault)
     on_terminal = sys.stdout.isatty()
-    if wanted or on_terminal or sys.stderr.isatty():
+    if wanted or (not quiet() and (on_terminal or sys.stderr.isatty())):
         print(closing(output), file=sys.stdout if on_terminal else sys.stderr)
 
 
 def interval(row: Mapping[str, Any]) -> str:
-    """The speed-up's 95 % interval over `prompts`, or that they are too few for one."""
+    """The 95 % interval of the speedup, or that there are too few prompts for one."""
     if row["interval"] is None:
         return "too few prompts"
     low, high = row["interval"]
@@ -113,7 +109,7 @@ def interval(row: Mapping[str, Any]) -> str:
 
 
 def trust(found: Mapping[str, Any], when: str = "") -> None:
-    """Say so where the machine was not quiet, or where nobody knows."""
+    """Print why the machine was not quiet, or why this is not known."""
     why = "; ".join(found["busy"])
     if found["clean"] is False:
         print(f"NOT CLEAN, the machine was busy{f' {when}' if when else ''}: {why}")
@@ -122,7 +118,7 @@ def trust(found: Mapping[str, Any], when: str = "") -> None:
 
 
 class Writer:
-    """Writes pieces to stdout as they come, in colours on a terminal."""
+    """Writes pieces to stdout as they arrive, in colours on a terminal."""
 
     def __init__(self, colours: dict[str, str]) -> None:
         self.colours = colours

@@ -1,14 +1,12 @@
-"""`draftwise simulate`: how policies learn on simulated texts, without any model."""
+"""`draftwise simulate`: how policies learn on simulated texts, without models."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -16,7 +14,8 @@ from typer import Option
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, with_options
+from .options import AsJson, Policies, with_options
+from .progress import progress
 from .tables import table
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 POLICIES = "random,ucb1,metasd-ucb,ucbspec,exp3spec,tapout-seq-ts,hedgespec,linucb"
 DRIFTS = ("none", "phases", "texts", "runs")
 REWARDS = ("accepted", "blended", "rate")
-BEST, WORST = 0.8, 0.4  # chances of drafters that are not named
-SECONDS_UNSEEN = 2.0
+BEST, WORST = 0.8, 0.4  # acceptance rates where --chances is not given
 LONGEST = 1000  # tokens of a draft
 SEEDS = 100_000
 LIMITS = {
@@ -42,30 +40,34 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldOptions:
-    """Who is right where, what drafting costs, and when feedback comes."""
+    """Acceptance rates, the cost of drafts, and the delay of feedback."""
 
-    drafters: Annotated[int, Option(help="How many drafters, right at chances from 0.8 down to 0.4.")] = 3
+    drafters: Annotated[
+        int, Option(help="Number of drafters; their acceptance rates fall from 0.8 to 0.4.")
+    ] = 3
     chances: Annotated[
         str,
-        Option(help="Instead: each drafter's chance to be right, as 0.8,0.6; further phases after a /."),
+        Option(help="The acceptance rate of each drafter instead, as 0.8,0.6; / separates phases."),
     ] = ""
-    lengths: Annotated[str, Option(help="Draft lengths, 0 = none; an arm is a drafter and a length.")] = "5"
+    lengths: Annotated[
+        str, Option(help="Draft lengths; an arm is a drafter and a length, 0 is plain decoding.")
+    ] = "5"
     costs: Annotated[
-        str, Option(help="Seconds a draft token, one for all or one a drafter; the target's pass takes 1.")
+        str, Option(help="Cost of a draft token in target passes: one number, or one for each drafter.")
     ] = "0.05"
     drift: Annotated[
         str,
         Option(
-            help="none; phases: the chances change every --every tokens; texts: from text to text; runs: "
-            "easy and hard stretches of random length, --every on average."
+            help="none; phases: the rates change every --every tokens; texts: with each text; runs: easy and "
+            "hard stretches of random length, --every tokens on average."
         ),
     ] = "none"
     every: Annotated[int, Option(help="Tokens between two changes.")] = 500
-    tokens: Annotated[int, Option(help="Tokens of a text.")] = 2000
-    texts: Annotated[int, Option(help="Texts, one after the other.")] = 1
-    delay: Annotated[int, Option(help="Rounds that are chosen before a round's feedback comes.")] = 0
+    tokens: Annotated[int, Option(help="Tokens in a text.")] = 2000
+    texts: Annotated[int, Option(help="Number of texts, one after another.")] = 1
+    delay: Annotated[int, Option(help="Rounds between a decision and its feedback.")] = 0
     reward: Annotated[
-        str, Option(help="accepted, blended (TapOut's) or rate (tokens per second), for all bandits.")
+        str, Option(help="Reward of all bandits: accepted, blended (TapOut) or rate (tokens per second).")
     ] = "accepted"
 
     def __post_init__(self) -> None:
@@ -74,11 +76,11 @@ class WorldOptions:
                 raise UserError(f"--{name} {value}: give {least} to {most:,}")
 
     def phases(self) -> list[list[float]]:
-        """The chances of the drafters in each phase; with drift, one phase for each drafter to be best."""
+        """The acceptance rates in each phase; with drift, each drafter is the best one in one phase."""
         if self.chances:
             found = [numbers("--chances", phase, high=1.0) for phase in self.chances.split("/")]
             if len({len(phase) for phase in found}) > 1:
-                raise UserError(f"--chances {self.chances}: give every phase as many drafters")
+                raise UserError(f"--chances {self.chances}: give the same number of drafters in every phase")
             return found
         step = (BEST - WORST) / max(self.drafters - 1, 1)
         first = [BEST - step * i for i in range(self.drafters)]
@@ -105,7 +107,7 @@ class WorldOptions:
         return Switching(phases, every=self.every if self.drift == "phases" else 0)
 
     def arms(self) -> tuple[SimArm, ...]:
-        """Drafters times lengths, with what they cost; length 0 is one arm."""
+        """All pairs of drafter and length, with their costs; length 0 is one arm."""
         from draftwise.measure.simulate import SimArm
 
         count, costs = len(self.phases()[0]), numbers("--costs", self.costs)
@@ -114,13 +116,13 @@ class WorldOptions:
         asked = numbers("--lengths", self.lengths, high=LONGEST)
         lengths = [int(n) for n in asked]
         if lengths != asked:
-            raise UserError(f"--lengths {self.lengths}: write whole numbers")
+            raise UserError(f"--lengths {self.lengths}: give whole numbers")
         costs = costs * count if len(costs) == 1 else costs
         drafting = [SimArm(d, n, costs[d]) for d in range(count) for n in lengths if n]
         return tuple([SimArm(0, 0)] if 0 in lengths else []) + tuple(drafting)
 
     def world(self) -> World:
-        """All of it."""
+        """Everything that is simulated."""
         from draftwise.measure.simulate import by_rate, by_reward
         from draftwise.measure.simulate.study import World
         from draftwise.policies.recorders.rewards import blended
@@ -137,18 +139,21 @@ class WorldOptions:
 @with_options
 def simulate(
     world: WorldOptions,
-    policies: Annotated[
-        str, Option(help="Who learns, with commas between: names of `draftwise policies`.")
-    ] = POLICIES,
-    seeds: Annotated[int, Option(help="Repeat with so many seeds.")] = 20,
+    policies: Policies = POLICIES,
+    seeds: Annotated[int, Option(help="Number of random seeds.")] = 20,
     out: Annotated[
-        Path | None, Option(help="Also write simulation.json, report.html and pictures.", metavar="DIR")
+        Path | None,
+        Option(help="Also write simulation.json, a report and pictures to this folder.", metavar="DIR"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let policies learn on simulated texts: regret against the best arm, and how often it was played.
+    """Simulate how policies learn: regret against the best arm, and how often it was played.
 
-    A policy brings its learner and its scope; what it would read from a model is not simulated.
+    Simulated are a policy's learner and its scope; what it would read from a model is not.
+
+    Examples:
+    draftwise simulate
+    draftwise simulate --policies ucb1,exp3spec --chances 0.8,0.5/0.5,0.8 --drift phases --out simulated
     """
     from draftwise.measure.simulate.study import study
 
@@ -156,8 +161,8 @@ def simulate(
         raise UserError(f"--seeds {seeds}: give 1 to {SEEDS:,}")
     simulated = world.world()
     players = [player(name, simulated.arms) for name in names(policies)]
-    with progress() as tell:
-        found = study(players, simulated, seeds=seeds, tell=tell)
+    with progress("simulating") as tell:
+        found = study(players, simulated, seeds=seeds, tell=partial(tell, "seeds"))
     settings = asdict(world) | {"chances": world.phases(), "seeds": seeds}
     found = {"settings": settings | {"policies": [p.name for p in players]}} | found
     if out:
@@ -178,20 +183,20 @@ def names(policies: str) -> list[str]:
     """
     found = [name.strip() for name in policies.split(",")]
     if not all(found) or len(set(found)) < len(found):
-        raise UserError(f"--policies {policies!r}: write A,B, each once")
+        raise UserError(f"--policies {policies!r}: give A,B, each once")
     return found
 
 
 def numbers(option: str, text: str, *, low: float = 0.0, high: float = inf) -> list[float]:
-    """Numbers with commas between.
+    """Comma-separated numbers.
 
     Raises:
-        UserError: one is no number, or lies outside `low` to `high`.
+        UserError: one is not a number, or lies outside `low` to `high`.
     """
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
-        raise UserError(f"{option} {text}: write numbers with commas, such as 0.8,0.6") from None
+        raise UserError(f"{option} {text}: give comma-separated numbers, such as 0.8,0.6") from None
     if not all(isfinite(x) and low <= x <= high for x in found):
         limits = f"from {low:g} to {high:g}" if isfinite(high) else f"of at least {low:g}"
         raise UserError(f"{option} {text}: give finite numbers {limits}")
@@ -202,7 +207,7 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
     """The learner of a policy of the catalogue.
 
     Raises:
-        UserError: there is no such policy, or it has nothing to learn.
+        UserError: there is no such policy, or it does not learn.
     """
     from draftwise.measure.simulate import ByLastReward
     from draftwise.measure.simulate.study import Player
@@ -214,28 +219,10 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
         strength = policy.learner.strength
         return Player(name, lambda n: ByLastReward(n, strength=strength), keep=True)
     if not hasattr(policy, "new_learner") or len(policy.arms) < 2:
-        raise UserError(
-            f"--policies {name}: it has no learner over arms that could be simulated; leave it out"
-        )
+        raise UserError(f"--policies {name}: it has no learner over arms to simulate; leave it out")
     if getattr(policy, "play", "sample") != "sample":
-        raise UserError(f"--policies {name}: simulated learners draw their arm; leave play=best out")
+        raise UserError(f"--policies {name}: simulated learners sample their arm; leave play=best out")
     return Player(name, policy.new_learner, keep=not policy.per_query)
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[int, int], None]]:
-    """Seeds done, on a terminal and once it takes long."""
-    start = monotonic()
-    with show.console(stderr=True).status("") as status:
-        status.stop()
-
-        def tell(done: int, total: int) -> None:
-            if monotonic() - start > SECONDS_UNSEEN and sys.stderr.isatty():
-                left = (monotonic() - start) / max(done, 1) * (total - done)
-                status.update(f"seed {done} of {total}, {left:.0f} s left")
-                status.start()
-
-        yield tell
 
 
 def _write(found: dict[str, Any], out: Path) -> None:
@@ -249,7 +236,7 @@ def _write(found: dict[str, Any], out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "simulation.json").write_text(json.dumps(found), encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--out {out}: {error.strerror}; name a folder that can be written") from None
+        raise UserError(f"--out {out}: {error.strerror}; name a folder that you can write to") from None
     write_report(out)
 
 

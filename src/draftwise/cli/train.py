@@ -1,11 +1,8 @@
-"""`draftwise train`: drafters, heads, classifiers and routers, from the target's own text."""
+"""`draftwise train`: drafters, heads, classifiers and routers, on the target's own text."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -17,12 +14,12 @@ from draftwise.train.reading import defaults, read
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Run
 
 from . import show
+from .command import Group, add
 from .options import AsJson
+from .progress import progress
 from .tables import table
 
-EVERY = 10.0  # seconds between two lines of progress where nobody looks at a terminal
-
-app = typer.Typer(help="Train drafters, heads, classifiers and routers on the target's own text.")
+app = typer.Typer(cls=Group, help="Train drafters, heads, classifiers and routers on the target's own text.")
 
 
 @app.callback(invoke_without_command=True)
@@ -32,21 +29,23 @@ def train(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-OUT = Annotated[Path, typer.Option(help="The folder to make; an interrupted training goes on there.")]
-CONFIG = Annotated[Path | None, typer.Option(help="A YAML file of options; those given here go first.")]
+OUT = Annotated[Path, typer.Option(help="The folder to write; an interrupted training there is resumed.")]
+CONFIG = Annotated[
+    Path | None, typer.Option(help="A YAML file of options; options on the command line override it.")
+]
 
 
 def _verb(name: str, kind: type[Run], help: str) -> None:
-    """One command whose options are the fields of `kind`, every one also an entry of the YAML file."""
+    """One command whose options are the fields of `kind`, which the YAML file may also have."""
 
     def command(out: Path, config: Path | None, as_json: bool, **given: Any) -> None:
         run = read(kind, config, given)
         learn = import_module(f"draftwise.train.{name}").train
         try:
-            with progress() as tell:
+            with progress("loading models") as tell:
                 results = learn(run, out, tell)
         except KeyboardInterrupt:
-            print(f"interrupted; the same command goes on in {out}", file=sys.stderr)
+            print(f"interrupted; the same command resumes the training in {out}", file=sys.stderr)
             raise typer.Exit(130) from None
         _report(results, out, as_json=as_json)
 
@@ -61,11 +60,11 @@ def _verb(name: str, kind: type[Run], help: str) -> None:
     command.__name__, command.__doc__ = name, help
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
-    app.command(name)(command)
+    add(app, command, name=name)
 
 
 def _parameter(name: str, kind: Any, default: Any, said: str) -> Parameter:
-    """An option that is None where it is not given, so that the YAML file can have it."""
+    """An option that is None unless given, so that the YAML file can set it."""
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
     if kind is bool:
         option = typer.Option(f"--{name.replace('_', '-')}/--no-{name.replace('_', '-')}", help=said)
@@ -76,16 +75,56 @@ def _parameter(name: str, kind: Any, default: Any, said: str) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[given, option], default=None)
 
 
-_verb("drafter", DrafterRun, "A small model by self-distillation: one domain, or all of them.")
-_verb("eagle", EagleRun, "An EAGLE or EAGLE-3 head on the target's hidden states.")
-_verb("medusa", MedusaRun, "Medusa's heads on the target's last hidden state.")
-_verb("classifier", ClassifierRun, "A classifier that stops drafts: DISCO's or SpecDec++'s.")
+_verb(
+    "drafter",
+    DrafterRun,
+    """Train a small draft model by self-distillation, for one domain or all of them.
 
-_verb("router", RouterRun, "A text classifier that picks a drafter from the prompt.")
+    Examples:
+    draftwise train drafter --data prompts.jsonl --out my-drafter
+    draftwise train drafter --data prompts.jsonl --target zoo:target --steps 500 --out my-drafter
+    """,
+)
+_verb(
+    "eagle",
+    EagleRun,
+    """Train an EAGLE or EAGLE-3 head on the target's hidden states.
+
+    Examples:
+    draftwise train eagle --data prompts.jsonl --out my-head
+    """,
+)
+_verb(
+    "medusa",
+    MedusaRun,
+    """Train Medusa heads on the target's last hidden state.
+
+    Examples:
+    draftwise train medusa --data prompts.jsonl --out my-heads
+    """,
+)
+_verb(
+    "classifier",
+    ClassifierRun,
+    """Train a classifier that stops drafts: DISCO's or SpecDec++'s.
+
+    Examples:
+    draftwise train classifier --data prompts.jsonl --drafter zoo:general --out my-classifier
+    """,
+)
+_verb(
+    "router",
+    RouterRun,
+    """Train a text classifier that chooses a drafter from the prompt.
+
+    Examples:
+    draftwise train router --data prompts.jsonl --out my-router
+    """,
+)
 
 
 def _report(results: dict[str, Any], out: Path, *, as_json: bool) -> None:
-    """What came of it."""
+    """Print the results."""
     if as_json:
         show.dump({"path": str(out), **results})
         return
@@ -94,33 +133,3 @@ def _report(results: dict[str, Any], out: Path, *, as_json: bool) -> None:
     rows = [(name, f"{before[name]:.3f}" if name in before else "", f"{after[name]:.3f}") for name in after]
     table(("held out", "before", "after"), rows)
     print("written:", out)
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar with the time left where stderr is a terminal, a line now and then elsewhere."""
-    if not sys.stderr.isatty():
-        started, last = dict[str, tuple[float, int]](), [time.monotonic()]
-
-        def line(what: str, done: int, total: int) -> None:
-            now = time.monotonic()
-            since, first = started.setdefault(what, (now, done))
-            if now - last[0] >= EVERY and done > first:
-                last[0] = now
-                left = round((now - since) / (done - first) * (total - done))
-                print(f"{what} {done}/{total}; {left // 60}:{left % 60:02} left", file=sys.stderr)
-
-        yield line
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=show.console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def draw(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield draw

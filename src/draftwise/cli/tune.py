@@ -1,4 +1,4 @@
-"""`draftwise tune`: the best options of a policy, on prompts kept for tuning."""
+"""`draftwise tune`: the best options of a policy, on prompts reserved for tuning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from typer import Option
 
 from . import show
-from .bench import RunOptions, progress, trust
+from .bench import RunOptions, measuring, trust
+from .complete import policy_names
 from .options import AsJson, with_options
 from .tables import table
 
@@ -20,19 +21,29 @@ from .tables import table
 @with_options
 def tune(
     policy: Annotated[
-        str, Option(help="What to tune, with commas between: static, svip, disco?model=FILE, ...")
+        str,
+        Option(
+            help="Comma-separated policies to tune: static, svip, disco?model=FILE, ...",
+            autocompletion=policy_names,
+        ),
     ],
     run: RunOptions,
     grid: Annotated[
         list[str] | None,
-        Option(help="option=A,B: the values to try; repeat it for their product. Default: the policy's own."),
+        Option(help="option=A,B: values to try; several give their product. Default: the policy's own grid."),
     ] = None,
     out: Annotated[
-        Path | None, Option(help="Keep the measurements here; interrupted, the same command goes on.")
+        Path | None,
+        Option(help="Keep the measurements in this folder; the same command resumes an interrupted run."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search a policy's options for speed on the validation split, which `bench --split test` never uses."""
+    """Search a policy's options for speed on the validation split, which `bench --split test` never uses.
+
+    Examples:
+    draftwise tune --policy static --limit 20
+    draftwise tune --policy svip --grid threshold=0.3,0.6 --grid length=10,40 --out tuned
+    """
     from draftwise.measure.bench.run import bench, policy_names
     from draftwise.measure.bench.tune import best, candidates, parse_grid
 
@@ -41,7 +52,7 @@ def tune(
     tried = {name: candidates(name, given) for name in asked}
     everyone = tuple(dict.fromkeys(text for texts in tried.values() for text in texts))
     settings = run.settings(policies=everyone, split="validation")
-    with TemporaryDirectory() as scratch, progress() as tell:
+    with TemporaryDirectory() as scratch, measuring() as tell:
         found = bench(settings, out or Path(scratch), tell=tell)
     winners = {name: best(texts, found["results"]) for name, texts in tried.items()}
     if as_json:
@@ -49,16 +60,19 @@ def tune(
     else:
         _print(winners, found)
         joined = _joined([row["method"] for row in winners.values()])
-        print("measure them with:", shlex.join(["draftwise", "bench", *run.given(), *joined, *_place(out)]))
+        print(
+            "measure on the test split with:",
+            shlex.join(["draftwise", "bench", *run.given(), *joined, *_place(out)]),
+        )
 
 
 def _joined(policies: Sequence[str]) -> list[str]:
-    """The options that measure these: blanks separate where a comma is part of one."""
+    """The options that measure these policies; spaces separate them where one contains a comma."""
     return ["--split", "test", "--policies", (" " if any("," in p for p in policies) else ",").join(policies)]
 
 
 def _place(out: Path | None) -> list[str]:
-    """A folder that is not there yet."""
+    """A folder that does not exist yet."""
     name = f"{out}-test" if out else "tuned"
     names = chain([name], (f"{name}-{n}" for n in count(2)))
     return ["--out", next(name for name in names if not Path(name).exists())]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from logging import INFO, getLogger
 from time import perf_counter
 from typing import Any
 
 from ..core.round import Round
 from ..core.stats import Stats
 from .text import TARGET, Detokenizer, Piece
+
+LOG = getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -62,6 +66,10 @@ class Writer:
         stats = Stats.of(self.rounds)
         stats.seconds = self.ended - self.began
         self.pieces += self.detokenizer.flush()
+        if LOG.isEnabledFor(INFO):
+            arms = Counter(round.arm.name for round in self.rounds)
+            played = ", ".join(f"{name} x{n}" for name, n in arms.most_common())
+            LOG.info("request: %d tokens in %d rounds; arms: %s", stats.tokens, len(self.rounds), played)
         return Output(
             text="".join(p.text for p in self.pieces),
             token_ids=[t for r in self.rounds for t in r.tokens],

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from logging import CRITICAL, getLogger
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+LOG = getLogger(__name__)
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -73,7 +76,7 @@ def load_model(
     Raises:
         UserError: the model cannot be found or is of a kind that is not supported; names the remedy.
     """
-    path = locate(name)
+    path, began = locate(name), perf_counter()
     with quiet():
         config = _config(name, path, trust_remote_code)
         place = _device(device)
@@ -88,6 +91,11 @@ def load_model(
                 **{key: value for key, value in options.items() if value is not None},
             )
             loaded: PreTrainedModel = model.eval() if fixed else model.to(place).eval()
+    size, kind = loaded.num_parameters(), type(loaded).__name__
+    LOG.info(
+        "loaded %s: %s, %.1fM parameters, %s on %s, in %.2f s",
+        *(name, kind, size / 1e6, loaded.dtype, loaded.device, perf_counter() - began),
+    )
     return loaded
 
 

@@ -8,6 +8,7 @@ from the default's by float rounding only. On other CPUs it is the slower one, s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from logging import getLogger
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from . import packing, verdicts
 SMALLEST = 1 << 17  # weights below this lose more to the call than they win by the layout (measured)
 TIMED = 1 << 24  # bytes of weights that a timed pass goes through: more than a core's own cache holds
 LARGE = "large linear layers"
+LOG = getLogger(__name__)
 
 Pays = Callable[[Sequence[nn.Linear]], bool]
 DECIDED: dict[str, bool] = {}  # in this process, the unclear answers too: the same model has the same text
@@ -61,7 +63,8 @@ def arrange(model: nn.Module, pack: bool | str) -> None:
         UserError: `pack` is none of these.
     """
     if checked(pack):
-        pack_layers(model, faster if pack == "auto" else lambda layers: True)
+        packed = pack_layers(model, faster if pack == "auto" else lambda layers: True)
+        LOG.info("%s: weights of %d %s packed (pack=%s)", type(model).__name__, packed, LARGE, pack)
 
 
 def checked(pack: bool | str) -> bool | str:

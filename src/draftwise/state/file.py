@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .numbers import Assignment, apply, dump, fit
 
 FORMAT, VERSION = "draftwise-state", 1
 PARTS = {"format", "version", "policy", "target", "drafters", "arms", "numbers"}
+LOG = getLogger(__name__)
 WAIT = 10.0  # seconds for another process to read or write, which takes milliseconds
 
 
@@ -93,6 +95,7 @@ class StateFile:
         except UserError as error:
             self._warn(str(error))
             return False
+        LOG.info("state of %s %s %s", self.name, "read from" if found else "will be saved to", self.path)
         return found
 
     def save(self) -> None:

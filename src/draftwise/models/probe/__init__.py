@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
+from logging import getLogger
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from .readings import Readings
 from .verdict import Verdict
 from .ways import alone, branched, side_by_side
 
+LOG = getLogger(__name__)
 KIND = "probes"  # the file that verdicts are kept in
 
 
@@ -88,6 +90,8 @@ def _verdict(rows: Rows) -> Verdict:
             found = _found(rows, known)
         if known.lively:
             verdicts.keep(KIND, key, asdict(found))
+    how = "in one pass" if found.together else f"one text a pass ({found.why})"
+    LOG.info("%s: reads batches %s", name(model), how)
     return found
 
 

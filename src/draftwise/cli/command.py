@@ -1,0 +1,102 @@
+"""How a verb becomes a command: its help, its examples, and the options that every verb has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
+
+from typer import Option, Typer
+from typer.core import TyperCommand, TyperGroup
+
+from . import logs
+from .progress import NARROW, hidden
+
+EXAMPLES = "\nExamples:\n"
+WIDEST = 100  # columns of help text
+
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print results and errors only.")]
+Verbose = Annotated[
+    bool, Option("--verbose", "-v", help="Also log models, probes, weight layouts and decisions to stderr.")
+]
+
+
+class Command(TyperCommand):
+    """A verb: its options in sections, its examples as they are pasted."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, by section."""
+        _write_parameters(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples, without wrapping a command."""
+        if self.epilog:
+            with formatter.section("Examples"):
+                for line in self.epilog.splitlines():
+                    formatter.write(f"  {line.strip()}\n")
+
+
+class Group(TyperGroup):
+    """Several verbs: each with the first sentence of its help, by section."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write options and verbs."""
+        _write_parameters(self, ctx, formatter)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            verb: Any = self.get_command(ctx, name)
+            said = " ".join((verb.help or "").partition("\n\n")[0].split())
+            sections.setdefault(verb.rich_help_panel or "Commands", []).append((name, said))
+        for title, rows in sections.items():
+            _write(formatter, title, rows)
+
+
+def add(app: Typer, verb: Callable[..., Any], *, name: str = "", panel: str | None = None) -> None:
+    """Register a verb; its docstring ends with `Examples:` and one command a line."""
+    text, _, examples = inspect.cleandoc(verb.__doc__ or "").partition(EXAMPLES)
+    app.command(name or None, cls=Command, help=text.strip(), epilog=examples.strip(), rich_help_panel=panel)(
+        with_verbosity(verb)
+    )
+
+
+def with_verbosity(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb with --quiet and --verbose; with --json it shows no progress."""
+    hints = get_type_hints(verb, include_extras=True)
+    own = [p.replace(annotation=hints[p.name]) for p in signature(verb).parameters.values()]
+    more = [("quiet", Quiet), ("verbose", Verbose)]
+    keyword = partial(Parameter, kind=Parameter.KEYWORD_ONLY, default=False)
+    parameters = [*own, *(keyword(name, annotation=kind) for name, kind in more)]
+
+    def command(*, quiet: bool, verbose: bool, **given: Any) -> Any:
+        logs.set_level(quiet=quiet, verbose=verbose)
+        hidden.set(bool(given.get("as_json")))
+        return verb(**given)
+
+    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
+    return command
+
+
+def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
+    for title, rows in _sections(command, ctx):
+        _write(formatter, title, rows)
+
+
+def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
+    """One section; where the terminal is narrow, long names stand on a line of their own."""
+    with formatter.section(title):
+        formatter.write_dl(rows, col_max=30 if formatter.width >= NARROW else 12)
+
+
+def _sections(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Title and rows of each section: arguments first, the options of all verbs last."""
+    found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+    for parameter in command.get_params(ctx):
+        if (record := parameter.get_help_record(ctx)) is not None:
+            usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            found.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+    options = found.pop("Options")
+    yield from ((title, rows) for title, rows in (*found.items(), ("Options", options)) if rows)

@@ -1,0 +1,121 @@
+"""Progress on standard error: a bar with the time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from threading import Timer
+from time import monotonic
+from typing import Protocol
+
+from . import logs, show
+
+SOON = 0.5  # seconds until the first plain line, so that a short command or a refused one has none
+EVERY = 10.0  # seconds between two plain lines
+REDRAW = 0.1  # seconds between two pictures of a bar
+NARROW = 60  # columns below which numbers stand alone, without a bar
+
+hidden: ContextVar[bool] = ContextVar("hidden", default=False)
+"""Whether the command prints JSON: then nothing else is shown."""
+
+
+class Tell(Protocol):
+    """Takes how far one phase is; `left` are the seconds left where the phase knows better than its pace."""
+
+    def __call__(self, what: str, done: int, total: int, left: float | None = None) -> None: ...
+
+
+class Pace:
+    """Estimates the seconds left of each phase by its pace since it was first heard of."""
+
+    def __init__(self) -> None:
+        self.began: dict[str, tuple[float, int]] = {}
+
+    def left(self, what: str, done: int, total: int) -> float | None:
+        """Seconds left; None before anything is done."""
+        since, first = self.began.setdefault(what, (monotonic(), done))
+        return (monotonic() - since) / (done - first) * (total - done) if done > first else None
+
+
+def progress(begin: str) -> AbstractContextManager[Tell]:
+    """Show `begin ...` at once, and then whatever phases are told of."""
+    if hidden.get() or logs.quiet():
+        return nullcontext(_silent)
+    return _bars(begin) if sys.stderr.isatty() else _lines(begin)
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """A spinner while one step takes long; nothing where standard error is not a terminal."""
+    if hidden.get() or logs.quiet():
+        return nullcontext()
+    return show.console(stderr=True).status(f"{what} ...")
+
+
+def clock(seconds: float | None) -> str:
+    """A time left as h:mm:ss."""
+    if seconds is None:
+        return "time left: not known yet"
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
+
+
+def _silent(what: str, done: int, total: int, left: float | None = None) -> None:
+    pass
+
+
+@contextmanager
+def _lines(begin: str) -> Iterator[Tell]:
+    """One line soon after the start and one every few seconds."""
+    first = Timer(SOON, lambda: print(f"{begin} ...", file=sys.stderr))
+    first.daemon = True
+    first.start() if SOON else first.function()
+    pace, last = Pace(), monotonic()
+
+    def tell(what: str, done: int, total: int, left: float | None = None) -> None:
+        nonlocal last
+        first.cancel()
+        own = pace.left(what, done, total)
+        if monotonic() - last >= EVERY:
+            last = monotonic()
+            print(f"{what} {done}/{total}; {clock(own if left is None else left)}", file=sys.stderr)
+
+    try:
+        yield tell
+    finally:
+        first.cancel()
+
+
+@contextmanager
+def _bars(begin: str) -> Iterator[Tell]:
+    """One bar for each phase; the numbers are never cut."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+    from rich.table import Column
+
+    console = show.console(stderr=True)
+    what_column = TextColumn(
+        "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    )
+    counts = TextColumn("{task.fields[counts]}", table_column=Column(no_wrap=True))
+    parts = [SpinnerColumn(), what_column, BarColumn(bar_width=20), counts]
+    if console.width < NARROW:
+        parts.remove(parts[2])
+    pace, drawn = Pace(), 0.0
+    with Progress(*parts, console=console, transient=True, expand=True) as bars:
+        first = bars.add_task(f"{begin} ...", total=None, counts="")
+        tasks = {}
+
+        def tell(what: str, done: int, total: int, left: float | None = None) -> None:
+            nonlocal drawn
+            own = pace.left(what, done, total)
+            if monotonic() - drawn < REDRAW and done < total and what in tasks:
+                return
+            drawn = monotonic()
+            if what not in tasks:
+                bars.update(first, visible=False)
+                tasks[what] = bars.add_task(what, total=total, counts="")
+            told = f"{done}/{total} {clock(own if left is None else left)}"
+            bars.update(tasks[what], completed=done, total=total, counts=told)
+
+        yield tell

@@ -1,0 +1,125 @@
+"""Help: every verb has examples that can be parsed, fits any terminal, reads the same from `help VERB`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from draftwise.cli.app import app
+
+from .conftest import Result
+
+Run = Callable[..., Result]
+
+
+def verbs(command: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, one in command.commands.items():
+        if hasattr(one, "commands"):
+            yield from verbs(one, (*before, name))
+        else:
+            yield (*before, name), one
+
+
+VERBS = dict(verbs(typer.main.get_command(app)))
+
+
+def parsed(arguments: list[str]) -> None:
+    """Read a command line as it is read when it is run, without running it."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("draftwise", list(arguments))
+    while hasattr(context.command, "commands"):
+        name, command, rest = context.command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+        context = command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_examples_can_be_parsed(verb: tuple[str, ...]) -> None:
+    if verb == ("help",):
+        return
+    examples = (VERBS[verb].epilog or "").splitlines()
+    assert examples
+    for example in examples:
+        command = shlex.split(example.rpartition(" | ")[2])
+        assert command[: len(verb) + 1] == ["draftwise", *verb], example
+        parsed(command[1:])
+
+
+def test_an_example_that_cannot_be_parsed_would_be_noticed() -> None:
+    with pytest.raises(Exception, match=r"(?i)no such option"):
+        parsed(["bench", "--out", "x", "--polices", "auto"])
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "120"])
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_help_is_whole_at_any_width_and_the_same_from_help_verb(
+    run: Run, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...], columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    status, out, err = run(*verb, "--help")
+    assert (status, err) == (0, "")
+    assert run("help", *verb) == (0, out, "")
+    body = out.partition("\nExamples:")[0]
+    assert "…" not in body
+    for line in body.splitlines():
+        assert len(line) <= int(columns) or line.split()[0].startswith("--"), line
+    command: Any = VERBS[verb]
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            assert parameter.opts[0] in body
+
+
+def test_the_list_of_verbs_has_whole_sentences(run: Run) -> None:
+    for arguments in ([], ["--help"], ["help"], ["train"], ["help", "train"]):
+        out = run(*arguments)[1]
+        assert "..." not in out.replace("COMMAND [ARGS]...", ""), arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["genrate"], "Did you mean 'generate'?"),
+        (["help", "genrate"], "did you mean generate?"),
+        (["help", "train", "eagel"], "did you mean eagle?"),
+        (["help", "bench", "x"], "leave it out"),
+    ],
+)
+def test_a_mistyped_verb(run: Run, arguments: list[str], said: str) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("generate --policy heds", []),
+        ("generate --policy hedg", ["hedgespec", "hedgespec-hedge"]),
+        ("generate --drafters ngram,suf", ["ngram,suffix"]),
+        ("generate --target zoo:ta", ["zoo:target"]),
+        ("policies banditspe", []),
+        ("policies ucb", ["ucb1", "ucbspec"]),
+        ("drafters earl", ["early-exit"]),
+        ("bench --policies auto,static", ["auto,static"]),
+        ("gener", ["generate"]),
+    ],
+)
+def test_the_shell_completes_names(typed: str, wanted: list[str]) -> None:
+    line = f"draftwise {typed}"
+    asked = {"_DRAFTWISE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    code = "import sys; from draftwise.cli import main; sys.exit(main([]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | asked, check=False
+    )
+    assert done.stdout.split() == wanted, done.stderr
+
+
+def test_completion_can_be_installed(run: Run) -> None:
+    assert "--install-completion" in run("--help")[1]
