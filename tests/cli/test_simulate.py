@@ -100,8 +100,17 @@ def test_scope_delay_and_reward_change_what_is_learnt(simulated: Callable[..., d
     assert simulated(*base) == plain
     assert simulated(*base, "--delay", "7")["policies"] != plain["policies"]
     costly = ("--costs", "0.5", "--lengths", "1,8")
-    by_tokens, by_rate = simulated(*base, *costly), simulated(*base, *costly, "--reward", "rate")
+    by_tokens, by_rate = (simulated(*base, *costly, "--reward", name) for name in ("accepted", "rate"))
     assert policy(by_rate, "ucb1")["seconds"] < policy(by_tokens, "ucb1")["seconds"]
+
+
+def test_the_default_reward_counts_the_price_where_lengths_differ(
+    simulated: Callable[..., dict[str, Any]],
+) -> None:
+    """Accepted tokens alone would favour the longest draft, whatever it costs."""
+    for lengths, reward in (("5", "accepted"), ("1,8", "rate"), ("0,5", "rate")):
+        asked = ("--policies", "ucb1", "--lengths", lengths, "--costs", "0.5")
+        assert simulated(*asked)["policies"] == simulated(*asked, "--reward", reward)["policies"]
 
 
 @pytest.mark.parametrize("drift", ["texts", "runs"])
@@ -142,7 +151,7 @@ def test_the_report(run: Run, tmp_path: Path) -> None:
         (("--drafters", "0"), "--drafters 0: give 1 to"),
         (("--lengths", "2.5"), "whole numbers"),
         (("--costs", "0.1,0.2"), "one for each of 3"),
-        (("--reward", "fame"), "choose from accepted"),
+        (("--reward", "fame"), "choose from auto, accepted"),
         (("--tokens", "0"), "--tokens 0: give 1 to"),
         (("--every", "0", "--drift", "phases"), "--every 0: give 1 to"),
         (("--seeds", "0"), "--seeds 0: give 1 to"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -273,6 +275,41 @@ def test_verdicts_of_other_keys_stay_and_the_oldest_go(
     assert verdicts.load("x", "3") == "again" and verdicts.load("x", "4") is None
     assert verdicts.load("y", "3") is None
     assert [p.name for p in (tmp_path / "draftwise").iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize("what", ["makedirs", "mkstemp", "write", "replace", "replace and unlink"])
+def test_a_verdict_that_cannot_be_written_is_lost_and_nothing_else(
+    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A full disk, or a folder that became read-only: the old file stays as it was."""
+
+    def full(*args: Any, **more: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            return int(full())
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    verdicts.keep("x", "a", 1)
+    with monkeypatch.context() as broken:
+        if what == "makedirs":
+            broken.setattr(Path, "mkdir", full)
+        if what == "mkstemp":
+            broken.setattr("tempfile.mkstemp", full)
+        if what == "write":
+            broken.setattr(verdicts, "open", lambda *a, **more: Full(), raising=False)
+        if what.startswith("replace"):
+            broken.setattr("os.replace", full)
+        if what.endswith("unlink"):
+            broken.setattr(Path, "unlink", full)
+        verdicts.keep("x", "a", 2)
+        verdicts.keep("x", "b", 3)
+    assert verdicts.load("x", "a") == 1 and verdicts.load("x", "b") is None
+    verdicts.keep("x", "b", 3)
+    assert verdicts.load("x", "b") == 3
+    if not what.endswith("unlink"):
+        assert [p.name for p in (tmp_path / "draftwise").iterdir()] == ["x.json"]
 
 
 @pytest.mark.parametrize("harm", ["a file in its place", "no home", "a folder"])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 POLICIES = "random,ucb1,metasd-ucb,ucbspec,exp3spec,tapout-seq-ts,hedgespec,linucb"
 DRIFTS = ("none", "phases", "texts", "runs")
-REWARDS = ("accepted", "blended", "rate")
+REWARDS = ("auto", "accepted", "blended", "rate")
 BEST, WORST = 0.8, 0.4  # acceptance rates where --chances is not given
 LONGEST = 1000  # tokens of a draft
 SEEDS = 100_000
@@ -67,8 +67,12 @@ class WorldOptions:
     texts: Annotated[int, Option(help="Number of texts, one after another.")] = 1
     delay: Annotated[int, Option(help="Rounds between a decision and its feedback.")] = 0
     reward: Annotated[
-        str, Option(help="Reward of all bandits: accepted, blended (TapOut) or rate (tokens per second).")
-    ] = "accepted"
+        str,
+        Option(
+            help="Reward of all bandits: accepted, blended (TapOut), rate (tokens per second), or auto "
+            "(accepted for drafts of one length, else rate, as in the catalogue)."
+        ),
+    ] = "auto"
 
     def __post_init__(self) -> None:
         for name, (least, most) in LIMITS.items():
@@ -130,7 +134,9 @@ class WorldOptions:
         if self.reward not in REWARDS:
             raise UserError(f"--reward {self.reward}: choose from {', '.join(REWARDS)}")
         arms = self.arms()
-        worth = {"accepted": None, "blended": by_reward(arms, blended), "rate": by_rate(arms)}[self.reward]
+        auto = "accepted" if len({arm.length for arm in arms}) == 1 else "rate"
+        reward = auto if self.reward == "auto" else self.reward
+        worth = {"accepted": None, "blended": by_reward(arms, blended), "rate": by_rate(arms)}[reward]
         return World(
             law=self.law(), arms=arms, tokens=(self.tokens,) * self.texts, delay=self.delay, worth=worth
         )

@@ -1,6 +1,7 @@
 """What was found out once about a machine or a model, in small JSON files of the user's cache.
 
-A file that is damaged or out of reach holds nothing: it costs time alone to find out again.
+A file that is damaged or out of reach holds nothing, and a verdict that cannot be written is lost: it costs
+time alone to find out again.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,9 @@ def keep(kind: str, key: str, verdict: Any) -> None:
         with open(file, "w", encoding="utf-8") as opened:
             opened.write(text)
         os.replace(part, path)
-    except OSError:
-        Path(part).unlink(missing_ok=True)
+    except OSError:  # a full disk, say
+        with suppress(OSError):  # or a folder that is read-only by now, where the part stays
+            Path(part).unlink()
 
 
 def _read(kind: str) -> dict[str, Any]:
