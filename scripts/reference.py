@@ -29,11 +29,11 @@ def section(one: Entry, level: str) -> str:
     parts = [f"{level} `{one.name}`{default}", one.help, one.details, f"Source: {one.source}."]
     if one.options:
         rows = [
-            f"| `{name}` | {option.type} | {f'`{shown(option.default)}`' if option.default != '' else ''} "
-            f"| {option.help} |"
+            f"| `{name}` | {option.help} | {option.type} "
+            f"| {f'`{shown(option.default)}`' if option.default != '' else ''} |"
             for name, option in one.options.items()
         ]
-        parts.append("\n".join(["| option | type | default | what it sets |", "|---|---|---|---|", *rows]))
+        parts.append("\n".join(["| option | what it sets | type | default |", "|---|---|---|---|", *rows]))
     return "\n\n".join([*filter(None, parts), f"Example: `{one.usage}`"]) + "\n"
 
 
