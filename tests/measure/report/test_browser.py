@@ -81,3 +81,11 @@ def test_tables_sort_and_nothing_but_tables_and_pictures_is_wider_than_the_windo
     assert rising.split(",") == first.split(",")[::-1]
     assert names.split(",") == sorted(first.split(","), key=str.lower, reverse=True)
     assert float(wider) <= 0
+
+
+def test_wide_pictures_scroll_with_a_hint_on_a_narrow_window(page: Path, tmp_path: Path) -> None:
+    """Shrunk to the window, their letters could not be read."""
+    shown, _ = browse(page, tmp_path / "profile", "--dump-dom")
+    for name in ("speedup", "categories", "values"):
+        figure = shown[shown.index(f'<figure id="{name}"') :].partition("</figure>")[0]
+        assert 'class="scroll scrolls"' in figure, name
