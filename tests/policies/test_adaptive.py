@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
-from draftwise.policies.learners.learner import fresh
+from draftwise.state.learned import fresh
 
 ROUNDS = [(4, 4), (3, 3), (4, 2), (4, 0), (4, 4)]
 """Drafted and accepted, of at most 4."""

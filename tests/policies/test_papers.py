@@ -31,7 +31,6 @@ from draftwise.policies.learners.fixed import Fixed
 from draftwise.policies.learners.gaussian import GaussianThompson
 from draftwise.policies.learners.halving import SequentialHalving
 from draftwise.policies.learners.hedge import Hedge
-from draftwise.policies.learners.learner import LEARNED
 from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.learners.swucb import SlidingWindowUCB
 from draftwise.policies.learners.ucb import UCB1
@@ -44,6 +43,7 @@ from draftwise.policies.recorders.full_information import Grading
 from draftwise.policies.recorders.rewards import Rate, accepted, blended, block_divergence, simple
 from draftwise.policies.routed import RoutedPolicy
 from draftwise.policies.tokens import TokenPolicy
+from draftwise.state.learned import is_learned
 
 TEAM = ["a", "b", "c"]
 RULES = (  # TapOut, Table 1; AdaEDL's first threshold is ours
@@ -72,7 +72,7 @@ def lengths(*numbers: int) -> tuple[Arm, ...]:
 
 def options(thing: Any) -> dict[str, Any]:
     """All fields of a learner or a rule that are not learnt."""
-    return {f.name: getattr(thing, f.name) for f in fields(thing) if f.metadata != LEARNED and f.init}
+    return {f.name: getattr(thing, f.name) for f in fields(thing) if not is_learned(f) and f.init}
 
 
 class Row(NamedTuple):

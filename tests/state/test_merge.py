@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+import draftwise
 from draftwise.cli import main
-from draftwise.core.arms import Context
+from draftwise.core.arms import Arm, Context
 from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
 from draftwise.errors import UserError
 from draftwise.policies.auto.drafting import Line
 from draftwise.policies.auto.passes import PassCost
 from draftwise.policies.auto.skill import Calibration, Skill
+from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.bank import BetaBank
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.beta import BetaThompson
@@ -31,7 +35,9 @@ from draftwise.policies.learners.swucb import SlidingWindowUCB
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.learners.ucbtuned import UCBTuned
 from draftwise.state.file import StateFile
-from draftwise.state.merge import combine, merge
+from draftwise.state.learned import LEARNED, adds, follows, learned
+from draftwise.state.merge import combine
+from draftwise.state.merge import merge as merge_files
 from draftwise.state.numbers import dump
 
 DRAFTERS = ["ngram", "suffix"]
@@ -162,9 +168,103 @@ def test_merging_with_one_that_knows_nothing_changes_nothing(name: str) -> None:
     assert close(dump(merged), dump(known))
 
 
-def test_a_memory_that_has_an_order_is_refused() -> None:
-    with pytest.raises(UserError, match="SlidingWindowUCB"):
-        combine(SlidingWindowUCB(K), [SlidingWindowUCB(K), SlidingWindowUCB(K)])
+def test_a_field_without_a_rule_is_refused_by_name() -> None:
+    said = r"^SlidingWindowUCB\.recent_arms has no rule for merging: declare it with metadata=learned\(rule\)"
+    parts = [SlidingWindowUCB(K), SlidingWindowUCB(K)]
+    with pytest.raises(UserError, match=said) as refused:
+        combine(SlidingWindowUCB(K), parts)
+    assert "\n" not in str(refused.value)
+
+
+@dataclass
+class Own:
+    """A learner of a plug-in: greedy by means, which it computes from counts and sums."""
+
+    arms: int
+    last: int = -1
+    counts: list[int] = field(default_factory=list, metadata=learned(adds))
+    sums: list[float] = field(default_factory=list, metadata=learned(adds))
+    best: float = field(default=0.0, metadata=learned(lambda blank, parts, name: max(p.best for p in parts)))
+    means: list[float] = field(default_factory=list, metadata=learned(follows))
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * self.arms
+        self.sums = self.sums or [0.0] * self.arms
+        self.merged()
+
+    def merged(self) -> None:
+        self.means = [s / n if n else 0.0 for s, n in zip(self.sums, self.counts, strict=True)]
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        return max(allowed, key=self.means.__getitem__), 1.0
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        self.last = arm
+        self.counts[arm] += 1
+        self.sums[arm] += reward
+        self.best = max(self.best, reward)
+        self.merged()
+
+    def abort(self, arm: int) -> None: ...
+
+    def estimates(self) -> list[float]:
+        return self.means
+
+
+@dataclass
+class Unruled(Own):
+    """The same with one field more, which does not say how it is merged."""
+
+    streak: int = field(default=0, metadata=LEARNED)
+
+
+def own(name: str, drafters: Sequence[str], learner: type[Own] = Own) -> BanditPolicy:
+    return BanditPolicy(tuple(Arm(drafter, 4) for drafter in drafters), learner)
+
+
+def own_files(folder: Path, learner: type[Own]) -> tuple[list[Path], list[Own]]:
+    """Two state files of a plug-in's policy, and the learners in them."""
+    paths, learners = [], []
+    for seed in (1, 2):
+        policy = own("own", DRAFTERS, learner)
+        path = folder / f"{seed}.json"
+        file = StateFile(path, policy, name="own", target="t", drafters=dict.fromkeys(DRAFTERS, "d"))
+        mine, rng = policy.shared, Random(seed)
+        assert isinstance(mine, Own)
+        for _ in range(10 * seed):
+            mine.update(rng.randrange(2), rng.random(), 1.0)
+        file.save()
+        paths.append(path)
+        learners.append(mine)
+    return paths, learners
+
+
+def test_a_learner_of_a_plug_in_is_merged_by_its_own_rules(tmp_path: Path) -> None:
+    paths, (one, two) = own_files(tmp_path, Own)
+    merge_files(paths, tmp_path / "both.json", new_policy=own)
+    both = numbers(tmp_path / "both.json")["shared"]
+    assert both["counts"] == [a + b for a, b in zip(one.counts, two.counts, strict=True)]
+    assert both["sums"] == pytest.approx([a + b for a, b in zip(one.sums, two.sums, strict=True)])
+    assert both["best"] == max(one.best, two.best)
+    assert both["means"] == pytest.approx([s / n for s, n in zip(both["sums"], both["counts"], strict=True)])
+
+
+def test_a_learner_of_a_plug_in_without_a_rule_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    paths, _ = own_files(tmp_path, Unruled)
+    with pytest.raises(UserError, match=r"^Unruled\.streak has no rule for merging"):
+        merge_files(paths, tmp_path / "both.json", new_policy=partial(own, learner=Unruled))
+    assert not (tmp_path / "both.json").exists()
+
+
+def test_merging_knows_no_learner() -> None:
+    for module in ("merge", "learned", "numbers"):
+        text = (Path(draftwise.__file__).parent / "state" / f"{module}.py").read_text()
+        assert "policies" not in "".join(line for line in text.splitlines() if "import" in line)
+
+
+def merge(files: Sequence[Path], out: Path) -> dict[str, Any]:
+    """As the command does."""
+    return merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)
 
 
 def taught(name: str, seed: int) -> Any:

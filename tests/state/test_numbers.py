@@ -30,20 +30,19 @@ from draftwise.policies.learners.beta import BetaThompson
 from draftwise.policies.learners.fixed import Fixed
 from draftwise.policies.learners.gaussian import GaussianThompson
 from draftwise.policies.learners.halving import SequentialHalving
-from draftwise.policies.learners.learner import LEARNED
 from draftwise.policies.learners.linucb import LinUCB
 from draftwise.policies.learners.swucb import SlidingWindowUCB
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.state import file as statefile
 from draftwise.state.file import StateFile, StateWarning, usable
+from draftwise.state.learned import LEARNED
 from draftwise.state.numbers import dump, load
 
 ARMS = tuple(Arm(name, 5) for name in ("a", "b", "c", "d"))
 CHANCES = (0.2, 0.7, 0.4, 0.5)
 
 
-KEEPING = {"ucb1", "tapout-seq-ts", "tapout-token-ucb1", "hedgespec", "linucb", "adaedl"}
-KEEPING |= {"hf-threshold?per_query=false"}
+KEEPING = {"ucb1", "tapout-seq-ts", "tapout-token-ucb1", "hedgespec", "linucb", "adaedl", "hf-threshold"}
 
 
 def every_learner() -> list[type]:
@@ -518,9 +517,9 @@ def test_a_failed_save_leaves_the_old_file_whole(
 SAVE = """
 import os, signal, sys
 from random import Random
-from draftwise.learners.ucb import UCB1
-from draftwise.statefile import StateFile
-from tests.test_state import MADE, Policy
+from draftwise.policies.learners.ucb import UCB1
+from draftwise.state.file import StateFile
+from tests.state.test_numbers import MADE, Policy
 policy = Policy()
 file = StateFile(sys.argv[1], policy, **MADE)
 """

@@ -21,9 +21,10 @@ def merge(
     Examples:
     draftwise merge replica-1.json replica-2.json --out learned.json
     """
+    from draftwise.policies.catalogue import method
     from draftwise.state.merge import merge as merge_files
 
-    told = merge_files(files, out)
+    told = merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)
     if as_json:
         show.dump(told)
     else:

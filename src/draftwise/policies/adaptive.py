@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from ..core.arms import Stop
 from ..core.outcomes import Outcome
-from .learners.learner import LEARNED
+from ..state.learned import LEARNED, averages, learned
 
 
 class Adaptive(Protocol):
@@ -48,8 +48,8 @@ class AdaEDL:
     threshold_memory: float = 0.9
     step: float = 0.01
     form: Literal["paper", "tapout"] = "paper"
-    threshold: float = field(default=-1.0, metadata=LEARNED)
-    rate: float = field(default=-1.0, metadata=LEARNED)
+    threshold: float = field(default=-1.0, metadata=learned(averages))
+    rate: float = field(default=-1.0, metadata=learned(averages))
 
     def __post_init__(self) -> None:
         if self.rate < 0.0:  # new: a rate is never negative
@@ -94,7 +94,7 @@ class HeuristicLength:
     """
 
     start: int = 20
-    length: int = field(default=0, kw_only=True, metadata=LEARNED)
+    length: int = field(default=0, kw_only=True, metadata=learned(averages))
 
     def __post_init__(self) -> None:
         self.length = self.length or self.start

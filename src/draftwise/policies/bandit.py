@@ -8,9 +8,10 @@ from random import Random
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
+from ..state.learned import LEARNED, fresh
 from .adaptive import Adaptive
 from .arms import in_use
-from .learners.learner import LEARNED, Learner, fresh
+from .learners.learner import Learner
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .learners.learner import LEARNED, Learner
+from ..state.learned import LEARNED, adds, learned
+from .learners.learner import Learner
 
 
 class Bank(Protocol):
@@ -69,8 +70,8 @@ class BetaBank:
     _: KW_ONLY
     success: float = 1.0
     failure: float = 1.0
-    successes: list[float] = field(default_factory=list, metadata=LEARNED)
-    failures: list[float] = field(default_factory=list, metadata=LEARNED)
+    successes: list[float] = field(default_factory=list, metadata=learned(adds))
+    failures: list[float] = field(default_factory=list, metadata=learned(adds))
     generator: np.random.Generator = field(
         default_factory=lambda: np.random.Generator(np.random.SFC64(0)), repr=False, compare=False
     )

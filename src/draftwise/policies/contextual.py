@@ -8,8 +8,8 @@ from random import Random
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
+from ..state.learned import LEARNED
 from .arms import in_use
-from .learners.learner import LEARNED
 from .learners.linucb import LinUCB
 
 LONG_MATCH, LONG_TEXT, HIGH_ENTROPY = 16.0, 512.0, 5.0  # what brings a feature to about 1

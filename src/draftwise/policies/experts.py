@@ -9,8 +9,9 @@ from typing import Literal
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
+from ..state.learned import LEARNED
 from .arms import in_use
-from .learners.learner import LEARNED, FullInformation
+from .learners.learner import FullInformation
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from random import Random
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
+from ..state.learned import LEARNED
 from .adaptive import HeuristicLength
-from .learners.learner import LEARNED
 
 
 @dataclass(slots=True)

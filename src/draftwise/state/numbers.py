@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from ..errors import UserError
-from ..policies.learners.learner import LEARNED
+from .learned import is_learned, learned_fields
 
 NOT_FINITE = ("nan", "inf", "-inf")
 LARGEST_FLOAT = 1e100  # its square still is a number
@@ -23,8 +23,8 @@ Assignment = tuple[Any, str, Any]
 def dump(policy: Any) -> dict[str, Any]:
     """The learned numbers of a tree of dataclasses, by field name, ready for strict JSON.
 
-    A field is state if it is marked `LEARNED`; what is in flight is not. Dataclasses are found in fields, in
-    sequences, and in mappings that are marked: one that is not is taken to hold what is each request's own.
+    A field is state if it is learned (see `learned`); decisions in flight are not. Dataclasses are found in
+    fields, in sequences, and in learned mappings; any other mapping holds what belongs to single requests.
     """
     _complete(policy)
     saved = {name: _encode(value) for name, value in _numbers(policy).items()}
@@ -73,7 +73,7 @@ def _parts(node: Any) -> dict[str, Any]:
     """The fields or items of a node that are dataclasses, or hold some."""
     items: dict[Any, Any] = {}
     if is_dataclass(node):
-        options = {f.name: getattr(node, f.name) for f in fields(node) if f.metadata != LEARNED}
+        options = {f.name: getattr(node, f.name) for f in fields(node) if not is_learned(f)}
         items = {name: x for name, x in options.items() if not isinstance(x, Mapping)} | _learned(node)
     elif isinstance(node, Mapping):
         items = {str(name): part for name, part in node.items()}
@@ -85,8 +85,7 @@ def _parts(node: Any) -> dict[str, Any]:
 def _learned(node: Any) -> dict[str, Any]:
     if not is_dataclass(node):
         return {}
-    names = [f.name for f in fields(node) if f.metadata == LEARNED and f.name != "flight"]
-    return {name: getattr(node, name) for name in names}
+    return {field.name: getattr(node, field.name) for field in learned_fields(node)}
 
 
 def _holds(value: Any) -> bool:

@@ -32,10 +32,11 @@ from draftwise.policies.learners.exp3spec import EXP3Spec
 from draftwise.policies.learners.fixed import Fixed
 from draftwise.policies.learners.hedge import Hedge
 from draftwise.policies.learners.leader import FollowTheLeader
-from draftwise.policies.learners.learner import FullInformation, Learner, fresh
+from draftwise.policies.learners.learner import FullInformation, Learner
 from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.recorders import rewards
+from draftwise.state.learned import fresh
 
 ALWAYS = Written(np.ones((1, 100), dtype=np.bool_))
 

@@ -22,7 +22,7 @@ from draftwise.policies.learners.gaussian import GaussianThompson
 from draftwise.policies.learners.halving import SequentialHalving
 from draftwise.policies.learners.hedge import Hedge
 from draftwise.policies.learners.leader import FollowTheLeader
-from draftwise.policies.learners.learner import Chooser, FullInformation, Learner, fresh, restore
+from draftwise.policies.learners.learner import Chooser, FullInformation, Learner
 from draftwise.policies.learners.linucb import LinUCB
 from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.learners.swucb import SlidingWindowUCB
@@ -30,6 +30,7 @@ from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.learners.ucbspec import UCBSpec
 from draftwise.policies.learners.ucbtuned import UCBTuned
 from draftwise.policies.learners.uniform import Uniform
+from draftwise.state.learned import fresh, restore
 
 BANDITS: list[Callable[[], Learner]] = [
     lambda: Fixed(4, arm=2),

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
-from ...policies.learners.learner import LEARNED, FullInformation, Learner, fresh
+from ...policies.learners.learner import FullInformation, Learner
 from ...policies.learners.linucb import LinUCB
 from ...policies.recorders.rewards import accepted as accepted_share
+from ...state.learned import LEARNED, fresh
 from .distributions import Law
 from .text import SimArm, Text, Worth, by_reward
 

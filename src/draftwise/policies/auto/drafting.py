@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite, nan
 
-from ..learners.learner import LEARNED
+from ...state.learned import LEARNED, adds, learned, mean_by, mean_over
 from .passes import CLASSES, MEMORY, SETTLING, size_class
 
 
@@ -17,10 +17,10 @@ class Line:
     of tokens, seconds are taken to be proportional to tokens.
     """
 
-    start: float = field(default=0.0, metadata=LEARNED)
-    each: float = field(default=0.0, metadata=LEARNED)
-    readings: float = field(default=0.0, metadata=LEARNED)
-    sums: list[float] = field(default_factory=lambda: [0.0] * 5, metadata=LEARNED)
+    start: float = field(default=0.0, metadata=learned(mean_by("readings")))
+    each: float = field(default=0.0, metadata=learned(mean_by("readings")))
+    readings: float = field(default=0.0, metadata=learned(adds))
+    sums: list[float] = field(default_factory=lambda: [0.0] * 5, metadata=learned(adds))
 
     def __call__(self, tokens: float, *, starts: float = 1.0) -> float:
         """Seconds for so many tokens."""
@@ -48,6 +48,11 @@ class Line:
             self.start, self.each = s / (w + 1.0), 0.0
 
 
+def _calls(cost: DraftCost) -> float:
+    """The readings behind what is known of a drafter."""
+    return sum(line.readings for line in (*cost.calls, cost.reading))
+
+
 @dataclass(slots=True)
 class DraftCost:
     """Seconds of one drafter: of a call that drafts for one or more requests, and of reading text.
@@ -59,9 +64,9 @@ class DraftCost:
     """
 
     calls: list[Line] = field(default_factory=list, metadata=LEARNED)
-    mates: list[float] = field(default_factory=list, metadata=LEARNED)
+    mates: list[float] = field(default_factory=list, metadata=learned(mean_over(_calls)))
     reading: Line = field(default_factory=Line, metadata=LEARNED)
-    width: float = field(default=1.0, metadata=LEARNED)
+    width: float = field(default=1.0, metadata=learned(mean_over(_calls)))
     warm: bool = False
 
     def __post_init__(self) -> None:

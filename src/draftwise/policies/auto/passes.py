@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import Any
 
-from ..learners.learner import LEARNED
+from ...state.learned import adds, learned, mean_by, mean_over
 
 KNOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24, 28, 33, 40, 48, 64, 96, 128, 192, 256, 384, 512)
 CLASSES = (1, 2, 4, 8, 16, 32)  # batch sizes; a batch belongs to the first class that is not smaller
@@ -18,6 +19,20 @@ BUSIEST = 2.0  # the highest load factor
 IDLE = 512  # plain passes after which `extra` is computed again
 COLD = 1.5  # times the expected seconds: a first pass of a new size that took more is ignored
 SETTLING = 0.1  # weight of a new value in a moving average
+
+
+def _passes(cost: PassCost) -> float:
+    """The passes behind what is known."""
+    return sum(cost.counts)
+
+
+def _newest(blank: Any, parts: Sequence[Any], name: str) -> Any:
+    """When each size was last seen, in passes of all parts: as long ago as in the part that saw it last."""
+    passes, found = sum(part.passes for part in parts), []
+    for at in range(len(blank.met)):
+        ages = [part.passes - part.met[at] for part in parts if part.met[at]]
+        found.append(passes - min(ages) if ages else 0.0)
+    return found
 
 
 @dataclass(slots=True)
@@ -36,12 +51,12 @@ class PassCost:
     requests decide by this price, a pass is filled exactly as far as it pays.
     """
 
-    means: list[float] = field(default_factory=list, metadata=LEARNED)
-    counts: list[float] = field(default_factory=list, metadata=LEARNED)
-    middles: list[float] = field(default_factory=list, metadata=LEARNED)
-    extra: list[float] = field(default_factory=list, metadata=LEARNED)
-    met: list[float] = field(default_factory=list, metadata=LEARNED)
-    passes: float = field(default=0.0, metadata=LEARNED)
+    means: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
+    counts: list[float] = field(default_factory=list, metadata=learned(adds))
+    middles: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
+    extra: list[float] = field(default_factory=list, metadata=learned(mean_over(_passes)))
+    met: list[float] = field(default_factory=list, metadata=learned(_newest))
+    passes: float = field(default=0.0, metadata=learned(adds))
     since: float = 0.0
     part: float = 1.0
     idle: float = 0.0

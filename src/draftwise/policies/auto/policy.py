@@ -9,7 +9,7 @@ from random import Random
 
 from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, Outcome
-from ..learners.learner import LEARNED
+from ...state.learned import LEARNED, adds, learned, mean_of_known
 from .drafting import DraftCost
 from .guard import Guard
 from .observed import Observed
@@ -79,9 +79,9 @@ class AutoPolicy:
     calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
     drafting: list[DraftCost] = field(init=False, metadata=LEARNED)
     passes: list[PassCost] = field(init=False, metadata=LEARNED)
-    tokens: float = field(default=0.0, metadata=LEARNED)
-    seconds: float = field(default=0.0, metadata=LEARNED)
-    answer: float = field(default=0.0, metadata=LEARNED)
+    tokens: float = field(default=0.0, metadata=learned(adds))
+    seconds: float = field(default=0.0, metadata=learned(adds))
+    answer: float = field(default=0.0, metadata=learned(mean_of_known))
     reasons: list[Reason] | None = None
     places: dict[int, Place] = field(default_factory=dict)
     index: Mapping[tuple[int, int], int] = field(init=False)

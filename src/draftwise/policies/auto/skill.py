@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import exp, log, sqrt
 
 from ...core.drafts import Signals
-from ..learners.learner import LEARNED
+from ...state.learned import adds, learned, mean_by
 
 NOTHING: dict[int, tuple[list[float], list[float]]] = {}
 
@@ -31,8 +31,8 @@ class Skill:
     lean: float = 2.0
     own_lean: float = 12.0
     least: float = 0.02
-    tested: list[list[float]] = field(default_factory=list, metadata=LEARNED)
-    accepted: list[list[float]] = field(default_factory=list, metadata=LEARNED)
+    tested: list[list[float]] = field(default_factory=list, metadata=learned(adds))
+    accepted: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
     whole: tuple[float, float] | None = None  # sums and anchors, until something new is learnt
     anchors: dict[int, float] = field(default_factory=dict)
@@ -125,9 +125,9 @@ class Calibration:
 
     _: KW_ONLY
     least: float = 0.02
-    bias: float = field(default=0.0, metadata=LEARNED)
-    slope: float = field(default=1.0, metadata=LEARNED)
-    seen: float = field(default=0.0, metadata=LEARNED)
+    bias: float = field(default=0.0, metadata=learned(mean_by("seen")))
+    slope: float = field(default=1.0, metadata=learned(mean_by("seen")))
+    seen: float = field(default=0.0, metadata=learned(adds))
 
     def score(self, signals: Signals) -> float:
         """The chance that this token is accepted."""

@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import exp
 from random import Random
 
+from ...state.learned import adds, learned
 from .draw import draw
 from .hedge import expected_loss
-from .learner import LEARNED
 
 
 @dataclass(slots=True)
@@ -25,8 +25,8 @@ class AdaNormalHedge:
     arms: int
     _: KW_ONLY
     memory: float = 1.0
-    regrets: list[float] = field(default_factory=list, metadata=LEARNED)
-    sizes: list[float] = field(default_factory=list, metadata=LEARNED)
+    regrets: list[float] = field(default_factory=list, metadata=learned(adds))
+    sizes: list[float] = field(default_factory=list, metadata=learned(adds))
 
     def __post_init__(self) -> None:
         self.regrets = self.regrets or [0.0] * self.arms

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import exp, inf, log, nan, sqrt
 from random import Random
 
-from .learner import LEARNED
+from ...state.learned import adds, follows, learned
 
 _LOG4 = log(4.0)
 _SQUEEZE = 1.0 + log(5.0) - _LOG4
@@ -26,14 +26,19 @@ class BetaThompson:
     _: KW_ONLY
     success: float = 1.0
     failure: float = 1.0
-    successes: list[float] = field(default_factory=list, metadata=LEARNED)
-    failures: list[float] = field(default_factory=list, metadata=LEARNED)
-    shapes: list[list[float]] = field(default_factory=list, repr=False, metadata=LEARNED)
+    successes: list[float] = field(default_factory=list, metadata=learned(adds))
+    failures: list[float] = field(default_factory=list, metadata=learned(adds))
+    shapes: list[list[float]] = field(default_factory=list, repr=False, metadata=learned(follows))
 
     def __post_init__(self) -> None:
         self.successes = self.successes or [self.success] * self.arms
         self.failures = self.failures or [self.failure] * self.arms
-        self.shapes = self.shapes or [_shape(*ab) for ab in zip(self.successes, self.failures, strict=True)]
+        if not self.shapes:
+            self.merged()
+
+    def merged(self) -> None:
+        """Compute what the draws need from the counts."""
+        self.shapes = [_shape(*ab) for ab in zip(self.successes, self.failures, strict=True)]
 
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
         # Cheng's algorithm BB, in place: the standard library takes twice as long, a call per arm a sixth

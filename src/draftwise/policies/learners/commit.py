@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import ceil, log
 from random import Random
 
+from ...state.learned import LEARNED
 from .halving import SequentialHalving
-from .learner import LEARNED
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import exp
 from random import Random
 
+from ...state.learned import adds, learned
 from .draw import draw
-from .learner import LEARNED
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class EXP3:
     arms: int
     _: KW_ONLY
     gamma: float = 0.4
-    logs: list[float] = field(default_factory=list, metadata=LEARNED)
+    logs: list[float] = field(default_factory=list, metadata=learned(adds))
 
     def __post_init__(self) -> None:
         self.logs = self.logs or [0.0] * self.arms

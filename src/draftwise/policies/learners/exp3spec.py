@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import exp, log, sqrt
 from random import Random
 
+from ...state.learned import LEARNED, adds, learned
 from .draw import draw
-from .learner import LEARNED
 
 
 @dataclass(slots=True)
@@ -21,8 +21,8 @@ class EXP3Spec:
     """
 
     arms: int
-    losses: list[float] = field(default_factory=list, kw_only=True, metadata=LEARNED)
-    rounds: int = field(default=0, kw_only=True, metadata=LEARNED)
+    losses: list[float] = field(default_factory=list, kw_only=True, metadata=learned(adds))
+    rounds: int = field(default=0, kw_only=True, metadata=learned(adds))
     flight: int = field(default=0, kw_only=True, metadata=LEARNED)
 
     def __post_init__(self) -> None:

@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import nan, sqrt
 from random import Random
+from typing import Any
 
-from .learner import LEARNED
+import numpy as np
+
+from ...state.learned import adds, learned
+
+
+def _mean_of_posterior(blank: Any, parts: Sequence[Any], name: str) -> Any:
+    """Normal posteriors: precisions add, and so do precisions times means."""
+    start = np.array(blank.means) * np.array(blank.precisions)
+    gained = sum(np.array(part.means) * np.array(part.precisions) - start for part in parts)
+    return ((start + gained) / np.array(adds(blank, parts, "precisions"))).tolist()
 
 
 @dataclass(slots=True)
@@ -25,8 +35,8 @@ class GaussianThompson:
     mean: float = 0.5
     variance: float = 0.25
     noise: float = 0.25
-    means: list[float] = field(default_factory=list, metadata=LEARNED)
-    precisions: list[float] = field(default_factory=list, metadata=LEARNED)
+    means: list[float] = field(default_factory=list, metadata=learned(_mean_of_posterior))
+    precisions: list[float] = field(default_factory=list, metadata=learned(adds))
 
     def __post_init__(self) -> None:
         self.means = self.means or [self.mean] * self.arms

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 
-from .learner import LEARNED
+from ...state.learned import LEARNED
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import exp, log, sqrt
 from random import Random
 
+from ...state.learned import adds, learned
 from .draw import draw
-from .learner import LEARNED
 
 
 @dataclass(slots=True)
@@ -25,8 +25,8 @@ class Hedge:
     _: KW_ONLY
     rate: float | None = None
     memory: float = 1.0
-    losses: list[float] = field(default_factory=list, metadata=LEARNED)
-    rounds: float = field(default=0.0, metadata=LEARNED)
+    losses: list[float] = field(default_factory=list, metadata=learned(adds))
+    rounds: float = field(default=0.0, metadata=learned(adds))
 
     def __post_init__(self) -> None:
         self.losses = self.losses or [0.0] * self.arms

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 
-from .learner import LEARNED
+from ...state.learned import adds, learned
 
 
 @dataclass(slots=True)
@@ -22,8 +22,8 @@ class FollowTheLeader:
     arms: int
     _: KW_ONLY
     memory: float = 1.0
-    losses: list[float] = field(default_factory=list, metadata=LEARNED)
-    counts: list[float] = field(default_factory=list, metadata=LEARNED)
+    losses: list[float] = field(default_factory=list, metadata=learned(adds))
+    counts: list[float] = field(default_factory=list, metadata=learned(adds))
 
     def __post_init__(self) -> None:
         self.losses = self.losses or [0.0] * self.arms

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from random import Random
-from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol
 
 
 class Chooser(Protocol):
@@ -46,21 +44,3 @@ class FullInformation(Chooser, Protocol):
     def learn_all(self, losses: Sequence[float | None]) -> None:
         """One loss in [0, 1] per arm; None for an arm that was asleep and has no loss this time."""
         ...
-
-
-LEARNED: Mapping[str, bool] = MappingProxyType({"learned": True})
-"""Marks a dataclass field that is learned and no option: `field(default=0, metadata=LEARNED)`."""
-
-L = TypeVar("L")
-
-
-def fresh(learner: L) -> L:
-    """A learner with the same options that has seen nothing, as a new query wants it."""
-    options = {f.name: getattr(learner, f.name) for f in fields(cast(Any, learner)) if f.metadata != LEARNED}
-    return type(learner)(**options)
-
-
-def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
-    """A learner from its saved fields; what was in flight when it was saved will never land, so it is
-    not counted."""
-    return kind(**{name: value for name, value in saved.items() if name != "flight"})

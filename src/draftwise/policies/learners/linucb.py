@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from math import inf, sqrt
 from operator import mul
 from random import Random
+from typing import Any
 
-from .learner import LEARNED
+import numpy as np
+
+from ...state.learned import LEARNED, learned
+
+
+def _inverses(blank: Any, parts: Sequence[Any], name: str) -> Any:
+    """Ridge regressions: X'X adds."""
+    return [inverse.ravel().tolist() for inverse, _ in map(partial(_solve, blank, parts), range(blank.arms))]
+
+
+def _thetas(blank: Any, parts: Sequence[Any], name: str) -> Any:
+    """Ridge regressions: X'y adds."""
+    solved = map(partial(_solve, blank, parts), range(blank.arms))
+    return [(inverse @ sums).tolist() for inverse, sums in solved]
+
+
+def _solve(blank: Any, parts: Sequence[Any], arm: int) -> tuple[Any, Any]:
+    """The inverse of A = ridge + X'X of all parts, and X'y, for one arm."""
+    d = blank.dimensions
+    ridge = np.eye(d) * blank.ridge
+    grams = [np.linalg.inv(np.array(part.inverses[arm]).reshape(d, d)) for part in parts]
+    sums = sum(gram @ np.array(part.thetas[arm]) for gram, part in zip(grams, parts, strict=True))
+    return np.linalg.inv(ridge + sum(gram - ridge for gram in grams)), sums
 
 
 @dataclass(slots=True)
@@ -26,8 +50,8 @@ class LinUCB:
     _: KW_ONLY
     strength: float = 0.5
     ridge: float = 1.0
-    thetas: list[list[float]] = field(default_factory=list, metadata=LEARNED)
-    inverses: list[list[float]] = field(default_factory=list, metadata=LEARNED)
+    thetas: list[list[float]] = field(default_factory=list, metadata=learned(_thetas))
+    inverses: list[list[float]] = field(default_factory=list, metadata=learned(_inverses))
     flight: list[int] = field(default_factory=list, metadata=LEARNED)
 
     def __post_init__(self) -> None:

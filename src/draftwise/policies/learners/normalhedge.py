@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import exp, log
 from random import Random
 
+from ...state.learned import adds, follows, learned
 from .draw import draw
 from .hedge import expected_loss
-from .learner import LEARNED
 
 
 @dataclass(slots=True)
@@ -25,13 +25,17 @@ class NormalHedge:
     arms: int
     _: KW_ONLY
     memory: float = 1.0
-    regrets: list[float] = field(default_factory=list, metadata=LEARNED)
-    weights: list[float] = field(default_factory=list, metadata=LEARNED)
-    scale: float = field(default=0.0, metadata=LEARNED)
+    regrets: list[float] = field(default_factory=list, metadata=learned(adds))
+    weights: list[float] = field(default_factory=list, metadata=learned(follows))
+    scale: float = field(default=0.0, metadata=learned(follows))
 
     def __post_init__(self) -> None:
         self.regrets = self.regrets or [0.0] * self.arms
         self.weights = self.weights or [1.0 / self.arms] * self.arms
+
+    def merged(self) -> None:
+        """Weigh the arms by their regrets: a step without losses."""
+        self.learn_all([0.0] * self.arms)
 
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
         weights = self.weights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .learner import LEARNED
+from ...state.learned import LEARNED
 from .ucb import UCB1
 
 

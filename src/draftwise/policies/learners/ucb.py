@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import inf, log, sqrt
 from random import Random
 
-from .learner import LEARNED
+from ...state.learned import LEARNED, adds, learned
 
 
 @dataclass(slots=True)
@@ -23,8 +23,8 @@ class UCB1:
     arms: int
     _: KW_ONLY
     strength: float = 1.0
-    pulls: list[float] = field(default_factory=list, metadata=LEARNED)
-    sums: list[float] = field(default_factory=list, metadata=LEARNED)
+    pulls: list[float] = field(default_factory=list, metadata=learned(adds))
+    sums: list[float] = field(default_factory=list, metadata=learned(adds))
     flight: list[int] = field(default_factory=list, metadata=LEARNED)
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import sqrt
 
-from .learner import LEARNED
+from ...state.learned import adds, learned
 from .ucb import UCB1
 
 
@@ -16,7 +16,7 @@ class UCBTuned(UCB1):
     Auer, Cesa-Bianchi and Fischer 2002, section 4; 1/4 is the largest variance of a reward in [0, 1].
     """
 
-    squares: list[float] = field(default_factory=list, metadata=LEARNED)
+    squares: list[float] = field(default_factory=list, metadata=learned(adds))
 
     def __post_init__(self) -> None:
         # not super(): a dataclass with slots is a second class, which super() without arguments misses

@@ -1,0 +1,113 @@
+"""Learned fields: each declares, where it is defined, that it is saved and how several are merged.
+
+    counts: list[float] = field(default_factory=list, metadata=learned(adds))
+    means: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
+
+A field marked `LEARNED` is saved as well, but has no rule: state that holds it cannot be merged. An object
+that computes some fields from others declares those with `follows`, and has a method `merged()`, which is
+called once the others are set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, fields
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+Rule: TypeAlias = Callable[[Any, Sequence[Any], str], Any]
+"""The merged value of a field, from an object that has learnt nothing, the objects to merge, and its name."""
+
+LEARNED: Mapping[str, Any] = MappingProxyType({"learned": True})
+"""Marks a dataclass field that is learned and no option: `field(default=0, metadata=LEARNED)`."""
+
+L = TypeVar("L")
+
+
+def learned(rule: Rule) -> Mapping[str, Any]:
+    """Marks a dataclass field that is learned, and says how several of them are merged."""
+    return MappingProxyType({"learned": True, "merge": rule})
+
+
+def is_learned(field: Field[Any]) -> bool:
+    """Whether a dataclass field is learned, and no option."""
+    return bool(field.metadata.get("learned"))
+
+
+def learned_fields(node: Any) -> list[Field[Any]]:
+    """The learned fields of a dataclass, less `flight`: decisions in flight are not state."""
+    return [field for field in fields(node) if is_learned(field) and field.name != "flight"]
+
+
+def fresh(learner: L) -> L:
+    """A learner with the same options that has learnt nothing, as a new query wants it."""
+    options = {f.name: getattr(learner, f.name) for f in fields(cast(Any, learner)) if not is_learned(f)}
+    return type(learner)(**options)
+
+
+def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
+    """A learner from its saved fields, less the decisions that were in flight when it was saved."""
+    return kind(**{name: value for name, value in saved.items() if name != "flight"})
+
+
+# -- rules for merging -------------------------------------------------------------------------------------
+
+
+def adds(blank: Any, parts: Sequence[Any], name: str) -> Any:
+    """The sum of what each part has beyond a blank one; whole numbers stay whole."""
+    start = np.asarray(getattr(blank, name))
+    total = start + sum(np.asarray(getattr(part, name)) - start for part in parts)
+    return total.tolist()
+
+
+def mean_by(weight: str) -> Rule:
+    """The mean, weighted by the field of the name `weight`, place by place."""
+
+    def rule(blank: Any, parts: Sequence[Any], name: str) -> Any:
+        known = [part for part in parts if np.sum(getattr(part, weight)) > 0]
+        if not known:
+            return getattr(blank, name)
+        weights = np.array([np.asarray(getattr(part, weight), dtype=float) for part in known])
+        values = np.array([np.asarray(getattr(part, name), dtype=float) for part in known])
+        total = weights.sum(0)
+        return ((weights * values).sum(0) / np.where(total > 0, total, 1.0)).tolist()
+
+    return rule
+
+
+def mean_over(weigh: Callable[[Any], float]) -> Rule:
+    """The mean, weighted by one number for each part; parts whose value is zero or empty are left out."""
+
+    def rule(blank: Any, parts: Sequence[Any], name: str) -> Any:
+        weighed = [(weigh(part), getattr(part, name)) for part in parts]
+        known = [(weight, value) for weight, value in weighed if weight and value]
+        if not known:
+            return getattr(blank, name)
+        weights, values = zip(*known, strict=True)
+        return np.average(np.array(values), axis=0, weights=weights).tolist()
+
+    return rule
+
+
+def averages(blank: Any, parts: Sequence[Any], name: str) -> Any:
+    """The mean over the parts that have moved in any learned field; whole numbers are rounded."""
+    names = [field.name for field in learned_fields(blank)]
+    start, value = [getattr(blank, key) for key in names], getattr(blank, name)
+    moved = [part for part in parts if [getattr(part, key) for key in names] != start]
+    if not moved:
+        return value
+    mean = sum(getattr(part, name) for part in moved) / len(moved)
+    return round(mean) if type(value) is int else mean
+
+
+def mean_of_known(blank: Any, parts: Sequence[Any], name: str) -> Any:
+    """The mean over the parts in which the number is not 0."""
+    known = [value for part in parts if (value := getattr(part, name))]
+    return sum(known) / len(known) if known else getattr(blank, name)
+
+
+def follows(blank: Any, parts: Sequence[Any], name: str) -> Any:
+    """Nothing: the method `merged` computes this field from the others."""
+    return getattr(blank, name)
