@@ -18,6 +18,7 @@ from .bench import bench
 from .chat import chat
 from .command import WIDEST, Command, Group, Quiet, Verbose, add
 from .demo import demo
+from .doctor import doctor
 from .generate import generate
 from .lists import drafters, models, policies
 from .logs import set_level, to_stderr
@@ -54,6 +55,7 @@ for panel, verbs in PANELS.items():
 app.add_typer(train.app, name="train", rich_help_panel=MAKE)
 app.add_typer(datastore.app, name="datastore", rich_help_panel=MAKE)
 add(app, merge, panel=MAKE)
+add(app, doctor, panel="Help")
 
 
 @app.command("help", cls=Command, rich_help_panel="Help")

@@ -1,0 +1,64 @@
+"""`draftwise doctor`: machine, versions, what is missing, and what is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from . import show
+from .options import AsJson
+from .progress import waiting
+from .tables import line, table
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check the machine and the installation. The exit status is 1 if something is broken.
+
+    Examples:
+    draftwise doctor
+    draftwise doctor --json
+    """
+    with waiting("checking"):
+        from draftwise.measure.checkup import checkup
+
+        found = checkup()
+    if as_json:
+        show.dump(found)
+    else:
+        table(None, [[name, said] for name, said in rows(found)], prose=True)
+        print()
+        for broken in found["broken"]:
+            line(f"BROKEN: {broken}")
+        if not found["broken"]:
+            line("Nothing is broken.")
+    if found["broken"]:
+        raise typer.Exit(1)
+
+
+def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """One line for each fact."""
+    machine, load = found["machine"], found["load"]
+    yield "CPU", machine["cpu"]
+    limit = machine["cpu_limit"]
+    yield (
+        "cores",
+        f"{machine['cores']} usable" + (f", limited to {limit:g} by a control group" if limit else ""),
+    )
+    yield "threads", f"{machine['threads'] or 'unknown'} by PyTorch's default here"
+    yield "instructions", ", ".join([machine["instructions"] or "unknown", *machine["features"]])
+    yield "memory", f"{machine['memory_gb']} GiB"
+    yield "compiler", machine["compiler"] or "none: TorchInductor cannot compile; install g++ or clang"
+    yield "GPU", machine["gpu"] or "none"
+    yield "system", machine["system"]
+    others = "" if load["others"] is None else f", others use {load['others']:.2f} cores"
+    yield "load", f"{load['average']}{others}: {'quiet' if load['quiet'] else 'busy, so timings mean little'}"
+    yield from found["versions"].items()
+    for extra, missing in found["extras"].items():
+        said = f"missing {', '.join(missing)}: pip install 'draftwise[{extra}]'" if missing else "complete"
+        yield f"[{extra}]", said
+    for name, place in found["caches"].items():
+        yield f"cache of {name}", place
+    zoo = found["zoo"]
+    yield "bundled models", f"{len(zoo['models'])} in {zoo['folder']}" if zoo["installed"] else zoo["remedy"]

@@ -1,0 +1,169 @@
+"""What an installation consists of, and what is missing or broken: the facts of `draftwise doctor`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from draftwise import registry
+from draftwise.errors import UserError, one_line
+from draftwise.models import verdicts
+from draftwise.models.zoo import INSTALL, list_parts, list_zoo, zoo_folder
+
+from . import machine
+from .quiet import MEAN, START
+
+NEEDED = ("torch", "transformers")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def checkup() -> dict[str, Any]:
+    """All facts by section; `broken` has one line for each thing that cannot work."""
+    meter, broken = machine.Meter(), list[str]()
+    for name in NEEDED:
+        try:
+            import_module(name)
+        except Exception as error:  # whatever a broken installation raises
+            broken.append(f"{name} cannot be imported: {one_line(error)}")
+    found = {
+        "machine": _machine(),
+        "load": _load(meter.sample()),
+        "versions": _versions(),
+        "extras": extras(),
+        "caches": _caches(),
+        "zoo": _zoo(broken),
+    }
+    broken += [f"{line}: install it" for line in unmet("")]
+    broken += _plugins()
+    return found | {"broken": broken}
+
+
+def unmet(extra: str) -> list[str]:
+    """The requirements of an extra that are not installed; with no extra, those of Draftwise itself."""
+    return [f"{name} is required and not {what}" for name, what in _lacking(extra)]
+
+
+def extras() -> dict[str, list[str]]:
+    """Each extra of the distribution's metadata, with the requirements that it lacks."""
+    known = metadata("draftwise").get_all("Provides-Extra") or []
+    return {name: [what for what, _ in _lacking(name)] for name in sorted(known)}
+
+
+def quota(text: str) -> float | None:
+    """The cores that a control group allows, from the content of its `cpu.max`; None without a limit."""
+    allowed, _, period = text.strip().partition(" ")
+    return None if allowed == "max" or not period else int(allowed) / int(period)
+
+
+def _required(extra: str) -> Iterator[Requirement]:
+    """What this extra alone requires here; with no extra, what Draftwise requires."""
+    for requirement in map(Requirement, requires("draftwise") or ()):
+        marker = requirement.marker
+        always = marker is None or marker.evaluate({"extra": ""})
+        if always != bool(extra) and (marker is None or marker.evaluate({"extra": extra})):
+            yield requirement
+
+
+def _lacking(extra: str) -> Iterator[tuple[str, str]]:
+    """Requirements that do not hold, and what they are not."""
+    for requirement in _required(extra):
+        wanted = f"{requirement.name}{requirement.specifier}"
+        try:
+            there = version(requirement.name)
+        except PackageNotFoundError:
+            yield wanted, "installed"
+            continue
+        if not requirement.specifier.contains(there, prereleases=True):
+            yield wanted, f"satisfied by the installed {there}"
+
+
+def _machine() -> dict[str, Any]:
+    facts = machine.describe()
+    torch: Any = _module("torch")
+    limit = quota(QUOTA.read_text()) if QUOTA.is_file() else None
+    return {
+        "cpu": facts["cpu"],
+        "cores": facts["cores"],
+        "cpu_limit": limit,
+        "threads": facts["threads"],
+        "instructions": _try(lambda: torch.backends.cpu.get_cpu_capability()),
+        "features": _try(lambda: _features(torch)) or [],
+        "memory_gb": facts["memory_gb"],
+        "compiler": _try(lambda: import_module("torch._inductor.cpp_builder").get_cpp_compiler()),
+        "gpu": facts["gpu"],
+        "system": facts["system"],
+    }
+
+
+def _features(torch: Any) -> list[str]:
+    """The vector and matrix extensions that PyTorch finds, by its own names."""
+    known = getattr(torch.cpu, "get_capabilities", dict)()
+    return sorted(name for name, there in known.items() if there is True and name.startswith(("avx", "amx")))
+
+
+def _load(sample: dict[str, Any]) -> dict[str, Any]:
+    """The load average, the cores that others used during the check, and whether one can measure now."""
+    cores, load, others = machine.cores(), sample["load"], sample["others"]
+    quiet = load is not None and load <= START * cores and (others is None or others <= MEAN * cores)
+    return {"average": load, "others": others, "quiet": quiet}
+
+
+def _versions() -> dict[str, str]:
+    return {"python": machine.describe()["python"], **machine.describe()["versions"]}
+
+
+def _caches() -> dict[str, str]:
+    """Where models, verdicts and compiled kernels are kept."""
+    hub = _try(lambda: import_module("huggingface_hub.constants").HF_HUB_CACHE)
+    compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or _try(
+        lambda: import_module("torch._inductor.runtime.cache_dir_utils").default_cache_dir()
+    )
+    return {
+        "models": str(hub or ""),
+        "verdicts": str(_try(lambda: verdicts.place("probes").parent) or ""),
+        "kernels": str(compiled or tempfile.gettempdir()),
+    }
+
+
+def _zoo(broken: list[str]) -> dict[str, Any]:
+    """The bundled models, or how to install them."""
+    folder = zoo_folder()
+    if folder is None:
+        return {"installed": False, "remedy": INSTALL}
+    try:
+        names = [model.name for model in (*list_zoo(), *list_parts())]
+    except (OSError, ValueError, KeyError) as error:
+        broken.append(f"the bundled models in {folder} cannot be read ({one_line(error)}): {INSTALL}")
+        names = []
+    return {"installed": True, "folder": str(folder), "models": names}
+
+
+def _plugins() -> Iterator[str]:
+    """The registered drafters, policies and targets that cannot be imported."""
+    for group in registry.GROUPS:
+        for name, point in registry.points(group).items():
+            try:
+                point.load()
+            except UserError as error:
+                yield f"{group}: {name}: {error}"
+            except Exception as error:  # whatever a plug-in raises
+                yield f"{group}: {name} ({point.value}) cannot be imported: {one_line(error)}"
+
+
+def _module(name: str) -> Any:
+    return _try(lambda: import_module(name))
+
+
+def _try(ask: Callable[[], Any]) -> Any:
+    """The answer; None where this version or this machine has none."""
+    try:
+        return ask()
+    except Exception:  # of a library's internals, which may be absent
+        return None

@@ -1,0 +1,75 @@
+"""`draftwise doctor`: what there is, what is missing, and a status that says whether something is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, PackageNotFoundError, metadata
+
+import pytest
+
+from draftwise import registry
+from draftwise.measure import checkup
+
+from .conftest import Result
+
+Run = Callable[..., Result]
+
+
+def test_the_facts_are_there_and_nothing_is_broken(run: Run) -> None:
+    status, out, _ = run("doctor")
+    assert status == 0 and out.endswith("Nothing is broken.\n")
+    named = [line.split("  ")[0] for line in out.splitlines()]
+    wanted = ["CPU", "cores", "threads", "instructions", "memory", "compiler", "GPU", "load", "torch"]
+    assert set(wanted) <= set(named)
+    assert {f"[{extra}]" for extra in metadata("draftwise").get_all("Provides-Extra") or []} <= set(named)
+
+
+def test_json_has_the_same_facts(run: Run) -> None:
+    import torch
+
+    status, out, err = run("doctor", "--json")
+    found = json.loads(out)
+    assert (status, err, found["broken"]) == (0, "", [])
+    assert found["machine"]["threads"] == torch.get_num_threads()
+    assert found["machine"]["instructions"] == torch.backends.cpu.get_cpu_capability()
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["zoo"]["installed"] and "zoo:target" in found["zoo"]["models"]
+
+
+def test_what_is_missing_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["numpy>=1", "torch>=99", "absent-one>=2; extra == 'some'", "numpy>=1; extra == 'other'"]
+    monkeypatch.setattr(checkup, "requires", lambda name: said)
+    assert [what for what, _ in checkup._lacking("some")] == ["absent-one>=2"]
+    assert [what for what, _ in checkup._lacking("other")] == []
+    (line,) = checkup.unmet("")
+    assert line.startswith("torch>=99 is required and not satisfied by the installed 2.")
+
+
+def test_a_missing_requirement_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(checkup, "version", absent)
+    monkeypatch.setattr(checkup, "requires", lambda name: ["typer>=0.15"])
+    assert checkup.unmet("") == ["typer>=0.15 is required and not installed"]
+
+
+def test_a_plug_in_that_cannot_be_imported_is_broken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = EntryPoint("echo", "no_such_package:Echo", "draftwise.drafters")
+    known = registry.points("drafters") | {"echo": wrong}
+    monkeypatch.setattr(registry, "points", lambda group: known if group == "drafters" else {})
+    status, out, _ = run("doctor")
+    assert status == 1
+    assert "BROKEN: drafters: echo (no_such_package:Echo) cannot be imported: ModuleNotFoundError" in out
+
+
+def test_a_zoo_that_is_not_installed_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "zoo_folder", lambda: None)
+    broken: list[str] = []
+    assert checkup._zoo(broken) == {"installed": False, "remedy": checkup.INSTALL} and not broken
+
+
+@pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("150000 100000\n", 1.5), ("", None)])
+def test_the_limit_of_a_control_group(text: str, cores: float | None) -> None:
+    assert checkup.quota(text) == cores
