@@ -10,6 +10,7 @@ import pytest
 
 from draftwise import registry
 from draftwise.measure import checkup
+from draftwise.models.zoo import INSTALL
 
 from .conftest import Result
 
@@ -67,7 +68,7 @@ def test_a_plug_in_that_cannot_be_imported_is_broken(run: Run, monkeypatch: pyte
 def test_a_zoo_that_is_not_installed_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup, "zoo_folder", lambda: None)
     broken: list[str] = []
-    assert checkup._zoo(broken) == {"installed": False, "remedy": checkup.INSTALL} and not broken
+    assert checkup._zoo(broken) == {"installed": False, "remedy": INSTALL} and not broken
 
 
 @pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("150000 100000\n", 1.5), ("", None)])

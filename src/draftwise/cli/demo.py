@@ -176,10 +176,12 @@ def _print_summary(pairs: Sequence[Pair]) -> None:
 
 
 def _row(pairs: Sequence[Pair]) -> list[str]:
+    from draftwise.generation.output import drafted_by
+
     plain, adaptive = _seconds(pairs)
     tokens = sum(len(pair.adaptive.output.token_ids) for pair in pairs)
     same = sum(pair.identical for pair in pairs)
-    who = show.drafted_by(_by_drafter(pairs), tokens)
+    who = drafted_by(_by_drafter(pairs), tokens)
     return [
         str(tokens),
         f"{plain:.2f}",

@@ -55,26 +55,6 @@ def legend(colours: dict[str, str]) -> Text:
     return Text.assemble(*guessed, "□ target")
 
 
-def closing(output: Output) -> str:
-    """One line: how fast, how well guessed, and who drafted what."""
-    stats = output.stats
-    line = (
-        f"{stats.tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_s:.1f} tokens/s, "
-        f"{stats.mean_accepted:.2f} accepted a round; {drafted_by(stats.by_drafter, stats.tokens)}"
-    )
-    if output.logprobs:
-        line += f"; log-probability {sum(output.logprobs):.2f}"
-    if output.seed is not None:
-        line += f"; seed {output.seed}"
-    return line
-
-
-def drafted_by(counts: dict[str, int], tokens: int) -> str:
-    """Committed tokens by who guessed them, the target's own last."""
-    own = tokens - sum(counts.values())
-    return ", ".join(f"{name} {count}" for name, count in [*counts.items(), ("target", own)])
-
-
 def as_dict(output: Output) -> dict[str, Any]:
     """The output of `--json` for one text."""
     row: dict[str, Any] = {
@@ -97,7 +77,7 @@ def report(output: Output, *, wanted: bool) -> None:
         LOG.warning("%s", fault)
     on_terminal = sys.stdout.isatty()
     if wanted or (not quiet() and (on_terminal or sys.stderr.isatty())):
-        print(closing(output), file=sys.stdout if on_terminal else sys.stderr)
+        print(output.summary(), file=sys.stdout if on_terminal else sys.stderr)
 
 
 def interval(row: Mapping[str, Any]) -> str:

@@ -59,6 +59,11 @@ class Loop(Batch):
         self.limited = target if isinstance(target, Limited) else None
         self.rng = Random(seed)
 
+    def __repr__(self) -> str:
+        target, policy = type(self.target).__name__, type(self.policy).__name__
+        drafters = ", ".join(self.team.drafters) or "none"
+        return f"Loop({target}, drafters: {drafters}, {policy}, {len(self.open)} open)"
+
     def run(self, prompts: Iterable[Sequence[int]], sampling: Sampling, *, batch: int = 1) -> Iterator[Round]:
         """Decode every prompt, at most `batch` at a time; the next one joins as soon as one has left."""
         waiting = iter(prompts)

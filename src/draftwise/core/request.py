@@ -29,6 +29,10 @@ class Request:
     drawn: tuple[int, float] = (-1, 0.0)
     reach: int = 1 << 30  # the longest draft that the target can verify in its next pass
 
+    def __repr__(self) -> str:
+        state = self.finish_reason or "open"
+        return f"Request({self.id}, {self.prompt_length} + {self.position} tokens, {state})"
+
     @property
     def position(self) -> int:
         """Tokens written since the prompt."""

@@ -45,6 +45,9 @@ class Chat:
         self._request: Request | None = None
         self._said = ""  # what the request's prompt was made of
 
+    def __repr__(self) -> str:
+        return f"Chat({len(self.messages)} messages, {self.decoder!r})"
+
     def send(self, text: str, *, stop: Stops = (), **sampling: Any) -> Generator[Piece, None, None]:
         """Say something and get the answer piece by piece."""
         if not isinstance(text, str) or not text.strip():

@@ -111,6 +111,9 @@ class Decoder:
         own = own_settings(getattr(model, "generation_config", None), level=3)
         return cls(built, everyone, made.method, tokenizer, eos=ends, seed=seed, state=file, defaults=own)
 
+    def __repr__(self) -> str:
+        return f"Decoder({self.loop!r})"
+
     @property
     def packed(self) -> dict[str, str]:
         """How many large layers of the target and of each drafter have their weights packed (`pack`)."""

@@ -15,10 +15,11 @@ def html(pieces: Sequence[Piece], closing: str) -> str:
     """The text, a legend and the closing line; nothing of the text is read as HTML."""
     colours = _colours(piece.source for piece in pieces)
     body = "".join(_piece(piece, colours) for piece in pieces)
-    names = "".join(f"<span style='{_style(colour)}'>{escape(name)}</span> " for name, colour in colours.items())
+    names = [f"<span style='{_style(c)}'>{escape(name)}</span>" for name, c in colours.items()]
+    legend = " ".join([*names, TARGET])
     return (
         f"<div style='white-space:pre-wrap;overflow-wrap:anywhere'>{body}</div>"
-        f"<div style='opacity:.7;font-size:smaller;margin-top:.5em'>{names}{TARGET} &middot; {escape(closing)}</div>"
+        f"<div style='opacity:.7;font-size:smaller;margin-top:.5em'>{legend} &middot; {escape(closing)}</div>"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, getLogger
 from time import perf_counter
@@ -11,9 +11,11 @@ from typing import Any
 
 from ..core.round import Round
 from ..core.stats import Stats
+from .html import html
 from .text import TARGET, Detokenizer, Piece
 
 LOG = getLogger(__name__)
+SHORT = 60  # characters of a text in a repr
 
 
 @dataclass(slots=True)
@@ -32,6 +34,37 @@ class Output:
     pieces: list[Piece] = field(default_factory=list)
     samples: list[Output] = field(default_factory=list)
     seed: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Output({len(self.token_ids)} tokens, {self.finish_reason!r}, {shorten(self.text)!r})"
+
+    def _repr_html_(self) -> str:
+        """The text as notebooks show it: coloured by drafter, with the summary below."""
+        return html(self.pieces, self.summary())
+
+    def summary(self) -> str:
+        """One line: speed, accepted tokens a round, and tokens by drafter."""
+        stats = self.stats
+        line = (
+            f"{stats.tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_s:.1f} tokens/s, "
+            f"{stats.mean_accepted:.2f} accepted a round; {drafted_by(stats.by_drafter, stats.tokens)}"
+        )
+        if self.logprobs:
+            line += f"; log-probability {sum(self.logprobs):.2f}"
+        if self.seed is not None:
+            line += f"; seed {self.seed}"
+        return line
+
+
+def drafted_by(counts: Mapping[str, int], tokens: int) -> str:
+    """Committed tokens by who guessed them, the target's own last."""
+    own = tokens - sum(counts.values())
+    return ", ".join(f"{name} {count}" for name, count in [*counts.items(), (TARGET, own)])
+
+
+def shorten(text: str) -> str:
+    """The beginning of a text, short enough for a line."""
+    return text if len(text) <= SHORT else text[:SHORT] + "..."
 
 
 class Writer:

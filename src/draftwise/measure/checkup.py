@@ -104,7 +104,7 @@ def _machine() -> dict[str, Any]:
 
 def _features(torch: Any) -> list[str]:
     """The vector and matrix extensions that PyTorch finds, by its own names."""
-    known = getattr(torch.cpu, "get_capabilities", dict)()
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return sorted(name for name, there in known.items() if there is True and name.startswith(("avx", "amx")))
 
 

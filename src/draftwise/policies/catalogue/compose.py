@@ -26,6 +26,10 @@ class Method:
     policy: Policy
     recorder: Recorder
 
+    def __repr__(self) -> str:
+        policy, recorder = type(self.policy).__name__, type(self.recorder).__name__
+        return f"Method({policy} over {len(self.policy.arms)} arms, {recorder})"
+
 
 def method(text: str, drafters: Sequence[str]) -> Method:
     """The policy called `name?key=value`, over the drafters at hand; `static-5` is `static?length=5`.
