@@ -49,7 +49,11 @@ READING = f"""
     targets/test_hf.py::{GREEDY}[llama-sdpa] targets/test_hf.py::{GREEDY}[gpt2-sdpa]
     targets/test_trees.py::{GREEDY}[llama-sdpa] models/test_windows.py::test_chunks_are_masks
     models/test_windows.py::test_layers_that_count_by_the_caches_length_read_texts_apart
+    models/test_positions.py::test_text_goes_on_past_the_trained_window_with_one_warning
+    models/test_hidden_states.py::test_samples_of_one_prompt_share_what_was_read_of_it
     models/test_positions.py::{GREEDY}[phi3-longrope] models/test_positions.py::{GREEDY}[llama-longrope]
+    models/test_positions.py::{GREEDY}[llama-dynamic]
+    architectures/test_sweep.py::test_models_that_count_for_themselves_are_read_one_by_one[bart]
 """
 CATALOGUE = "policies/test_catalogue.py policies/test_policies.py"
 # By module: files of tests, or tests.
