@@ -1,0 +1,63 @@
+"""The command line of a study: one parser, one way to start, lists with commas between."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from draftwise.errors import UserError
+
+
+def command(about: str | None, page: str) -> ArgumentParser:
+    """The parser of a study: its docstring is the help text, and `page` is where its figures stand."""
+    spec = sys.modules["__main__"].__spec__
+    return ArgumentParser(
+        prog=f"python -m {spec.name}" if spec else None,
+        description=about,
+        epilog=f"Figures: {page}",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Start a study; what the user can mend is one line."""
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def pictures(about: str | None, page: str) -> Path:
+    """Read the command line of a study whose only option is where its pictures go."""
+    parser = command(about, page)
+    add_pictures(parser)
+    folder: Path = parser.parse_args().pictures
+    return folder
+
+
+def add_pictures(parser: ArgumentParser) -> None:
+    """The option for the folder of pictures."""
+    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"), help="folder for pictures")
+
+
+def names(text: str) -> list[str]:
+    """Names with commas between."""
+    return [name for name in text.split(",") if name]
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers with commas between."""
+    return [int(number) for number in names(text)]
+
+
+def progress(every: int) -> Callable[[str, int, int], None]:
+    """A line on standard error after every so many steps, and after the last."""
+
+    def said(what: str, done: int, total: int) -> None:
+        if done % every == 0 or done == total:
+            print(f"  {what} {done}/{total}", file=sys.stderr, flush=True)
+
+    return said
