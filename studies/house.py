@@ -17,7 +17,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from statistics import quantiles
 
-from studies.common.command import command, run
+from studies.common.command import command, start
 
 PAGE = "CONTRIBUTING.md"
 LONG, SHORT = 300, 15
@@ -67,7 +67,8 @@ def imported(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
     found = set()
     for node in running(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[2] for alias in node.names if alias.name.startswith("draftwise.")}
+            whole = (alias.name for alias in node.names if alias.name.startswith("draftwise."))
+            found |= {name.partition(".")[2] for name in whole}
         elif isinstance(node, ast.ImportFrom):
             own = (node.module or "").split(".")
             if node.level:
@@ -85,13 +86,13 @@ def imported(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
 def circles(graph: Graph) -> list[list[str]]:
     """The strongly connected components of more than one node."""
     reach: Graph = {}
-    for start in graph:
-        seen, left = set[str](), [start]
+    for first in graph:
+        seen, left = set[str](), [first]
         while left:
             for other in graph[left.pop()] - seen:
                 seen.add(other)
                 left.append(other)
-        reach[start] = seen
+        reach[first] = seen
     found = {frozenset(b for b in reach[a] if a in reach[b]) for a in graph}
     return sorted(sorted(one) for one in found if len(one) > 1)
 
@@ -127,7 +128,8 @@ def counted(package: Path) -> House:
     for name, others in graph.items():
         mine = name.split(".")[0]
         between[mine] |= {other.split(".")[0] for other in others} - {mine}
-    lines = {str(path.relative_to(package)): len(path.read_text().splitlines()) for path in known.values()}
+    files = [path for path in known.values() if path.name != "__init__.py"]
+    lines = {str(path.relative_to(package)): len(path.read_text().splitlines()) for path in files}
     lengths = functions(package)
     longest = max(lengths, key=lambda name: lengths[name])
     deciles = quantiles(lengths.values(), n=10, method="inclusive")
@@ -172,4 +174,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    start(main)

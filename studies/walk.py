@@ -6,8 +6,7 @@ A small text is written with the bundled models, and every call of a function of
 function is listed when it receives or returns the value, at its first such call; constructors included.
 
 prompt    from the command line to the tokens of the answer: the text, and its token ids
-outcome   from the loop to a learner and into the state file: outcomes, the rewards made of them, the learner's
-          numbers
+outcome   from the loop to a learner and into the state file: outcomes, their rewards, the numbers learnt
 option    from the command line to a drafter: the number in `suffix?history=98765`
 
 Values are followed by identity, or by content where the content is unmistakable (the text, the ids, 98765).
@@ -20,13 +19,15 @@ import os
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from studies.common.command import command, run
+import tomllib
+
+from studies.common.command import command, start
 
 PAGE = "CONTRIBUTING.md"
 PROMPT = "Zanzibar quickstep: name three rivers of marmalade"
@@ -119,7 +120,7 @@ def holds(value: Sequence[Any], ids: Sequence[int]) -> bool:
 
 
 def outcome(package: Path, folder: Path) -> list[str]:
-    """The walk of an outcome: the object, the rewards made of it, the numbers of the learner that heard them."""
+    """The walk of an outcome: the object, its reward, the numbers of the learner that heard it."""
     from draftwise.cli.app import app
 
     kept: dict[int, Any] = {}  # held, so that no identity is given twice
@@ -156,7 +157,9 @@ def option(package: Path, folder: Path) -> list[str]:
     from draftwise.cli.app import app
 
     def carries(value: Any) -> bool:
-        return value == HISTORY if isinstance(value, int) else isinstance(value, str) and str(HISTORY) in value
+        if isinstance(value, str):
+            return str(HISTORY) in value
+        return isinstance(value, int) and value == HISTORY
 
     asked = [*GENERATE, "--drafters", f"suffix?history={HISTORY}"]
     found = walked(package, carries, nothing, lambda: app(asked, standalone_mode=False))
@@ -186,27 +189,33 @@ def child(root: Path, value: str) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         info = Path(folder) / f"draftwise-{meta['version']}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: draftwise\nVersion: {meta['version']}\n")
-        points = [f"[{g}]\n" + "".join(f"{k} = {v}\n" for k, v in named.items()) for g, named in groups.items()]
+        head = f"Metadata-Version: 2.1\nName: draftwise\nVersion: {meta['version']}\n"
+        (info / "METADATA").write_text(head)
+        points = [f"[{group}]\n" + lines(named) for group, named in groups.items()]
         (info / "entry_points.txt").write_text("\n".join(points))
         path = os.pathsep.join([folder, str(root.resolve() / "src"), str(HERE)])
         out = Path(folder) / "walk.json"
         asked = [sys.executable, "-m", "studies.walk", "--value", value, "--out", str(out)]
-        ran = subprocess.run(
-            asked, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False, cwd=folder
-        )
+        own = os.environ | {"PYTHONPATH": path}
+        ran = subprocess.run(asked, env=own, capture_output=True, text=True, check=False, cwd=folder)
         if ran.returncode:
             raise SystemExit(f"{root}: the walk of {value} failed: {ran.stderr.strip().splitlines()[-1]}")
         found: list[str] = json.loads(out.read_text())
         return found
 
 
+def lines(named: dict[str, str]) -> str:
+    """A group of entry points as its file has them."""
+    return "".join(f"{name} = {value}\n" for name, value in named.items())
+
+
 def summary(functions: Sequence[str]) -> str:
     """Functions, modules and rooms that a value passes, and how often it goes from a room to another."""
     rooms = [name.split(".")[0] for name in functions]
     modules = {name.rsplit(".", 1)[0] for name in functions}
-    crossings = sum(a != b for a, b in zip(rooms, rooms[1:], strict=False))
-    return f"{len(functions)} functions, {len(modules)} modules, {len(set(rooms))} rooms, {crossings} crossings"
+    crossings = sum(a != b for a, b in pairwise(rooms))
+    counts = f"{len(functions)} functions, {len(modules)} modules, {len(set(rooms))} rooms"
+    return f"{counts}, {crossings} crossings"
 
 
 def main() -> None:
@@ -235,4 +244,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    start(main)

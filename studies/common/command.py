@@ -22,7 +22,7 @@ def command(about: str | None, page: str) -> ArgumentParser:
     )
 
 
-def run(main: Callable[[], int | None]) -> NoReturn:
+def start(main: Callable[[], int | None]) -> NoReturn:
     """Start a study; what the user can mend is one line."""
     try:
         sys.exit(main())
@@ -43,14 +43,14 @@ def add_pictures(parser: ArgumentParser) -> None:
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"), help="folder for pictures")
 
 
-def names(text: str) -> list[str]:
+def listed(text: str) -> list[str]:
     """Names with commas between."""
     return [name for name in text.split(",") if name]
 
 
 def numbers(text: str) -> list[int]:
     """Whole numbers with commas between."""
-    return [int(number) for number in names(text)]
+    return [int(number) for number in listed(text)]
 
 
 def progress(every: int) -> Callable[[str, int, int], None]:
@@ -61,3 +61,10 @@ def progress(every: int) -> Callable[[str, int, int], None]:
             print(f"  {what} {done}/{total}", file=sys.stderr, flush=True)
 
     return said
+
+
+def again(*more: str) -> list[str]:
+    """The command that runs this study once more, with further options."""
+    spec = sys.modules["__main__"].__spec__
+    first = ["-m", spec.name] if spec else [sys.argv[0]]
+    return [sys.executable, *first, *sys.argv[1:], *more]

@@ -12,10 +12,10 @@ float32 error measured on that row and below 1e-4; each is listed. Exit status 1
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.progress import track
 
 from draftwise import Decoder, Sampling, registry
@@ -30,6 +31,9 @@ from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
 from draftwise.models.load import load_model, load_tokenizer
 from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, save
+from studies.common.command import command, numbers, start
+
+PAGE = "docs/archive/measured.md"
 
 WAYS = {
     "none": ("none", []),
@@ -72,7 +76,7 @@ def main() -> int:
         found: list[Difference] = []
         rows = []
         for way, (policy, drafters) in ways(options, Path(folder)).items():
-            for batch in [int(b) for b in options.batches.split(",")]:
+            for batch in options.batches:
                 decoder = Decoder.from_pretrained(
                     "zoo:target",
                     drafters=[f"retrieval:{store}" if d == "retrieval" else d for d in drafters],
@@ -110,34 +114,35 @@ def main() -> int:
     return 1 if wrong and options.dtype == "float32" else 0
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse() -> Namespace:
+    parser = command(__doc__, PAGE)
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--every", type=int, default=1, help="take every N-th prompt")
     parser.add_argument("--offset", type=int, default=0, help="begin with this one")
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--json", default="")
-    parser.add_argument("--batches", default="8,1", help="batch sizes, with commas between")
+    parser.add_argument("--batches", type=numbers, default="8,1", help="batch sizes, with commas between")
     parser.add_argument("--ways", default="", help="only these of the ways above, with semicolons between")
     parser.add_argument("--policies", default="", help="named policies, with commas between, or all")
     parser.add_argument("--reference", default="", help="keep Transformers' texts in this file, or take them")
     return parser.parse_args()
 
 
-def ways(options: argparse.Namespace, folder: Path) -> dict[str, tuple[str, list[str]]]:
+def ways(options: Namespace, folder: Path) -> dict[str, tuple[str, list[str]]]:
     """What is compared: the ways above, or the policies asked for."""
     if not options.policies:
         return {name: WAYS[name] for name in (options.ways.split(";") if options.ways else WAYS)}
     names = registry.names("policies") if options.policies == "all" else options.policies.split(",")
     rng = np.random.default_rng(0)
-    n = rng.normal
-    save(Disco(n(size=(16, 12)), n(size=16), n(size=(1, 16)), n(size=1)), folder / "disco.safetensors")
-    block = (n(size=(192, 192)) / 14, n(size=192))
-    save(SpecDecPlus((block,), n(size=(2, 192)) / 14, n(size=2)), folder / "specdecpp.safetensors")
-    learned = {n: f"{n}?model={folder / n}.safetensors" for n in ("disco", "specdecpp")}
+
+    def n(*size: int) -> NDArray[np.float32]:
+        return rng.normal(size=size).astype(np.float32)
+
+    save(Disco(n(16, 12), n(16), n(1, 16), n(1)), folder / "disco.safetensors")
+    block = (n(192, 192) / np.float32(14), n(192))
+    save(SpecDecPlus((block,), n(2, 192) / np.float32(14), n(2)), folder / "specdecpp.safetensors")
+    learned = {name: f"{name}?model={folder / name}.safetensors" for name in ("disco", "specdecpp")}
     return {name: (learned.get(name, name), CHOICE) for name in names}
 
 
@@ -187,7 +192,8 @@ def datastore(folder: Path, tokenizer: Any, texts: Sequence[Sequence[int]]) -> P
 def reference(model: Any, prompt: Sequence[int], n: int) -> list[int]:
     ids = torch.tensor([prompt])
     out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False)
-    return out[0, len(prompt) :].tolist()
+    ids_after: list[int] = out[0, len(prompt) :].tolist()
+    return ids_after
 
 
 def written(
@@ -230,4 +236,4 @@ def row(dtype: str, prefix: Sequence[int], models: dict[str, Any] = {}) -> torch
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

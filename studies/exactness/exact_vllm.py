@@ -6,48 +6,50 @@ drawn at random in every step, the prompts of Spec-Bench at every concurrency, g
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
+from argparse import SUPPRESS, Namespace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-DRAFTERS = ("ngram", "suffix", "zoo:general", "zoo:code")
+from studies.common import vllm
+from studies.common.command import again, command, listed, numbers, start
+from studies.common.prompts import spread
+
+PAGE = "docs/how-to/vllm.md"
+
+DRAFTERS = "ngram,suffix,zoo:general,zoo:code"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    parser = command(__doc__, PAGE)
     parser.add_argument("--target", default="zoo:target")
-    parser.add_argument("--drafters", default=",".join(DRAFTERS), help="with commas between them")
+    parser.add_argument("--drafters", type=listed, default=DRAFTERS, help="with commas between them")
     parser.add_argument("--prompts", type=int, default=48)
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--concurrency", default="1,8", help="with commas between them")
+    parser.add_argument("--concurrency", type=numbers, default="1,8", help="with commas between them")
     parser.add_argument("--tensor-parallel", type=int, default=1)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--one", help=SUPPRESS)
     options = parser.parse_args()
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    if options.tensor_parallel > 1:
-        cores = "|".join(str(core) for core in range(options.tensor_parallel))
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", cores)
+    cores = "|".join(map(str, range(options.tensor_parallel))) if options.tensor_parallel > 1 else None
+    os.environ.update(vllm.settings(level="WARNING", cores=cores))
     if options.one is not None:
         way = json.loads(options.one)
         Path(way["out"]).write_text(json.dumps(write(options, way)))
-        return
-    sys.exit(compare(options))
+        return 0
+    return compare(options)
 
 
-def compare(options: argparse.Namespace) -> int:
+def compare(options: Namespace) -> int:
     """Every way of drafting against none, each in a process of its own; 1 if any text differs."""
-    names = options.drafters.split(",")
-    ways = [{"drafters": [name], "policy": "static-5"} for name in names]
+    names = options.drafters
+    ways: list[dict[str, Any]] = [{"drafters": [name], "policy": "static-5"} for name in names]
     ways.append({"drafters": names, "policy": "random"})
     worst = 0
-    for concurrency in map(int, options.concurrency.split(",")):
+    for concurrency in options.concurrency:
         plain = child({"concurrency": concurrency})["texts"]
         for way in ways:
             start = perf_counter()
@@ -68,40 +70,24 @@ def child(way: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "told.json"
         asked = json.dumps(way | {"out": str(out)})
-        subprocess.run([sys.executable, *sys.argv, "--one", asked], check=True)
+        subprocess.run(again("--one", asked), check=True)
         told: dict[str, Any] = json.loads(out.read_text())
     return told
 
 
-def write(options: argparse.Namespace, way: dict[str, Any]) -> dict[str, Any]:
+def write(options: Namespace, way: dict[str, Any]) -> dict[str, Any]:
     """All texts by one engine."""
-    from vllm import LLM, SamplingParams
+    from vllm import SamplingParams
 
     import draftwise
-    from draftwise.data import spec_bench
     from draftwise.hosts.vllm import totals
-    from draftwise.models.load import resolve
 
     config = None
     if "drafters" in way:
         config = draftwise.vllm_config(drafters=way["drafters"], policy=way["policy"])
-    llm = LLM(
-        resolve(options.target),
-        dtype="float32",
-        enforce_eager=True,
-        max_num_seqs=way["concurrency"],
-        tensor_parallel_size=options.tensor_parallel,
-        gpu_memory_utilization=0.3,  # on a CPU: of all memory, to be free when it starts
-        speculative_config=config,
-    )
-    tokenizer, every = llm.get_tokenizer(), spec_bench()
-    prompts = [p.text for p in every[:: max(1, len(every) // options.prompts)][: options.prompts]]
-    window = llm.llm_engine.vllm_config.model_config.max_model_len - options.max_new_tokens
-    ids = [
-        tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
-        for text in prompts
-    ]
-    ids = [list(i["input_ids"] if hasattr(i, "keys") else i)[-window:] for i in ids]
+    more = {"tensor_parallel_size": options.tensor_parallel, "enable_prefix_caching": True}
+    llm = vllm.engine(options.target, config, batch=way["concurrency"], **more)
+    ids = vllm.prompts(llm, spread(options.prompts), options.max_new_tokens)
     greedy = SamplingParams(temperature=0.0, max_tokens=options.max_new_tokens)
     outputs = llm.generate([{"prompt_token_ids": i} for i in ids], greedy, use_tqdm=False)
     return {
@@ -111,4 +97,4 @@ def write(options: argparse.Namespace, way: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -12,7 +12,6 @@ most, drawn by the seed; faults in annotations change nothing and are left out. 
 
 from __future__ import annotations
 
-import argparse
 import ast
 import difflib
 import importlib
@@ -32,6 +31,10 @@ from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any
+
+from studies.common.command import command, start
+
+PAGE = "docs/explanation/lossless.md"
 
 ROOT = Path(__file__).resolve().parents[2]
 GREEDY = "test_greedy_text_is_the_models_own"
@@ -233,8 +236,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Read the command line."""
-    kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
+    parser = command(__doc__, PAGE)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(TESTS)}; default: all")
     parser.add_argument("--sample", type=int, default=50, help="mutants of each module (50)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
@@ -266,4 +268,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -12,10 +12,10 @@ Then it times replays: rounds per second of processor time for each policy.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
+from argparse import Namespace
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -32,6 +32,9 @@ from draftwise.measure.trace import Costs, Replay, Trace
 from draftwise.measure.trace.record import Prompt, header_of, record
 from draftwise.measure.trace.stage import Stage
 from draftwise.measure.workloads import choose, load
+from studies.common.command import command, listed, start
+
+PAGE = "docs/how-to/replay.md"
 
 POLICIES = "static-4,ucb1,metasd-ucb,tapout-seq-ucb1?length=16,hedgespec"
 TIE = 1e-5  # of a probability, between the two likeliest tokens
@@ -40,7 +43,7 @@ SPEED_ROUNDS = 5000
 
 def main() -> int:
     options = parse()
-    decoder = Decoder.from_pretrained("zoo:target", drafters=options.drafters.split(","), policy="none")
+    decoder = Decoder.from_pretrained("zoo:target", drafters=options.drafters, policy="none")
     sampling = Sampling(max_new_tokens=options.new_tokens, eos=decoder.eos)
     with tempfile.TemporaryDirectory() as temporary:
         trace = recorded(decoder, sampling, Path(options.trace or temporary), options)
@@ -60,22 +63,20 @@ def main() -> int:
     return int(any(row["differing"] > row["ties"] for row in report.values()))
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse() -> Namespace:
+    parser = command(__doc__, PAGE)
     parser.add_argument("--per-category", type=int, default=2)
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--length", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policies", default=POLICIES)
-    parser.add_argument("--drafters", default="zoo:general,zoo:code,ngram,suffix")
+    parser.add_argument("--drafters", type=listed, default="zoo:general,zoo:code,ngram,suffix")
     parser.add_argument("--trace", default="")
     parser.add_argument("--json", default="")
     return parser.parse_args()
 
 
-def recorded(decoder: Decoder, sampling: Sampling, folder: Path, options: argparse.Namespace) -> Trace:
+def recorded(decoder: Decoder, sampling: Sampling, folder: Path, options: Namespace) -> Trace:
     """The trace of the prompts that fit, recorded as far as it is not there."""
     questions = choose(load("spec-bench"), per_category=options.per_category)
     prompts = [Prompt(str(q.question_id), q.category, decoder.encode(q.text)) for q in questions]
@@ -141,4 +142,4 @@ def speed(name: str, trace: Trace, stages: list[Stage], costs: Costs) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

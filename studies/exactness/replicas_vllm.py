@@ -8,13 +8,13 @@ or if what was learnt is lost on the way.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,14 +23,17 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import draftwise
-from draftwise.data import spec_bench
 from draftwise.models.load import resolve
+from studies.common.command import command, listed, start
+from studies.common.prompts import spread
+
+PAGE = "docs/how-to/vllm.md"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--target", default="zoo:target")
-    parser.add_argument("--drafters", default="ngram,suffix", help="with commas between them")
+    parser.add_argument("--drafters", type=listed, default="ngram,suffix", help="with commas between them")
     parser.add_argument("--policy", default="ucb1", help="one that counts how often it played each arm")
     parser.add_argument("--prompts", type=int, default=12, help="of both replicas together")
     parser.add_argument("--max-new-tokens", type=int, default=32)
@@ -44,14 +47,13 @@ def main() -> int:
     merged = options.folder / "merged.json"
     for old in (*files, merged):
         old.unlink(missing_ok=True)
-    every = [p.text for p in spec_bench()]
-    prompts = every[:: len(every) // options.prompts][: options.prompts]
+    prompts = spread(options.prompts)
     halves = [prompts[0::2], prompts[1::2]]
 
     first = life(options, files, halves)
     apart = [played(file) for file in files]
-    command = Path(sys.executable).with_name("draftwise")
-    subprocess.run([command, "merge", *files, "--out", merged], check=True)
+    draftwise_command = Path(sys.executable).with_name("draftwise")
+    subprocess.run([draftwise_command, "merge", *files, "--out", merged], check=True)
     together = played(merged)
     for file in files:
         shutil.copy(merged, file)
@@ -72,7 +74,7 @@ class Replica(NamedTuple):
 
 
 def life(
-    options: argparse.Namespace, files: Sequence[Path], halves: Sequence[Sequence[str]]
+    options: Namespace, files: Sequence[Path], halves: Sequence[Sequence[str]]
 ) -> list[list[str]]:
     """What two replicas answer between their start and their end, one list for each."""
     with replica(options, 0, files[0]) as a, replica(options, 1, files[1]) as b:
@@ -82,10 +84,10 @@ def life(
 
 
 @contextmanager
-def replica(options: argparse.Namespace, number: int, file: Path) -> Iterator[Replica]:
+def replica(options: Namespace, number: int, file: Path) -> Iterator[Replica]:
     """A server from its start to its end."""
     config = draftwise.vllm_config(
-        drafters=options.drafters.split(","), policy=options.policy, state=file.resolve()
+        drafters=options.drafters, policy=options.policy, state=file.resolve()
     )
     port, core, path = options.port + number, number % (os.cpu_count() or 1), file.with_suffix(".log")
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
@@ -119,7 +121,7 @@ def wait(one: Replica) -> None:
             time.sleep(1)
 
 
-def answer(one: Replica, options: argparse.Namespace, prompt: str) -> str:
+def answer(one: Replica, options: Namespace, prompt: str) -> str:
     """A server's greedy continuation of the end of a prompt."""
     asked = {"model": "target", "prompt": prompt[-400:], "max_tokens": options.max_new_tokens}
     body = json.dumps(asked | {"temperature": 0.0}).encode()
@@ -134,4 +136,4 @@ def played(file: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

@@ -7,31 +7,36 @@ Before that it grows with every new size of pass, for which PyTorch and oneDNN k
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
-import sys
-from pathlib import Path
+from argparse import Namespace
 from time import perf_counter
 from typing import Any
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+from studies.common import vllm
+from studies.common.command import command, listed, start
+from studies.common.memory import anonymous
+
+PAGE = "docs/how-to/vllm.md"
+
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--in-flight", type=int, default=8)
-    parser.add_argument("--drafters", default="ngram,suffix,zoo:general", help="with commas between them")
+    parser.add_argument("--drafters", type=listed, default=vllm.DRAFTERS, help="with commas between them")
     parser.add_argument("--policy", default="random")
     parser.add_argument("--max-new-tokens", type=int, default=16)
     options = parser.parse_args()
-    llm = engine(options)
+    vllm.in_this_process()
+
+    import draftwise
+
+    config = draftwise.vllm_config(drafters=options.drafters, policy=options.policy)
+    few = {"num_gpu_blocks_override": 64}  # all of them are in memory soon
+    llm = vllm.engine("zoo:target", config, batch=options.in_flight, **few)
     marks = serve(llm, options)
-    follower = proposer(llm).follower
+    follower = vllm.proposer(llm).follower
     told = follower.totals()
     steps, rounds, spent = told["num_steps"], told["num_rounds"], told["overhead_seconds"]
     print(f"{rounds} rounds in {steps} steps; deciding, learning and keeping texts took")
@@ -44,32 +49,7 @@ def main() -> int:
     return int(last > 1.02 * settled or left > 0)
 
 
-def engine(options: argparse.Namespace) -> Any:
-    """A vLLM with Draftwise inside."""
-    from vllm import LLM
-
-    import draftwise
-    from draftwise.models.load import resolve
-
-    return LLM(
-        resolve("zoo:target"),
-        dtype="float32",
-        enforce_eager=True,
-        max_num_seqs=options.in_flight,
-        enable_prefix_caching=False,
-        gpu_memory_utilization=0.3,  # on a CPU: of all memory, to be free when it starts
-        num_gpu_blocks_override=64,  # few, so that all of them are in memory soon
-        speculative_config=draftwise.vllm_config(drafters=options.drafters.split(","), policy=options.policy),
-    )
-
-
-def proposer(llm: Any) -> Any:
-    """The proposer in this process."""
-    core = llm.llm_engine.engine_core.engine_core
-    return core.model_executor.driver_worker.worker.model_runner.drafter
-
-
-def serve(llm: Any, options: argparse.Namespace) -> list[float]:
+def serve(llm: Any, options: Namespace) -> list[float]:
     """All requests, one in ten aborted; memory in MB after every twentieth part of them."""
     from vllm import SamplingParams
 
@@ -86,7 +66,7 @@ def serve(llm: Any, options: argparse.Namespace) -> list[float]:
             flying[f"r{asked}"] = None
             asked += 1
             if asked % every == 0:
-                marks.append(anonymous())
+                marks.append(anonymous() / 2**20)
                 left = (perf_counter() - start) / asked * (options.requests - asked)
                 print(f"{asked} requests, {marks[-1]:.0f} MB, about {left:.0f} s left", flush=True)
         for output in core.step():
@@ -97,15 +77,9 @@ def serve(llm: Any, options: argparse.Namespace) -> list[float]:
             core.abort_request([gone])
             del flying[gone]
     llm.generate([{"prompt_token_ids": prompts[0]}], greedy, use_tqdm=False)  # the engine's news of the last
-    marks.append(anonymous())
+    marks.append(anonymous() / 2**20)
     return marks
 
 
-def anonymous() -> float:
-    """Anonymous memory of this process, in MB."""
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("RssAnon"))
-    return int(line.split()[1]) / 1024
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

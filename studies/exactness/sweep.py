@@ -10,14 +10,16 @@ built (Transformers itself cannot make or run it). Exit status 1 if any is diffe
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import sys
 import time
 import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from studies.common.command import command, start
+
+PAGE = "docs/reference/architectures.md"
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,8 +44,7 @@ def timed(case: Any) -> tuple[Any, float]:
 
 def main() -> int:
     """Judge, print, and write the table if one is asked for."""
-    kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
+    parser = command(__doc__, PAGE)
     parser.add_argument("names", nargs="*", help="beginnings of names; all without any")
     parser.add_argument("--shard", default="0/1", help="decode part I of N only: I/N")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -72,4 +73,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

@@ -48,7 +48,7 @@ def anonymous() -> int:
 
 def weights(model: Any) -> int:
     """Bytes of a model's weights, packed ones included."""
-    packed = sum(m.in_features * m.out_features * 4 for m in model.modules() if isinstance(m, PackedLinear))
+    packed: int = sum(m.in_features * m.out_features * 4 for m in model.modules() if isinstance(m, PackedLinear))
     return packed + sum(p.numel() * p.element_size() for p in model.parameters())
 
 

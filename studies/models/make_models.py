@@ -15,8 +15,8 @@ runs. The second edition that comes with Draftwise was made on two CPU cores, by
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from draftwise.errors import UserError
 from draftwise.train.folder import Folder, gather
 from draftwise.train.reading import read
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Training
+from studies.common.command import command, listed, start
+
+PAGE = "docs/reference/zoo.md"
 
 FILES = {
     "code": ("code_python", "mbpp"),
@@ -74,12 +77,12 @@ def recipes(target: str, out: Path, start: str) -> dict[str, tuple[str, dict[str
 
 def main() -> None:
     """Make them one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--data", type=Path, required=True, help="the folder with the training text")
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
     parser.add_argument("--target", default="zoo:target")
     parser.add_argument("--start", default="", help="what the generalist goes on from; default: a new model")
-    parser.add_argument("--only", default="", help="names with commas between; default: all")
+    parser.add_argument("--only", type=listed, default="", help="names with commas between; default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the prompts")
     parser.add_argument("--steps", type=float, default=1.0, help="share of the steps")
     parser.add_argument("--answers", action="store_true", help="let the target answer, and train nothing yet")
@@ -89,7 +92,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     found = recipes(args.target, args.out, args.start)
-    names = args.only.split(",") if args.only else list(found)
+    names = args.only or list(found)
     if unknown := set(names) - found.keys():
         raise UserError(f"unknown model {sorted(unknown)[0]!r}: choose from {', '.join(found)}")
     for name in names:
@@ -103,7 +106,7 @@ def main() -> None:
         print(name, {key: round(value, 3) for key, value in results["after"].items()}, flush=True)
 
 
-def scaled(options: dict[str, Any], args: argparse.Namespace, verb: str) -> dict[str, Any]:
+def scaled(options: dict[str, Any], args: Namespace, verb: str) -> dict[str, Any]:
     """Options with the data where it is, smaller if asked for."""
     files = [file for name in options["data"] for file in FILES[name]]
     more: dict[str, Any] = {"data": tuple(str(args.data / file / "train.jsonl") for file in files)}
@@ -128,7 +131,4 @@ def tell(what: str, done: int, total: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    start(main)

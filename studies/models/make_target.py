@@ -9,9 +9,9 @@ are then made with `python -m studies.models.make_models --target OUT`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -30,6 +30,9 @@ from draftwise.train.folder import Folder
 from draftwise.train.settings import Training
 from draftwise.train.steps import take
 from draftwise.train.texts import Answer
+from studies.common.command import command, start
+
+PAGE = "docs/how-to/train.md"
 
 HEAD = 64  # width of an attention head
 
@@ -83,9 +86,9 @@ def main() -> None:
     folder.finish({"train": "target", "log": log})
 
 
-def arguments() -> argparse.Namespace:
+def arguments() -> Namespace:
     """The shape of the model and of its training."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tokenizer", default="zoo:target", help="the model whose tokenizer is used")
@@ -123,7 +126,7 @@ def packed(run: Training, tokenizer: Any, length: int) -> Tensor:
     return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
 
 
-def fresh(args: argparse.Namespace, tokenizer: Any) -> Any:
+def fresh(args: Namespace, tokenizer: Any) -> Any:
     """A Llama with random weights, of the shape asked for."""
     heads = args.width // HEAD
     config = LlamaConfig(
@@ -152,7 +155,4 @@ def tell(what: str, done: int, total: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    start(main)

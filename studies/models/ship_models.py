@@ -8,14 +8,15 @@ under 80 MB.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-import sys
 from pathlib import Path
 
 from draftwise.errors import UserError
 from draftwise.models import zoo
+from studies.common.command import command, start
+
+PAGE = "docs/reference/zoo.md"
 
 ZOO = Path(__file__).parents[2] / "zoo/src/draftwise_zoo"
 DESCRIPTIONS = {
@@ -53,7 +54,7 @@ Attributions and exact versions: [NOTICE](../NOTICE). Licence texts: [licenses](
 
 def main() -> None:
     """Copy every model that OUT has."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("out", type=Path, help="what make_models.py has made")
     args = parser.parse_args()
     made = [name for name in DESCRIPTIONS if (args.out / name / "results.json").exists()]
@@ -101,7 +102,4 @@ def described(card: str, source: Path, place: Path) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    start(main)

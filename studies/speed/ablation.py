@@ -8,7 +8,6 @@ resampled prompts (the same prompts on both sides). Above 1 the part is worth ha
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,10 @@ from numpy.typing import NDArray
 
 from draftwise.measure.trace import Costs, Replay, Trace, read_costs
 from draftwise.measure.trace.stage import Stage
+from studies.common.command import command, listed, start
 from studies.speed.without import PARTS, without
+
+PAGE = "docs/archive/auto.md"
 
 DRAWS = 2000
 Seconds = NDArray[np.float64]
@@ -71,17 +73,17 @@ def rows(categories: Sequence[str], found: Mapping[str, Seconds]) -> list[Row]:
 
 def main() -> None:
     """Print one table for each trace."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command(__doc__, PAGE)
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--costs", help="a file, a profile or c=NUMBER; by default those of each trace")
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--parts", type=listed, default=",".join(PARTS))
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     asked = parser.parse_args()
     kept = {}
     for folder in asked.traces:
         trace, costs = Trace(folder), read_costs(asked.costs or str(folder / "costs.json"))
         found = kept[folder.name] = rows(
-            *seconds(trace, costs, variants(trace.drafters, asked.parts.split(",")))
+            *seconds(trace, costs, variants(trace.drafters, asked.parts))
         )
         print(f"\n{folder.name}, {len(trace)} prompts\n")
         print("| without | time | 95 % | least and most in a category |\n|---|---|---|---|")
@@ -97,4 +99,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

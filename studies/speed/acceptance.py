@@ -8,9 +8,9 @@ best drafter is marked with a star. Counts only: the table is the same on a busy
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
 from random import Random
@@ -24,6 +24,9 @@ from draftwise.generation.prompts import prompt_ids
 from draftwise.models.load import load_model, load_tokenizer
 from draftwise.models.zoo import list_zoo
 from draftwise.train.measure import acceptance
+from studies.common.command import command, listed, start
+
+PAGE = "docs/reference/zoo.md"
 
 
 def main() -> None:
@@ -36,22 +39,22 @@ def main() -> None:
         ids = [prompt_ids(tokenizer, text) for text in texts]
         ids = [one for one in ids if len(one) + args.max_new_tokens < window]
         table[domain] = {"prompts": len(ids)}
-        for drafter in args.drafters.split(","):
+        for drafter in args.drafters:
             print(f"{domain}: {drafter}", file=sys.stderr)
             settings = {"max_new_tokens": args.max_new_tokens}
             table[domain][drafter] = acceptance(target, tokenizer, drafter, ids, **settings)
         if args.out:
             args.out.write_text(json.dumps({"settings": said(args), "table": table}, indent=1) + "\n")
-    show(table, args.drafters.split(","))
+    show(table, args.drafters)
 
 
-def arguments() -> argparse.Namespace:
+def arguments() -> Namespace:
     """What to measure."""
     models = [one.name for one in list_zoo() if one.name != "zoo:target"]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--data", default="spec-bench", help="a folder, a file or spec-bench")
     parser.add_argument("--target", default="zoo:target")
-    parser.add_argument("--drafters", default=",".join([*models, "ngram", "suffix"]))
+    parser.add_argument("--drafters", type=listed, default=",".join([*models, "ngram", "suffix"]))
     parser.add_argument("--limit", type=int, default=20, help="prompts of each domain")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--seed", type=int, default=0, help="for the choice of prompts")
@@ -76,7 +79,7 @@ def domains(data: str, limit: int, seed: int) -> dict[str, list[str]]:
     return {name: texts[:limit] for name, texts in found.items()}
 
 
-def said(args: argparse.Namespace) -> dict[str, Any]:
+def said(args: Namespace) -> dict[str, Any]:
     """The settings as they go into the file."""
     names = ("target", "limit", "max_new_tokens", "seed")
     return {name: getattr(args, name) for name in names} | {"data": Path(args.data).name}
@@ -94,7 +97,4 @@ def show(table: dict[str, dict[str, Any]], drafters: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    start(main)

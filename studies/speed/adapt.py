@@ -11,7 +11,7 @@ from the costs, by default those measured with the trace; `auto` learns from the
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,10 @@ import numpy as np
 from draftwise.measure.report.colours import SPEEDUPS, ratio_ticks, ratios
 from draftwise.measure.trace import Trace, read_costs
 from draftwise.measure.trace.results import replayed
+from studies.common.command import command, start
 from studies.common.plot import panels, save
+
+PAGE = "docs/explanation/adapt.md"
 
 LMS = ["general", "code", "math", "qa", "sql", "summarization", "translation"]
 DRAFTERS = [*(f"zoo:{name}" for name in LMS), "ngram", "suffix"]
@@ -79,10 +82,8 @@ def main() -> int:
     return 0
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse() -> Namespace:
+    parser = command(__doc__, PAGE)
     parser.add_argument("trace", help="the folder of a trace with all these drafters, and --overlap")
     parser.add_argument("--out", required=True, help="the folder for the replay's results")
     parser.add_argument("--costs", default="", help="a profile or file of costs; default: the trace's own")
@@ -139,4 +140,4 @@ def draw(rows: Rows, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

@@ -10,9 +10,9 @@ machine does not change. Interrupted, the same command goes on; `--stage` does o
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,7 +29,10 @@ from draftwise.errors import UserError
 from draftwise.models.load import load_model, load_tokenizer
 from draftwise.train import eagle
 from draftwise.train.settings import EagleRun
+from studies.common.command import command, start
 from studies.common.paired import cell, ratio, verdict
+
+PAGE = "docs/explanation/findings.md"
 
 DOMAINS = {"code": ("code_python", "mbpp"), "sql": ("sql",), "translation": ("translation",)}
 SIZES = {"code": (40, 8, 60), "sql": (150, 24, 40), "translation": (150, 24, 40)}
@@ -61,7 +64,7 @@ class Row:
     text: str
 
 
-def recipe(name: str, args: argparse.Namespace) -> EagleRun:
+def recipe(name: str, args: Namespace) -> EagleRun:
     """How the head of a domain is made."""
     prompts, batch, steps = SIZES[name]
     return EagleRun(
@@ -86,7 +89,7 @@ def recipe(name: str, args: argparse.Namespace) -> EagleRun:
     )
 
 
-def make(args: argparse.Namespace) -> None:
+def make(args: Namespace) -> None:
     """All heads, one after the other."""
     for name in DOMAINS:
         found = eagle.train(recipe(name, args), args.out / name, tell)
@@ -94,7 +97,7 @@ def make(args: argparse.Namespace) -> None:
         print(f"{name}, held out: {before:.3f} accepted a round before, {after:.3f} after", flush=True)
 
 
-def methods(args: argparse.Namespace) -> dict[str, tuple[list[str], str]]:
+def methods(args: Namespace) -> dict[str, tuple[list[str], str]]:
     """Drafters and policy of every method by its name."""
     heads = {name: f"eagle:{args.out / name}" for name in DOMAINS}
     made = {"generalist": ([f"eagle:{args.start}"], "static-5")}
@@ -102,7 +105,7 @@ def methods(args: argparse.Namespace) -> dict[str, tuple[list[str], str]]:
     return made | {policy: (list(heads.values()), policy) for policy in POLICIES}
 
 
-def measure(args: argparse.Namespace) -> list[Row]:
+def measure(args: Namespace) -> list[Row]:
     """Every method on the test prompts of every domain; what is in the file is not decoded again."""
     file = args.out / "rows.jsonl"
     rows = [Row(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
@@ -143,7 +146,8 @@ def decoded(
                 if round.done:
                     del open_[round.request]
         for i in some:
-            yield Row(method, domain, i, *counts[i], sha256(repr(tokens[i]).encode()).hexdigest()[:12])
+            digest = sha256(repr(tokens[i]).encode()).hexdigest()[:12]
+            yield Row(method, domain, i, rounds=counts[i][0], accepted=counts[i][1], text=digest)
 
 
 Passes = dict[str, dict[str, dict[int, Row]]]
@@ -199,7 +203,7 @@ def tell(what: str, done: int, total: int) -> None:
 
 def main() -> None:
     """Make the heads, measure, print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--data", type=Path, required=True, help="the folder with the texts")
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
     parser.add_argument("--target", default="zoo:target")
@@ -222,7 +226,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    start(main)

@@ -10,7 +10,6 @@ reversed where it lies below, and not confirmed where it holds 1.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,10 @@ from draftwise.policies.arms import tapout_rules
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import bandit
 from draftwise.policies.learners.ucb import UCB1
+from studies.common.command import command, listed, start
 from studies.common.paired import Real, cell, ratio, verdict
+
+PAGE = "docs/explanation/findings.md"
 
 THRESHOLDS = (0.75, 1.0, 1.25)
 """TapOut's test with several thresholds a rule as arms; it prints none, so these lie around its own."""
@@ -267,12 +269,12 @@ def _cell(first: Side, second: Side) -> str:
 
 def main() -> None:
     """Print the tables of all papers."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--trace", type=Path, required=True, help="one model and lookups, greedy")
     parser.add_argument("--specialists", type=Path, help="several models, recorded with --overlap")
     parser.add_argument("--costs", action="append", required=True, help="may be repeated")
     parser.add_argument("--orders", type=int, default=5)
-    parser.add_argument("--only", default="", help="papers with commas between, such as TapOut,DISCO")
+    parser.add_argument("--only", type=listed, default="", help="papers, such as TapOut,DISCO")
     parser.add_argument("--longest", type=int, default=0, help="tokens a draft; 0 = as many as the trace has")
     options = parser.parse_args()
     costs = [(text, read_costs(text)) for text in options.costs]
@@ -287,7 +289,7 @@ def main() -> None:
         sections += [("BanditSpec, with specialists", banditspec(), wide), ("MetaSD", metasd(), wide)]
         sections.append(("HedgeSpec", hedgespec(), wide))
     titles = [title for title, *_ in sections]
-    wanted = options.only.split(",") if options.only else titles
+    wanted = options.only or titles
     if unknown := set(wanted) - set(titles):
         parser.error(f"--only {sorted(unknown)[0]}: choose from {', '.join(titles)}")
     for title, claims, where in (section for section in sections if section[0] in wanted):
@@ -297,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -10,7 +10,6 @@ on an A100: 16.1 GB at 2,039 GB/s are 7.9 ms, and 16.1 GFLOP a token at 312 TFLO
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,10 @@ from draftwise.measure.trace.costs import DrafterCosts
 from draftwise.measure.trace.fixed import NONE, fixed
 from draftwise.measure.trace.stage import Stage
 from draftwise.policies.catalogue import method
+from studies.common.command import command, numbers, start
 from studies.common.paired import Real, cell, ratio
+
+PAGE = "docs/explanation/findings.md"
 
 BATCHES = (1, 16, 32, 48, 64, 96, 128, 192)
 LENGTHS = (0, 1, 2, 3, 4)
@@ -96,21 +98,20 @@ def lines(trace: Trace, costs: Costs, knee: float, batches: Sequence[int], order
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--trace", type=Path, required=True, help="a greedy trace of one drafter")
     parser.add_argument("--costs", default="llama-8b-eagle", help="what passes cost one request alone")
     parser.add_argument("--knee", type=float, default=153.0, help="tokens from which a pass takes longer")
-    parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
+    parser.add_argument("--batches", type=numbers, default=",".join(map(str, BATCHES)))
     parser.add_argument("--orders", type=int, default=5)
     args = parser.parse_args()
     trace = Trace(args.trace)
     if len(trace.drafters) != 1:
         parser.error(f"--trace {args.trace}: it has {len(trace.drafters)} drafters, and lengths are of one")
-    batches = [int(n) for n in args.batches.split(",")]
     print(f"{len(trace)} texts, {args.costs}, a knee at {args.knee:g} tokens\n")
-    for line in lines(trace, read_costs(args.costs), args.knee, batches, args.orders):
+    for line in lines(trace, read_costs(args.costs), args.knee, args.batches, args.orders):
         print(line, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -15,11 +15,11 @@ those of the costs measured beside the trace, so leave the machine alone while i
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -29,14 +29,17 @@ from draftwise.cli import main as draftwise
 from draftwise.data import load_prompts, spec_bench
 from draftwise.data.rewording import reword
 from draftwise.policies.classifiers.routing import load
+from studies.common.command import command, start
 
-PAGE = 1200  # characters
+PAGE = "docs/reference/zoo.md"
+
+NOTES = 1200  # characters
 CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 
 
 def main() -> None:
     """Record, replay and print one line for each workload and policy."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--router", type=Path, required=True, help="what draftwise train router made")
     parser.add_argument("--data", type=Path, required=True, help="a folder of DOMAIN/test.jsonl")
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
@@ -63,7 +66,7 @@ def main() -> None:
 
 
 def measured(
-    args: argparse.Namespace, folder: Path, drafters: tuple[str, ...], names: list[str]
+    args: Namespace, folder: Path, drafters: tuple[str, ...], names: list[str]
 ) -> list[dict[str, Any]]:
     """A trace of one workload, and every policy on it."""
     words = ["trace", "--workload", str(folder / "prompts.jsonl"), "--target", args.target]
@@ -114,7 +117,7 @@ def after_a_page(domains: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
     """Each prompt after some text of the next domain, which does not matter."""
     names = list(domains)
     for i, (name, texts) in enumerate(domains.items()):
-        page = "\n\n".join(domains[names[(i + 1) % len(names)]])[:PAGE]
+        page = "\n\n".join(domains[names[(i + 1) % len(names)]])[:NOTES]
         for text in texts:
             yield line(name, f"These are my notes from yesterday.\n\n{page}\n\nNow something else.\n\n{text}")
 
@@ -125,4 +128,4 @@ def line(category: str, text: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -9,12 +9,15 @@ python -m studies.speed.table lengths lengths/           # a method by its maxim
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from studies.common.command import command, start
+
+PAGE = "docs/archive/table.md"
 
 Row = dict[str, Any]
 LENGTH = re.compile(r"(?<=static-)\d+|(?<=length=)\d+|(?<=longest=)\d+")
@@ -120,7 +123,7 @@ TABLES: dict[str, Callable[[Sequence[Path]], Iterator[str]]] = {
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("folders", type=Path, nargs="+")
     options = parser.parse_args()
@@ -128,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

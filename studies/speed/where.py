@@ -9,7 +9,6 @@ time that `auto` took, and add up.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,11 @@ from draftwise.measure.trace.fixed import Arm, fixed
 from draftwise.measure.trace.losses import KINDS, losses
 from draftwise.measure.trace.stage import Stage
 from draftwise.policies.catalogue import method
+from studies.common.command import command, start
 from studies.common.plot import panels, save
 from studies.speed.ablation import ratio
+
+PAGE = "docs/archive/auto.md"
 
 
 @dataclass
@@ -95,7 +97,7 @@ def draw(found: Mapping[str, Place]) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command(__doc__, PAGE)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--costs", help="a file, a profile or c=NUMBER; by default those of the trace")
     parser.add_argument("--policy", default="auto")
@@ -112,4 +114,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

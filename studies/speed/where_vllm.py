@@ -7,44 +7,43 @@ knew nothing at first, so that what learning costs is the difference of the firs
 
 from __future__ import annotations
 
-import argparse
-import os
 from time import process_time
 from typing import Any
 
-from bench_vllm import DRAFTERS, encode, write  # type: ignore[import-not-found,unused-ignore]
+from studies.common import vllm
+from studies.common.command import command, listed, start
+from studies.common.prompts import spread
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+PAGE = "docs/archive/vllm.md"
+
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--policy", default="auto")
-    parser.add_argument("--drafters", default=",".join(DRAFTERS), help="with commas between them")
+    parser.add_argument("--drafters", type=listed, default=vllm.DRAFTERS, help="with commas between them")
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--prompts", type=int, default=26)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     options = parser.parse_args()
+    vllm.in_this_process()
 
-    from draftwise.data import spec_bench
+    import draftwise
 
-    llm, every = engine(options), spec_bench()
-    host = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
-    room = llm.llm_engine.vllm_config.model_config.max_model_len - options.max_new_tokens - 16
-    ids = [encode(llm, p.text)[-room:] for p in every[:: len(every) // options.prompts][: options.prompts]]
-    write(llm, ids[:8], options.concurrency, options.max_new_tokens)  # the engine's own first steps
+    config = draftwise.vllm_config(drafters=options.drafters, policy=options.policy)
+    llm = vllm.engine("zoo:target", config, batch=16)
+    host = vllm.proposer(llm)
+    ids = vllm.prompts(llm, spread(options.prompts), options.max_new_tokens)
+    vllm.write(llm, ids[:8], options.concurrency, options.max_new_tokens)  # the engine's own first steps
     seconds = -process_time()
-    write(llm, ids, options.concurrency, 1)
+    vllm.write(llm, ids, options.concurrency, 1)
     print(f"prompts alone {seconds + process_time():.2f} s")
     host.follower.close()
     host.follower = host._keeper.follower = host.follow(host.options)
     for number in range(options.passes):
         before, seconds = told(host.follower), -process_time()
-        texts = write(llm, ids, options.concurrency, options.max_new_tokens)
+        texts = vllm.write(llm, ids, options.concurrency, options.max_new_tokens)
         seconds += process_time()
         spent = {key: value - before[key] for key, value in told(host.follower).items()}
         parts = ", ".join(
@@ -64,23 +63,5 @@ def told(follower: Any) -> dict[str, Any]:
     return {"steps": tally.steps, "rounds": tally.rounds} | dict(zip(SECONDS, seconds, strict=True))
 
 
-def engine(options: argparse.Namespace) -> Any:
-    """A vLLM with Draftwise inside."""
-    from vllm import LLM
-
-    import draftwise
-    from draftwise.models.load import resolve
-
-    return LLM(
-        resolve("zoo:target"),
-        dtype="float32",
-        enforce_eager=True,
-        max_num_seqs=16,
-        enable_prefix_caching=False,
-        gpu_memory_utilization=0.3,
-        speculative_config=draftwise.vllm_config(drafters=options.drafters.split(","), policy=options.policy),
-    )
-
-
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -8,10 +8,8 @@ says: the drafter that comes back first reads all that was written since its own
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, log
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -26,8 +24,11 @@ from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.learners.ucbspec import UCBSpec
 from draftwise.policies.learners.ucbtuned import UCBTuned
+from studies.common.command import pictures, start
 from studies.common.plot import panels, save
 from studies.theory.measure import Vector, doublings
+
+PAGE = "docs/explanation/theory.md"
 
 CHANCES = (0.8, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3)
 ARMS = len(CHANCES)
@@ -83,9 +84,7 @@ def draw(marks: Sequence[int], points: Sequence[Mapping[str, Vector]], shown: in
 
 def main() -> None:
     """Print the table and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
-    folder = parser.parse_args().pictures
+    folder = pictures(__doc__, PAGE)
     marks = doublings(8, 14)[::2]
     points = [switches(mark, texts=100) for mark in marks]
     print("switches, tokens read again, regret at " + ", ".join(f"{mark} tokens" for mark in marks))
@@ -96,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -10,7 +10,6 @@ apart fall as it grows. Here a drafter is drawn anew for every round, so all see
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -27,6 +26,9 @@ from draftwise.core.outcomes import Feedback
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter, Graders, Seen, Target
 from draftwise.core.sampling import Sampling
+from studies.common.command import add_pictures, command, start
+
+PAGE = "docs/explanation/theory.md"
 
 LENGTH = 5  # MetaSD's draft length
 ROUNDS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -203,12 +205,10 @@ def draw(found: dict[str, tuple[Rewards, dict[str, Values]]], path: Path) -> Non
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command(__doc__, PAGE)
     parser.add_argument("--prompts", type=int, default=170)
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
+    add_pictures(parser)
     options = parser.parse_args()
     found = {}
     for title, temperature in (("temperature 1", 1.0), ("greedy", 0.0)):
@@ -234,4 +234,4 @@ def on_the_zoo(prompts: int, new_tokens: int, temperature: float) -> Rewards:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    start(main)

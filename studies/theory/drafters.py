@@ -8,9 +8,7 @@ Then the same for UCB1 where the drafters are more alike and the texts shorter.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,8 +23,11 @@ from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.learners.ucbspec import UCBSpec
 from draftwise.policies.learners.ucbtuned import UCBTuned
+from studies.common.command import pictures, start
 from studies.common.plot import panels, save
 from studies.theory.measure import Makers, Vector, exponent, fit, regrets
+
+PAGE = "docs/explanation/theory.md"
 
 COUNTS = (2, 4, 8, 16, 32, 64)
 BANDITS: Makers = {"UCB1": UCB1, "UCBSpec": UCBSpec, "UCB-Tuned": UCBTuned, "EXP3Spec": EXP3Spec}
@@ -79,9 +80,7 @@ def draw(counts: Sequence[int], bandits: dict[str, Vector], experts: dict[str, V
 
 def main() -> None:
     """Print the fits and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
-    folder = parser.parse_args().pictures
+    folder = pictures(__doc__, PAGE)
     bandits = by_count(BANDITS, COUNTS, tokens=65_536, texts=4)
     experts = by_count(EXPERTS, COUNTS, tokens=65_536, texts=16)
     for name, values in (bandits | experts).items():
@@ -94,4 +93,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -8,7 +8,6 @@ enumerated.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import numpy as np
 from draftwise.core.arms import NEVER
 from draftwise.core.outcomes import Grade
 from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
+from studies.common.command import pictures, start
 from studies.theory.enumeration import (
     Chain,
     Drafter,
@@ -33,6 +33,8 @@ from studies.theory.enumeration import (
     rounds,
     texts,
 )
+
+PAGE = "docs/explanation/theory.md"
 
 
 def moments(values: Iterator[tuple[float, float]]) -> tuple[float, float]:
@@ -190,11 +192,7 @@ def draw(path: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
-    folder = parser.parse_args().pictures
+    folder = pictures(__doc__, PAGE)
     p, kinds, played = example()
     for name, drafter in kinds.items():
         print(f"\n{name}: truth {chunk(p, drafter):.4f}")
@@ -218,4 +216,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    start(main)

@@ -8,9 +8,7 @@ case of each length, then a text written against UCB1.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,8 +19,11 @@ from draftwise.policies.learners.exp3spec import EXP3Spec
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.learners.ucbspec import UCBSpec
 from draftwise.policies.learners.ucbtuned import UCBTuned
+from studies.common.command import pictures, start
 from studies.common.plot import panels, save
 from studies.theory.measure import Makers, Vector, doublings, exponent, fit, regrets, spread
+
+PAGE = "docs/explanation/theory.md"
 
 ARMS = tuple(SimArm(i) for i in range(4))
 CLEAR = Stationary([0.8, 0.6, 0.5, 0.4])
@@ -101,9 +102,7 @@ def draw(
 
 def main() -> None:
     """Print the fits and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
-    folder = parser.parse_args().pictures
+    folder = pictures(__doc__, PAGE)
     marks, short = doublings(9, 20), doublings(9, 16)
     clear = on_clear_arms(CONFIDENT | LOSSES, marks, seeds=12)
     greedy = on_clear_arms(PUBLISHED, marks[:-3], seeds=100)
@@ -123,4 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

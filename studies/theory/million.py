@@ -6,7 +6,6 @@ those of the process on one core; the spread is that of the five fifths of the m
 
 from __future__ import annotations
 
-import argparse
 from random import Random
 from time import process_time
 from typing import Any
@@ -29,6 +28,9 @@ from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.learners.ucbspec import UCBSpec
 from draftwise.policies.learners.ucbtuned import UCBTuned
 from draftwise.policies.learners.uniform import Uniform
+from studies.common.command import command, start
+
+PAGE = "docs/explanation/theory.md"
 
 CHANCES = (0.8, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3)
 BANDITS: tuple[Any, ...] = (
@@ -64,7 +66,7 @@ def fifths(learner: Any, rounds: int, arms: int, *, tokens: int = 65_536) -> lis
 
 def main() -> None:
     """Print one line per learner."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--rounds", type=int, default=1_000_000)
     parser.add_argument("--arms", type=int, default=7)
     options = parser.parse_args()
@@ -75,4 +77,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

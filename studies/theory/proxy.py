@@ -9,7 +9,6 @@ and writes fewer tokens per round. Every round here is independent of the ones b
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwise.policies.learners.ucb import UCB1
+from studies.common.command import pictures, start
 from studies.theory.enumeration import Chain, History, rounds
+
+PAGE = "docs/explanation/theory.md"
 
 BEST, LATE, EARLY = "best", "good late", "good early"
 OVERLAPS = {  # 1 - TV at each draft position
@@ -131,11 +133,7 @@ def draw(marks: Sequence[int], found: dict[str, tuple[Values, Values]], path: Pa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
-    folder = parser.parse_args().pictures
+    folder = pictures(__doc__, PAGE)
     for name in OVERLAPS:
         print(f"{name:<12} divergence {divergence(name):.3f}, tokens per round {length(name):.3f}")
     print("\ntwenty rounds of one, then the best, for a text of 200 tokens: regret in divergence, in rounds")
@@ -151,4 +149,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    start(main)

@@ -8,15 +8,16 @@ late; the player takes the arm of the most tokens less rate times seconds, by th
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from studies.common.command import pictures, start
 from studies.common.plot import panels, save
 from studies.theory.measure import Vector, doublings, exponent, spread
+
+PAGE = "docs/explanation/auto.md"
 
 LENGTHS = (1, 2, 4, 8)
 CLEAR = ((0.8, 0.04), (0.6, 0.02), (0.3, 0.0))
@@ -122,9 +123,7 @@ def draw(marks: Sequence[int], found: Mapping[str, Vector], gaps: Sequence[float
 
 def main() -> None:
     """Print the losses and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
-    folder, marks = parser.parse_args().pictures, doublings(6, 14)
+    folder, marks = pictures(__doc__, PAGE), doublings(6, 14)
     tokens, seconds = rounds(CLEAR, 1 << 18, 1)
     highest = float((tokens.mean(0) / seconds).max())
     ways: dict[str, tuple[Rate | float, int]] = {
@@ -146,4 +145,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -9,10 +9,8 @@ second the drafters take turns. Discount and window are those of Garivier and Mo
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from math import log, sqrt
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,8 +23,11 @@ from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.learners.swucb import SlidingWindowUCB
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.learners.ucbtuned import UCBTuned
+from studies.common.command import pictures, start
 from studies.common.plot import panels, save
 from studies.theory.measure import Vector
+
+PAGE = "docs/explanation/theory.md"
 
 TOKENS = 131_072
 CHANGES = (1, 3, 7, 15, 31, 63)
@@ -99,9 +100,7 @@ def draw(curves: Mapping[str, Sequence[Mapping[str, Vector]]]) -> Any:
 
 def main() -> None:
     """Print the table and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
-    folder = parser.parse_args().pictures
+    folder = pictures(__doc__, PAGE)
     worlds = {"Specialists beside a generalist": SPECIALISTS, "Drafters take turns": TURNS}
     curves = {}
     for title, phases in worlds.items():
@@ -113,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -10,8 +10,8 @@ in law, and priced by a table of costs: no clock is read. The tables go to stand
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,6 +31,7 @@ from draftwise.models.load import load_model, load_tokenizer, weights_of
 from draftwise.policies.classifiers.stopping import Disco
 from draftwise.policies.classifiers.stopping import load as load_scorer
 from draftwise.train.examples import scores
+from studies.common.command import command, start
 from studies.common.paired import cell, ratio
 from studies.speed.disco.record import Recorded, record
 from studies.speed.disco.rounds import (
@@ -45,6 +46,8 @@ from studies.speed.disco.rounds import (
     stopping,
     walk,
 )
+
+PAGE = "docs/explanation/findings.md"
 
 THRESHOLDS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 40)
@@ -74,7 +77,7 @@ class Job:
         return int(self.digest[:8], 16)
 
 
-def gather(args: argparse.Namespace, folder: Path) -> list[Path]:
+def gather(args: Namespace, folder: Path) -> list[Path]:
     """Texts and what is read along them, a file for each prompt; what is there is left."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer, target = load_tokenizer(args.target), load_model(args.target)
@@ -96,7 +99,7 @@ def gather(args: argparse.Namespace, folder: Path) -> list[Path]:
     return [job.file for job in jobs]
 
 
-def written(decoder: Decoder, group: Sequence[Job], args: argparse.Namespace) -> list[list[int]]:
+def written(decoder: Decoder, group: Sequence[Job], args: Namespace) -> list[list[int]]:
     """The target's texts, decoded together; each is drawn with a seed of its own."""
     places, out = {}, [list[int]() for _ in group]
     for place, job in enumerate(group):
@@ -200,14 +203,13 @@ def f1(study: Study) -> str:
     )
 
 
-def show(recorded: Sequence[Recorded], classifiers: Mapping[str, Disco], args: argparse.Namespace) -> None:
+def show(recorded: Sequence[Recorded], classifiers: Mapping[str, Disco], args: Namespace) -> None:
     """All tables."""
     alpha = agreement([one for one in recorded if not one.validation])
     for name, scorer in classifiers.items():
-        halves = [
-            [scored(one, scorer) for one in recorded if one.validation == half] for half in (True, False)
-        ]
-        study = Study(name, *halves, args.drafter)
+        tuning = [scored(one, scorer) for one in recorded if one.validation]
+        testing = [scored(one, scorer) for one in recorded if not one.validation]
+        study = Study(name, tuning, testing, args.drafter)
         print(f"\n## {name}, temperature {args.temperature:g}\n")
         print(f"Tuned on {len(study.tuning)} prompts, measured on {len(study.testing)}. {f1(study)}.")
         for text in args.costs:
@@ -219,9 +221,17 @@ def show(recorded: Sequence[Recorded], classifiers: Mapping[str, Disco], args: a
     print("\n## The oracle's length\n", *lengths_by_index(study), sep="\n")
 
 
+def classifier(path: str) -> Disco:
+    """DISCO's classifier in a folder."""
+    found = load_scorer(weights_of(path), "disco")
+    if not isinstance(found, Disco):
+        raise UserError(f"--classifier {path}: not a classifier of DISCO; `draftwise train classifier` makes one")
+    return found
+
+
 def main() -> None:
     """Record what is missing, then print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, PAGE)
     parser.add_argument("--out", type=Path, required=True, help="the folder of the recordings")
     parser.add_argument("--costs", action="append", required=True, help="may be repeated")
     parser.add_argument("--classifier", action="append", default=[], help="NAME=FOLDER, may be repeated")
@@ -236,12 +246,9 @@ def main() -> None:
     folder = args.out / f"{args.temperature:g}"
     files = gather(args, folder)
     named = dict(pair.split("=", 1) for pair in args.classifier or ["zoo:disco=zoo:disco"])
-    scorers = {name: load_scorer(weights_of(path), "disco") for name, path in named.items()}
+    scorers = {name: classifier(path) for name, path in named.items()}
     show([Recorded.load(file) for file in files], scorers, args)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    start(main)

@@ -1,0 +1,74 @@
+"""vLLM as the studies run it; they need an environment with vLLM (`scripts/setup-vllm` makes one)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+DRAFTERS = "ngram,suffix,zoo:general"
+
+
+def settings(*, level: str = "ERROR", cores: str | None = "0") -> dict[str, str]:
+    """Environment variables of vLLM on a CPU; those that are set already stay."""
+    wanted = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": level}
+    if cores is not None:
+        wanted["VLLM_CPU_OMP_THREADS_BIND"] = cores
+    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+
+
+def in_this_process() -> None:
+    """The engine runs in this process, where it can be looked at; to be called before vLLM is imported."""
+    os.environ.update(settings() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+
+
+def engine(target: str, speculative: dict[str, Any] | None, *, batch: int, **more: Any) -> Any:
+    """A greedy float32 engine for at most `batch` requests at once."""
+    from vllm import LLM
+
+    from draftwise.models.load import resolve
+
+    options: dict[str, Any] = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "gpu_memory_utilization": 0.3,  # on a CPU: of all memory, to be free when it starts
+    }
+    return LLM(resolve(target), max_num_seqs=batch, speculative_config=speculative, **options | more)
+
+
+def proposer(llm: Any) -> Any:
+    """Draftwise's proposer in an engine of this process."""
+    core = llm.llm_engine.engine_core.engine_core
+    return core.model_executor.driver_worker.worker.model_runner.drafter
+
+
+def encode(llm: Any, text: str) -> list[int]:
+    """Token ids in the chat template."""
+    messages = [{"role": "user", "content": text}]
+    ids = llm.get_tokenizer().apply_chat_template(messages, add_generation_prompt=True)
+    return list(ids["input_ids"] if hasattr(ids, "keys") else ids)
+
+
+def prompts(llm: Any, texts: Sequence[str], new_tokens: int) -> list[list[int]]:
+    """Their token ids, the end of those that leave too little room for an answer."""
+    room = llm.llm_engine.vllm_config.model_config.max_model_len - new_tokens - 16
+    return [encode(llm, text)[-room:] for text in texts]
+
+
+def write(llm: Any, prompts: Sequence[list[int]], level: int, most: int) -> list[list[int]]:
+    """All texts, at most `level` in flight."""
+    from vllm import SamplingParams
+
+    greedy, engine = SamplingParams(temperature=0.0, max_tokens=most), llm.llm_engine
+    waiting, texts, flying = iter(enumerate(prompts)), dict[str, list[int]](), 0
+    while True:
+        while flying < level and (one := next(waiting, None)) is not None:
+            engine.add_request(str(one[0]), {"prompt_token_ids": one[1]}, greedy)
+            flying += 1
+        if not flying:
+            return [texts[str(k)] for k in range(len(prompts))]
+        for output in engine.step():
+            if output.finished:
+                texts[output.request_id] = list(output.outputs[0].token_ids)
+                flying -= 1
