@@ -1,5 +1,5 @@
 # Every job sets itself up first: a fresh machine needs only python3, make and git.
-.PHONY: setup demo test test-vllm check docs clean
+.PHONY: setup demo test test-vllm check docs microbench clean
 
 setup:
 	@scripts/setup
@@ -21,6 +21,10 @@ check: setup
 # The documentation's site, in build/site.
 docs: setup
 	@scripts/docs
+
+# What single parts cost on this machine; leave it alone meanwhile.
+microbench: setup
+	@OMP_NUM_THREADS=1 .venv/bin/python -m studies.microbench
 
 clean:
 	rm -rf .venv .venv-vllm dist build .pytest_cache .mypy_cache .ruff_cache

@@ -187,13 +187,13 @@ def child(root: Path, value: str) -> list[str]:
     meta = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     groups = {"console_scripts": meta["scripts"], **meta["entry-points"]}
     with tempfile.TemporaryDirectory() as folder:
-        info = Path(folder) / f"draftwise-{meta['version']}.dist-info"
+        info = Path(folder) / "draftwise-0.dist-info"
         info.mkdir()
-        head = f"Metadata-Version: 2.1\nName: draftwise\nVersion: {meta['version']}\n"
-        (info / "METADATA").write_text(head)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: draftwise\nVersion: 0\n")
         points = [f"[{group}]\n" + lines(named) for group, named in groups.items()]
         (info / "entry_points.txt").write_text("\n".join(points))
-        path = os.pathsep.join([folder, str(root.resolve() / "src"), str(HERE)])
+        sources = [str(root.resolve() / part) for part in ("src", "zoo/src")]
+        path = os.pathsep.join([folder, *sources, str(HERE)])
         out = Path(folder) / "walk.json"
         asked = [sys.executable, "-m", "studies.walk", "--value", value, "--out", str(out)]
         own = os.environ | {"PYTHONPATH": path}

@@ -59,7 +59,9 @@ def test_commands_and_options_exist(page: Path) -> None:
         assert verb in command.commands, f"{named(page)}: draftwise {verb}"
     known = options(command) | {"--strict"}
     for script, rest in re.findall(r"`python\s-m\s(studies\.[\w.]+)([^`]*)`", text):
-        source = ROOT.joinpath(*script.split(".")).with_suffix(".py").read_text()
+        file = ROOT.joinpath(*script.split("."))
+        source = (file / "__main__.py" if file.is_dir() else file.with_suffix(".py")).read_text()
+        source += (ROOT / "studies/common/command.py").read_text() + '"--help"'
         for option in re.findall(r"--[a-z][a-z-]+", rest):
             assert f'"{option}"' in source, f"{named(page)}: {script} {option}"
     others = r"`python [^`]*`|^.*\bvllm(?: serve|\.entrypoints)\b.*$"  # whose options are not ours

@@ -11,45 +11,13 @@ from time import process_time
 from typing import Any
 
 from draftwise.measure.simulate import ByLastReward, SimArm, Stationary, simulate
-from draftwise.policies.learners.adanormalhedge import AdaNormalHedge
-from draftwise.policies.learners.beta import BetaThompson
-from draftwise.policies.learners.commit import ExploreThenCommit
-from draftwise.policies.learners.ducb import DiscountedUCB
-from draftwise.policies.learners.exp3 import EXP3
-from draftwise.policies.learners.exp3spec import EXP3Spec
-from draftwise.policies.learners.fixed import Fixed
-from draftwise.policies.learners.gaussian import GaussianThompson
-from draftwise.policies.learners.halving import SequentialHalving
-from draftwise.policies.learners.hedge import Hedge
-from draftwise.policies.learners.leader import FollowTheLeader
-from draftwise.policies.learners.normalhedge import NormalHedge
-from draftwise.policies.learners.swucb import SlidingWindowUCB
-from draftwise.policies.learners.ucb import UCB1
-from draftwise.policies.learners.ucbspec import UCBSpec
-from draftwise.policies.learners.ucbtuned import UCBTuned
-from draftwise.policies.learners.uniform import Uniform
 from studies.common.command import command, start
+from studies.common.learners import BANDITS, EXPERTS
 
 PAGE = "docs/explanation/theory.md"
 
+LEARNERS: tuple[Any, ...] = (*BANDITS, ByLastReward, *EXPERTS)
 CHANCES = (0.8, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3)
-BANDITS: tuple[Any, ...] = (
-    Fixed,
-    Uniform,
-    UCB1,
-    UCBTuned,
-    UCBSpec,
-    DiscountedUCB,
-    SlidingWindowUCB,
-    GaussianThompson,
-    BetaThompson,
-    EXP3,
-    EXP3Spec,
-    SequentialHalving,
-    ExploreThenCommit,
-    ByLastReward,
-)
-EXPERTS: tuple[Any, ...] = (FollowTheLeader, Hedge, AdaNormalHedge, NormalHedge)
 
 
 def fifths(learner: Any, rounds: int, arms: int, *, tokens: int = 65_536) -> list[float]:
@@ -70,7 +38,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1_000_000)
     parser.add_argument("--arms", type=int, default=7)
     options = parser.parse_args()
-    for kind in (*BANDITS, *EXPERTS):
+    for kind in LEARNERS:
         taken = fifths(kind(options.arms), options.rounds, options.arms)
         low, high = 5 * min(taken), 5 * max(taken)
         print(f"{kind.__name__:20} {sum(taken):6.1f} s   ({low:.1f} to {high:.1f})", flush=True)

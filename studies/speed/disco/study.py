@@ -225,7 +225,7 @@ def classifier(path: str) -> Disco:
     """DISCO's classifier in a folder."""
     found = load_scorer(weights_of(path), "disco")
     if not isinstance(found, Disco):
-        raise UserError(f"--classifier {path}: not a classifier of DISCO; `draftwise train classifier` makes one")
+        raise UserError(f"--classifier {path}: no classifier of DISCO; see `draftwise train classifier`")
     return found
 
 

@@ -101,7 +101,7 @@ def test_explore_then_commit_hardly_switches() -> None:
 
 
 def test_a_million_rounds_are_timed_for_every_learner() -> None:
-    for kind in (*million.BANDITS, *million.EXPERTS):
+    for kind in million.LEARNERS:
         assert len(million.fifths(kind(2), 10, 2, tokens=50)) == 5
 
 

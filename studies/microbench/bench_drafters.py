@@ -1,7 +1,5 @@
 """What the drafters that need no model cost, in microseconds: per committed token, per hint, per draft of 8.
 
-    python -m studies.microbench.drafters [--tokens 4000] [--store-tokens 1000000] [--seed 0]
-
 Three texts: *prose*, words drawn by Zipf's law with phrases that return; *loop*, a period of 12 tokens, the
 worst case of the suffix automaton; *random*, where nothing matches. Rounds commit 3 tokens each after a
 prompt of a quarter of the text. The datastore is built from prose of its own.
@@ -9,16 +7,16 @@ prompt of a quarter of the text. The datastore is built from prose of its own.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-import tempfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from statistics import median
-from time import perf_counter
+from time import thread_time
+from typing import Any
+
+import pytest
 
 from draftwise.core.arms import Stop
 from draftwise.core.drafts import Job
@@ -30,6 +28,7 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.retrieval import RetrievalDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 
+TOKENS, STORE = 4000, 1_000_000
 VOCAB = 32000
 STEP = 3
 
@@ -55,7 +54,7 @@ def texts(rng: Random, size: int) -> dict[str, list[int]]:
     }
 
 
-def measure(drafter: Drafter, text: list[int], stop: Stop) -> list[float]:
+def measure(drafter: Drafter, text: list[int], stop: Stop) -> dict[str, float]:
     """Median microseconds per token, hint and draft over the rounds of one request, and tokens per draft."""
     request = Request(0, [], 0, Sampling(), Random(0), Random(0))
     start = len(text) // 4
@@ -65,18 +64,19 @@ def measure(drafter: Drafter, text: list[int], stop: Stop) -> list[float]:
     drafted = 0
     for at in range(start, len(text) - STEP, STEP):
         new = text[at : at + STEP]
-        a = perf_counter()
+        a = thread_time()
         drafter.hint(request)
-        b = perf_counter()
+        b = thread_time()
         (made,) = drafter.draft([Job(request, 8, (stop,))])
-        c = perf_counter()
+        c = thread_time()
         drafter.observe(request, new)
-        d = perf_counter()
+        d = thread_time()
         request.tokens += new
         seconds.append(((d - c) / STEP, b - a, c - b))
         drafted += len(made.tokens)
     drafter.close(request)
-    return [1e6 * median(column) for column in zip(*seconds, strict=True)] + [drafted / len(seconds)]
+    token, hint, draft = (1e6 * median(column) for column in zip(*seconds, strict=True))
+    return {"us a token": token, "us a hint": hint, "us a draft": draft, "drafted": drafted / len(seconds)}
 
 
 def memory(make: Callable[[], Drafter], text: list[int]) -> float:
@@ -91,7 +91,7 @@ def memory(make: Callable[[], Drafter], text: list[int]) -> float:
 
 
 def make_store(folder: Path, size: int, rng: Random) -> str:
-    """A datastore of prose, in documents of 500 tokens; says what it took."""
+    """A datastore of prose, in documents of 500 tokens."""
     text = prose(rng, size)
     corpus, out = folder / "corpus.jsonl", folder / "store"
     with corpus.open("w") as file:
@@ -101,9 +101,7 @@ def make_store(folder: Path, size: int, rng: Random) -> str:
     def encode(line: str) -> list[int]:
         return [int(word) for word in line.split()]
 
-    start = perf_counter()
     build([corpus], out, encode=encode, vocab_size=VOCAB, fingerprint="bench")
-    print(f"datastore of {size:,} tokens built in {perf_counter() - start:.2f} s")
     return str(out)
 
 
@@ -118,35 +116,31 @@ def with_history(rng: Random) -> SuffixDrafter:
     return drafter
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=4000)
-    parser.add_argument("--store-tokens", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    rng = Random(asked.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        store = make_store(Path(folder), asked.store_tokens, rng)
-        history = with_history(rng)
-        makers: dict[str, Callable[[], Drafter]] = {
-            "ngram": NgramDrafter,
-            "suffix": SuffixDrafter,
-            "suffix?history=100000": lambda: history,
-            "retrieval": lambda: RetrievalDrafter(store),
-        }
-        print(
-            f"{'drafter':24}{'text':8}{'stop':8}"
-            + "".join(f"{c:>9}" for c in ("token", "hint", "draft", "drafted"))
-        )
-        for name, make in makers.items():
-            for kind, text in texts(rng, asked.tokens).items():
-                for stop in (Stop(), Stop("svip", 0.6)):
-                    row = measure(make(), text, stop)
-                    print(f"{name:24}{kind:8}{stop.rule:8}" + "".join(f"{value:9.2f}" for value in row))
-        for name in ("ngram", "suffix"):
-            print(f"{name}: {memory(makers[name], prose(rng, asked.tokens)):.0f} bytes a token")
-    return 0
+@pytest.fixture(scope="module")
+def makers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[], Drafter]]:
+    """Drafters by name."""
+    store = make_store(tmp_path_factory.mktemp("store"), STORE, Random(0))
+    history = with_history(Random(0))
+    return {
+        "ngram": NgramDrafter,
+        "suffix": SuffixDrafter,
+        "suffix with history": lambda: history,
+        "retrieval": lambda: RetrievalDrafter(store),
+    }
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.parametrize("stop", [Stop(), Stop("svip", 0.6)], ids=["whole", "svip"])
+@pytest.mark.parametrize("kind", ["prose", "loop", "random"])
+@pytest.mark.parametrize("name", ["ngram", "suffix", "suffix with history", "retrieval"])
+def test_draft(benchmark: Any, makers: dict[str, Any], name: str, kind: str, stop: Stop) -> None:
+    """One request from its prompt to its end."""
+    text = texts(Random(0), TOKENS)[kind]
+    told = benchmark.pedantic(measure, args=(makers[name](), text, stop), rounds=1)
+    benchmark.extra_info.update(told)
+
+
+@pytest.mark.parametrize("name", ["ngram", "suffix"])
+def test_held(benchmark: Any, makers: dict[str, Any], name: str) -> None:
+    """Bytes that a drafter holds for each token of a request."""
+    held = benchmark.pedantic(memory, args=(makers[name], prose(Random(0), TOKENS)), rounds=1)
+    benchmark.extra_info["bytes a token"] = held

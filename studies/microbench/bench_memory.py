@@ -1,0 +1,69 @@
+"""Peak memory of decoding beyond the models' weights and caches, at batch 1 (Linux).
+
+A thread reads the kernel's count of anonymous memory while a prompt is read and answered; what there was
+before and what the caches hold is taken off. More than 10 % of the weights is a failure.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from time import sleep
+from typing import Any
+
+from draftwise import Decoder, Sampling
+from draftwise.models.packed import PackedLinear
+from studies.common.memory import anonymous
+
+DRAFTERS = ["zoo:general", "ngram", "suffix"]
+POLICY = "random?arms=drafters*lengths&lengths=0,2,8"
+PROMPT, NEW = 1900, 64
+
+
+class Peak(threading.Thread):
+    """The largest anonymous memory seen, in bytes, sampled a few thousand times a second."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.before = self.most = anonymous()
+
+    def run(self) -> None:
+        while True:
+            self.most = max(self.most, anonymous())
+            sleep(0.0002)
+
+
+def weights(model: Any) -> int:
+    """Bytes of a model's weights, packed ones included."""
+    found = [p.numel() * p.element_size() for p in model.parameters()]
+    found += [m.in_features * m.out_features * 4 for m in model.modules() if isinstance(m, PackedLinear)]
+    return sum(found)
+
+
+def beyond(decoder: Decoder) -> dict[str, float]:
+    """MB of the weights, of the caches, and of the peak beyond both."""
+    models = [decoder.loop.target, *decoder.loop.team.drafters.values()]
+    rows = [m.rows for m in models if hasattr(m, "rows")]
+    list(decoder.loop.run([[5, 6, 7] * 10], Sampling(max_new_tokens=16)))  # first calls load libraries
+    gc.collect()
+    text = decoder.encode("The quick brown fox jumps over the lazy dog, again and again. ") * 200
+    peak = Peak()
+    peak.start()
+    decoder.loop.add(text[:PROMPT], Sampling(max_new_tokens=NEW))
+    caches = 0
+    while decoder.loop.open:
+        decoder.loop.step()
+        caches = max(caches, sum(r.cache.bytes for r in rows))
+    own = sum(weights(r.model) for r in rows)
+    more = peak.most - peak.before - caches
+    return {"MB of weights": own / 1e6, "MB of caches": caches / 1e6, "MB beyond": more / 1e6}
+
+
+def test_memory(benchmark: Any) -> None:
+    """One prompt of 1,900 tokens; the allocator gives freed blocks back at once."""
+    assert os.environ.get("MALLOC_TRIM_THRESHOLD_") == "0", "run it with python -m studies.microbench memory"
+    decoder = Decoder.from_pretrained("zoo:target", drafters=DRAFTERS, policy=POLICY)
+    told = benchmark.pedantic(beyond, args=(decoder,), rounds=1)
+    benchmark.extra_info.update(told)
+    assert told["MB beyond"] <= 0.1 * told["MB of weights"]
