@@ -27,6 +27,7 @@ from typing import Any
 
 import pytest
 
+PAGE = "CONTRIBUTING.md"
 POLICIES = (
     *("none", "static-3", "static?length=8&drafter=suffix", "static?length=7&drafter=bad&stop=svip(0.9)"),
     *("max-confidence?length=8", "svip?length=8", "svip-difference?length=8", "adaedl?length=8"),
@@ -205,7 +206,9 @@ def hashes() -> dict[str, Any]:
 
 def main() -> int:
     """Print the hashes, or what differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    # Not the parser of studies.common: this file runs in other trees too, which may have none.
+    about = __doc__.splitlines()[0] if __doc__ else ""
+    parser = argparse.ArgumentParser(description=about, epilog=f"Figures: {PAGE}")
     parser.add_argument("--tree", type=Path, help="another checkout, whose code is run")
     parser.add_argument("--json", type=Path, help="write the hashes here")
     parser.add_argument("--against", type=Path, help="compare with hashes written before")

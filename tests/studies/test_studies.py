@@ -46,7 +46,7 @@ def test_it_says_how_to_run_it_and_runs_nothing(
         module.main()
     assert not ended.value.code
     shown = capsys.readouterr().out
-    assert study.about[:40] in shown and f"Figures: {study.page}" in shown
+    assert study.about[:25] in shown and f"Figures: {study.page}" in shown
 
 
 def test_one_command_runs_any_of_them() -> None:
