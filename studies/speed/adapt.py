@@ -12,7 +12,6 @@ from the costs, by default those measured with the trace; `auto` learns from the
 from __future__ import annotations
 
 from argparse import Namespace
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
