@@ -10,10 +10,12 @@ from .distributions import draw, markov, shape, softmax
 from .drafter import SimDrafter
 from .exact import exact, exact_of, p_value, sample
 from .suites.drafter import DrafterSuite, drafter_suite
+from .suites.policy import PolicySuite, policy_suite
 from .target import SimTarget
 
 __all__ = [
     "DrafterSuite",
+    "PolicySuite",
     "SimDrafter",
     "SimTarget",
     "drafter_suite",
@@ -22,6 +24,7 @@ __all__ = [
     "exact_of",
     "markov",
     "p_value",
+    "policy_suite",
     "sample",
     "shape",
     "softmax",
