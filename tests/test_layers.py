@@ -20,7 +20,7 @@ FLOORS = [
     {"state"},
     {"policies"},
     {"drafters", "targets"},
-    {"names", "testing"},
+    {"names", "plugins", "testing"},
     {"build"},
     {"generation"},
     {"measure", "train", "hosts"},
