@@ -16,6 +16,7 @@ from typing import Any
 import typer
 from typer.cli import get_docs_for_click
 
+from draftwise import testing
 from draftwise.cli.app import app
 from draftwise.cli.lists import by_origin
 from draftwise.policies.catalogue.compose import DEFAULT
@@ -70,11 +71,18 @@ def commands(group: Any, above: str) -> Iterator[tuple[str, Any]]:
         yield from commands(one, f"{above}-{name}")
 
 
+def plug_in_tests() -> str:
+    """All public names of `draftwise.testing` for mkdocstrings, the suites first."""
+    found = sorted(testing.__all__, key=lambda name: (not name.endswith("_suite"), name))
+    return "\n".join(f"::: {getattr(testing, name).__module__}.{name}\n" for name in found)
+
+
 PARTS = {
     "policies": policies,
     "drafters": drafters,
     "command-line": command_line,
     "arguments": arguments.table,
+    "testing": plug_in_tests,
 }
 
 

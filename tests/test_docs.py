@@ -13,6 +13,7 @@ import pytest
 import typer
 
 import draftwise
+from draftwise import testing
 from draftwise.cli.app import app
 from draftwise.measure.trace.costs import Costs
 from draftwise.measure.trace.files import Answers, Header
@@ -114,6 +115,7 @@ def test_the_generated_reference_names_everything(tmp_path: Path) -> None:
     assert all(option in text["command-line"] for option in options(command))
     assert not re.search(r"^\* \[?`\w+`.*\.\.\.$", text["command-line"], flags=re.M)  # cut short
     assert all(f"| `{name}` |" in text["arguments"] for name in FIELDS)
+    assert all(re.search(rf"^::: [\w.]+\.{name}$", text["testing"], flags=re.M) for name in testing.__all__)
     assert {f'--8<-- "{name}.md"' for name in text} <= {
         line for page in PAGES for line in page.read_text().splitlines()
     }
