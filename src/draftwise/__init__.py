@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # whoever imports the library decides
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
 _HOME = {
     "core.arms": ("Arm", "Context", "Decision", "Stop"),

@@ -158,7 +158,7 @@ def check_policy(method: Method, tokenizer: Any, asked: Mapping[str, Any]) -> No
                 f"the classifier was trained for another drafter than {arm.drafter}: train one for it with "
                 "`draftwise train classifier`",
                 DraftwiseWarning,
-                stacklevel=5,  # whoever called `Decoder.from_pretrained`
+                stacklevel=5,  # the caller of `Decoder.from_pretrained`
             )
             break
     check = getattr(method.policy, "check", None)

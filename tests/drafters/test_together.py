@@ -103,7 +103,7 @@ def test_everyone_is_asked_and_told_once() -> None:
 
 
 def test_one_without_a_team_says_so() -> None:
-    with pytest.raises(ValueError, match="nobody to ask"):
+    with pytest.raises(ValueError, match="no other drafters"):
         TogetherDrafter().draft([])
 
 

@@ -28,7 +28,7 @@ class Tell(Protocol):
 
 
 class Pace:
-    """Estimates the seconds left of each phase by its pace since it was first heard of."""
+    """Estimates the seconds left of each phase by its pace since its first report."""
 
     def __init__(self) -> None:
         self.began: dict[str, tuple[float, int]] = {}

@@ -20,7 +20,7 @@ class OneAtATime:
         if self._holder == me:
             self._depth += 1
             return
-        with self._next:  # held by whoever is next while they wait: all others stand behind them
+        with self._next:  # held by the next thread while it waits; all others queue behind it
             self._lock.acquire()
         self._holder = me
 

@@ -148,7 +148,7 @@ class Loop(Batch):
     def _grade(self, turns: Sequence[Turn], reading: float) -> Sequence[Feedback]:
         """What each round cost and showed, and what the recorder makes of it.
 
-        The target pass, of `reading` seconds, is everyone's; one that read a prompt too says nothing.
+        The target pass took `reading` seconds, shared by all requests; a pass with a prefill is not timed.
         """
         tokens = len(turns) + sum(len(turn.draft.tokens) for turn in turns)
         reading = self.clock.target(reading, tokens)

@@ -28,10 +28,10 @@ class Spent:
 class Outcome:
     """What one arm did in one round, and in how many `seconds` of drafting and its share of the target pass.
 
-    NaN where the round also read the prompt, so that its time says nothing about the arm; `spent`, which has
+    NaN where the round also read the prompt, so that its time is not the arm's; `spent`, which has
     them apart, is then missing. `overlaps` has 1 - TV between the raw laws (temperature 1) of target and
     drafter for each position of the draft (`accept.block`: of a tree, one path), nothing unless the
-    recorder reads it. `censored` rounds say nothing about their arm.
+    recorder reads it. `censored` rounds are not counted for their arm.
     """
 
     arm: int

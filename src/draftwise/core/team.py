@@ -207,7 +207,7 @@ class Team:
     def _patience(self, name: str, requests: Sequence[Request]) -> float:
         """The seconds that a call may take: a drafter that reads a long prompt first may take longer.
 
-        Nobody is judged before there is a target pass to judge by.
+        There is no limit before the first target pass has been timed.
         """
         unread = 0
         for request in requests:

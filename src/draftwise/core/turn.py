@@ -104,7 +104,7 @@ class Turn:
         """See what the round showed, before the end of the text took its share of it.
 
         A draft that only the budget or the target kept short, or that failed, could not yet be made or was
-        not looked at to its end (`cut`), says nothing about its arm. `timed` is false where the pass also
+        not looked at to its end (`cut`), is not counted for its arm. `timed` is false where the pass also
         read a prompt.
         """
         self.spent = spent

@@ -13,9 +13,9 @@ from ..core.team import Team
 class TogetherDrafter:
     """Drafts what all the others of its team draft, merged so that equal beginnings are verified once.
 
-    The baseline that MetaSD calls DraftAll. The tokens count as picked, whoever made them, and drafters that
-    would sample are asked for their likeliest ones instead. A job of width w leaves room for w chains of its
-    length. One that fails is out, as it would be alone; the others go on.
+    The baseline that MetaSD calls DraftAll. The tokens count as picked, whichever drafter made them, and
+    drafters that would sample are asked for their likeliest ones instead. A job of width w leaves room for w
+    chains of its length. One that fails is out, as it would be alone; the others go on.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class TogetherDrafter:
         """One tree per job; earlier drafters of the team come first where there is no room for all."""
         team, parts = self.team, [list[Draft]() for _ in jobs]
         if team is None:
-            raise ValueError("nobody to ask: give this drafter to a loop, together with others")
+            raise ValueError("no other drafters: give this drafter to a loop, together with others")
         for name, drafter in team.drafters.items():
             asked = [i for i, job in enumerate(jobs) if name not in job.request.out]
             if drafter is self or not asked:

@@ -33,7 +33,7 @@ class Decoder:
     Greedy text is the target's own token for token; sampled text has the target's exact law. With a `state`
     file the policy starts from what it learnt before, and saves after every finished text; `state.save()`
     saves at any time. Any thread may call: calls take turns, a round each, and each decodes its own texts
-    alone, so that a stream nobody reads from stands still. `last` is the newest text of any thread.
+    alone, so that a stream that is not read from stops. `last` is the newest text of any thread.
     """
 
     def __init__(

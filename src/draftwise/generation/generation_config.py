@@ -68,7 +68,7 @@ def own_settings(generation_config: Any, *, level: int = 2) -> Mapping[str, Any]
 
 
 def _usual(generation_config: Any) -> dict[str, Any]:
-    """What Transformers takes where a model's makers say nothing."""
+    """Transformers' defaults where a model's `generation_config` sets nothing."""
     usual: dict[str, Any] = {"temperature": 1.0, "top_k": 50}
     told = getattr(generation_config, "_get_default_generation_params", None)
     return usual | (told() if told is not None else {})

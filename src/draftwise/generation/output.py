@@ -89,7 +89,7 @@ class Writer:
         self.ended = perf_counter()
 
     def fresh(self) -> Iterator[Piece]:
-        """The pieces that nobody has had yet."""
+        """The pieces that have not been returned yet."""
         while self.given < len(self.pieces):
             self.given += 1
             yield self.pieces[self.given - 1]

@@ -71,7 +71,7 @@ class Written:
         return float(self.tokens[node + 1] == token)
 
     def laws(self, nodes: Sequence[int]) -> Any:
-        """One-hot rows, which nobody needs."""
+        """One-hot rows, which no caller needs."""
         return None
 
     def overlaps(self) -> Sequence[float]:

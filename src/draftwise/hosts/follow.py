@@ -27,7 +27,7 @@ from ..policies.catalogue import Method
 from .engine import Row, Written, chains_only, verified
 from .tally import Tally
 
-GREEDY = Sampling(max_new_tokens=1)  # what is asked of drafters: their likeliest tokens
+GREEDY = Sampling(max_new_tokens=1)  # drafters are asked for their most likely tokens
 
 
 class Follower:

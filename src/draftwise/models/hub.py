@@ -12,7 +12,7 @@ REMEDY = "check the name and your access to it, or name a local folder or zoo:ta
 
 @cache
 def look_up(name: str) -> None:
-    """See that the hub has this model; one that was downloaded before, or offline mode, asks nobody.
+    """See that the hub has this model; one that was downloaded before, or offline mode, makes no request.
 
     Raises:
         UserError: the hub cannot be reached, or has no such model.

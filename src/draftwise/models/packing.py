@@ -51,7 +51,7 @@ class Timing:
 
     @property
     def lasting(self) -> bool:
-        """Whether the answer is worth keeping: it is sure, and nobody disturbed it."""
+        """Whether the answer is worth keeping: it is sure, and no other process disturbed it."""
         return self.sure and self.steady
 
     def as_json(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from .cache import RowCache
 from .masks import Masks
 from .traits import Traits, ask
 
-FREE = -1  # the key of a row that nobody uses
+FREE = -1  # the key of an unused row
 
 
 class Watcher(Protocol):
@@ -121,7 +121,8 @@ class Rows:
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
         counted from `width - keep`. `slots` is the length that the texts may grow to. `model` reads in place
         of the rows' own: some of its layers, in which case the others hold nothing of these tokens.
-        With `lengths`, each text has the rotary frequencies of one of so many tokens, whoever is beside it.
+        With `lengths`, each text has the rotary frequencies of a text of so many tokens, whatever else is in
+        the batch.
         """
         if len(texts) > 1 and not (self.together and len(set(map(self.rope.regime, lengths))) < 2):
             return self._apart(first, texts, keep, trees or {}, lengths, slots=slots, model=model)
@@ -196,7 +197,7 @@ class Rows:
 
     def _lengthened(self, length: int, total: int) -> int:
         """How many columns more a pass of `total` positions needs to be read as a text of `length` tokens:
-        one at its end, which nobody sees, where the frequencies would be others."""
+        one at its end, which is masked, where the frequencies would be others."""
         self.rope.forget()
         return int(self.rope.regime(total) != self.rope.regime(length))
 

@@ -67,7 +67,7 @@ class AdaEDL:
     def update(self, *, drafted: int, accepted: int, longest: int) -> None:
         """What one round drafted and had accepted, and the most it might have drafted.
 
-        An empty draft says nothing and changes nothing.
+        An empty draft changes nothing.
         """
         if not drafted:
             return

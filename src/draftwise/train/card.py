@@ -64,7 +64,7 @@ def card(kind: str, out: str, run: Run, results: Mapping[str, Any], material: Ma
 
 
 LIMITS = """- Made for `{target}`: with another target it is refused, or little that it guesses is accepted.
-- It changes how fast the target writes, never what it writes, and says nothing about the target's quality.
+- It changes how fast the target writes, never what it writes, and does not measure the target's quality.
 - Measured on text like the data; other text may fare worse."""
 BEFORE = {
     "drafter": "Greedy, 5 tokens a draft; before: the model that it started from.",

@@ -80,7 +80,7 @@ def fitted(run: RouterRun, texts: Sequence[Sequence[int]], names: Sequence[str],
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    # A term in one prompt only says nothing of others; few prompts have few others.
+    # A term that is in one prompt only does not generalise; few prompts share few terms.
     words = TfidfVectorizer(
         analyzer=lambda ids: runs(ids, run.longest),
         sublinear_tf=True,

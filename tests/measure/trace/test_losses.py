@@ -32,7 +32,7 @@ def test_losses_add_up_to_the_time_over_the_optimum(trace: Trace, costs: Costs, 
         assert set(lost) == set(KINDS)
         assert all(lost[kind] > -1e-9 for kind in KINDS if kind != "watching")
         if policy == "none":
-            assert lost["nobody drafted"] == pytest.approx(sum(lost.values()))
+            assert lost["no draft"] == pytest.approx(sum(lost.values()))
 
 
 def test_a_draft_that_is_too_short_is_called_that(trace: Trace) -> None:

@@ -77,7 +77,7 @@ class Waiter(Protocol):
         """Whether it can draft for this request now; until then it counts as unavailable.
 
         Called once a round and request, before the policy chooses. An empty draft of a drafter that was not
-        ready says nothing about it.
+        ready is not counted for or against it.
 
         >>> class Patient(SimDrafter):
         ...     def ready(self, request):

@@ -139,7 +139,7 @@ class LMDrafter:
         return made
 
     def _seen(self, request: Request, start: int) -> Request:
-        """The request as it is seen through the window by whoever goes on from `start`."""
+        """The request cut to the context window, for a draft that continues from `start`."""
         place, tokens = self._place(request), request.tokens
         if not self.sinks < start - place.skip <= self.sinks + 2 * self.window:
             skip = max(0, start - self.sinks - self.window)

@@ -22,7 +22,7 @@ EMBEDS = "inputs_embeds"
 class Prompt:
     """The rows before their first new token.
 
-    `texts` are each row's tokens without its padding; tokens that a cache holds and nobody named are 0 there.
+    `texts` are each row's tokens without its padding; tokens that only a cache holds are 0 there.
     `held` has the keys and values of the first of them, `virtual` the number of slots in `cache` that stand
     for no token of `input_ids`.
     """

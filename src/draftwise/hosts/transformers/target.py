@@ -21,7 +21,7 @@ class HostTarget(HFTarget):
     """A model that `generate` was called on.
 
     Rows that go each at their own pace have their processors in `shapes`, by request; others are `together`.
-    `usual` is the size of the pieces in which a prompt is read where nobody asks for another.
+    `usual` is the size of the pieces in which a prompt is read by default (the prefill chunk).
     """
 
     def __init__(self, model: Any) -> None:

@@ -193,7 +193,7 @@ def line(row: Row) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a file beside its place, and move it there: nobody meets half of it."""
+    """Write a file beside its place, then rename it, so that a reader never sees half a file."""
     beside = path.with_name(path.name + ".part")
     beside.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     os.replace(beside, path)

@@ -69,7 +69,7 @@ class Costs:
         """The costs of one drafter.
 
         Raises:
-            UserError: nobody has said what it costs.
+            UserError: its cost is unknown.
         """
         if drafter in self.drafters:
             return self.drafters[drafter]

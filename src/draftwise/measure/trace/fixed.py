@@ -12,7 +12,7 @@ from .stage import Lines, Stage
 Arm = tuple[str, int]
 NONE: Arm = ("none", 0)
 Ask = Callable[[int], tuple[int, int]]
-"""Of a position: how many tokens are drafted there, -1 if nobody is asked, and how many are accepted."""
+"""Of a position: how many tokens are drafted there, -1 without a draft, and how many are accepted."""
 
 
 def fixed(stage: Stage, costs: Costs) -> dict[Arm, float]:

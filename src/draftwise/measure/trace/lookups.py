@@ -168,7 +168,7 @@ def _overlaps(at: int, draft: Draft, text: Text, on_text: Sequence[float], off_t
 
 
 def _chances(at: int, draft: Draft, text: Text) -> list[float]:
-    """The target's probability of each token while the text leads there; 0 beyond, where nobody asks."""
+    """The target's probability of each token while the text leads there; 0 beyond, where it is never read."""
     if text.sampling.greedy:
         return []
     place, _ = _leaves(at, draft.tokens, text)

@@ -10,7 +10,7 @@ from .oracle import Remaining, confirmed
 from .replay import Replay
 from .stage import Stage
 
-KINDS = ("nobody drafted", "wrong drafter", "stopped early", "drafted too far", "watching")
+KINDS = ("no draft", "wrong drafter", "stopped early", "drafted too far", "watching")
 
 
 def losses(loop: Replay, stage: Stage) -> tuple[float, dict[str, float]]:
@@ -19,7 +19,7 @@ def losses(loop: Replay, stage: Stage) -> tuple[float, dict[str, float]]:
     A round loses what it took, and the least time that is left after it, less the least time that was left
     before it: losses add up to the time taken less the optimum. Of a round's loss, another length of the same
     drafter would have saved the part that is "stopped early" or "drafted too far"; the rest is "wrong
-    drafter", or "nobody drafted". "watching" is the time of grading and learning, less what it saved in
+    drafter", or "no draft". "watching" is the time of grading and learning, less what it saved in
     reading up.
     """
     here = _Here(stage, loop.costs)
@@ -43,7 +43,7 @@ def _blame(
     found: dict[str, float], here: _Here, round: Round, at: int, read: Mapping[str, int], mine: float
 ) -> None:
     if not round.drafted:
-        found["nobody drafted"] += mine - here.left(at, read)
+        found["no draft"] += mine - here.left(at, read)
         return
     least, length = min(here.lengths(round.arm.drafter, at, read), default=(mine, round.drafted))
     least = min(least, mine)

@@ -26,7 +26,7 @@ MOST_BEHIND = 12  # drafters with catch-up costs: 2^12 sets of them at each posi
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One round of a path: at which position, who drafted ("none" for nobody), how many tokens."""
+    """One round of a path: at which position, which drafter ("none" without a draft), how many tokens."""
 
     position: int
     drafter: str

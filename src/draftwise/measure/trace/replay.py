@@ -87,7 +87,7 @@ class Cast(Team):
         return drafts, spent
 
     def observe(self, request: Request) -> None:
-        """Whoever drafted the round has read all of it."""
+        """The drafter of the round has read all of it."""
         for name in self.drew:
             if name in self.behind:
                 self.read[name] = len(request.tokens)

@@ -192,7 +192,7 @@ def _results(
 
 
 def trust(costs: Costs) -> Row:
-    """Where the costs were measured, and whether that machine was quiet: `clean` is None if nobody knows."""
+    """Where the costs were measured, and whether that machine was quiet: `clean` is None if unknown."""
     why = busy(costs)
     clean = None if why is None else not why
     if why is None and costs.source == MEASURED:

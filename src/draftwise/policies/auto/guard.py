@@ -22,7 +22,7 @@ class Guard:
     In a batch of n one pass is n rounds, and the first of them show little: all these numbers are of passes
     and n^(1/2) times smaller.
 
-    Under another load than usual nobody knows what plain passes take, as long as there are none: then one
+    Under an unusual load the time of a plain pass is unknown until one has run: then one
     round in 64 is plain. A pause that began under another load is over.
     """
 

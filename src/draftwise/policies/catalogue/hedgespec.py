@@ -48,7 +48,7 @@ def hedgespec(
     memory: Memory = 1.0,
     per_query: PerQuery = True,
 ) -> Method:
-    """NormalHedge weighs all drafters by their losses on the verified text, whoever drafted it.
+    """NormalHedge weighs all drafters by their losses on the verified text, whichever drafter ran.
 
     By default each arm is graded on rounds of its own with an unbiased estimate. The forms of the paper are
     `windows=all`, `form=product` and `loss=acceptance`. `draftwise.policies.recorders.full_information`

@@ -20,7 +20,7 @@ class Bandit:
     reads: frozenset[str] = frozenset()
 
     def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
-        """The feedback of one round each: none of its outcomes if it says nothing about the arm."""
+        """The feedback of one round each: without outcomes if the round is not counted for its arm."""
         return [self._score(seen) for seen in batch]
 
     def close(self, request: Request) -> Sequence[Feedback]:

@@ -1,4 +1,4 @@
-"""Full information: every arm is graded on the text that was committed, whoever drafted it.
+"""Full information: every arm is graded on the committed text, whichever drafter ran.
 
 A drafter that knows its guess from the text before it (a model) grades itself in one pass over the new
 tokens; any other (lookup) is asked for the draft that it would have made at the start of each of its own

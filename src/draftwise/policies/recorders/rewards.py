@@ -55,10 +55,10 @@ class Rate:
     """Tokens per second, the target's own token included, over the most that any arm has reached.
 
     An arm's own maximum shrinks by `memory` with each of its rounds, so that one lucky clock reading does not
-    flatten all later rewards; the others' stay, so that the scale does not follow whoever plays: else an arm
-    that plays alone would soon earn 1. None when the round has no time of its own (`Outcome.seconds` is NaN).
-    The mean of rates is not total tokens over total seconds; a policy that wants the latter adds up both
-    instead.
+    flatten all later rewards; the others' stay, so that the scale does not depend on which arm runs: else an
+    arm that plays alone would soon earn 1. None when the round has no time of its own (`Outcome.seconds` is
+    NaN). The mean of rates is not total tokens over total seconds; a policy that wants the latter adds up
+    both instead.
     """
 
     memory: float = 0.999

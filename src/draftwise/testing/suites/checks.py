@@ -12,7 +12,7 @@ from unittest import SkipTest
 from ...errors import one_line
 
 S = TypeVar("S", bound="Suite")
-SURE = 1e-3  # a p-value below it is a failure: whoever is in order has one in a thousand such runs
+SURE = 1e-3  # a p-value below it is a failure: a correct drafter fails one in a thousand such runs
 APART = (ModuleType, FunctionType, BuiltinFunctionType, type)  # nothing that a drafter keeps is behind these
 
 
@@ -80,7 +80,7 @@ def _parameters(make: Callable[..., Any]) -> frozenset[str]:
 
     try:
         return frozenset(inspect.signature(make).parameters)
-    except (TypeError, ValueError):  # some built-in types say nothing
+    except (TypeError, ValueError):  # some built-in types have no signature
         return frozenset()
 
 
