@@ -28,6 +28,7 @@ from .oracle import oracle
 from .replay import replay
 from .report import report
 from .simulate import simulate
+from .suggest import suggest
 from .trace import trace
 from .tune import tune
 
@@ -36,7 +37,7 @@ CommandError: type[Exception] = typer.BadParameter.__mro__[2]
 
 PANELS = {
     "Write": (demo, generate, chat),
-    "Choose": (models, drafters, policies),
+    "Choose": (models, drafters, policies, suggest),
     "Measure": (bench, tune, report, trace, replay, oracle, simulate),
 }
 MAKE = "Prepare"

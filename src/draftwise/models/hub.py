@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from ..errors import UserError
 
@@ -32,3 +33,36 @@ def look_up(name: str) -> None:
         raise UserError(
             f"no folder {name!r} here, and the hub cannot be asked ({error}): check the name and the network"
         ) from error
+
+
+@cache
+def ask(name: str) -> tuple[bool | None, int | None]:
+    """Whether the hub has this model, and how many parameters it states; None where nobody could be asked."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    if constants.HF_HUB_OFFLINE:
+        return None, None
+    try:
+        found = HfApi().model_info(name, timeout=SECONDS)
+    except RepositoryNotFoundError:
+        return False, None
+    except HfHubHTTPError:
+        return None, None  # it answers, and does not say
+    except Exception:  # of whatever library carries its requests
+        return None, None
+    stated = getattr(found.safetensors, "total", None)
+    return True, stated
+
+
+def cached_models() -> dict[str, Path]:
+    """The models that were downloaded before: the folder of each id's newest files."""
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        return {}
+    newest = {r.repo_id: max(r.revisions, key=lambda one: one.last_modified) for r in repos if r.revisions}
+    kinds = {r.repo_id: r.repo_type for r in repos}
+    return {name: one.snapshot_path for name, one in sorted(newest.items()) if kinds[name] == "model"}
