@@ -1,4 +1,5 @@
-"""Lossless acceptance: one walk for chains, trees, greedy and sampling. Plain numbers only."""
+"""Lossless acceptance: one function for chains and trees, greedy decoding and sampling. Plain numbers
+only."""
 
 from __future__ import annotations
 
@@ -10,17 +11,17 @@ from .roles import Scores
 
 
 def accept(draft: Draft, scores: Scores, rng: Random, ends: Collection[int] = ()) -> Verdict:
-    """Walk down the draft as far as the target agrees.
+    """Find the longest accepted path through the draft.
 
-    A *picked* draft is right or wrong: the target draws its own token at each node, and a child that
-    carries this token is accepted. The text is then what the target would have written alone with the
-    same seed, whatever was picked, and greedy decoding is the case where the draw is an argmax.
+    A *picked* draft is verified by equality: the target draws its own token at each node, and the child with
+    that token is accepted. The text is then what the target would have written without drafts from the same
+    seed, whatever tokens were picked. Greedy decoding is the special case where the draw is an argmax.
 
-    A *sampled* draft takes the test of Leviathan et al. 2023 (Algorithm 1): kept with min(1, p/q), else a
-    token from (p - q)+ in its place.
+    A *sampled* draft is verified by rejection sampling (Leviathan et al. 2023, Algorithm 1): a token is
+    accepted with probability min(1, p/q), otherwise replaced by a sample from the normalised (p - q)+.
 
-    An accepted token of `ends` ends the walk, with the verdict's token `NOTHING`: the target is not asked
-    what would follow the end of its text.
+    An accepted token in `ends` stops the walk. The verdict's token is then `NOTHING`, since no token follows
+    the end of the text.
 
     Raises:
         ValueError: a sampled draft has two children under one node; siblings must be picked.
@@ -57,13 +58,13 @@ def _accept_sampled(draft: Draft, scores: Scores, rng: Random, ends: Collection[
 
 
 def block(draft: Draft, path: Sequence[int], overlaps: Sequence[float]) -> tuple[float, ...]:
-    """1 - TV at each position of a draft, one below another: never more numbers than the draft is deep.
+    """1 - TV at each draft position along one path: at most as many numbers as the draft is deep.
 
-    `overlaps` has one number per node (`Scores.overlaps`) and `path` the accepted nodes. A chain has them as
-    they are (MetaSD, arXiv 2604.05417). A tree is taken where the text went, and from the first rejection on
-    down each node's first child, which is its drafter's favourite: as in a chain, that part is on the draft's
-    own path. Siblings are one position: its overlap is the target's probability of all of them together, the
-    chance that one is accepted.
+    `overlaps` has one number per node (`Scores.overlaps`) and `path` the accepted nodes. For a chain the
+    numbers are returned unchanged (MetaSD, arXiv 2604.05417). In a tree the path follows the accepted nodes,
+    and after the first rejection the first child of each node, the drafter's most probable one; as in a
+    chain, this part follows the drafter's own guess. Siblings count as one position: its overlap is the
+    target's total probability of the siblings, that is, the probability that one of them is accepted.
     """
     if draft.is_chain:
         return tuple(overlaps)

@@ -1,4 +1,4 @@
-"""What a policy chooses among, and what it chose. Standard library only."""
+"""The arms that a policy chooses among, and its decision. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop rule and its number: draft on, or let the target look?
+    """A stop rule and its threshold: continue drafting, or verify now?
 
-    The token that triggered the rule stays in the draft, which is what keeps early stopping lossless.
-    `rule` is a name of `draftwise.core.stops`; `threshold` is in that rule's own units. `scorer` is the
-    classifier that a learned rule asks (`draftwise.policies.classifiers.stopping`), told apart by identity.
-    No rule fires before the draft has `shortest` tokens.
+    The token that triggers the rule stays in the draft, which keeps early stopping lossless. `rule` is a name
+    in `draftwise.core.stops`; `threshold` is in the units of that rule. `scorer` is the classifier of a
+    learned rule (`draftwise.policies.classifiers.stopping`), compared by identity. No rule applies before the
+    draft has `shortest` tokens.
     """
 
     rule: str = "never"
@@ -28,7 +28,7 @@ NEVER = Stop()
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to run a round: who drafts, at most how many tokens, and when to stop early.
+    """One way to run a round: the drafter, the maximum draft length, and the rule for stopping early.
 
     `stop` is one rule for the whole draft, or one per draft position. `length` 0 is plain decoding.
     """
@@ -40,12 +40,12 @@ class Arm:
 
     @property
     def stops(self) -> tuple[Stop, ...]:
-        """The stop rules, one per draft position, the last for all later ones."""
+        """The stop rules, one per draft position; the last applies to all later positions."""
         return self.stop if isinstance(self.stop, tuple) else (self.stop,)
 
     @property
     def name(self) -> str:
-        """A short label, unique among arms that differ: `ngram:5`, `zoo:code:4~svip(0.6)`."""
+        """A short label, unique among different arms: `ngram:5`, `zoo:code:4~svip(0.6)`."""
         if self.length == 0:
             return "none"
         rules = ",".join(f"{s.rule}({s.threshold:g})" for s in self.stops if s.rule != "never")
@@ -55,11 +55,11 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All a policy may look at before a round: numbers only.
+    """What a policy may use to choose an arm before a round: numbers only.
 
-    `position` counts the tokens written, `length` those of the prompt as well; `last_accepted` is -1 before
-    the first round, `hints` holds one cheap score per drafter (0 = nothing to offer), `unavailable` names
-    those that are out of use here.
+    `position` counts the tokens written; `length` also includes the prompt. `last_accepted` is -1 before the
+    first round. `hints` holds one cheap score per drafter (0: no draft available). `unavailable` names the
+    drafters that cannot be used for this request.
     """
 
     request: int = 0
@@ -73,9 +73,10 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The chosen arm, the probability it was chosen with, and the stop rules as they stood then.
+    """The chosen arm, the probability with which it was chosen, and the stop rules in force at that time.
 
-    `stops` has one rule per draft position, the last for all later ones. Late feedback needs this propensity.
+    `stops` has one rule per draft position; the last applies to all later positions. Delayed feedback needs
+    the probability (the propensity) and the rules.
     """
 
     arm: int

@@ -1,4 +1,4 @@
-"""The requests that are decoded together: they join, are parked, go on, and leave."""
+"""The requests that are decoded together: they join, are parked, continue and leave."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .turn import ERROR, Turn
 
 
 class Batch:
-    """Opens and closes requests for the target, the team and the policy alike.
+    """Opens and closes requests for the target, the drafters and the policy together.
 
-    `open` holds the requests in progress by id, in the order they were added in, `parked` those whose text
-    has ended and that wait to go on. Any thread may call any method: calls take turns.
+    `open` maps the ids of the requests in progress to the requests, in the order of arrival. `parked` holds
+    those whose text has ended and that can be extended. Any thread may call any method: calls take turns.
     """
 
     def __init__(self, target: Target, team: Team, guarded: Guarded, seed: int) -> None:
@@ -31,18 +31,18 @@ class Batch:
         self.parked: dict[int, Request] = {}
         self.lock = OneAtATime()
         self._ids = count()
-        self._leaving: list[Request] | None = None  # those closed within a step, while there is one
+        self._leaving: list[Request] | None = None  # those closed within a step; None between steps
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """How often each drafter, and the policy, has failed."""
+        """Faults so far, by drafter, and of the policy."""
         return self.team.faults
 
     def add(self, tokens: Sequence[int], sampling: Sampling | None = None, *, keep: bool = False) -> Request:
-        """Open a request; it joins the batch at the next step. `keep` parks it when its text ends.
+        """Open a request; it joins the batch at the next step. With `keep` it is parked when its text ends.
 
         Raises:
-            UserError: the prompt is empty or leaves no room in the target's window.
+            UserError: the prompt is empty or leaves no room in the target's context window.
         """
         sampling = sampling or Sampling()
         self.check(len(tokens))
@@ -53,7 +53,7 @@ class Batch:
             return request
 
     def extend(self, request: Request, tokens: Sequence[int], sampling: Sampling | None = None) -> None:
-        """Go on with a parked request: `tokens` follow its text, and a new answer starts after them."""
+        """Continue a parked request: append `tokens` to its text and start a new answer after them."""
         with self.lock:
             if request.id not in self.parked:
                 raise ValueError(
@@ -64,7 +64,7 @@ class Batch:
             self._begin(request, tokens, sampling or request.sampling)
 
     def close(self, request: Request) -> None:
-        """Forget a request at once, finished or not; called from within a step, at its end."""
+        """Drop a request, finished or not: at once, or at the end of the step if called within one."""
         with self.lock:
             if self._leaving is not None:
                 self._leaving.append(request)
@@ -75,10 +75,10 @@ class Batch:
                 self._forget(request)
 
     def check(self, length: int) -> None:
-        """See that a prompt of `length` tokens can be decoded.
+        """Check that a prompt of `length` tokens can be decoded.
 
         Raises:
-            UserError: it is empty or leaves no room in the target's window.
+            UserError: it is empty or leaves no room in the target's context window.
         """
         if length == 0:
             raise UserError("the prompt is empty: give at least one token")
@@ -90,7 +90,7 @@ class Batch:
 
     @contextmanager
     def _turns(self, requests: Iterable[Request] | None) -> Iterator[list[Turn]]:
-        """A turn for each open request, or for those of `requests`; those whose text has ended then leave."""
+        """A turn for each open request, or for each of `requests`; closes them if their text has ended."""
         with self.lock:
             if self._leaving is not None:
                 raise RuntimeError("a step within a step: a processor must not run the decoder it serves")

@@ -1,4 +1,4 @@
-"""Where the seconds of a round come from: measured, or said by a replay's table of costs."""
+"""The source of a round's times: measured, or taken from a replay's cost table."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from .round import Seconds
 
 
 class Clock(Protocol):
-    """Is told what the loop measured, and says what counts."""
+    """Receives the measured times and returns the times to be used."""
 
     def target(self, seconds: float, tokens: int) -> float:
-        """The seconds of a target pass over so many tokens."""
+        """Seconds of a target pass over `tokens` tokens."""
         ...
 
     def round(self, seconds: Seconds) -> Seconds:
-        """The seconds of one request's round, phase by phase."""
+        """Seconds of one request's round, by phase."""
         ...
 
 
 class Measured:
-    """What was measured counts."""
+    """The measured times, unchanged."""
 
     def target(self, seconds: float, tokens: int) -> float:
-        """As measured."""
+        """The measured time."""
         return seconds
 
     def round(self, seconds: Seconds) -> Seconds:
-        """As measured."""
+        """The measured times."""
         return seconds
 
 

@@ -1,4 +1,4 @@
-"""How what a drafter returns breaks its contract, in a few words; "" where it keeps it."""
+"""Checks of what a drafter returns: each check returns the violation in a few words, "" if there is none."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .roles import GradeJob
 
 
 def wrong_draft(draft: Draft, most: int, vocab_size: int) -> str:
-    """The fault of a draft of at most `most` tokens."""
+    """What is wrong with a draft that may have at most `most` tokens; "" if nothing."""
     try:
         return _breach(draft, most, vocab_size) if draft.tokens else ""
-    except Exception as error:  # fields of other kinds than they should be
+    except Exception as error:  # fields of unexpected types
         return f"a malformed draft ({one_line(error)})"
 
 
 def wrong_grades(made: Sequence[Sequence[Grade]], jobs: Sequence[GradeJob]) -> str:
-    """The fault of grades; raises for what are no grades at all."""
+    """What is wrong with a drafter's grades; raises if they have another type."""
     wanted = [len(job.request.tokens) - job.start for job in jobs]
     if [len(grades) for grades in made] != wanted:
         return f"grades for {[len(grades) for grades in made]} tokens where {wanted} were asked for"
-    if not all(0.0 <= g.accept <= 1.000001 for grades in made for g in grades):  # false for NaN too
+    if not all(0.0 <= g.accept <= 1.000001 for grades in made for g in grades):  # false for NaN as well
         return "a grade outside [0, 1]"
     return ""
 
 
 def finite(hint: float) -> float:
-    """The hint, if it is a number to compare others with.
+    """The hint as a finite float.
 
     Raises:
         ValueError: it is infinite or NaN.
@@ -51,13 +51,13 @@ def _breach(draft: Draft, most: int, vocab_size: int) -> str:
         return f"a token outside the vocabulary of {vocab_size}"
     if len(draft.parents) != n or any(not -1 <= p < i for i, p in enumerate(draft.parents)):
         return "parents that are not earlier nodes"
-    if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN too
+    if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN as well
         return "a probability outside [0, 1]"
     return "" if draft.dist is None else _unlawful(draft, vocab_size)
 
 
 def _unlawful(draft: Draft, vocab_size: int) -> str:
-    """How a sampled draft breaks its contract."""
+    """What is wrong with a sampled draft; "" if nothing."""
     n = len(draft.tokens)
     if len(draft.probs) != n:
         return f"{len(draft.probs)} probabilities for {n} sampled tokens"

@@ -1,4 +1,4 @@
-"""Drafts: asked for, made and verified. Standard library only."""
+"""Drafts: the job, the draft and the verdict. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from .request import Request
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What stop rules and diagnostics see of one draft position: the raw softmax at temperature 1.
+    """Numbers about one draft position, for stop rules and diagnostics: from the raw softmax at temperature
+    1.
 
-    `entropy` is in nats; `chosen` is the probability of the token that was drafted. Only where a rule reads
-    them: `place` counts the output's tokens before the drafted one, `top` holds the largest probabilities, at
-    most ten, in falling order, and `hidden` the state that the row was computed from, a vector.
+    `entropy` is in nats; `chosen` is the probability of the drafted token. The other fields are set only if a
+    rule reads them: `place` counts the output tokens before the drafted one, `top` holds the largest
+    probabilities in descending order (at most ten), and `hidden` is the hidden state (a vector) that the
+    logits were computed from.
     """
 
     top1: float
@@ -30,12 +32,12 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Guessed tokens as a tree; parent -1 is the last committed token, and a chain is a thin tree.
+    """Drafted tokens as a tree: parent -1 is the last committed token; a chain is a tree without branches.
 
-    `dist` is an opaque handle to the distributions that the tokens were *sampled* from, one per node,
-    and `probs` each token's probability there; a node then has at most one child. `dist` None means that
-    the tokens were *picked* (looked up, greedy, top-k): any choice among them is lossless. `rows`, where the
-    job asked for them, are the drafter's raw logits that each token came from, one row each.
+    `dist` is an opaque handle to the distributions that the tokens were *sampled* from, one per node, and
+    `probs` is each token's probability there; a node then has at most one child. `dist` None means that the
+    tokens were *picked* (looked up, greedy, top-k): any choice of tokens is lossless. `rows` holds the
+    drafter's raw logits, one row per token, if the job asked for them.
     """
 
     tokens: tuple[int, ...] = ()
@@ -55,12 +57,12 @@ class Draft:
         signals: Sequence[Signals] = (),
         rows: Any = None,
     ) -> Draft:
-        """A draft in which every token follows the one before it."""
+        """A draft in which each token follows the previous one."""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(probs), dist, tuple(signals), rows)
 
     @property
     def is_chain(self) -> bool:
-        """True when every node follows the one before it."""
+        """True when each node follows the previous one."""
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
 
 
@@ -71,7 +73,7 @@ NOTHING = -1
 class Verdict:
     """The accepted nodes from the root down, and the target's own token after them.
 
-    The token is `NOTHING` where the last of these nodes ends the text.
+    The token is `NOTHING` if the last accepted node ends the text.
     """
 
     path: tuple[int, ...]
@@ -82,8 +84,8 @@ class Verdict:
 class Job:
     """One draft to make: at most `length` tokens for `request`, stopping by `stops`.
 
-    `rows` asks a drafter that has laws to keep its raw logits in the draft, `picked` for its likeliest tokens
-    even where the request samples.
+    `rows` asks the drafter to keep its raw logits in the draft, if it has distributions. `picked` asks for
+    its most likely tokens even if the request samples.
     """
 
     request: Request
@@ -94,5 +96,5 @@ class Job:
     picked: bool = False
 
     def stop_at(self, position: int) -> Stop:
-        """The rule for draft position `position`, counted from 0."""
+        """The rule for draft position `position` (from 0)."""
         return self.stops[min(position, len(self.stops) - 1)]

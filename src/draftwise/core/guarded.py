@@ -1,4 +1,4 @@
-"""A policy and its recorder at arm's length: what they get wrong costs speed and no text."""
+"""A policy and its recorder behind a guard: their errors cost speed but never change the text."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .outcomes import Feedback
 from .request import Request
 from .roles import Graders, Policy, Reader, Recorder, Seen
 
-POLICY = "policy"  # whose faults these are, beside the drafters
+POLICY = "policy"  # the name under which the policy's faults are counted, beside the drafters' names
 PLAIN = Arm("none", 0)
 UNDECIDED = Decision(-1)
 
 
 class Guarded:
-    """Asks a policy and its recorder, and counts in `faults` how often one of them raised.
+    """Calls a policy and its recorder, and counts in `faults` how often one of them raised.
 
-    Each method that a round waits for returns what went wrong as its last value, in one line; "" where all is
-    well. What goes wrong at the beginning or end of a text is a warning.
+    Methods called within a round return the error in one line as their last value, "" if there was none.
+    Errors at the beginning or end of a text are logged as warnings.
     """
 
     def __init__(self, policy: Policy, recorder: Recorder, faults: MutableMapping[str, int]) -> None:
         self.policy, self.recorder, self.faults = policy, recorder, faults
 
     def choose(self, context: Context, rng: Random) -> tuple[Decision, Arm, str]:
-        """The decision and its arm; `UNDECIDED`, and no draft, where the policy raises."""
+        """The decision and its arm; `UNDECIDED` and no draft if the policy raises."""
         try:
             decision = self.policy.choose(context, rng)
             return decision, self.policy.arms[decision.arm], ""
@@ -37,14 +37,14 @@ class Guarded:
             return UNDECIDED, PLAIN, self._blame(error)
 
     def grade(self, batch: Sequence[Seen], graders: Graders) -> tuple[Sequence[Feedback], str]:
-        """What the recorder makes of some rounds."""
+        """The recorder's feedback on some rounds."""
         try:
             return (self.recorder.add(batch, graders) if batch else ()), ""
         except Exception as error:
             return (), self._blame(error)
 
     def learn(self, feedback: Iterable[Feedback]) -> str:
-        """Tell the policy; what one piece of feedback breaks does not keep the next from it."""
+        """Pass feedback to the policy; an error in one piece does not stop the next."""
         said = ""
         for known in feedback:
             try:
@@ -54,13 +54,13 @@ class Guarded:
         return said
 
     def open(self, request: Request) -> None:
-        """A policy that reads the text is shown it."""
+        """Announce a new text to a policy that reads the text."""
         if isinstance(self.policy, Reader):
             with self._warned():
                 self.policy.open(request.id, request.tokens)
 
     def close(self, request: Request) -> None:
-        """A text has ended: what was still to be learnt from it, and its end."""
+        """End a text: pass on its remaining feedback, then close it."""
         with self._warned():
             for known in self.recorder.close(request):
                 self.policy.learn(known)

@@ -1,4 +1,4 @@
-"""A lock whose holders take turns. Standard library only."""
+"""A fair lock. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from threading import Lock, get_ident
 
 
 class OneAtATime:
-    """A lock that a thread which has just given it back does not get before one that waits for it.
+    """A reentrant lock that a waiting thread gets before the thread that has just released it.
 
-    A plain lock goes on and on to the same thread. Who holds it may take it again.
+    A plain lock can be acquired by the same thread again and again while others wait.
     """
 
     def __init__(self) -> None:

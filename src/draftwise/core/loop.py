@@ -4,8 +4,9 @@
     for round in loop.run([prompt], Sampling(max_new_tokens=256)):
         print(round.tokens)
 
-`step` runs one round for every open request: each gets its own decision, every drafter is called once
-for all its requests, and the target is called once for everyone. Plain decoding is an empty draft.
+`step` runs one round for all open requests. Each request gets its own decision. Each drafter is called once
+for all its requests, and the target runs one forward pass for the batch. Plain decoding is a round with an
+empty draft.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from .turn import Turn, decide, draft
 
 
 class Loop(Batch):
-    """Writes the target's text for any number of requests, drafted as the policy decides.
+    """Generates the target's text for any number of requests, with drafts chosen by the policy.
 
-    A fault stays where it was made. A drafter that raises or breaks its contract is out of the request it
-    failed in, and after `strikes` faults out of use altogether; a draft is too slow when it takes more than
-    `slow_seconds` and as many mean target passes as twenty and the tokens that it had to read. Where the
-    policy raises, the round is decoded plainly. A request whose own processor or criterion raises, or that
-    the target cannot read, ends with that error. All other texts go on exactly.
+    Faults are isolated. A drafter that raises or violates its contract is disabled for the request in which
+    it failed, and for all requests after `strikes` faults. A draft is too slow, which is a fault as well, if
+    it takes more than `slow_seconds` and longer than 20 + n mean target passes, where n is the number of
+    tokens the drafter had to read first. If the policy raises, the round is decoded plainly. A request ends
+    with an error if its own processor or criterion raises, or if the target cannot read it. All other texts
+    are unaffected.
 
-    A replay gives a team of its own in place of `drafters`, and a `clock` that says what the parts of a round
-    cost. Any thread may call any method: calls take turns, a round each.
+    A replay passes a team of its own in place of `drafters`, and a `clock` that supplies the times. Any
+    thread may call any method: calls take turns, one round each.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Loop(Batch):
         return f"Loop({target}, drafters: {drafters}, {policy}, {len(self.open)} open)"
 
     def run(self, prompts: Iterable[Sequence[int]], sampling: Sampling, *, batch: int = 1) -> Iterator[Round]:
-        """Decode every prompt, at most `batch` at a time; the next one joins as soon as one has left."""
+        """Decode all prompts, at most `batch` at a time; the next prompt joins when a request has ended."""
         waiting = iter(prompts)
         while True:
             while len(self.open) < batch and (prompt := next(waiting, None)) is not None:
@@ -75,9 +77,9 @@ class Loop(Batch):
             yield from self.step()
 
     def step(self, requests: Iterable[Request] | None = None) -> list[Round]:
-        """One round for every open request, or for those of `requests`, in the order they were added in.
+        """Run one round for all open requests, or for `requests`, in the order of arrival.
 
-        A request that fails ends with a round that has its `error`; the others are unaffected.
+        A request that fails ends with a round whose `error` is set; the others are unaffected.
 
         Raises:
             RuntimeError: called from within a step, by a processor or a criterion.
@@ -106,7 +108,7 @@ class Loop(Batch):
         return [turn.record(seconds) for turn, seconds in zip(turns, spent, strict=True)]
 
     def _decide(self, turns: Sequence[Turn]) -> None:
-        """A decision for each request; none, and no draft, where the policy raises."""
+        """A decision for each request; none, and no draft, if the policy raises."""
         if self.limited is not None:
             for turn in turns:
                 turn.request.reach = self.limited.reach(turn.request)
@@ -117,9 +119,10 @@ class Loop(Batch):
         draft(turns, self.team, rows="rows" in self.recorder.reads)
 
     def _verify(self, turns: Sequence[Turn]) -> Iterator[tuple[Sequence[Turn], Sequence[Scores], float]]:
-        """One target pass over all drafts, and the seconds that it took.
+        """One target pass over all drafts, and its time in seconds.
 
-        A pass that fails is made again for each request by itself, so that the fault stays in one of them.
+        If the pass fails, each request is verified in a pass of its own, so that only the faulty request
+        fails.
         """
         start = perf_counter()
         try:
@@ -135,7 +138,7 @@ class Loop(Batch):
             yield turns, scores, perf_counter() - start
 
     def _accept(self, turns: Sequence[Turn], scores: Sequence[Scores]) -> None:
-        """Keep what the target agrees with and its own next token; nothing of a request that fails."""
+        """Keep the accepted tokens and the target's own next token; a request that fails keeps nothing."""
         for turn, found in zip(turns, scores, strict=True):
             turn.accept(found)
         sound = [turn for turn in turns if turn.error is None]
@@ -146,7 +149,7 @@ class Loop(Batch):
                 turn.fail(error)
 
     def _grade(self, turns: Sequence[Turn], reading: float) -> Sequence[Feedback]:
-        """What each round cost and showed, and what the recorder makes of it.
+        """The outcome and cost of each round, and the recorder's feedback on them.
 
         The target pass took `reading` seconds, shared by all requests; a pass with a prefill is not timed.
         """
@@ -164,7 +167,7 @@ class Loop(Batch):
         return [*lost, *feedback]
 
     def _learn(self, turns: Sequence[Turn], feedback: Sequence[Feedback]) -> None:
-        """Tell the policy what came of its decisions, and the drafters what was committed."""
+        """Pass the feedback to the policy, and the committed tokens to the drafters."""
         turns[0].trouble = turns[0].trouble or self.guarded.learn(feedback)
         for turn in turns:
             if turn.error is None:

@@ -1,4 +1,4 @@
-"""What came of a draft, and the feedback a policy learns from. Standard library only."""
+"""The outcome of a draft, and the feedback that a policy learns from. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ class Spent:
     requests: int = 1
 
     def share(self, tokens: int) -> float:
-        """The seconds of the pass for `tokens` of its tokens: it is charged by what each request put in."""
+        """The share of the pass's seconds for `tokens` of its tokens: in proportion to what each request put
+        in.
+        """
         return self.target * tokens / self.pass_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one arm did in one round, and in how many `seconds` of drafting and its share of the target pass.
+    """What one arm did in one round, and its `seconds`: of drafting, plus its share of the target pass.
 
-    NaN where the round also read the prompt, so that its time is not the arm's; `spent`, which has
-    them apart, is then missing. `overlaps` has 1 - TV between the raw laws (temperature 1) of target and
-    drafter for each position of the draft (`accept.block`: of a tree, one path), nothing unless the
-    recorder reads it. `censored` rounds are not counted for their arm.
+    `seconds` is NaN if the round includes a prefill, since its time is not the arm's; `spent`, which has the
+    two times separately, is then missing. `overlaps` has 1 - TV between the raw distributions (temperature 1)
+    of target and drafter for each position of the draft (`accept.block`: of a tree, along one path); it is
+    empty unless the recorder reads it. `censored` rounds are not counted for their arm.
     """
 
     arm: int
@@ -45,7 +47,7 @@ class Outcome:
     spent: Spent | None = None
 
     def rewarded(self, reward: float) -> Outcome:
-        """The same with its reward; many times faster than `dataclasses.replace`, once a round."""
+        """A copy with its reward set; much faster than `dataclasses.replace`, which matters once a round."""
         return Outcome(
             self.arm,
             self.accepted,
@@ -66,8 +68,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a text says of one draft that began where a round began: its drafter, the context it was in, and
-    the chance that each of its tokens was accepted, up to the last that is known."""
+    """What a text shows about one draft that started where a round started: its drafter, its context, and the
+    acceptance probability of each of its tokens, up to the last that is known."""
 
     drafter: int
     context: int
@@ -76,13 +78,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """How well a drafter knew one committed token x, had it drafted there.
+    """How well a drafter predicted one committed token x, had it drafted at this position.
 
-    `accept` is min(1, q(x) / p(x)), the chance that its draft was accepted given that the text went on with
-    x; `overlap` is sum_v min(p(v), q(v)) = 1 - TV, the same before x was known (NaN where the target's row is
-    gone). A drafter that picks d has q = 1 at d. Laws are those that are decoded from, not the raw ones.
-    `deeper`, for a drafter that knows less of a token the more of its own draft stands before it, has the
-    same two numbers for drafts in which 1, 2, ... tokens do, the last for all longer ones.
+    `accept` is min(1, q(x) / p(x)), the probability that the draft was accepted given that the text continued
+    with x. `overlap` is sum_v min(p(v), q(v)) = 1 - TV, the same probability before x was known (NaN if the
+    target's logits are gone). A drafter that picks d has q = 1 at d. The distributions are those used for
+    decoding, not the raw ones. For a drafter whose accuracy falls with its own draft tokens before the
+    position, `deeper` has the same two numbers for 1, 2, ... such tokens, the last for all longer drafts.
     """
 
     accept: float
@@ -91,7 +93,7 @@ class Grade:
     deeper: tuple[tuple[float, float], ...] = ()
 
     def at(self, place: int) -> tuple[float, float]:
-        """`accept` and `overlap` where `place` tokens of the same draft stand before this one."""
+        """`accept` and `overlap` if `place` tokens of the same draft come before this one."""
         if place and self.deeper:
             return self.deeper[min(place, len(self.deeper)) - 1]
         return self.accept, self.overlap
@@ -99,10 +101,10 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What came of a decision: the outcome of the arm that ran, or `losses` in [0, 1] of all arms on the
-    committed text (full information; None for an arm that was asleep), or `windows` of drafts that were held
-    against it. With none of them, the round said nothing and only leaves the count of decisions in flight.
-    `observed` is what else a recorder hands to its own policy, as numbers of a type that both know."""
+    """The result of a decision: the outcome of the arm that ran, or `losses` in [0, 1] of all arms on the
+    committed text (full information; None for an arm that was not available), or `windows` of drafts compared
+    with the text. Feedback with none of these only reduces the number of decisions in flight. `observed` is
+    further data from a recorder to its own policy, as numbers in a type that both know."""
 
     request: int
     decision: Decision

@@ -27,7 +27,7 @@ class Request:
     out: set[str] = field(default_factory=set)
     waits: frozenset[str] = frozenset()
     drawn: tuple[int, float] = (-1, 0.0)
-    reach: int = 1 << 30  # the longest draft that the target can verify in its next pass
+    reach: int = 1 << 30  # the maximum draft length that the target can verify in its next pass
 
     def __repr__(self) -> str:
         state = self.finish_reason or "open"
@@ -35,16 +35,16 @@ class Request:
 
     @property
     def position(self) -> int:
-        """Tokens written since the prompt."""
+        """Number of tokens written since the prompt."""
         return len(self.tokens) - self.prompt_length
 
     @property
     def room(self) -> int:
-        """Tokens that may still be written."""
+        """Number of tokens that may still be written."""
         return self.sampling.max_new_tokens - self.position
 
     def begin(self, tokens: Sequence[int], sampling: Sampling, seed: str) -> None:
-        """Start an answer after `tokens`; its random numbers depend on the seed and on where it starts."""
+        """Start an answer after `tokens`; its random numbers depend on the seed and the start position."""
         at = len(self.tokens)
         self.rng.seed(f"accept {seed} {at}")
         self.uniforms.seed(f"uniform {seed} {at}")
@@ -53,10 +53,11 @@ class Request:
         self.done, self.finish_reason, self.rounds, self.last_accepted = False, "", 0, -1
 
     def uniform(self, position: int) -> float:
-        """The uniform number that decides the token at `position` of the output.
+        """The uniform random number that decides the token at `position` of the output.
 
-        It depends on the seed and the position alone, so plain decoding and any picked draft share it
-        and write the same text. Positions are asked in order; asking one again gives the same number.
+        It depends only on the seed and the position, so plain decoding and any picked draft use the same
+        number and write the same text. Positions are requested in order; repeating a position returns the
+        same number.
         """
         while self.drawn[0] < position:
             self.drawn = (self.drawn[0] + 1, self.uniforms.random())

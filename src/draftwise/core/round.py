@@ -9,7 +9,7 @@ from .arms import Arm, Decision
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Where the time of one request's round went, in seconds."""
+    """The time of one request's round by phase, in seconds."""
 
     choose: float = 0.0
     draft: float = 0.0
@@ -26,12 +26,13 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One record per request and round: text, metrics, traces and plots read only these.
+    """One record per request and round: the only input of text output, metrics, traces and plots.
 
-    `drafted` and `accepted` count before the text is cut at its end, as the policy learnt them; `tokens`
-    is what was committed, drafted tokens first, the target's own last (unless cut). `sources` is the number
-    of committed tokens that the drafter guessed. `fault` says in one line what went wrong; the text is right
-    all the same, unless there is an `error`, which ended the request: its text stays as it was before.
+    `drafted` and `accepted` count before the text is cut at its end, as the policy learnt them. `tokens` are
+    the committed tokens: accepted draft tokens first, the target's own last (unless cut). `sources` is the
+    number of committed tokens that came from the draft. `fault` describes in one line what went wrong; the
+    text is still correct, unless `error` is set, which ended the request: its text then stays as it was
+    before this round.
     """
 
     request: int

@@ -1,4 +1,4 @@
-"""How a text is to be drawn, and when it ends. Standard library only."""
+"""Sampling settings and end criteria of a text. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UserError
 
-# Beyond these, float32 logits overflow, and with them the law.
+# Beyond these, float32 logits overflow, and so does the distribution.
 _LEAST, _MOST = 1e-30, 1e30
 
 _WHOLE: tuple[tuple[str, int, str], ...] = (
@@ -29,12 +29,13 @@ _REAL: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the target's distribution is shaped, and when the text ends.
+    """Settings for the target's distribution and for the end of the text.
 
-    `temperature` 0 is greedy. Penalties follow Transformers (`repetition_penalty` counts the prompt) and
-    OpenAI (`presence_penalty`, `frequency_penalty` count the output). `processors` are Transformers logits
-    processors, called before the warpers with each position's own history. `ends` is asked after a round:
-    of all tokens, how many from the given index on to keep if the text ends there, else None.
+    `temperature` 0 is greedy. Penalties follow Transformers (`repetition_penalty` includes the prompt) and
+    OpenAI (`presence_penalty`, `frequency_penalty` count the output only). `processors` are Transformers
+    logits processors, called before the warpers with each position's own history. `ends` is a stopping
+    criterion, called after each round with all tokens and the index of the first new one: it returns how many
+    of the new tokens to keep if the text ends there, else None.
 
     `eos` may be one token id or several.
 
@@ -95,15 +96,15 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """True when the target's law is one-hot."""
+        """True when the target's distribution is one-hot."""
         return self.temperature == 0.0
 
 
 def whole_number(name: str, value: Any) -> int:
-    """The whole number that a setting is.
+    """A setting as an integer.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not a whole number.
     """
     if not _is_whole(value):
         raise UserError(f"{name}={value!r}: give a whole number")

@@ -1,4 +1,4 @@
-"""What can be read off the stream of rounds: totals for people and machines."""
+"""Totals over a stream of rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .round import Round, Seconds
 
 @dataclass(slots=True)
 class Stats:
-    """Totals over rounds. `seconds` is wall time where the caller measured it, else the phases' sum."""
+    """Totals over rounds. `seconds` is wall time if the caller measured it, else the sum of the phases."""
 
     tokens: int = 0
     rounds: int = 0
@@ -27,7 +27,7 @@ class Stats:
 
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Stats:
-        """The totals of some rounds."""
+        """The totals of `rounds`."""
         stats = cls()
         for round in rounds:
             stats.add(round)
@@ -64,7 +64,7 @@ class Stats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """All values, for JSON."""
         rates = {
             "tokens_per_s": self.tokens_per_s,
             "mean_accepted": self.mean_accepted,

@@ -1,8 +1,8 @@
-"""Stop rules: after a drafted token, go on or let the target look?
+"""Stop rules: after a drafted token, continue drafting or verify?
 
-Rules are data (a name and a number, two with a classifier as well), evaluated next to the drafter's logits.
-Each is one comparison written with plain operators, so the same function takes floats, NumPy arrays and
-torch tensors. The token that triggers a rule stays in the draft, which is what keeps stopping early lossless.
+Rules are data (a name and a threshold; two also have a classifier), evaluated next to the drafter's logits.
+Each is one comparison written with plain operators, so the same function takes floats, NumPy arrays and torch
+tensors. The token that triggers a rule stays in the draft, which keeps early stopping lossless.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..errors import UserError
 from .arms import Stop
 from .drafts import Signals
 
-TOP = 10  # the most of a draft's top probabilities that any rule reads
+TOP = 10  # how many of the top probabilities a rule may read
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One comparison, the signals it reads, and the threshold its source uses.
+    """One comparison, the signals it reads, and the threshold used in its source.
 
-    A `scored` rule asks the classifier that comes with it.
+    A `scored` rule calls the classifier of its `Stop`.
     """
 
     test: Callable[[Signals, Signals | None, int, Any, Stop], Any]
@@ -61,7 +61,7 @@ def _cumulative(now: Signals, before: Signals | None, position: int, joint: Any,
 
 
 def _perplexity(now: Signals, before: Signals | None, position: int, joint: Any, rule: Stop) -> Any:
-    # perplexity > threshold, multiplied out: a probability of 0 needs no logarithm
+    # perplexity > threshold in multiplied form, so that a probability of 0 needs no logarithm
     return joint * rule.threshold ** (position + 1) < 1.0
 
 
@@ -119,32 +119,32 @@ RULES: Mapping[str, Rule] = {
 """
 
 DEFAULTS: Mapping[str, float] = {name: rule.default for name, rule in RULES.items() if not rule.scored}
-SCORED = frozenset(RULES.keys() - DEFAULTS.keys())  # rules that ask a classifier
-"""The thresholds of the rules that need nothing else."""
+SCORED = frozenset(RULES.keys() - DEFAULTS.keys())  # rules that call a classifier
+"""The default thresholds of the rules without a classifier."""
 
 
 def stop(rule: Stop, signals: Signals, *, position: int, previous: Signals | None, joint: Any) -> Any:
     """True when the draft should end after the token at `position` (from 0).
 
-    `joint` is the product of `factor` over the draft so far, this token's included. Signals may be floats, or
-    arrays of one shape; then the answer is an array of booleans. A rule that asks a classifier takes floats.
+    `joint` is the product of `factor` over the draft so far, including this token. Signals may be floats, or
+    arrays of one shape; the result is then an array of booleans. A rule with a classifier takes floats.
 
     Raises:
-        UserError: there is no rule of this name, or it has no classifier to ask.
+        UserError: unknown rule, or a learned rule without its classifier.
     """
     test = _rule(rule).test
     return position + 1 >= rule.shortest and test(signals, previous, position, joint, rule)
 
 
 def factor(rule: Stop, signals: Signals, *, position: int) -> Any:
-    """What the token at `position` adds to the product `joint` that `stop` is told: its probability.
+    """The factor of the token at `position` in the product `joint` passed to `stop`: its probability.
 
-    For `specdecpp`, the classifier's chance. It reads the state that a token leaves behind, so at each
-    position it judges the token before; at the first that is a committed one, which counts as 1, as in the
-    paper's code.
+    For `specdecpp` it is the classifier's acceptance probability. The classifier reads the hidden state after
+    a token, so at each position it judges the previous token. At the first position that is a committed
+    token, which counts as 1, as in the paper's code.
 
     Raises:
-        UserError: the rule has no classifier to ask, or the drafter nothing for it to read.
+        UserError: the rule has no classifier, or the drafter provides no hidden state for it.
     """
     if rule.rule not in ("specdecpp", "gain"):
         return signals.chosen
@@ -153,12 +153,12 @@ def factor(rule: Stop, signals: Signals, *, position: int) -> Any:
 
 
 def needs(rules: tuple[Stop, ...]) -> frozenset[str]:
-    """The signals that `rules` read, by the names of their fields.
+    """The signals that `rules` read, by field name.
 
     Raises:
-        UserError: there is no rule of this name, or it has no classifier to ask.
+        UserError: unknown rule, or a learned rule without its classifier.
     """
-    # by name: a rule whose threshold moves is a new object each round, and a draft may have 128 of them
+    # by name: a rule with a moving threshold is a new object each round, and a draft may have 128 of them
     names = frozenset([rule.rule for rule in rules])
     if not names.isdisjoint(SCORED):
         for rule in rules:

@@ -1,4 +1,4 @@
-"""The drafters of one loop, and what becomes of one that fails."""
+"""The drafters of one loop, and how their faults are handled."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from .request import Request
 from .roles import Drafter, GradeJob, Grader, Waiter
 
 EMPTY = Draft()
-PASSES = 20  # mean target passes that any draft may take, and one more for each token that it reads first
+PASSES = 20  # limit of a draft in mean target passes, plus one for each token that the drafter reads first
 
 
 @runtime_checkable
 class Member(Protocol):
-    """A drafter that asks the others, and so is told who they are when the team is put together."""
+    """A drafter that uses the other drafters, and receives them when the team is created."""
 
     def join(self, team: Team) -> None: ...
 
 
 class Team:
-    """Asks each drafter for its part, and takes out one that raises or breaks its contract.
+    """Calls the drafters, and disables one that raises or violates its contract.
 
-    It is then out of the request it failed in, and after `strikes` faults out of use altogether. A call that
-    takes more than `slow_seconds`, and longer than the target would for so much, is a fault as well. `open`
-    holds the requests in progress, by id, kept up to date by the loop.
+    The drafter is then disabled for the request in which it failed, and for all requests after `strikes`
+    faults. A call that takes more than `slow_seconds`, and more than `PASSES` mean target passes plus one per
+    token read first, is a fault as well. `open` maps ids to the requests in progress and is maintained by the
+    loop.
     """
 
     def __init__(
@@ -50,8 +51,8 @@ class Team:
         self.broken: set[str] = set()
         self.slow_seconds, self.pass_seconds = slow_seconds, 0.0
         self.graded_seconds = 0.0
-        self._told: dict[int, dict[str, int]] = {}  # tokens of a request that a drafter was shown
-        self._read: dict[int, dict[str, int]] = {}  # and those that it has drafted or graded after
+        self._told: dict[int, dict[str, int]] = {}  # tokens that each drafter has seen, by request
+        self._read: dict[int, dict[str, int]] = {}  # text length when it last drafted or graded
         self._said: dict[int, str] = {}
         self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
         for drafter in self.drafters.values():
@@ -81,9 +82,10 @@ class Team:
         return frozenset(waits)
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
-        """One call per drafter for all its jobs, each with its place in a batch of `n`.
+        """One call per drafter for all its jobs; each job has its place in a batch of `n`.
 
-        Returns drafts and seconds, by place. A call is charged to its jobs by the tokens they got from it.
+        Returns drafts and seconds, by place. The time of a call is divided among its jobs by the tokens they
+        got.
         """
         drafts, spent = [EMPTY] * n, [0.0] * n
         for name, mine in jobs.items():
@@ -97,7 +99,7 @@ class Team:
     def ask(self, name: str, jobs: Sequence[Job]) -> list[Draft]:
         """One call of a drafter: a draft for each job.
 
-        A faulty draft counts as an empty one, and one that took too long as faulty.
+        A faulty draft is replaced by an empty one, as are all drafts of a call that took too long.
         """
         patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
         try:
@@ -116,7 +118,7 @@ class Team:
         return drafts
 
     def observe(self, request: Request) -> None:
-        """Tell every drafter what was committed since it was last told."""
+        """Pass the newly committed tokens to all drafters."""
         for name in self.drafters:
             if name not in request.out:
                 self._tell(name, request, len(request.tokens))
@@ -124,11 +126,15 @@ class Team:
     # -- grading: what a recorder may ask ------------------------------------------------------------
 
     def grades_itself(self, name: str) -> bool:
-        """Whether a drafter grades text position by position; any other by the drafts it would have made."""
+        """Whether a drafter grades text position by position; others are graded by the drafts they would have
+        made.
+        """
         return isinstance(self.drafters.get(name), Grader)
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
-        """The drafter's grades, one per token and job; None if it failed, which takes it out of them all."""
+        """The drafter's grades, one per token and job; None if it failed, which disables it for these
+        requests.
+        """
         drafter = self.drafters[name]
         patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
         try:
@@ -147,11 +153,11 @@ class Team:
         return made
 
     def width(self, name: str) -> int:
-        """Branches that a drafter gives its drafts by itself: 1 for chains."""
+        """The number of branches of a drafter's own trees: 1 for chains."""
         return int(getattr(self.drafters.get(name), "branches", 1))
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
-        """The tokens of `redraft`; of a tree, those of its first branch."""
+        """The tokens of `redraft`; for a tree, those of its first branch."""
         draft = self.redraft(name, request, at, arm)
         if draft is None:
             return None
@@ -159,10 +165,10 @@ class Team:
         return tuple(draft.tokens[node] for node in branch)
 
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
-        """The draft that `name` makes for `arm` where the text is `request.tokens[:at]`.
+        """The draft that `name` makes for `arm` after the text `request.tokens[:at]`.
 
-        None if the drafter failed, or drew its tokens: one draw is no guide to another, so only `grade` can
-        say what such a drafter is worth.
+        None if the drafter failed, or if it samples: one sample does not predict another, so such a drafter
+        can only be evaluated with `grade`.
         """
         start = perf_counter()
         try:
@@ -186,7 +192,7 @@ class Team:
         return made if made.dist is None else None
 
     def _tell(self, name: str, request: Request, upto: int) -> bool:
-        """Bring a drafter up to `upto` tokens of the text; false if it failed."""
+        """Show a drafter the text up to `upto` tokens; False if it failed."""
         told = self._told.setdefault(request.id, {})
         start = told.get(name, 0)
         if start < upto:
@@ -201,11 +207,11 @@ class Team:
     # -- how long a call may take --------------------------------------------------------------------
 
     def took(self, seconds: float) -> None:
-        """A target pass took so many seconds."""
+        """Record the duration of a target pass."""
         self.pass_seconds += (0.1 if self.pass_seconds else 1.0) * (seconds - self.pass_seconds)
 
     def _patience(self, name: str, requests: Sequence[Request]) -> float:
-        """The seconds that a call may take: a drafter that reads a long prompt first may take longer.
+        """The time limit of a call in seconds: longer for a drafter that reads a long prompt first.
 
         There is no limit before the first target pass has been timed.
         """
@@ -219,7 +225,7 @@ class Team:
     # -- faults and ends -----------------------------------------------------------------------------
 
     def close(self, request: Request) -> None:
-        """Let every drafter forget a request."""
+        """Close a request in all drafters."""
         for name, drafter in self.drafters.items():
             try:
                 drafter.close(request)
@@ -230,11 +236,11 @@ class Team:
         self._said.pop(request.id, None)
 
     def trouble(self, request: Request) -> str:
-        """What went wrong first since this was last asked, or nothing."""
+        """The first fault since the last call, or ""."""
         return self._said.pop(request.id, "") if self._said else ""
 
     def fault(self, name: str, request: Request, said: str) -> None:
-        """Take a drafter out of a request, and after repeated faults out of use."""
+        """Disable a drafter for a request, and after repeated faults for all."""
         request.out.add(name)
         self._said.setdefault(request.id, f"{name}: {said}")
         self.faults[name] += 1

@@ -1,4 +1,4 @@
-"""One request's round in the making."""
+"""The state of one request within the current round."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ERROR = "error"  # the finish reason of a request that failed
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """What one request has of the current round: each phase adds its part.
+    """One request within the current round: each phase adds its results.
 
-    `start` is the length of the text before it. `decision` is `UNDECIDED` where the policy raised: the round
-    is then decoded plainly and teaches nothing. `error` is what ended the request before its time, `trouble`
-    what went wrong, without harm to the text otherwise.
+    `start` is the length of the text before the round. `decision` is `UNDECIDED` if the policy raised: the
+    round is then decoded plainly and gives no feedback. `error` is what ended the request early; `trouble` is
+    a fault that did not affect the text.
     """
 
     request: Request
@@ -47,11 +47,11 @@ class Turn:
 
     @property
     def over(self) -> bool:
-        """Whether the text ended inside the draft, so that the rest of it was never looked at."""
+        """Whether the text ended inside the draft, so that the rest of the draft was not verified."""
         return self.verdict.token == NOTHING
 
     def context(self, hints: Mapping[str, float], batch_size: int) -> Context:
-        """What the policy may look at."""
+        """The context for the policy."""
         request = self.request
         out = request.waits.union(request.out) if request.out else request.waits
         return Context(
@@ -59,7 +59,7 @@ class Turn:
         )
 
     def job(self, *, rows: bool, picked: bool) -> Job | None:
-        """The draft to ask for; None where the round drafts nothing."""
+        """The draft to request; None if the round drafts nothing."""
         request, arm = self.request, self.arm
         length = min(arm.length, request.room - 1, request.reach)
         if length <= 0 or arm.drafter in request.out or arm.drafter in request.waits:
@@ -67,9 +67,9 @@ class Turn:
         return Job(request, length, self.decision.stops, arm.width, rows, picked)
 
     def accept(self, scores: Scores) -> None:
-        """Walk down the draft as far as the target agrees, and append what was verified."""
+        """Find the accepted path of the draft, and append the verified tokens."""
         self.scores, sampling = scores, self.request.sampling
-        # A processor that keeps a state must not see what lies beyond the end of its text.
+        # A processor with a state must not see tokens beyond the end of its text.
         ends = sampling.eos if sampling.processors else ()
         try:
             self.verdict = accept(self.draft, scores, self.request.rng, ends)
@@ -78,7 +78,7 @@ class Turn:
             self.fail(error)
 
     def write(self) -> None:
-        """Append what was verified, cut where the text ends, and say whether it does."""
+        """Append the verified tokens, cut at the end of the text; returns whether the text ends."""
         request, verdict = self.request, self.verdict
         new = [self.draft.tokens[i] for i in verdict.path]
         if not self.over:
@@ -101,11 +101,11 @@ class Turn:
         self.tokens = tuple(new[:keep])
 
     def look(self, spent: Spent, *, timed: bool, overlap: bool, cut: bool = False) -> None:
-        """See what the round showed, before the end of the text took its share of it.
+        """Compute the outcome of the round, before the text is cut at its end.
 
-        A draft that only the budget or the target kept short, or that failed, could not yet be made or was
-        not looked at to its end (`cut`), is not counted for its arm. `timed` is false where the pass also
-        read a prompt.
+        A round is not counted for its arm if its draft was shortened by the token budget or the target,
+        failed, was not ready, or was not verified to its end (`cut`). `timed` is false if the pass included a
+        prefill.
         """
         self.spent = spent
         if self.scores is None or self.error is not None:
@@ -128,19 +128,19 @@ class Turn:
             signals=self.draft.signals,
             spent=known,
         )
-        # An engine may have written more than it verified.
+        # An engine may have written more tokens than it verified.
         nodes = (-1, *self.verdict.path, *range(outcome.accepted, len(self.tokens) - 1))[: len(self.tokens)]
         self.seen = Seen(request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores)
 
     @property
     def cost(self) -> tuple[float, float]:
-        """Seconds of drafting, and of this round's part of the target pass."""
+        """Seconds of drafting, and of this round's share of the target pass."""
         if self.spent is None:
             return 0.0, 0.0
         return self.spent.draft, self.spent.share(1 + len(self.draft.tokens))
 
     def record(self, seconds: Seconds) -> Round:
-        """The round as text, metrics, traces and plots read it."""
+        """The record of the round for text, metrics, traces and plots."""
         request, accepted = self.request, len(self.verdict.path)
         logprobs: tuple[float, ...] = ()
         if request.sampling.logprobs and self.seen is not None:
@@ -163,14 +163,14 @@ class Turn:
         )
 
     def fail(self, error: Exception) -> None:
-        """End the request: its text stays as it was before this round."""
+        """End the request with an error: its text stays as it was before this round."""
         del self.request.tokens[self.start :]
         self.tokens, self.verdict, self.error, self.trouble = (), REJECTED, error, one_line(error)
         self.request.done, self.request.finish_reason = True, ERROR
 
 
 def decide(turns: Sequence[Turn], team: Team, guarded: Guarded, rng: Random) -> None:
-    """A decision for each request; none, and no draft, where the policy raises."""
+    """A decision for each request; none, and no draft, if the policy raises."""
     hinted = guarded.policy.reads_hints
     for turn in turns:
         hints = team.hints(turn.request) if hinted else {}
@@ -179,7 +179,7 @@ def decide(turns: Sequence[Turn], team: Team, guarded: Guarded, rng: Random) -> 
 
 
 def draft(turns: Sequence[Turn], team: Team, *, rows: bool = False, picked: bool = False) -> None:
-    """A draft for each request, with one call per drafter for all that it drafts for."""
+    """A draft for each request, with one call per drafter for all its requests."""
     jobs: dict[str, list[tuple[int, Job]]] = {}
     for i, turn in enumerate(turns):
         if (job := turn.job(rows=rows, picked=picked)) is not None:
@@ -189,10 +189,10 @@ def draft(turns: Sequence[Turn], team: Team, *, rows: bool = False, picked: bool
 
 
 def unfailed(rounds: Sequence[Round]) -> Sequence[Round]:
-    """The rounds, for callers that have no use for some texts without the others.
+    """The rounds, for callers that need either all texts or none.
 
     Raises:
-        Exception: what ended one of the requests.
+        Exception: the error that ended one of the requests.
     """
     for round in rounds:
         if round.error is not None:
