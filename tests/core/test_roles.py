@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import inspect
 import math
+import re
 from random import Random
 from types import ModuleType
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 import draftwise
 from draftwise.core import arms, drafts, outcomes, request, roles
+from draftwise.core import round as rounds
 from draftwise.core.roles import drafter, policy, recorder, target
 from draftwise.core.team import Team
 from draftwise.policies.bandit import BanditPolicy
@@ -77,3 +80,18 @@ def test_every_method_says_who_calls_it_and_has_an_example(kind: type, name: str
     doc = inspect.getdoc(vars(kind)[name]) or ""
     assert ">>>" in doc
     assert "Called" in doc or kind is roles.Graders, "who calls it, and when?"  # of Graders: a recorder
+
+
+TYPES = [
+    *(getattr(arms, name) for name in ("Stop", "Arm", "Context", "Decision")),
+    *(getattr(drafts, name) for name in ("Signals", "Draft", "Verdict", "Job")),
+    *(getattr(outcomes, name) for name in ("Spent", "Outcome", "Window", "Grade", "Feedback")),
+    request.Request,
+    rounds.Round,
+]
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_every_field_that_a_plug_in_sees_is_explained(kind: Any) -> None:
+    told = re.findall(r"^    (\w+): \S", inspect.getdoc(kind) or "", flags=re.M)
+    assert told == [field.name for field in dataclasses.fields(kind) if field.name != "drawn"]

@@ -9,12 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop rule and its threshold: continue drafting, or verify now?
+    """When a draft ends early: a rule and its threshold.
 
-    The token that triggers the rule stays in the draft, which keeps early stopping lossless. `rule` is a name
-    in `draftwise.core.stops`; `threshold` is in the units of that rule. `scorer` is the classifier of a
-    learned rule (`draftwise.policies.classifiers.stopping`), compared by identity. No rule applies before the
-    draft has `shortest` tokens.
+    The token that triggered the rule stays in the draft, which is what keeps early stopping lossless.
+
+    Attributes:
+        rule: A name of `draftwise.core.stops.RULES`.
+        threshold: In that rule's own units: a probability, the root of an entropy in nats, a perplexity.
+        scorer: The classifier that a learned rule asks, with a method `score(signals)` that gives a
+            probability; told apart by identity.
+        shortest: No rule fires before the draft has so many tokens.
     """
 
     rule: str = "never"
@@ -30,7 +34,11 @@ NEVER = Stop()
 class Arm:
     """One way to run a round: the drafter, the maximum draft length, and the rule for stopping early.
 
-    `stop` is one rule for the whole draft, or one per draft position. `length` 0 is plain decoding.
+    Attributes:
+        drafter: The drafter's name in the loop.
+        length: The most tokens of a draft, of each branch where it is a tree; 0 is plain decoding.
+        width: The branches of a tree; 1 for chains.
+        stop: One rule for the whole draft, or one per draft position, the last for all later ones.
     """
 
     drafter: str
@@ -57,9 +65,15 @@ class Arm:
 class Context:
     """What a policy may use to choose an arm before a round: numbers only.
 
-    `position` counts the tokens written; `length` also includes the prompt. `last_accepted` is -1 before the
-    first round. `hints` holds one cheap score per drafter (0: no draft available). `unavailable` names the
-    drafters that cannot be used for this request.
+    Attributes:
+        request: The request's id; the same in `Feedback` and in `Policy.close`.
+        batch_size: Requests in this round.
+        position: Tokens written since the prompt.
+        last_accepted: Draft tokens accepted in the round before; -1 before the first round.
+        hints: One finite score per drafter by name, 0 = nothing to offer; empty unless the policy
+            `reads_hints`. A drafter that is out of use has none.
+        unavailable: Drafters that cannot draft for this request now: they failed, or wait.
+        length: Tokens of the text, the prompt included.
     """
 
     request: int = 0
@@ -75,8 +89,11 @@ class Context:
 class Decision:
     """The chosen arm, the probability with which it was chosen, and the stop rules in force at that time.
 
-    `stops` has one rule per draft position; the last applies to all later positions. Delayed feedback needs
-    the probability (the propensity) and the rules.
+    Attributes:
+        arm: An index into `Policy.arms`.
+        propensity: The probability in (0, 1] that this arm had; 1 where nothing was random, NaN where it
+            has no closed form. Late feedback is divided by it.
+        stops: One rule per draft position, the last for all later ones; at least one.
     """
 
     arm: int

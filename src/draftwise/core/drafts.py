@@ -15,10 +15,16 @@ class Signals:
     """Numbers about one draft position, for stop rules and diagnostics: from the raw softmax at temperature
     1.
 
-    `entropy` is in nats; `chosen` is the probability of the drafted token. The other fields are set only if a
-    rule reads them: `place` counts the output tokens before the drafted one, `top` holds the largest
-    probabilities in descending order (at most ten), and `hidden` is the hidden state (a vector) that the
-    logits were computed from.
+    `draftwise.core.stops.needs` names the fields that the rules of a job read; others may be left 0 or empty.
+
+    Attributes:
+        top1: The largest probability.
+        top2: The second largest probability.
+        entropy: In nats, from 0 to the logarithm of the vocabulary.
+        chosen: The probability of the token that was drafted.
+        place: Tokens of the output before the drafted one.
+        top: The largest probabilities in falling order, at most ten.
+        hidden: The hidden state that the row was computed from: a float32 NumPy vector, shape (width,).
     """
 
     top1: float
@@ -34,10 +40,21 @@ class Signals:
 class Draft:
     """Drafted tokens as a tree: parent -1 is the last committed token; a chain is a tree without branches.
 
-    `dist` is an opaque handle to the distributions that the tokens were *sampled* from, one per node, and
-    `probs` is each token's probability there; a node then has at most one child. `dist` None means that the
-    tokens were *picked* (looked up, greedy, top-k): any choice of tokens is lossless. `rows` holds the
-    drafter's raw logits, one row per token, if the job asked for them.
+    A *picked* draft (looked up, greedy, top-k) has no `dist`: any choice of tokens is lossless. A *sampled*
+    one declares what its tokens were drawn from, and must be a chain. Lossless acceptance needs each token to
+    be drawn with `request.rng` from its own row, and none to be dropped or replaced for its probability.
+
+    A draft breaks its contract, and counts as empty, if it is longer than asked, has a token outside the
+    vocabulary, parents that are not earlier nodes, probabilities outside [0, 1] or a `dist` of another shape.
+
+    Attributes:
+        tokens: Token ids of the target's vocabulary, n of them.
+        parents: For each token the index of the node before it, -1 for the last committed token; n numbers.
+        probs: Each token's probability, n numbers in [0, 1] where `dist` is given, else n or none.
+        dist: The distributions that the tokens were drawn from: n rows over the target's whole vocabulary, a
+            list of arrays or tensors, or one of shape (n, vocabulary), on any device; None if picked.
+        signals: What stop rules see, one for each token, or none.
+        rows: If the job asked for them, the drafter's raw logits, one row per token, shape (n, vocabulary).
     """
 
     tokens: tuple[int, ...] = ()
@@ -57,7 +74,7 @@ class Draft:
         signals: Sequence[Signals] = (),
         rows: Any = None,
     ) -> Draft:
-        """A draft in which each token follows the previous one."""
+        """A draft in which every token follows the one before it: `Draft.chain([5, 6, 7])`."""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(probs), dist, tuple(signals), rows)
 
     @property
@@ -73,7 +90,9 @@ NOTHING = -1
 class Verdict:
     """The accepted nodes from the root down, and the target's own token after them.
 
-    The token is `NOTHING` if the last accepted node ends the text.
+    Attributes:
+        path: Indices of accepted nodes of the draft, each a child of the one before; empty if none was.
+        token: A token id; `NOTHING` (-1) where the last accepted node ends the text.
     """
 
     path: tuple[int, ...]
@@ -84,8 +103,14 @@ class Verdict:
 class Job:
     """One draft to make: at most `length` tokens for `request`, stopping by `stops`.
 
-    `rows` asks the drafter to keep its raw logits in the draft, if it has distributions. `picked` asks for
-    its most likely tokens even if the request samples.
+    Attributes:
+        request: The text is `request.tokens`; its sampling settings and its generator `rng` are the drafter's
+            to use.
+        length: The most tokens of a chain, at least 1.
+        stops: One stop rule per draft position, the last for all later ones; see `stop_at`.
+        width: The branches that a tree may have: it has at most `length * width` tokens.
+        rows: Keep the raw logits in the draft, for a drafter that has some.
+        picked: Draft the likeliest tokens even where the request samples.
     """
 
     request: Request

@@ -11,8 +11,14 @@ from .drafts import Signals
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The seconds of a round: of drafting for this request, and of the whole target pass, which read
-    `pass_tokens` tokens of `requests` requests together."""
+    """The seconds of a round.
+
+    Attributes:
+        draft: Of drafting for this request.
+        target: Of the whole target pass, which serves all requests of the round.
+        pass_tokens: Tokens that this pass read.
+        requests: Requests that it read them for.
+    """
 
     draft: float
     target: float
@@ -28,12 +34,20 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one arm did in one round, and its `seconds`: of drafting, plus its share of the target pass.
+    """What one arm did in one round.
 
-    `seconds` is NaN if the round includes a prefill, since its time is not the arm's; `spent`, which has the
-    two times separately, is then missing. `overlaps` has 1 - TV between the raw distributions (temperature 1)
-    of target and drafter for each position of the draft (`accept.block`: of a tree, along one path); it is
-    empty unless the recorder reads it. `censored` rounds are not counted for their arm.
+    Attributes:
+        arm: An index into `Policy.arms`.
+        accepted: Draft tokens that the target accepted.
+        drafted: Draft tokens that it verified.
+        seconds: Of drafting and of this request's share of the target pass; NaN where the round also read
+            the prompt, so that its time is not the arm's.
+        censored: The round is not counted for its arm, as when the text ended inside the draft.
+        reward: In [0, 1], as the recorder scales it.
+        overlaps: 1 - TV between the raw distributions (temperature 1) of target and drafter, for each
+            position of the draft, of a tree one path; empty unless the recorder reads "overlap".
+        signals: Those of the draft, one per token, or none.
+        spent: The seconds apart; None where `seconds` is NaN.
     """
 
     arm: int
@@ -68,8 +82,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a text shows about one draft that started where a round started: its drafter, its context, and the
-    acceptance probability of each of its tokens, up to the last that is known."""
+    """What a text says of one draft that would have begun where a round began.
+
+    Attributes:
+        drafter: The drafter's index among those that the policy knows.
+        context: The class of match or text it was made in, a whole number of the policy's own.
+        accepts: The chance that each of its tokens was accepted, in order, up to the last that is known.
+    """
 
     drafter: int
     context: int
@@ -80,11 +99,16 @@ class Window:
 class Grade:
     """How well a drafter predicted one committed token x, had it drafted at this position.
 
-    `accept` is min(1, q(x) / p(x)), the probability that the draft was accepted given that the text continued
-    with x. `overlap` is sum_v min(p(v), q(v)) = 1 - TV, the same probability before x was known (NaN if the
-    target's logits are gone). A drafter that picks d has q = 1 at d. The distributions are those used for
-    decoding, not the raw ones. For a drafter whose accuracy falls with its own draft tokens before the
-    position, `deeper` has the same two numbers for 1, 2, ... such tokens, the last for all longer drafts.
+    p is the target's distribution there and q the drafter's, both under the request's sampling settings, not
+    the raw ones; a drafter that picks d has q(d) = 1.
+
+    Attributes:
+        accept: min(1, q(x) / p(x)), in [0, 1]: the chance that a draft was accepted, given that the text went
+            on with x.
+        overlap: sum_v min(p(v), q(v)) = 1 - TV, the same before x was known; NaN where p is gone.
+        signals: What stop rules see there, with the fields that the job names; None if it names none.
+        deeper: For a drafter that knows less of a token the more of its own draft stands before it: `accept`
+            and `overlap` where 1, 2, ... tokens do, the last for all longer drafts.
     """
 
     accept: float
@@ -101,10 +125,17 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The result of a decision: the outcome of the arm that ran, or `losses` in [0, 1] of all arms on the
-    committed text (full information; None for an arm that was not available), or `windows` of drafts compared
-    with the text. Feedback with none of these only reduces the number of decisions in flight. `observed` is
-    further data from a recorder to its own policy, as numbers in a type that both know."""
+    """What came of a decision; with nothing in it, the decision is to be forgotten.
+
+    Attributes:
+        request: The request's id.
+        decision: The decision itself, with its propensity.
+        outcomes: Of the arm that ran (bandit feedback).
+        losses: In [0, 1], one for each arm, on the committed text (full information); None for an arm that
+            was asleep.
+        windows: Of drafts that were held against the text.
+        observed: What else a recorder hands to its own policy, of a type that both know.
+    """
 
     request: int
     decision: Decision

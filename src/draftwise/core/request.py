@@ -11,7 +11,24 @@ from .sampling import Sampling
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One text in progress. The loop is its only writer."""
+    """One text in progress. The loop is its only writer; drafters and targets read it.
+
+    Attributes:
+        id: Unique within a loop.
+        tokens: Token ids of the whole text, the prompt included.
+        prompt_length: Where the present answer starts in `tokens`.
+        sampling: How the target's distribution is shaped, and when the text ends.
+        rng: For draws of the drafter (in `draft` only) and of the acceptance test; seeded for each answer.
+        uniforms: Behind `uniform`: no one else draws from it.
+        last_accepted: Draft tokens accepted in the last round; -1 before the first.
+        rounds: Rounds of the present answer.
+        keep: Park the request when its text ends, so that it can go on.
+        done: The text has ended.
+        finish_reason: "eos", "length", "stop" or "error"; "" while it goes on.
+        out: Drafters that failed in it.
+        waits: Drafters that are not ready for it.
+        reach: The longest draft that the target can verify in its next pass, in tokens.
+    """
 
     id: int
     tokens: list[int]
@@ -27,7 +44,7 @@ class Request:
     out: set[str] = field(default_factory=set)
     waits: frozenset[str] = frozenset()
     drawn: tuple[int, float] = (-1, 0.0)
-    reach: int = 1 << 30  # the maximum draft length that the target can verify in its next pass
+    reach: int = 1 << 30
 
     def __repr__(self) -> str:
         state = self.finish_reason or "open"

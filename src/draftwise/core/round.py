@@ -28,11 +28,20 @@ class Seconds:
 class Round:
     """One record per request and round: the only input of text output, metrics, traces and plots.
 
-    `drafted` and `accepted` count before the text is cut at its end, as the policy learnt them. `tokens` are
-    the committed tokens: accepted draft tokens first, the target's own last (unless cut). `sources` is the
-    number of committed tokens that came from the draft. `fault` describes in one line what went wrong; the
-    text is still correct, unless `error` is set, which ended the request: its text then stays as it was
-    before this round.
+    Attributes:
+        request: The request's id.
+        decision: What the policy decided.
+        arm: The arm of this decision.
+        drafted: Draft tokens, before the text was cut at its end.
+        accepted: Those of them that the target accepted, as the policy learnt it.
+        tokens: Token ids that were committed: drafted ones first, the target's own last, unless cut.
+        sources: Committed tokens that the drafter guessed.
+        seconds: Where the time went.
+        done: The text has ended with this round.
+        finish_reason: "eos", "length", "stop" or "error" if it has.
+        fault: In one line what went wrong; the text is right all the same, unless there is an `error`.
+        logprobs: Of each committed token under the raw softmax at temperature 1, in nats; empty unless asked.
+        error: What ended the request: its text stays as it was before.
     """
 
     request: int

@@ -33,8 +33,9 @@ class Drafter(Protocol):
 
         Called once a round and request, before the policy chooses, if the policy `reads_hints`.
 
-        >>> drafter.hint(request)
-        1.0
+        Examples:
+            >>> drafter.hint(request)
+            1.0
         """
         ...
 
@@ -45,9 +46,10 @@ class Drafter(Protocol):
         it would have drafted where the text was shorter: `job.request` is then a copy of the request, with
         the same id and fewer tokens, but never fewer than `observe` has brought.
 
-        >>> (draft,) = drafter.draft([Job(request, 4)])
-        >>> draft.tokens
-        (3, 4, 5, 6)
+        Examples:
+            >>> (draft,) = drafter.draft([Job(request, 4)])
+            >>> draft.tokens
+            (3, 4, 5, 6)
         """
         ...
 
@@ -57,14 +59,16 @@ class Drafter(Protocol):
         `request.tokens` may already be longer: go by `new`. Called after each round, drafted or not, so that
         it should be cheap.
 
-        >>> drafter.observe(request, [0, 1, 2])
+        Examples:
+            >>> drafter.observe(request, [0, 1, 2])
         """
         ...
 
     def close(self, request: Request) -> None:
         """Free what is kept for a request. Called once for every request, also for one it never drafted for.
 
-        >>> drafter.close(request)
+        Examples:
+            >>> drafter.close(request)
         """
         ...
 
@@ -79,11 +83,12 @@ class Waiter(Protocol):
         Called once a round and request, before the policy chooses. An empty draft of a drafter that was not
         ready is not counted for or against it.
 
-        >>> class Patient(SimDrafter):
-        ...     def ready(self, request):
-        ...         return request.rounds > 0
-        >>> Patient(counting).ready(request)
-        False
+        Examples:
+            >>> class Patient(SimDrafter):
+            ...     def ready(self, request):
+            ...         return request.rounds > 0
+            >>> Patient(counting).ready(request)
+            False
         """
         ...
 
@@ -116,8 +121,9 @@ class Grader(Protocol):
         Called by recorders of full information after a round's commit and before `observe` brings these
         tokens. What it raises, or a grade outside [0, 1], is a fault in all of these requests.
 
-        >>> ((grade,),) = drafter.grade([GradeJob(request, 2, [1.0])])
-        >>> grade.accept
-        1.0
+        Examples:
+            >>> ((grade,),) = drafter.grade([GradeJob(request, 2, [1.0])])
+            >>> grade.accept
+            1.0
         """
         ...

@@ -34,9 +34,10 @@ class Policy(Protocol):
         Called once a round and request, before anyone drafts. An arm of a drafter in `context.unavailable`
         drafts nothing.
 
-        >>> decision = policy.choose(Context(request=0), Random(0))
-        >>> policy.arms[decision.arm].name
-        'sim:4'
+        Examples:
+            >>> decision = policy.choose(Context(request=0), Random(0))
+            >>> policy.arms[decision.arm].name
+            'sim:4'
         """
         ...
 
@@ -46,8 +47,9 @@ class Policy(Protocol):
         Called after each round, and before `close` for what came late. A feedback without outcomes, losses
         and windows says that the decision came to nothing. What it raises is reported in `Round.fault`.
 
-        >>> policy.learn(Feedback(0, Decision(0), (Outcome(0, accepted=3, drafted=4, reward=0.75),)))
-        >>> policy.learn(Feedback(0, Decision(0)))
+        Examples:
+            >>> policy.learn(Feedback(0, Decision(0), (Outcome(0, accepted=3, drafted=4, reward=0.75),)))
+            >>> policy.learn(Feedback(0, Decision(0)))
         """
         ...
 
@@ -57,7 +59,8 @@ class Policy(Protocol):
         Called once when its text ends, also if no decision was made for it. A parked request may go on under
         the same id: it is then a new text. What it raises is a warning.
 
-        >>> policy.close(0)
+        Examples:
+            >>> policy.close(0)
         """
         ...
 
@@ -72,10 +75,11 @@ class Reader(Protocol):
         Called before the first decision of each answer. The tokens are the request's own list: read them, do
         not change or keep them. What it raises is a warning.
 
-        >>> class Careful(type(policy)):
-        ...     def open(self, request, tokens):
-        ...         print(len(tokens), "tokens")
-        >>> Careful(policy.arms, policy.new_learner).open(0, [0, 1, 2])
-        3 tokens
+        Examples:
+            >>> class Careful(type(policy)):
+            ...     def open(self, request, tokens):
+            ...         print(len(tokens), "tokens")
+            >>> Careful(policy.arms, policy.new_learner).open(0, [0, 1, 2])
+            3 tokens
         """
         ...

@@ -42,32 +42,36 @@ class Graders(Protocol):
     def graded_seconds(self) -> float:
         """The seconds that grading has taken since the loop was made.
 
-        >>> graders.graded_seconds
-        0.0
+        Examples:
+            >>> graders.graded_seconds
+            0.0
         """
         ...
 
     def grades_itself(self, name: str) -> bool:
         """Whether a drafter has `grade`; any other is graded by the drafts it would have made.
 
-        >>> graders.grades_itself("sim")
-        True
+        Examples:
+            >>> graders.grades_itself("sim")
+            True
         """
         ...
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
         """The drafter's grades, one per token of each job; None if it failed.
 
-        >>> graders.grade("sim", [GradeJob(request, 2, [1.0])])[0][0].accept
-        1.0
+        Examples:
+            >>> graders.grade("sim", [GradeJob(request, 2, [1.0])])[0][0].accept
+            1.0
         """
         ...
 
     def width(self, name: str) -> int:
         """The branches that a drafter gives its drafts by itself: 1 for chains.
 
-        >>> graders.width("sim")
-        1
+        Examples:
+            >>> graders.width("sim")
+            1
         """
         ...
 
@@ -77,16 +81,18 @@ class Graders(Protocol):
         None if it failed, or drew its tokens: one draw says little about another. Positions of a request are
         asked in increasing order.
 
-        >>> graders.redraft("sim", request, 3, Arm("sim", 2)).tokens
-        (3, 4)
+        Examples:
+            >>> graders.redraft("sim", request, 3, Arm("sim", 2)).tokens
+            (3, 4)
         """
         ...
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The tokens of `redraft`; of a tree, those of its first branch.
 
-        >>> graders.guess("sim", request, 3, Arm("sim", 2))
-        (3, 4)
+        Examples:
+            >>> graders.guess("sim", request, 3, Arm("sim", 2))
+            (3, 4)
         """
         ...
 
@@ -107,8 +113,9 @@ class Recorder(Protocol):
         Called once a step, after the commit and before the drafters observe what was committed. A decision
         whose outcome will never be known must come back as a `Feedback` with nothing in it.
 
-        >>> recorder.add([], graders)
-        []
+        Examples:
+            >>> recorder.add([], graders)
+            []
         """
         ...
 
@@ -117,7 +124,8 @@ class Recorder(Protocol):
 
         Called once when the text ends, before the policy's `close`.
 
-        >>> recorder.close(request)
-        ()
+        Examples:
+            >>> recorder.close(request)
+            ()
         """
         ...

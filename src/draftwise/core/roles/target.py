@@ -24,9 +24,10 @@ class Scores(Protocol):
         The same node gives the same token each time. Called by `accept`: for a picked draft at every accepted
         node and at -1, for a sampled draft after its last node when all of it was accepted.
 
-        >>> (scores,) = target.verify([(request, Draft.chain([3, 7]))])
-        >>> scores.choice(-1), scores.choice(0)
-        (3, 4)
+        Examples:
+            >>> (scores,) = target.verify([(request, Draft.chain([3, 7]))])
+            >>> scores.choice(-1), scores.choice(0)
+            (3, 4)
         """
         ...
 
@@ -36,9 +37,10 @@ class Scores(Protocol):
         It is a probability under the request's sampling settings: one-hot where the request is greedy. Called
         by `accept` for the nodes of a sampled draft, in order, up to the first that is rejected.
 
-        >>> (scores,) = target.verify([(request, Draft.chain([3, 7]))])
-        >>> scores.prob(0), scores.prob(1)
-        (1.0, 0.0)
+        Examples:
+            >>> (scores,) = target.verify([(request, Draft.chain([3, 7]))])
+            >>> scores.prob(0), scores.prob(1)
+            (1.0, 0.0)
         """
         ...
 
@@ -48,10 +50,11 @@ class Scores(Protocol):
         p is the target's distribution there and q the draft's, `draft.dist[node]`; p itself where nothing is
         left of p - q. Called by `accept`, once, for the rejected node of a sampled draft.
 
-        >>> q = [[0.0] * 7 + [1.0]]
-        >>> (scores,) = target.verify([(request, Draft.chain([7], probs=[1.0], dist=q))])
-        >>> scores.residual(0)
-        3
+        Examples:
+            >>> q = [[0.0] * 7 + [1.0]]
+            >>> (scores,) = target.verify([(request, Draft.chain([7], probs=[1.0], dist=q))])
+            >>> scores.residual(0)
+            3
         """
         ...
 
@@ -60,9 +63,10 @@ class Scores(Protocol):
 
         Called by the loop for each committed token, if the request asks for `logprobs`.
 
-        >>> (scores,) = target.verify([(request, Draft())])
-        >>> round(math.exp(scores.logprob(-1, 3)), 2)
-        0.93
+        Examples:
+            >>> (scores,) = target.verify([(request, Draft())])
+            >>> round(math.exp(scores.logprob(-1, 3)), 2)
+            0.93
         """
         ...
 
@@ -71,9 +75,10 @@ class Scores(Protocol):
 
         Called by recorders of full information after the commit.
 
-        >>> (scores,) = target.verify([(request, Draft())])
-        >>> scores.chance(-1, 3)
-        1.0
+        Examples:
+            >>> (scores,) = target.verify([(request, Draft())])
+            >>> scores.chance(-1, 3)
+            1.0
         """
         ...
 
@@ -83,9 +88,10 @@ class Scores(Protocol):
         None where they are one-hot, as for a greedy request. Called by recorders of full information, which
         hand the rows to `Grader.grade` unread.
 
-        >>> (scores,) = target.verify([(request, Draft())])
-        >>> scores.laws([-1]) is None
-        True
+        Examples:
+            >>> (scores,) = target.verify([(request, Draft())])
+            >>> scores.laws([-1]) is None
+            True
         """
         ...
 
@@ -96,9 +102,10 @@ class Scores(Protocol):
         raw probability of the drafted token. Called by the loop after the commit, if the recorder reads
         "overlap". Must not raise.
 
-        >>> (scores,) = target.verify([(request, Draft.chain([3, 7]))])
-        >>> [round(overlap, 2) for overlap in scores.overlaps()]
-        [0.93, 0.01]
+        Examples:
+            >>> (scores,) = target.verify([(request, Draft.chain([3, 7]))])
+            >>> [round(overlap, 2) for overlap in scores.overlaps()]
+            [0.93, 0.01]
         """
         ...
 
@@ -120,7 +127,8 @@ class Target(Protocol):
 
         Called by `Loop.add`. What it raises goes to the caller of `add`, and the request is not opened.
 
-        >>> target.open(request)
+        Examples:
+            >>> target.open(request)
         """
         ...
 
@@ -131,9 +139,10 @@ class Target(Protocol):
         several requests raises, the loop makes it again for each request alone; what raises then ends that
         request with the error.
 
-        >>> scores = target.verify([(request, Draft.chain([3, 7]))])
-        >>> len(scores)
-        1
+        Examples:
+            >>> scores = target.verify([(request, Draft.chain([3, 7]))])
+            >>> len(scores)
+            1
         """
         ...
 
@@ -144,18 +153,20 @@ class Target(Protocol):
         the text ended inside the draft. Called by the loop once a round, after `verify`, for the requests
         that did not fail. What it raises ends all of them with that error.
 
-        >>> draft = Draft.chain([3, 7])
-        >>> (scores,) = target.verify([(request, draft)])
-        >>> verdict = accept(draft, scores, request.rng)
-        >>> request.tokens += [3, verdict.token]
-        >>> target.commit([(request, draft, verdict)])
+        Examples:
+            >>> draft = Draft.chain([3, 7])
+            >>> (scores,) = target.verify([(request, draft)])
+            >>> verdict = accept(draft, scores, request.rng)
+            >>> request.tokens += [3, verdict.token]
+            >>> target.commit([(request, draft, verdict)])
         """
         ...
 
     def close(self, request: Request) -> None:
         """Free what is kept for a request. Called by the loop once, when the request is forgotten.
 
-        >>> target.close(request)
+        Examples:
+            >>> target.close(request)
         """
         ...
 
@@ -169,11 +180,12 @@ class Limited(Protocol):
 
         Called by the loop for each request of a round, before the policy chooses. Must not raise.
 
-        >>> class Narrow(SimTarget):
-        ...     def reach(self, request):
-        ...         return 4
-        >>> isinstance(Narrow(counting, 8), Limited)
-        True
+        Examples:
+            >>> class Narrow(SimTarget):
+            ...     def reach(self, request):
+            ...         return 4
+            >>> isinstance(Narrow(counting, 8), Limited)
+            True
         """
         ...
 
@@ -183,7 +195,8 @@ def window_of(target: Target) -> int:
 
     `max_length` is where the target itself ends; rotary models go on past their window.
 
-    >>> window_of(SimTarget(counting, 8, max_length=100))
-    100
+    Examples:
+        >>> window_of(SimTarget(counting, 8, max_length=100))
+        100
     """
     return min(target.max_length, int(getattr(target, "window", target.max_length)))
