@@ -16,7 +16,8 @@ from typing import Any
 import typer
 from typer.cli import get_docs_for_click
 
-from draftwise import testing
+import draftwise
+from draftwise import plugins, testing
 from draftwise.cli.app import app
 from draftwise.cli.lists import by_origin
 from draftwise.policies.catalogue.compose import DEFAULT
@@ -77,11 +78,18 @@ def plug_in_tests() -> str:
     return "\n".join(f"::: {getattr(testing, name).__module__}.{name}\n" for name in found)
 
 
+def plug_in_names() -> str:
+    """The names of `draftwise.plugins` that `draftwise` itself has not, for mkdocstrings."""
+    found = sorted(set(plugins.__all__) - set(draftwise.__all__), key=str.lower)
+    return "\n".join(f"::: draftwise.plugins.{name}\n" for name in found)
+
+
 PARTS = {
     "policies": policies,
     "drafters": drafters,
     "command-line": command_line,
     "arguments": arguments.table,
+    "plugins": plug_in_names,
     "testing": plug_in_tests,
 }
 

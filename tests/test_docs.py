@@ -13,13 +13,13 @@ import pytest
 import typer
 
 import draftwise
-from draftwise import testing
+from draftwise import plugins, testing
 from draftwise.cli.app import app
 from draftwise.measure.trace.costs import Costs
 from draftwise.measure.trace.files import Answers, Header
 from draftwise.registry.entries import describe
 from draftwise.state.file import PARTS
-from scripts import landing, reference
+from scripts import doctests, landing, reference
 from tests.hosts.arguments import FIELDS
 
 ROOT = Path(__file__).parents[1]
@@ -103,6 +103,12 @@ def test_every_file_format_is_in_the_reference() -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    said = (ROOT / "zensical.toml").read_text()
+    docs = [page.relative_to(ROOT / "docs") for page in PAGES if ROOT / "docs" in page.parents]
+    assert [page for page in docs if f'"{page}"' not in said] == []
+
+
 def test_the_generated_reference_names_everything(tmp_path: Path) -> None:
     reference.main(tmp_path)
     text = {file.stem: file.read_text() for file in tmp_path.iterdir()}
@@ -116,9 +122,16 @@ def test_the_generated_reference_names_everything(tmp_path: Path) -> None:
     assert not re.search(r"^\* \[?`\w+`.*\.\.\.$", text["command-line"], flags=re.M)  # cut short
     assert all(f"| `{name}` |" in text["arguments"] for name in FIELDS)
     assert all(re.search(rf"^::: [\w.]+\.{name}$", text["testing"], flags=re.M) for name in testing.__all__)
+    page = text["plugins"] + (ROOT / "docs/reference/plugins.md").read_text()
+    assert [name for name in plugins.__all__ if not re.search(rf"[`.]{name}\b", page)] == []
     assert {f'--8<-- "{name}.md"' for name in text} <= {
         line for page in PAGES for line in page.read_text().splitlines()
     }
+
+
+def test_doctests_are_shown_as_code() -> None:
+    text = "Says it.\n\n>>> a[0]\n1\n\nMore [0] text.\n"
+    assert doctests.fenced(text) == "Says it.\n\n```pycon\n>>> a[0]\n1\n```\n\nMore [0] text.\n"
 
 
 def test_the_readme_fits_two_screens() -> None:
