@@ -1,4 +1,4 @@
-"""A conversation that keeps its caches: each turn reads only what is new."""
+"""A conversation that keeps its KV cache: each turn prefills only the new tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .text import Piece, Stops, decode
 
 
 class Partner(Protocol):
-    """What a conversation needs of a decoder."""
+    """The methods of a decoder that a conversation uses."""
 
     tokenizer: Any
     loop: Loop
@@ -32,10 +32,11 @@ class Partner(Protocol):
 
 
 class Chat:
-    """A conversation with a decoder. `messages` is what was said, `last` the newest answer.
+    """A conversation with a decoder. `messages` is the history, `last` the newest answer.
 
-    Turns are joined by the tokens that were really written, so nothing is read again. Where the template
-    writes an earlier turn otherwise than it was said, such as without its reasoning, all of it is read anew.
+    Turns are joined at the level of tokens, so nothing is prefilled twice. If the chat template renders an
+    earlier turn differently from what was generated, for example without its reasoning, the whole
+    conversation is prefilled again.
     """
 
     def __init__(self, decoder: Partner) -> None:
@@ -43,18 +44,18 @@ class Chat:
         self.messages: list[dict[str, str]] = []
         self.last = Output()
         self._request: Request | None = None
-        self._said = ""  # what the request's prompt was made of
+        self._said = ""  # the text that the request's prompt was made from
 
     def __repr__(self) -> str:
         return f"Chat({len(self.messages)} messages, {self.decoder!r})"
 
     def send(self, text: str, *, stop: Stops = (), **sampling: Any) -> Generator[Piece, None, None]:
-        """Say something and get the answer piece by piece."""
+        """Send a message and receive the answer piece by piece."""
         if not isinstance(text, str) or not text.strip():
             raise UserError("the message is empty: give some text")
         decoder = self.decoder
         messages = [*self.messages, {"role": "user", "content": text}]
-        # What is refused raises here, and leaves the conversation as it was.
+        # Invalid input raises here, and leaves the conversation unchanged.
         ids, said = decoder.encode(messages), rendered(decoder.tokenizer, messages)
         more = self._continuation(ids, said)
         if more is None or self._request is None:
@@ -74,7 +75,7 @@ class Chat:
                 self._request = None
 
     def close(self) -> None:
-        """Forget the conversation and free its caches."""
+        """End the conversation and free its KV cache."""
         self._drop()
         self.messages.clear()
 
@@ -84,9 +85,9 @@ class Chat:
             self._request = None
 
     def _continuation(self, ids: Sequence[int], said: str) -> list[int] | None:
-        """Tokens from the end of the last answer to the beginning of the next, or None to read anew.
+        """The tokens between the last answer and the next one; None if everything must be prefilled again.
 
-        `ids` are those of the whole conversation, `said` is its text.
+        `ids` are the tokens of the whole conversation, `said` is its text.
         """
         request, decoder = self._request, self.decoder
         if request is None:
@@ -94,7 +95,7 @@ class Chat:
         written = request.tokens
         if ids[: len(written)] == written:
             return list(ids[len(written) :]) or None
-        # The model may have written the same text in other tokens.
+        # The template may tokenize the same text differently from what the model wrote.
         end = written[-1:] if written[-1] in decoder.eos else []
         answer = written[request.prompt_length : len(written) - len(end)]
         before = self._said + decode(decoder.tokenizer, answer, special=True)

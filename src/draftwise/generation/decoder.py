@@ -1,4 +1,4 @@
-"""The library's front: models by name in, text out."""
+"""The main entry point: models by name in, text out."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
 
 class Decoder:
-    """Writes a target model's own text, faster: drafted by several drafters, chosen by a policy.
+    """Generates a target model's own text faster, with several drafters and a policy that chooses among them.
 
-    Greedy text is the target's own token for token; sampled text has the target's exact law. With a `state`
-    file the policy starts from what it learnt before, and saves after every finished text; `state.save()`
-    saves at any time. Any thread may call: calls take turns, a round each, and each decodes its own texts
-    alone, so that a stream that is not read from stops. `last` is the newest text of any thread.
+    Greedy text is token-identical to the target's own; sampled text has the target's exact distribution. With
+    a `state` file the policy starts from what it learnt before, and saves after every finished text;
+    `state.save()` saves at any time. Any thread may call: calls take turns, one round each. Each call decodes
+    only its own texts, so a stream that is not read makes no progress. `last` is the newest text of any
+    thread.
     """
 
     def __init__(
@@ -74,21 +75,21 @@ class Decoder:
         seed: int | None = None,
         state: str | Path | None = None,
     ) -> Decoder:
-        """Load a target, its tokenizer and its drafters; models may be names or loaded already.
+        """Load a target, its tokenizer and its drafters; models may be names or loaded objects.
 
-        A model is a Hugging Face id, a local folder or `zoo:NAME`; a drafter is a model, or `none`,
-        `ngram`, `suffix`, `retrieval:PATH`, with options as `ngram?min=2&max=4`; one text has several with
-        commas between. The policy's default is `auto`, or `none` without drafters. `pack` lays out the linear
-        weights of models loaded here for fast CPU passes: "auto" where that pays on this machine, True
-        wherever it can be (see `packed`); models given as objects are never changed. `probe` reads a
-        few made-up tokens to find out how the models can be read (see `draftwise.models.probe`). `state` is a
-        file for what the policy learns; one of other models or arms is left alone, with a warning. `seed` is
-        for the policy's choices and for texts that are given no seed of their own; without it, each decoder
-        has a new one. What the target's makers set in its `generation_config` holds unless a call says
-        otherwise.
+        A model is a Hugging Face id, a local folder or `zoo:NAME`. A drafter is a model, or `none`, `ngram`,
+        `suffix`, `retrieval:PATH`, with options as in `ngram?min=2&max=4`; one string may list several,
+        separated by commas. `policy` defaults to `auto`, or `none` without drafters. `pack` stores the linear
+        weights of models loaded here in a layout for fast CPU passes: "auto" if it is faster on this machine,
+        True wherever possible (see `packed`); models given as objects are never changed. `probe` reads a few
+        made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is a file
+        for what the policy learns; a file for other models or arms is left unchanged, with a warning. `seed`
+        is the seed of the policy's choices and of texts without a seed of their own; by default each decoder
+        draws a new one. The settings in the target's `generation_config` apply unless a call overrides them.
 
         Raises:
-            UserError: an unknown name or option, models that do not fit together, or `state` out of reach.
+            UserError: an unknown name or option, models that do not fit together, or a `state` file that
+                cannot be read or written.
         """
         from ..build import assemble, build_target, complete, eos_ids
         from ..names import check_names
@@ -116,7 +117,7 @@ class Decoder:
 
     @property
     def packed(self) -> dict[str, str]:
-        """How many large layers of the target and of each drafter have their weights packed (`pack`)."""
+        """How many large layers of the target and of each drafter have packed weights (`pack`)."""
         from ..models.packed import layouts
 
         return layouts({"target": self.loop.target, **self.loop.team.drafters})
@@ -126,21 +127,21 @@ class Decoder:
     def generate(
         self, prompt: Prompt, *, n: int = 1, chat: bool = True, stop: Stops = (), **sampling: Any
     ) -> Output:
-        """Write one text, or `n` samples of it in one batch; `sampling` are the fields of `Sampling`.
+        """Write one text, or `n` samples of it in one batch; `sampling` takes the fields of `Sampling`.
 
-        A prompt is text, token ids, or messages with `role` and `content`. With `chat`, text goes through
-        the tokenizer's chat template where there is one.
+        A prompt is text, token ids, or messages with `role` and `content`. With `chat`, text is formatted
+        with the tokenizer's chat template, if it has one.
 
         Raises:
             UserError: bad input.
             GenerationError: some of several samples failed; it has the others.
-            Exception: what a processor or criterion of the one sample raised.
+            Exception: the error of a processor or criterion, if there is only one sample.
         """
         if whole_number("n", n) < 1:
             raise UserError(f"n={n}: ask for at least 1 sample")
         ids = self.encode(prompt, chat=chat)
         if n > 1 and sampling.get("seed") is None:
-            sampling["seed"] = _fresh(self.seeds)  # of which each sample has its own
+            sampling["seed"] = _fresh(self.seeds)  # each sample adds its index
         settings = [self.settings(stop, len(ids), i, alone=n == 1, **sampling) for i in range(n)]
         outputs = self._run([(ids, s) for s in settings], n, stop)
         self.last = replace(outputs[0], samples=outputs)
@@ -157,8 +158,8 @@ class Decoder:
     ) -> list[Output]:
         """Write one text per prompt, `batch` at a time.
 
-        A prompt joins as soon as another's text has ended. Every text has processors of its own: copies of
-        those given, or what a function without arguments among them makes.
+        The next prompt joins as soon as a text has ended. Every text has its own processors: copies of those
+        given, or the results of calling those that are functions without arguments.
 
         Raises:
             UserError: bad input, found before anything is decoded.
@@ -176,16 +177,16 @@ class Decoder:
     def stream(
         self, prompt: Prompt, *, chat: bool = True, stop: Stops = (), **sampling: Any
     ) -> Generator[Piece, None, None]:
-        """Write one text piece by piece; leaving the loop early stops the work.
+        """Write one text piece by piece; leaving the loop early stops the decoding.
 
-        `last` holds what was written.
+        `last` then holds the text written so far.
         """
         ids = self.encode(prompt, chat=chat)
         request = self.loop.add(ids, self.settings(stop, len(ids), 0, **sampling))
         yield from self.follow(request, stop)
 
     def chat(self) -> Chat:
-        """A conversation whose caches are kept from turn to turn."""
+        """A conversation that keeps its KV cache from turn to turn."""
         from .chat import Chat
 
         return Chat(self)
@@ -219,7 +220,7 @@ class Decoder:
             raise writer.error
 
     def _run(self, jobs: Sequence[tuple[list[int], Sampling]], batch: int, stop: Stops) -> list[Output]:
-        """Decode all jobs, at most `batch` at a time; outputs in the order of the jobs."""
+        """Decode all jobs, at most `batch` at a time; returns outputs in the order of the jobs."""
         for ids, _ in jobs:
             self.loop.check(len(ids))
         stop, writers = stop_strings(stop), dict[int, Writer]()
@@ -255,9 +256,9 @@ class Decoder:
     def settings(
         self, stop: Stops, prompt_length: int, sample: int = 0, *, alone: bool = True, **sampling: Any
     ) -> Sampling:
-        """The settings of one request, with this model's own, its ends of text and the stop strings.
+        """The settings of one request: the call's, the model's own, end-of-text tokens and stop strings.
 
-        Unless the text is `alone`, its processors are its own. A drawn text has a seed, given or not.
+        Processors are copied unless the text is `alone`. A sampled text always gets a seed.
         """
         stop = stop_strings(stop)
         try:
@@ -281,5 +282,5 @@ class Decoder:
 
 
 def _fresh(random: Random) -> int:
-    """A seed that is short enough to be typed."""
+    """A seed short enough to type."""
     return random.getrandbits(32)

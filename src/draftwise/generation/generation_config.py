@@ -1,4 +1,4 @@
-"""How a model's makers want it to be decoded: its `generation_config`, read as Transformers reads it."""
+"""The decoding settings of a model's authors: its `generation_config`, read as Transformers reads it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from ..errors import DraftwiseWarning
 
-# What shapes a text, or ends it, and is obeyed. The ends of text are found with the tokenizer's.
+# Settings that shape or end a text, and are applied. End-of-text tokens are found with the tokenizer's.
 USED = frozenset({"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens"})
 ELSEWHERE = frozenset({"do_sample", "eos_token_id"})
 
 # fmt: off
-# What changes no text: how it is computed, what is returned beside it, and what only beam search reads.
+# Settings that change no text: how it is computed, what else is returned, and options of beam search.
 NEUTRAL = frozenset(
     {
         "use_cache", "cache_implementation", "cache_config", "max_cache_len", "use_mtp", "low_memory",
@@ -28,7 +28,7 @@ NEUTRAL = frozenset(
     }
 )
 
-# What would change the text, and is left out with a warning.
+# Settings that would change the text but are not supported: ignored with a warning.
 LEFT_OUT = frozenset(
     {
         "max_length", "min_length", "min_new_tokens", "max_time", "stop_strings", "num_beams",
@@ -44,10 +44,10 @@ LEFT_OUT = frozenset(
 
 
 def own_settings(generation_config: Any, *, level: int = 2) -> Mapping[str, Any]:
-    """The fields of `Sampling` that a model's makers set; what they set beside these is left out.
+    """The fields of `Sampling` that a model's authors set; their other settings are ignored.
 
-    Without `do_sample` a text is greedy, whatever its temperature; with it, what is not set is Transformers'
-    own default, such as the fifty likeliest tokens. What is left out is warned of, `level` callers up.
+    Without `do_sample` decoding is greedy, whatever the temperature. With it, missing settings have
+    Transformers' defaults, such as top-k 50. Ignored settings cause a warning, attributed `level` callers up.
     """
     if generation_config is None:
         return {}

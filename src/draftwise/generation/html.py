@@ -1,4 +1,4 @@
-"""How a notebook shows a text: each drafter's pieces on a colour of their own, in dark and light themes."""
+"""HTML of a text for notebooks: each drafter's tokens in a colour of their own, for dark and light themes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from html import escape
 
 from .text import TARGET, Piece
 
-# Translucent, so that the theme's own text colour stays readable on them; apart for the colour-blind too.
+# Translucent, so that the theme's text colour stays readable; distinguishable by the colour-blind.
 COLOURS = ("0,114,178", "230,159,0", "0,158,115", "204,121,167", "86,180,233", "213,94,0")
 
 
 def html(pieces: Sequence[Piece], closing: str) -> str:
-    """The text, a legend and the closing line; nothing of the text is read as HTML."""
+    """The text, a legend and the summary line; the text itself is escaped."""
     colours = _colours(piece.source for piece in pieces)
     body = "".join(_piece(piece, colours) for piece in pieces)
     names = [f"<span style='{_style(c)}'>{escape(name)}</span>" for name, c in colours.items()]

@@ -1,4 +1,4 @@
-"""One text, from its rounds as they come to what it was."""
+"""The output of one text, collected from its rounds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SHORT = 60  # characters of a text in a repr
 
 @dataclass(slots=True)
 class Output:
-    """One finished text. `samples` holds all of them, this one first, where several were asked for.
+    """One finished text. If several samples were requested, `samples` holds all of them, this one first.
 
-    `seed` is the one that its tokens were drawn with; None where nothing was drawn.
+    `seed` is the seed of its random numbers; None for greedy text.
     """
 
     text: str = ""
@@ -57,13 +57,13 @@ class Output:
 
 
 def drafted_by(counts: Mapping[str, int], tokens: int) -> str:
-    """Committed tokens by who guessed them, the target's own last."""
+    """Committed tokens by the drafter that proposed them, and the target's own, which come last."""
     own = tokens - sum(counts.values())
     return ", ".join(f"{name} {count}" for name, count in [*counts.items(), (TARGET, own)])
 
 
 def shorten(text: str) -> str:
-    """The beginning of a text, short enough for a line."""
+    """The beginning of a text, short enough for one line."""
     return text if len(text) <= SHORT else text[:SHORT] + "..."
 
 

@@ -1,4 +1,4 @@
-"""Logits processors that several texts are given, each its own. Standard library only."""
+"""Logits processors for several texts: each text gets its own. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..errors import UserError, one_line
 
 
 def own(processors: Sequence[Any], *, alone: bool) -> tuple[Any, ...]:
-    """The processors of one text: a processor may keep a state, which is about one text only.
+    """The processors of one text: a processor may keep a state, which belongs to one text only.
 
-    A function or class without arguments makes a new one. Another is copied, unless the text is `alone`: then
-    it is the very object that was given. Models that a processor holds are shared, not copied.
+    A function or class without arguments is called to make a new one. Other processors are copied, unless the
+    text is `alone`: then the given object itself is used. Models inside a processor are shared, not copied.
 
     Raises:
         UserError: a processor cannot be copied.
@@ -23,7 +23,7 @@ def own(processors: Sequence[Any], *, alone: bool) -> tuple[Any, ...]:
 
 
 def _makes(processor: Any) -> bool:
-    """Whether this is no processor but makes one: a class, or a function that needs no arguments."""
+    """Whether this is a factory of processors: a class, or a function that needs no arguments."""
     if inspect.isclass(processor):
         return True
     try:
@@ -53,6 +53,6 @@ def _copied(processor: Any) -> Any:
 
 
 def _shared(processor: Any) -> dict[int, Any]:
-    """What a copy takes over as it is: models, which hold their weights in parameters."""
+    """The objects that copies share: models, which hold their weights in parameters."""
     held = list(getattr(processor, "__dict__", {}).values())
     return {id(value): value for value in held if callable(getattr(value, "parameters", None))}

@@ -1,4 +1,4 @@
-"""Prompts of every kind: text, messages in the tokenizer's chat template, and token ids."""
+"""Prompts of every kind: text, messages for the tokenizer's chat template, and token ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = "give text, token ids, or messages with role and content"
 
 
 def encode(tokenizer: Any, prompt: Any, *, vocab_size: int, chat: bool = True) -> list[int]:
-    """Token ids of a prompt; an array of ids has one dimension, or two and one row.
+    """Token ids of a prompt; an array of ids has shape (n,) or (1, n).
 
     Raises:
         UserError: an empty prompt, one of another kind, or ids outside the vocabulary.
@@ -43,10 +43,10 @@ def encode(tokenizer: Any, prompt: Any, *, vocab_size: int, chat: bool = True) -
 
 
 def prompt_ids(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, chat: bool = True) -> list[int]:
-    """The tokens of a text, or of messages, in the tokenizer's chat template where there is one.
+    """The tokens of a text, or of messages, formatted with the tokenizer's chat template if it has one.
 
     Raises:
-        UserError: an empty prompt, one that is not Unicode, or messages that the template refuses.
+        UserError: an empty prompt, one that is not Unicode, or messages that the template rejects.
     """
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(prompt, str):
@@ -61,11 +61,12 @@ def prompt_ids(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, cha
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
-    """The text of messages, up to where the next answer begins: what `prompt_ids` gives the tokens of."""
+    """The text of messages, up to where the next answer begins: the text whose tokens `prompt_ids`
+    returns."""
     if getattr(tokenizer, "chat_template", None):
         return str(_templated(tokenizer, messages, tokenize=False))
     _check(messages)
-    return "".join(f"{m['content']}\n" for m in messages)  # a base model: what was said, line by line
+    return "".join(f"{m['content']}\n" for m in messages)  # a base model: the contents line by line
 
 
 def _templated(tokenizer: Any, messages: Sequence[Mapping[str, str]], **options: Any) -> Any:
@@ -89,7 +90,7 @@ def _check(messages: Sequence[Mapping[str, str]]) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A short sight of any value."""
+    """A short representation of any value."""
     try:
         text = repr(value)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Between tokens and text: pieces as they come, and stop strings that begin and end in different tokens."""
+"""Between tokens and text: streaming detokenization, and stop strings that may span several tokens."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ TARGET = "target"
 Stops = str | Sequence[str]  # one stop string, or several
 
 SILENT, PLAIN = -2, -1
-BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # SentencePiece's name of a byte that no piece covers
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # SentencePiece's name of a byte-fallback token
 
-# The end of a text that may still change is three marks, of three tokens at most; the others are for what
-# decoders do at the beginning of a text only, such as dropping its first space.
+# The end of a text that may still change is at most three replacement characters, of three tokens at most.
+# The other tokens allow for what decoders do only at the beginning of a text, such as dropping its first
+# space.
 UNSURE = 3
 CONTEXT = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of text and who guessed it: `target`, or the drafter's name."""
+    """A piece of text and its source: `target`, or the drafter's name."""
 
     text: str
     source: str
 
 
 class Kinds(dict[int, int]):
-    """What every token is to a tokenizer: `SILENT` where it gives no text, its value where it is a fallback
+    """The kind of every token of a tokenizer: `SILENT` if it gives no text, its value if it is a fallback
     byte, else `PLAIN`.
 
-    Fallback bytes in a row are decoded together: into characters where all of them are valid UTF-8, else into
-    one `BROKEN` each. So nothing of such a run is certain before another token has ended it.
+    Consecutive fallback bytes are decoded together: into characters if all of them are valid UTF-8, else into
+    one `BROKEN` each. So the text of such a run is final only after the next token.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -48,7 +49,7 @@ class Kinds(dict[int, int]):
 
     @classmethod
     def of(cls, tokenizer: Any) -> Kinds:
-        """Those of a tokenizer, which are found out once."""
+        """The kinds of a tokenizer's tokens, computed once."""
         if tokenizer not in _KINDS:
             _KINDS[tokenizer] = cls(tokenizer)
         return _KINDS[tokenizer]
@@ -68,7 +69,7 @@ _KINDS: WeakKeyDictionary[Any, Kinds] = WeakKeyDictionary()
 
 
 class StopStrings:
-    """Says after which token the text holds one of the stop strings (`Sampling.ends`)."""
+    """Finds the token after which the text contains one of the stop strings (`Sampling.ends`)."""
 
     def __init__(self, tokenizer: Any, strings: Sequence[str], prompt_length: int) -> None:
         self.tokenizer, self.strings, self.kinds = tokenizer, tuple(strings), Kinds.of(tokenizer)
@@ -78,12 +79,13 @@ class StopStrings:
         self.read, self.window, self.lead = prompt_length, list[int](), 0
 
     def __call__(self, tokens: Sequence[int], start: int) -> int | None:
-        """How many of the tokens from `start` on to keep, or None if no stop string is complete."""
-        if start != self.read:  # the round before was not kept
+        """How many of the tokens from `start` on to keep; None if no stop string is complete."""
+        if start != self.read:  # the previous round was not committed
             self.read, self.window, self.lead = self.start, [], 0
         self._add(tokens[self.read : start])
         new = tokens[start:]
-        # What is once in the text stays there, unless it may still change.
+        # A stop string in the text stays there, unless the text may still change: one check of the whole
+        # round is enough to rule it out.
         stays = all(self.kinds[t] < 0 for t in new) and not any(BROKEN in s for s in self.strings)
         if not stays or self._found(new):
             for n in range(1, len(new) + 1):
@@ -97,16 +99,18 @@ class StopStrings:
         return any(s in text for s in self.strings)
 
     def _add(self, tokens: Sequence[int]) -> None:
-        """Read on, and forget what no stop string can reach any more."""
+        """Add tokens, and drop those that are too old to be part of a stop string."""
         self.read += len(tokens)
         self.window += [t for t in tokens if self.kinds[t] != SILENT]
         if len(self.window) > 3 * self.context:
             self.window = self._end(len(self.window) - self.context - CONTEXT)
-            # The first tokens may read differently there: they only lead to the others.
+            # The first tokens may decode differently without those before: they only serve as context.
             self.lead = len(decode(self.tokenizer, self.window[:UNSURE]))
 
     def _end(self, cut: int) -> list[int]:
-        """The window from about `cut` on; a run of bytes that was broken before stays so by one of them."""
+        """The window from about `cut` on; a run of bytes that was invalid before stays so by one of its
+        bytes.
+        """
         window, kinds = self.window, self.kinds
         first = cut
         while first and kinds[window[first - 1]] >= 0 <= kinds[window[cut]]:
@@ -123,22 +127,22 @@ class StopStrings:
 
 
 class Detokenizer:
-    """Turns tokens into pieces as they come.
+    """Turns tokens into pieces of text as they arrive.
 
-    Text is held back while it may still be half a character, part of a run of fallback bytes, or the
-    beginning of a stop string; after a stop string nothing more comes.
+    Text is held back while it may still be an incomplete character, part of a run of fallback bytes, or the
+    beginning of a stop string; nothing follows a stop string.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         self.tokenizer, self.stop, self.kinds = tokenizer, tuple(stop), Kinds.of(tokenizer)
-        self.window: list[int] = []  # the last tokens: decoding all of them each time would not be linear
-        self.taken = 0  # characters of the window's text that have left it
-        self.run: list[tuple[str, int]] = []  # who wrote how many of the bytes at the window's end
+        self.window: list[int] = []  # the last tokens: decoding all each time takes quadratic time
+        self.taken = 0  # characters of the window's text that have been passed on
+        self.run: list[tuple[str, int]] = []  # source and number of the bytes at the window's end
         self.waiting: list[Piece] = []
         self.stopped = False
 
     def push(self, tokens: Sequence[int], source: str) -> list[Piece]:
-        """The pieces that are certain now that `tokens` have come from `source`."""
+        """The pieces that are final after `tokens` from `source`."""
         out: list[Piece] = []
         visible = (t for t in tokens if self.kinds[t] != SILENT)
         for plain, group in groupby(visible, lambda t: self.kinds[t] == PLAIN):
@@ -153,7 +157,7 @@ class Detokenizer:
         return out
 
     def flush(self, source: str = TARGET) -> list[Piece]:
-        """What was still held back when the text ended."""
+        """The text still held back when the text ends."""
         out = self._end_run()
         text = decode(self.tokenizer, self.window)
         out += self._take(text[self.taken :], source)
@@ -164,7 +168,7 @@ class Detokenizer:
         return out
 
     def _read(self, source: str) -> list[Piece]:
-        """What the window's text says for certain."""
+        """The part of the window's text that is final."""
         text = decode(self.tokenizer, self.window)
         open_marks = min(len(text) - len(text.rstrip(BROKEN)), UNSURE)
         new = text[self.taken : len(text) - open_marks]
@@ -173,7 +177,7 @@ class Detokenizer:
         return self._take(new, source)
 
     def _end_run(self) -> list[Piece]:
-        """The text of a run of bytes, shared out by how many of the bytes each source wrote."""
+        """The text of a run of bytes, divided among the sources by the number of bytes each wrote."""
         if not self.run:
             return []
         text = decode(self.tokenizer, self.window)
@@ -188,7 +192,7 @@ class Detokenizer:
         return out
 
     def _shorten(self, held: int) -> None:
-        """Forget all tokens but the last, and never the beginning of a run of bytes alone."""
+        """Drop all tokens but the last ones, and never split a run of bytes."""
         cut = len(self.window) - CONTEXT
         if cut < CONTEXT:
             return
@@ -212,7 +216,7 @@ class Detokenizer:
         return self._release(len(text) - self._held(text))
 
     def _held(self, text: str) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Length of the longest suffix of the text that is the beginning of a stop string."""
         most = min(max((len(s) for s in self.stop), default=1) - 1, len(text))
         return next(
             (n for n in range(most, 0, -1) if any(s.startswith(text[-n:]) for s in self.stop if n < len(s))),
@@ -220,7 +224,7 @@ class Detokenizer:
         )
 
     def _release(self, room: int) -> list[Piece]:
-        """The first `room` characters of what waits."""
+        """The first `room` characters of the text held back."""
         out: list[Piece] = []
         while self.waiting and room:
             text, source = self.waiting[0].text, self.waiting[0].source
@@ -231,10 +235,10 @@ class Detokenizer:
 
 
 def stop_strings(stop: Stops) -> tuple[str, ...]:
-    """The stop strings as a tuple; one alone may be given as it is.
+    """The stop strings as a tuple; a single one may be given as a string.
 
     Raises:
-        UserError: one of them is empty, or no text.
+        UserError: one of them is empty or not a string.
     """
     strings = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Iterable) else (stop,)
     for s in strings:
@@ -247,6 +251,6 @@ def stop_strings(stop: Stops) -> tuple[str, ...]:
 
 
 def decode(tokenizer: Any, tokens: Sequence[int], *, special: bool = False) -> str:
-    """The text of some tokens, without `special` ones and with its spaces as they are."""
+    """The text of some tokens, without `special` ones and with its spaces unchanged."""
     text: str = tokenizer.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
     return text

@@ -1,9 +1,9 @@
-"""A Transformers cache for many texts of different lengths: token t of a text lies in slot t of its row.
+"""A Transformers KV cache for texts of different lengths: token t of a text is stored in slot t of its row.
 
-A pass writes its tokens after the valid ones of each row and sees slot j from position p where j <= p, so
-whatever lies beyond a row's length is invisible. Rewinding is forgetting a number: no holes, no copying,
-no compaction, and sliding-window layers rewind like any other since they keep every token and mask the
-old ones. Only a tree leaves its accepted tokens apart: they are moved to their own slots after the pass.
+A pass writes its tokens after the valid ones of each row, and a token at position p attends to slot j if j <=
+p, so slots beyond a row's length are invisible. Rollback only lowers a row's length: no holes, no copying, no
+compaction. Sliding-window layers roll back like all others, since they keep every token and mask the old
+ones. Only trees leave their accepted tokens scattered: these are moved to their own slots after the pass.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from ..errors import UserError
 
 ROUND_SLOTS = 64
-FIRST_SLOTS = 256  # room from the start on, so that short texts are never copied; from there it doubles
+FIRST_SLOTS = 256  # initial size, so that short texts are never copied; doubled when full
 
 
 @dataclass(slots=True)
 class Plan:
-    """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each, seeing slots 0 to
-    `total` (exclusive). All rows write from slot `start` on when `even`, else where `index` says. `capacity`
-    and `slots` are the rows and slots to have, `most` the slots that the texts may come to need. In a `tree`
-    a token's slot is not its position."""
+    """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each, attending to slots
+    0 to `total` (exclusive). If `even`, all rows write from slot `start` on, otherwise to `index`. `capacity`
+    and `slots` are the rows and slots to allocate, `most` the slots that the texts may finally need. In a
+    `tree` a token's slot differs from its position."""
 
     first: int = 0
     last: int = 1
@@ -51,10 +51,10 @@ class Plan:
 
 
 class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
-    """Keys and values of one layer, shape (rows, slots, heads, head size); there from the first pass on.
+    """Keys and values of one layer, shape (rows, slots, heads, head size); allocated in the first pass.
 
-    `more` has what else the layer keeps of every token, shape (rows, slots, ...): the keys of an indexer that
-    chooses what sparse attention sees. It lies in the same slots, and so is rewound, shared and moved alike.
+    `more` holds other per-token states of the layer, shape (rows, slots, ...), such as the keys of an indexer
+    for sparse attention. They use the same slots, and so are rolled back, shared and moved in the same way.
     """
 
     keys: Tensor
@@ -68,7 +68,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         self.more: dict[str, Tensor] = {}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate what the plan asks for; states have the shape (rows, heads, width, head size)."""
+        """Allocate the size given by the plan; states have the shape (rows, heads, width, head size)."""
         self.keys, self.values = (
             new.new_zeros(0, 0, new.shape[1], new.shape[3]) for new in (key_states, value_states)
         )
@@ -76,14 +76,14 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         self.grow()
 
     def grow(self) -> None:
-        """Have the rows and slots that the plan asks for, and in them what was held before."""
+        """Enlarge to the rows and slots of the plan, keeping the contents."""
         self.keys, self.values = self._grown(self.keys), self._grown(self.values)
         self.more = {name: self._grown(held) for name, held in self.more.items()}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write the pass and return all that it may see, shape (rows, heads, total, head size)."""
+        """Write the pass's tokens and return all visible slots, shape (rows, heads, total, head size)."""
         plan = self.plan
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -93,9 +93,9 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         return keys.transpose(1, 2), self._write(self.values, value_states.transpose(1, 2)).transpose(1, 2)
 
     def keep(self, name: str, states: Tensor) -> Tensor:
-        """Write something else of the pass's tokens, shape (rows, width, ...).
+        """Write other states of the pass's tokens, shape (rows, width, ...).
 
-        Returns all of it that the pass may see, shape (rows, total, ...).
+        Returns the states of all visible slots, shape (rows, total, ...).
         """
         held = self.more.get(name)
         if held is None:
@@ -105,13 +105,13 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         return self._write(held, states)
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
-        """What DeepSeek's sparse attention keeps, shape (rows, width, size)."""
+        """Store the states of DeepSeek's sparse attention, shape (rows, width, size)."""
         return self.keep("indexer", indexer_key_states)
 
     def update_index(self, idx_k: Tensor) -> Tensor:
-        """What MiniMax's sparse attention keeps, shape (rows, heads, width, size).
+        """Store the states of MiniMax's sparse attention, shape (rows, heads, width, size).
 
-        It chooses blocks of slots, and takes a token's position for its slot.
+        This attention selects blocks of slots, and assumes that a token's position is its slot.
 
         Raises:
             UserError: the pass reads a tree.
@@ -132,14 +132,14 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         return held[plan.first : plan.last, : plan.total]
 
     def _grown(self, held: Tensor) -> Tensor:
-        """What was held, amid zeros: a hidden NaN would still spread."""
+        """The contents in a larger tensor, filled with zeros: a NaN would spread even from masked slots."""
         rows, slots = held.shape[:2]
         grown = held.new_zeros(max(self.plan.capacity, rows), max(self.plan.slots, slots), *held.shape[2:])
         grown[:rows, :slots] = held
         return grown
 
     def copy_row(self, source: int, destination: int, length: int) -> None:
-        """Make the first `length` slots of one row those of another."""
+        """Copy the first `length` slots of one row to another."""
         for held in self._holding(source, destination):
             held[destination, :length] = held[source, :length]
 
@@ -149,25 +149,26 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
             held[[a, b], :length] = held[[b, a], :length]
 
     def move(self, source: Tensor, destination: Tensor) -> None:
-        """Copy slots to others, both row-major positions, shape (n,); all are read before any is written."""
+        """Copy slots to others, both as row-major positions, shape (n,); all are read before any is
+        written."""
         for held in self.tensors:
             flat = held.flatten(0, 1)
             flat.index_copy_(0, destination.to(held.device), flat[source.to(held.device)])
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that is held; nothing before the first pass."""
+        """All stored tensors; empty before the first pass."""
         main = [self.keys, self.values] if self.is_initialized else []
         return [*main, *self.more.values()]
 
     def _holding(self, a: int, b: int) -> list[Tensor]:
-        """All that is held, with room for both rows."""
-        if self.is_initialized and len(self.keys) <= max(a, b):  # a row that was opened after the last pass
+        """All stored tensors, with room for both rows."""
+        if self.is_initialized and len(self.keys) <= max(a, b):  # a row opened after the last pass
             self.grow()
         return self.tensors
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Slots seen, and the first of them."""
+        """Number of visible slots, and the first of them."""
         return self.plan.total, 0
 
     def get_seq_length(self) -> int:
@@ -175,35 +176,37 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         return self.plan.total - self.plan.width
 
     def get_max_length(self) -> int:
-        """No limit of its own."""
+        """No limit."""
         return -1
 
 
 class RowCache(Cache):
-    """The layers of one model; they all follow the same plan.
+    """The layers of one model, which share one plan.
 
-    The first `depth` are there from the start, for models that ask a layer itself; others come as they write.
+    The first `depth` layers exist from the start, for models that access a layer directly; others are added
+    when they first write.
     """
 
     def __init__(self, depth: int = 0) -> None:
         self.plan = Plan()
         self.counted = False
         self._rows = [RowLayer(self.plan) for _ in range(depth)]
-        layers: Any = self._rows  # the list that Transformers knows as `layers`
+        layers: Any = self._rows  # the list that Transformers calls `layers`
         super().__init__(layers=layers)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write the keys and values of one layer and return all that the pass may see."""
+        """Write the keys and values of one layer and return all that are visible in this pass."""
         while len(self._rows) <= layer_idx:
             self._rows.append(RowLayer(self.plan))
         return self._rows[layer_idx].update(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int | None = None) -> int:
-        """Tokens before the pass; noted where a layer asks though rows have several lengths, or a tree none.
+        """Tokens before the pass. Sets `counted` if a layer asks while rows differ in length or a tree is
+        read.
 
-        A layer that is given positions and masks, and still asks, counts positions by itself (Llama 4's
+        A layer that receives positions and masks, and still asks, counts positions by itself (Llama 4's
         temperature tuning).
         """
         if layer_idx is not None and (self.plan.tree or not self.plan.even):
@@ -223,8 +226,8 @@ class RowCache(Cache):
     ) -> int:
         """Plan the next pass, for rows from `first` on, in a cache of `rows` rows.
 
-        Rows grow twofold when they are full, up to the `slots` that the texts may need (0: as said before).
-        Returns the number of slots that the pass sees.
+        Full rows double in size, up to the `slots` that the texts may need (0: unchanged). Returns the number
+        of slots visible in the pass.
         """
         plan = self.plan
         plan.first, plan.last = first, first + len(starts)
@@ -239,14 +242,14 @@ class RowCache(Cache):
         return plan.total
 
     def place(self, at: NDArray[np.int64], device: torch.device) -> None:
-        """Say where an uneven pass writes: slot `at[i, j]` of row `first + i`, shape (rows, width)."""
+        """Set where an uneven pass writes: slot `at[i, j]` of row `first + i`, shape (rows, width)."""
         plan = self.plan
         rows = np.arange(plan.first, plan.last)[:, None] * plan.slots
         plan.index = {device: torch.from_numpy((at + rows).ravel()).to(device)}
 
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:
-        """Make the first `length` tokens of one row those of another."""
+        """Copy the first `length` tokens of one row to another."""
         self._reserve(max(source, destination) + 1)
         for layer in self._rows:
             layer.copy_row(source, destination, length)
@@ -272,5 +275,5 @@ class RowCache(Cache):
 
     @property
     def bytes(self) -> int:
-        """Memory held, in bytes."""
+        """Allocated memory in bytes."""
         return sum(t.numel() * t.element_size() for layer in self._rows for t in layer.tensors)

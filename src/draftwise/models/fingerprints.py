@@ -1,4 +1,4 @@
-"""What tells one model from another, without reading all of it: is a saved number about these models?"""
+"""Fingerprints of models without reading all weights: does a saved number belong to these models?"""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .. import registry
 from ..core.roles import Drafter
 from .load import resolve
 
-SAMPLES, BYTES = 64, 64  # places in a file of weights, and bytes read at each
-HEADER = 1 << 20  # of a Safetensors header, which names every tensor with its shape
+SAMPLES, BYTES = 64, 64  # places in a file of weights, and bytes read at each of them
+HEADER = 1 << 20  # bytes of a Safetensors header, which lists every tensor with its shape
 HEADS = ("eagle", "medusa")  # drafters whose path is a folder of weights
 VALUES = 8  # of each parameter of a model in memory
 
 
 def drafter_fingerprint(asked: Any) -> str:
-    """A drafter's fingerprint: a lookup is known by its name and options, a model or a head by its weights.
+    """A drafter's fingerprint: of a lookup by its name and options, of a model or head by its weights.
 
-    `asked` is what `Decoder.from_pretrained` takes.
+    `asked` is the drafter as given to `Decoder.from_pretrained`.
     """
     if isinstance(asked, str):
         spec = registry.parse(asked)
@@ -35,14 +35,14 @@ def drafter_fingerprint(asked: Any) -> str:
 
 
 def model_fingerprint(model: Any) -> str:
-    """SHA-256 over a model's configuration, its tensors' names and shapes, and a sample of their values.
+    """SHA-256 of a model's configuration, its tensors' names and shapes, and a sample of their values.
 
-    `model` is a name or a loaded model. The same model by name and in memory has two fingerprints.
+    `model` is a name or a loaded model. The same model has different fingerprints by name and in memory.
     """
     if not isinstance(model, str):
         return _of_parameters(model)
     folder = Path(resolve(model))
-    if not folder.is_dir():  # a hub id: where the hub's own library has put its files
+    if not folder.is_dir():  # a hub id: find the folder in the hub's own cache
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(model, "config.json")

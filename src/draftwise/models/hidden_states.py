@@ -1,4 +1,4 @@
-"""The target's hidden states of committed text, kept for drafters that go on from them."""
+"""The target's hidden states of committed text, kept for drafters that read them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .runner import Rows
 
 
 class Source(Protocol):
-    """A target whose hidden states of committed text can be had, and whose modules a drafter may use.
+    """A target that provides hidden states of committed text, and whose modules a drafter may use.
 
-    `guesses`, for a drafter that makes it a dictionary, holds for each open text the draft that was verified
-    last and the target's likeliest token after the text and after each node.
+    If a drafter sets `guesses` to a dictionary, it holds for each open text the last verified draft and the
+    target's most likely token after the text and after each node.
     """
 
     rows: Rows
@@ -30,15 +30,16 @@ class Source(Protocol):
     def features(self, layers: Sequence[int]) -> Features: ...
 
 
-LEAST = 64  # positions a text's buffer has room for at first; it doubles
+LEAST = 64  # initial number of positions in a text's buffer; doubled when full
 
 
 class Features:
-    """Hidden states of one model at chosen layers, for every position that its cache holds.
+    """Hidden states of one model at chosen layers, for every position in its KV cache.
 
-    `layers` are numbered as Transformers numbers `hidden_states`: 0 is the embedding, k the output of the
-    k-th layer, -1 the last after the final norm. They are taken where the model computes them anyway, and
-    kept until a text is closed: layers * width numbers a token. The model's hooks go when this object does.
+    `layers` are numbered like Transformers' `hidden_states`: 0 is the embedding, k the output of the k-th
+    layer, -1 the last after the final norm. The states are recorded by hooks during normal passes, and kept
+    until a text is closed: layers * width numbers per token. The hooks are removed when this object is
+    deleted.
 
     Raises:
         UserError: the model has no such layer.
@@ -67,7 +68,7 @@ class Features:
                 hooks.append(block.register_forward_pre_hook(take, with_kwargs=True))
 
     def held(self, key: int) -> int:
-        """How many positions of a text are known, from its first on."""
+        """The number of positions recorded for a text, from its start."""
         return self._held.get(key, 0)
 
     def of(self, key: int, start: int, end: int) -> Tensor:
@@ -76,9 +77,9 @@ class Features:
 
     @torch.inference_mode()
     def keep(self, key: int, row: int, which: Any, start: int) -> None:
-        """Take positions from the latest pass: `which` of its row, a slice or indices, from `start` on.
+        """Record positions from the latest pass: `which` of its row, a slice or indices, from `start` on.
 
-        A text that was open before anyone asked has a gap at its beginning, and nothing is kept of it.
+        A text that was open before recording began has a gap at its start, and is not recorded.
         """
         if start > self.held(key):
             return
@@ -94,30 +95,30 @@ class Features:
         self._held[key] = end
 
     def set_aside(self, row: int) -> None:
-        """Remember the latest pass, of one row, beside those of the rows before it."""
-        del self._aside[row:]  # of rows that were not joined, since something raised
+        """Store the latest pass, of one row, together with those of the previous rows."""
+        del self._aside[row:]  # left by rows that were not joined, because something raised
         self._aside.append([part[0] for part in self._parts])
 
     def join(self) -> None:
-        """Have of all that was set aside what one pass over these rows would have left."""
+        """Combine what was set aside into what one pass over these rows would have left."""
         rows = zip(*self._aside, strict=True)
         self._parts[:] = [pad_sequence(list(parts), batch_first=True) for parts in rows]
         self._aside.clear()
 
     @torch.inference_mode()
     def share(self, key: int, other: int, length: int) -> None:
-        """Take over the first positions of another text, which must say the same there."""
+        """Copy the first positions of another text, whose tokens must be the same there."""
         self._texts[key] = self._texts[other][: max(LEAST, length)].clone()
         self._held[key] = length
 
     def close(self, key: int) -> None:
-        """Forget a text."""
+        """Drop a text."""
         self._texts.pop(key, None)
         self._held.pop(key, None)
 
 
 def unhook(hooks: Sequence[RemovableHandle]) -> None:
-    """Leave a model as it was before."""
+    """Remove the hooks from a model."""
     for hook in hooks:
         hook.remove()
 
@@ -144,10 +145,10 @@ def _input(parts: list[Tensor], place: int) -> Any:
 
 
 class States:
-    """What the output layer of a model read in its latest pass, shape (rows, positions, width).
+    """The input of a model's output layer in its latest pass, shape (rows, positions, width).
 
-    It is the last hidden state, after the final norm: Transformers' `hidden_states[-1]`, at those positions
-    only whose logits were asked for. The model's hook goes when this object does.
+    This is the last hidden state after the final norm, Transformers' `hidden_states[-1]`, at the positions
+    whose logits were computed. The hook is removed when this object is deleted.
 
     Raises:
         UserError: the model has no output layer of its own.
@@ -167,12 +168,12 @@ class States:
         return self._latest[0] if self._latest else None
 
     def set_aside(self, row: int) -> None:
-        """Remember the latest pass, of one row, beside those of the rows before it."""
-        del self._aside[row:]  # of rows that were not joined, since something raised
+        """Store the latest pass, of one row, together with those of the previous rows."""
+        del self._aside[row:]  # left by rows that were not joined, because something raised
         self._aside.append(self._latest[0][0])
 
     def join(self) -> None:
-        """Have of all that was set aside what one pass over these rows would have left."""
+        """Combine what was set aside into what one pass over these rows would have left."""
         self._latest[:] = [pad_sequence(self._aside, batch_first=True)]
         self._aside.clear()
 

@@ -1,4 +1,6 @@
-"""Asks the hub for a model's name once: loading by one that is not there tries again for a minute."""
+"""Checks a model's name with one request to the hub: loading a name that does not exist would retry for a
+minute.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from pathlib import Path
 
 from ..errors import UserError
 
-SECONDS = 10.0  # for the one answer
+SECONDS = 10.0  # timeout of the request
 REMEDY = "check the name and your access to it, or name a local folder or zoo:target"
 
 
 @cache
 def look_up(name: str) -> None:
-    """See that the hub has this model; one that was downloaded before, or offline mode, makes no request.
+    """Check that the hub has this model; a downloaded model, or offline mode, needs no request.
 
     Raises:
         UserError: the hub cannot be reached, or has no such model.
@@ -28,8 +30,8 @@ def look_up(name: str) -> None:
     except RepositoryNotFoundError:
         raise UserError(f"no folder {name!r} here, and no model of that name on the hub: {REMEDY}") from None
     except HfHubHTTPError:
-        return  # it answers; what is wrong, loading will say
-    except Exception as error:  # of whatever library carries its requests
+        return  # the hub answers; loading will report other errors
+    except Exception as error:  # of whatever library makes its requests
         raise UserError(
             f"no folder {name!r} here, and the hub cannot be asked ({error}): check the name and the network"
         ) from error
@@ -37,7 +39,7 @@ def look_up(name: str) -> None:
 
 @cache
 def ask(name: str) -> tuple[bool | None, int | None]:
-    """Whether the hub has this model, and how many parameters it states; None where nobody could be asked."""
+    """Whether the hub has this model, and its stated number of parameters; None if unknown."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
@@ -48,15 +50,15 @@ def ask(name: str) -> tuple[bool | None, int | None]:
     except RepositoryNotFoundError:
         return False, None
     except HfHubHTTPError:
-        return None, None  # it answers, and does not say
-    except Exception:  # of whatever library carries its requests
+        return None, None  # the hub answers with another error
+    except Exception:  # of whatever library makes its requests
         return None, None
     stated = getattr(found.safetensors, "total", None)
     return True, stated
 
 
 def cached_models() -> dict[str, Path]:
-    """The models that were downloaded before: the folder of each id's newest files."""
+    """The models downloaded before: for each id, the folder of its newest files."""
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:

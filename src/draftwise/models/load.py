@@ -31,7 +31,7 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
 
 def resolve(name: str) -> str:
-    """What Transformers can load under this name: a folder's path, or a hub id as it stands.
+    """The name in a form that Transformers can load: a folder's path, or a hub id unchanged.
 
     Raises:
         UserError: no such bundled model, the bundled models are not installed, or no model has such a name.
@@ -69,12 +69,12 @@ def load_model(
 ) -> PreTrainedModel:
     """Load a decoder-only causal language model from Safetensors, ready to run.
 
-    `dtype` "auto" is float32 on the CPU and the checkpoint's own elsewhere; `device` "auto" is the first
-    of cuda, mps and cpu. A quantised model, or one with a `device_map`, stays as and where Transformers
-    puts it.
+    `dtype` "auto" is float32 on the CPU and the checkpoint's own dtype elsewhere; `device` "auto" is the
+    first available of cuda, mps and cpu. A quantised model, or one with a `device_map`, keeps the dtype and
+    devices that Transformers assigns.
 
     Raises:
-        UserError: the model cannot be found or is of a kind that is not supported; names the remedy.
+        UserError: the model cannot be found or is of an unsupported kind; the message names the remedy.
     """
     path, began = locate(name), perf_counter()
     with quiet():
@@ -102,20 +102,20 @@ def load_model(
 def _read_weights(path: str, **options: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
-    load: Any = AutoModelForCausalLM.from_pretrained  # its stated type leaves out the report
-    # Mismatched sizes are let through by Transformers, and refused below with a clear word.
+    load: Any = AutoModelForCausalLM.from_pretrained  # its declared type omits the loading report
+    # Transformers accepts mismatched sizes; they are rejected below with a clear message.
     model, report = load(
         path, use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True, **options
     )
     absent = sorted([*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     if absent:
-        # Transformers has filled them with random numbers.
+        # Transformers has initialised them with random numbers.
         raise ValueError(f"its weights do not fit its config.json, which asks for {absent[0]}")
     return model
 
 
 def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that belongs to a model.
+    """Load the tokenizer of a model.
 
     Raises:
         UserError: there is none under this name.
@@ -135,10 +135,10 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
 
 
 def locate(name: str) -> str:
-    """Where a language model is, which Transformers can load: a folder's path, or the id of one on the hub.
+    """The location of a language model for Transformers: a folder's path, or a hub id.
 
     Raises:
-        UserError: there is none, or what bears this name is a bundled head, classifier or router.
+        UserError: there is none, or the name is a bundled head, classifier or router.
     """
     if name.startswith(zoo.PREFIX) and not (model := zoo.bundled(name)).layers:
         raise UserError(f"{name} is not a language model: {model.description}")
@@ -149,7 +149,7 @@ def locate(name: str) -> str:
 
 
 def _config(name: str, path: str, trust_remote_code: bool) -> Any:
-    """The configuration of a model that may be loaded; refuses the others before any weight is read."""
+    """The configuration of a supported model; rejects others before any weights are read."""
     from transformers import AutoConfig, PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -175,10 +175,10 @@ def _refuse_other_kinds(name: str, kind: str, config: Any, raw: Mapping[str, Any
     remedy = "name a decoder-only text model, such as zoo:target"
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"model {name!r} ({kind}) is an encoder-decoder, which is not supported: {remedy}")
-    # Some that read more than text are what AutoModelForCausalLM gives: text alone is read by these.
+    # Some multimodal models are loaded by AutoModelForCausalLM; they are used for text only.
     if kind not in CAUSAL and any(hasattr(config, part) for part in ("vision_config", "audio_config")):
         raise UserError(f"model {name!r} ({kind}) reads images or sound, which is not supported: {remedy}")
-    # A model trained with another head would load, and speak nonsense.
+    # A model trained with another head would load, and generate nonsense.
     heads = raw.get("architectures") or ()
     causal = any(head in CAUSAL.values() or head.endswith(("CausalLM", "LMHeadModel")) for head in heads)
     if heads and not causal and "auto_map" not in raw:
@@ -186,7 +186,7 @@ def _refuse_other_kinds(name: str, kind: str, config: Any, raw: Mapping[str, Any
 
 
 def _refuse_pickles(name: str, folder: Path) -> None:
-    """Only Safetensors are read: loading a pickle can run code."""
+    """Only Safetensors are accepted: loading a pickle can run code."""
     if not folder.is_dir() or any(folder.glob("*.safetensors")):
         return
     found = next((file.name for kind in _PICKLED for file in folder.glob(kind)), None)
@@ -223,7 +223,7 @@ def _dtype(dtype: str | torch.dtype, device_type: str) -> str | torch.dtype:
 
 @contextmanager
 def _explained(name: str, what: str = "model") -> Iterator[None]:
-    """Turn the many errors of a failed load into one line that names the model and the remedy."""
+    """Turn the many errors of a failed load into one line with the model and the remedy."""
     from safetensors import SafetensorError
 
     try:
@@ -241,7 +241,7 @@ def _explained(name: str, what: str = "model") -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no warnings from Transformers and the hub, then everything as it was."""
+    """Suppress progress bars and warnings of Transformers and the hub, then restore them."""
     from transformers.utils import logging
 
     chatter: Any = logging

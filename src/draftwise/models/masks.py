@@ -1,4 +1,4 @@
-"""Additive attention masks: what each token of a pass may see of the slots."""
+"""Additive attention masks: which slots each token of a pass may attend to."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from torch import Tensor
 
 from .windows import View, Views
 
-BANDED = (32, 4096)  # widest pass and longest text whose mask is kept: at most 1 MB a width
+BANDED = (32, 4096)  # widest pass and longest text whose mask is cached: at most 1 MB per width
 
 
 class Masks:
-    """Masks of one model, whose layers see `views` of a text, and all of one of up to `all_of` tokens."""
+    """Attention masks of one model; up to `all_of` tokens of a text all layers see everything, beyond that
+    `views`.
+    """
 
     def __init__(self, views: Views, all_of: int, dtype: torch.dtype, device: torch.device) -> None:
         self.views, self.all_of, self.device = views, all_of, device
@@ -22,11 +24,11 @@ class Masks:
         self._bands: dict[int, Tensor] = {}
 
     def keeps(self, width: int, total: int) -> bool:
-        """Whether rows of this width that start together have a band."""
+        """Whether the mask of even rows of this width is cached."""
         return width <= BANDED[0] and total <= BANDED[1] and self.device.type == "cpu"
 
     def band(self, width: int, total: int, positions: Tensor) -> Tensor:
-        """The mask of rows that start together and see all: a view of a band made once per width."""
+        """The mask of even rows without windows: a view of a mask that is made once per width."""
         if width not in self._bands or self._bands[width].shape[-1] < total:
             at = positions[-width:]
             self._bands[width] = self.hidden(positions > at[:, None])[None, None]
@@ -34,9 +36,9 @@ class Masks:
         return band[..., band.shape[-1] - total :]
 
     def made(self, unseen: Tensor, places: Tensor, here: Tensor, prompts: Tensor) -> Any:
-        """The mask, by kind of layer where they differ; windows and chunks go by position.
+        """The mask, or one per kind of layer if they differ; windows and chunks are computed from positions.
 
-        `places` are the positions of what lies in the slots, `here` those of the pass, `prompts` the lengths
+        `places` are the positions of the tokens in the slots, `here` those of the pass, `prompts` the lengths
         of the rows' prompts, shaped to broadcast to the (rows, 1, width, total) of `unseen`.
         """
         if unseen.shape[-1] <= self.all_of:
@@ -48,5 +50,5 @@ class Masks:
         return {kind: made[view] for kind, view in self.views.items()}
 
     def hidden(self, unseen: Tensor) -> Tensor:
-        """The least number where `unseen`, else zero."""
+        """The smallest finite number where `unseen`, else zero."""
         return unseen * self._least

@@ -1,8 +1,8 @@
-"""Linear layers with weights laid out once for oneDNN, where that is faster.
+"""Linear layers whose weights are stored in oneDNN's layout, if that is faster.
 
-PyTorch's default multiplies by weights in row order, which on many CPUs costs most where speculative decoding
-lives, at 2 to 16 tokens a pass. The layout is the one that TorchInductor's freezing uses; the products differ
-from the default's by float rounding only. On other CPUs it is the slower one, so it is timed first.
+PyTorch multiplies by weights in row order by default. On many CPUs this is slowest at 2 to 16 tokens per
+pass, the sizes of speculative decoding. The layout is the one of TorchInductor's freezing; the products
+differ from the default's by float rounding only. On other CPUs it is slower, so it is timed first.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from torch import Tensor, nn
 from ..errors import UserError
 from . import packing, verdicts
 
-SMALLEST = 1 << 17  # weights below this lose more to the call than they win by the layout (measured)
-TIMED = 1 << 24  # bytes of weights that a timed pass goes through: more than a core's own cache holds
+SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by the layout (measured)
+TIMED = 1 << 24  # bytes of weights read in a timed pass: more than fits in a core's own cache
 LARGE = "large linear layers"
 LOG = getLogger(__name__)
 
 Pays = Callable[[Sequence[nn.Linear]], bool]
-DECIDED: dict[str, bool] = {}  # in this process, the unclear answers too: the same model has the same text
+DECIDED: dict[str, bool] = {}  # in this process, unclear ones too, so that a model writes the same text
 
 
 class PackedLinear(nn.Module):
     """A linear layer whose weight exists in oneDNN's layout only.
 
-    `weight` is empty, of the right dtype and device, for models that ask their layers for these.
+    `weight` is an empty tensor of the right dtype and device, for models that read these from their layers.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -40,13 +40,13 @@ class PackedLinear(nn.Module):
         self.weight = linear.weight.detach().new_empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The usual x W^T + b."""
+        """x W^T + b."""
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return y
 
 
 def available() -> bool:
-    """Whether this build of PyTorch can pack."""
+    """Whether this build of PyTorch supports packing."""
     ops: Any = torch.ops.mkldnn
     mkldnn: Any = torch.backends.mkldnn
     return (
@@ -57,7 +57,7 @@ def available() -> bool:
 
 
 def arrange(model: nn.Module, pack: bool | str) -> None:
-    """Lay out a model's weights as asked for: True wherever it can be, False nowhere, "auto" where it pays.
+    """Pack a model's weights as requested: True wherever possible, False nowhere, "auto" if it is faster.
 
     Raises:
         UserError: `pack` is none of these.
@@ -68,7 +68,7 @@ def arrange(model: nn.Module, pack: bool | str) -> None:
 
 
 def checked(pack: bool | str) -> bool | str:
-    """What is asked for, if it can be.
+    """The requested mode, if it is valid and supported.
 
     Raises:
         UserError: it is neither True, False nor "auto".
@@ -79,11 +79,12 @@ def checked(pack: bool | str) -> bool | str:
 
 
 def pack_layers(model: nn.Module, pays: Pays) -> int:
-    """Pack large plain linear layers of a CPU model in place, if `pays` is true of those of one shape.
+    """Pack large plain linear layers of a CPU model; layers of one shape only if `pays` returns true for
+    them.
 
-    Returns how many were packed. Left alone are quantised and sharded models, subclasses of `nn.Linear`,
-    layers that are not float32 or bfloat16 on a CPU, and weights that another module uses too: a tied
-    embedding would be held twice.
+    Returns how many were packed. Not packed: quantised and sharded models, subclasses of `nn.Linear`, layers
+    that are not float32 or bfloat16 on a CPU, and weights that another module shares (a tied embedding would
+    be stored twice).
     """
     alike: dict[object, list[tuple[nn.Module, str, nn.Linear]]] = {}
     for parent, name, child in _candidates(model):
@@ -100,9 +101,9 @@ def pack_layers(model: nn.Module, pays: Pays) -> int:
 
 @torch.inference_mode()
 def faster(layers: Sequence[nn.Linear]) -> bool:
-    """Whether the layout makes passes through these layers, which are of one shape, faster on this machine.
+    """Whether packing makes passes through these layers, all of one shape, faster on this machine.
 
-    The answer is kept, unless it was unclear or the machine busy.
+    The answer is saved, unless it was unclear or the machine was busy.
     """
     weight = layers[0].weight
     isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
@@ -122,7 +123,7 @@ def faster(layers: Sequence[nn.Linear]) -> bool:
 def _timed(layers: Sequence[nn.Linear], key: str) -> bool:
     weight = layers[0].weight
     some = layers[: max(1, TIMED // (weight.numel() * weight.element_size()))]
-    rng = torch.Generator().manual_seed(0)  # the user's own generator draws what it would have drawn
+    rng = torch.Generator().manual_seed(0)  # leaves the user's own random generator unchanged
     tokens = torch.rand(1, max(packing.WIDTHS), weight.shape[1], generator=rng).to(weight.dtype)
     inputs = {width: tokens[:, :width].contiguous() for width in packing.WIDTHS}
 
@@ -136,7 +137,7 @@ def _timed(layers: Sequence[nn.Linear], key: str) -> bool:
 
 
 def layouts(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Of each target or drafter that runs a model, by name: how many of its layers are packed."""
+    """The number of packed layers of each target or drafter that runs a model, by name."""
     found = {}
     for name, part in parts.items():
         model = getattr(part, "module", None) or getattr(getattr(part, "rows", None), "model", None)
@@ -147,7 +148,7 @@ def layouts(parts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _candidates(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """The layers that can be packed, each with the module that holds it and its name there."""
+    """The layers that can be packed, each with its parent module and its name there."""
     sharded = getattr(model, "hf_device_map", None) or getattr(model, "hf_quantizer", None)
     if sharded or not available():
         return []

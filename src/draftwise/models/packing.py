@@ -1,6 +1,7 @@
-"""Whether another layout of the weights pays on this machine: passes timed in turn until the answer is clear.
+"""Whether another layout of the weights is faster on this machine: both are timed in turn until the answer is
+clear.
 
-Standard library only; the kernels and the clock are handed in.
+Standard library only; the kernels and the clock are passed in.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-WIDTHS = (1, 5, 9)  # tokens in a pass: plain decoding, and what drafts of four and eight tokens ask
-FEWEST = 6  # rounds, each of one pass at every width in both layouts
-DOUBT = 0.02  # the chance that a fair coin gives as many wins
-SLOWER = 1.05  # of what a pass took before: nothing gained at another width makes up for it
-STEADY = 0.1  # how far half of the rounds may be from their median; more, and others use the machine
+WIDTHS = (1, 5, 9)  # tokens per pass: plain decoding, and drafts of four and eight tokens
+FEWEST = 6  # minimum number of rounds; each times one pass per width and layout
+DOUBT = 0.02  # significance level of a sign test: the chance of as many wins by luck
+SLOWER = 1.05  # slowdown at one width that no gain at another outweighs
+STEADY = 0.1  # largest deviation from the median of half the rounds; above it, the machine counts as busy
 BUDGET = 0.4  # seconds for one shape
 
-Pass = Callable[[int], object]  # through some layers, at a width
+Pass = Callable[[int], object]  # a pass through some layers, at a width
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Rounds of passes in both layouts.
+    """Rounds of timed passes in both layouts.
 
-    `ratios` is the packed layout's time over the plain one's at each width, the median over rounds; `wins`
-    are the rounds that it was faster in. `steady` is false where the machine was busy.
+    `ratios` is the packed layout's time over the plain one's at each width (median over rounds); `wins`
+    counts the rounds in which it was faster. `steady` is False if the machine was busy.
     """
 
     rounds: int
@@ -41,21 +42,22 @@ class Timing:
 
     @property
     def sure(self) -> bool:
-        """Whether one layout was faster in more rounds than chance would have it."""
+        """Whether one layout was faster in significantly more rounds than chance."""
         return _luck(self.rounds, max(self.wins, self.rounds - self.wins)) < DOUBT
 
     @property
     def pays(self) -> bool:
-        """Whether the packed layout is faster and much slower at no width; if unsure, faster at each."""
+        """Whether the packed layout is faster, and much slower at no width; if unsure, faster at each
+        width."""
         return 2 * self.wins > self.rounds and max(self.ratios) < (SLOWER if self.sure else 1.0)
 
     @property
     def lasting(self) -> bool:
-        """Whether the answer is worth keeping: it is sure, and no other process disturbed it."""
+        """Whether the answer is worth saving: it is significant, and no other process disturbed it."""
         return self.sure and self.steady
 
     def as_json(self) -> dict[str, Any]:
-        """What is kept."""
+        """The values to save."""
         ratios = [round(ratio, 3) for ratio in self.ratios]
         return {"packed": self.pays, "ratios": ratios, "rounds": self.rounds, "wins": self.wins}
 
@@ -63,7 +65,7 @@ class Timing:
 def measure(
     plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter, budget: float = BUDGET
 ) -> Timing:
-    """Time both in turn, first one and then the other, until it is clear who is faster or time is up."""
+    """Time both layouts in turn until it is clear which is faster, or the time budget is used up."""
     for width in WIDTHS:  # the first pass compiles and allocates
         plain(width), packed(width)
     began, rounds = clock(), list[list[tuple[float, float]]]()
@@ -75,7 +77,7 @@ def measure(
 
 
 def machine(torch_version: str, isa: str, threads: int) -> str:
-    """The processor with its features, and what PyTorch makes of it, as a short text."""
+    """The processor with its features, and PyTorch's view of it, as a short text."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -114,5 +116,5 @@ def _steady(seconds: list[float]) -> bool:
 
 
 def _luck(rounds: int, wins: int) -> float:
-    """The chance of so many wins or more of a fair coin."""
+    """The probability of at least so many wins with a fair coin."""
     return float(sum(comb(rounds, k) for k in range(wins, rounds + 1)) / 2**rounds)

@@ -1,7 +1,7 @@
-"""How far a model's positions go, and where its rotary frequencies change with the length of a text.
+"""The longest position of a model, and the lengths at which its rotary frequencies change.
 
-Some models (LongRoPE, dynamic NTK) read with other frequencies from a certain length on: the border. Which
-ones is asked of the parts that the model hands its positions to.
+Some models (LongRoPE, dynamic NTK) use other frequencies from a certain length on, here called the border.
+The borders are found by calling the modules that receive the model's position ids.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ aten: Any = torch.ops.aten
 
 
 def nothing() -> None:
-    """What a model whose parts remember nothing has to forget."""
+    """`forget` of a model whose modules keep no state."""
 
 
 @dataclass(slots=True)
 class Rope:
-    """Where the frequencies change: a text longer than a border is read with others than one that is not.
+    """The text lengths at which the rotary frequencies change: texts longer than a border use other
+    frequencies.
 
-    Beyond `moving` tokens each length has frequencies of its own. With `anew` the model's own decoding reads
-    all of a text again when it crosses a border; otherwise what was read before keeps its frequencies.
+    Beyond `moving` tokens each length has frequencies of its own. With `anew` the model's own decoding
+    recomputes the whole text when it crosses a border; otherwise the cached keys retain their frequencies.
     """
 
     borders: tuple[int, ...] = ()
@@ -40,11 +41,11 @@ class Rope:
     forget: Callable[[], None] = nothing
 
     def regime(self, length: int) -> int:
-        """Which frequencies a text of this length has: the same number, the same frequencies."""
+        """A number that identifies the frequencies used for a text of this length."""
         return length if length > self.moving else bisect_left(self.borders, length)
 
     def last(self, length: int) -> int:
-        """The longest text with the frequencies of one of this length."""
+        """The longest text with the same frequencies as one of this length."""
         if length > self.moving:
             return length
         after = bisect_left(self.borders, length)
@@ -52,7 +53,8 @@ class Rope:
 
 
 class PositionWatch:
-    """Notes the parts without weights that a model hands positions to, while this context lasts.
+    """Records the modules without weights that receive the model's position ids, while this context is
+    active.
 
     `places` are the positions of the pass, one token each.
     """
@@ -71,7 +73,7 @@ class PositionWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the model as it was."""
+        """Remove the hooks."""
         for hook in self.hooks:
             hook.remove()
 
@@ -86,7 +88,8 @@ class PositionWatch:
         return x.shape[-1] == n and bool((x.reshape(-1, n).cpu() == self.places).all())
 
     def _called(self, last: int) -> list[Tensor]:
-        """What the parts say of all positions but the last, which is `last`."""
+        """The outputs of the recorded modules at all positions but the last, if the last position is
+        `last`."""
 
         def swapped(x: Any) -> Any:
             if not self._tells(x):
@@ -105,12 +108,12 @@ class PositionWatch:
 
     @torch.no_grad()
     def forget(self) -> None:
-        """Have the parts forget the longest text so far: they are shown a short one."""
+        """Make the modules forget the longest text so far, by a call with a short one."""
         self._called(len(self.places) - 1)
 
     @torch.no_grad()
     def rope(self, longest: int) -> Rope:
-        """The borders up to texts of `longest` tokens, found by halving."""
+        """The borders up to texts of `longest` tokens, found by bisection."""
 
         def said(length: int) -> list[Tensor]:
             self.forget()
@@ -138,7 +141,8 @@ class PositionWatch:
 
 
 class PretendedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
-    """Reports `length` cached tokens; their keys and values are zeros, made for each pass and not stored."""
+    """A cache layer that reports `length` cached tokens; their keys and values are zeros, made for each
+    pass."""
 
     is_sliding = False
 
@@ -148,17 +152,17 @@ class PretendedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its h
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing is kept."""
+        """Nothing is stored."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """The pass's own keys and values after as many zeros, shape (rows, heads, tokens, head size)."""
+        """The pass's own keys and values after `length` zeros, shape (rows, heads, tokens, head size)."""
         both = (nn.functional.pad(new, (0, 0, self.length, 0)) for new in (key_states, value_states))
         return next(both), next(both)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Slots seen, and the first of them."""
+        """Number of visible slots, and the first of them."""
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -166,17 +170,17 @@ class PretendedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its h
         return self.length
 
     def get_max_length(self) -> int:
-        """No limit of its own."""
+        """No limit."""
         return -1
 
 
 def pretended(length: int, layers: int = 1) -> Cache:
-    """A cache that says it holds `length` tokens, at the price of none."""
+    """A cache that reports `length` tokens but stores none."""
     return Cache(layers=[PretendedLayer(length) for _ in range(layers)])
 
 
 def _reads_anew(model: Any, border: int) -> bool:
-    """Whether the model's own decoding asks to read a text again that has just crossed a border."""
+    """Whether the model's own decoding recomputes a text that has just crossed a border."""
     ids = torch.zeros((1, border + 1), dtype=torch.long, device=model.device)
     asked = model.prepare_inputs_for_generation(
         ids,
@@ -189,10 +193,10 @@ def _reads_anew(model: Any, border: int) -> bool:
 
 
 class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
-    """Raises IndexError for a look-up outside its table on any device: on a GPU it would be the end of it."""
+    """Raises IndexError for a look-up outside a table on any device; on a GPU it would abort the process."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation, or raise before it."""
+        """Run one operation, or raise IndexError before it."""
         pairs: list[tuple[int, Any]] = []
         if func.overloadpacket is aten.embedding:
             pairs = [(args[0].shape[0], args[1])]

@@ -1,4 +1,4 @@
-"""One Transformers causal LM reading many texts at once, each at its own place."""
+"""Runs one Transformers causal LM on many texts at once, each with its own length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FREE = -1  # the key of an unused row
 
 
 class Watcher(Protocol):
-    """Keeps something of the latest pass by row; what it sets aside after texts that are read one by one is
+    """Records data of the latest pass by row; data set aside after texts that are read one at a time is
     joined, padded on the right."""
 
     def set_aside(self, row: int) -> None: ...
@@ -30,12 +30,13 @@ class Watcher(Protocol):
 
 
 class Rows:
-    """Texts of one model, one cache row each, told apart by a key.
+    """Texts of one model, one row of the KV cache each, identified by a key.
 
-    `held[row]` is the number of tokens whose keys and values are valid; setting it lower rewinds.
-    `seconds` adds up the time spent inside the model's forward. Texts are read `together` in one pass, or
-    apart, where the model counts by the cache's length; `guided` by places and masks, or with its own. What
-    the model does with masks and positions is asked of it, unless `traits` say it.
+    `held[row]` is the number of tokens with valid keys and values; lowering it is a rollback. `seconds` is
+    the total time inside the model's forward pass. Texts are read `together` in one pass, or one at a time if
+    the model counts positions by the cache's length. If `guided`, position ids and attention masks are passed
+    in; otherwise the model computes its own. How the model treats masks and positions is probed, unless
+    `traits` are given.
     """
 
     def __init__(self, model: Any, *, traits: Traits | None = None) -> None:
@@ -49,7 +50,7 @@ class Rows:
         self.max_length, self.trained = traits.limit, traits.trained
         self.keys: list[int] = []
         self.held: list[int] = []
-        self.prompts: dict[int, int] = {}  # by key, for a model that reads them with other eyes (`View.late`)
+        self.prompts: dict[int, int] = {}  # by key, for models whose prompt tokens see more (`View.late`)
         self.seconds = 0.0
         self.together = self.guided = True
         self.watchers: list[Watcher] = []
@@ -60,7 +61,7 @@ class Rows:
         self._one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
 
     def open(self, key: int) -> None:
-        """Add an empty row, in the place of one that was freed if there is any."""
+        """Add an empty row, reusing a freed one if there is any."""
         if FREE in self.keys:
             self.keys[self.keys.index(FREE)] = key
         else:
@@ -82,7 +83,7 @@ class Rows:
         return RowCache(int(getattr(self.config, "num_hidden_layers", None) or 0))
 
     def front(self, keys: Sequence[int]) -> list[int]:
-        """Bring the rows of `keys` to the front, so that a pass is one slice of the cache.
+        """Move the rows of `keys` to the front, so that a pass uses one slice of the cache.
 
         Returns the row of each key.
         """
@@ -96,7 +97,7 @@ class Rows:
         return [self.keys.index(key) for key in keys]
 
     def share(self, row: int, other: int, length: int) -> None:
-        """Take over the first `length` tokens of another row, which must hold the same text there."""
+        """Copy the first `length` tokens of another row, whose text must be the same there."""
         self.cache.copy_row(other, row, length)
         self.held[row] = length
 
@@ -111,18 +112,20 @@ class Rows:
         model: Any = None,
         lengths: Sequence[int] = (),
     ) -> Tensor:
-        """Read `texts[i]` after what row `first + i` holds; call it under `torch.inference_mode`.
+        """Run a forward pass on `texts[i]` after the tokens in row `first + i`; call it under
+        `torch.inference_mode`.
 
-        The last tokens of `texts[i]` are a tree where `trees[i]` has their parents (-1 = the token before
-        them): each lies in a slot of its own, is told its depth for its place, and sees its ancestors only.
-        More parents than tokens go on with a tree whose first nodes are the last that the row holds.
+        The last tokens of `texts[i]` are a tree if `trees[i]` has their parents (-1 = the token before them):
+        each has a slot of its own, its depth determines its position id, and it attends to its ancestors
+        only. If there are more parents than tokens, the tokens extend a tree whose first nodes are the last
+        in the row.
 
         Returns the logits at the last `keep` of the pass's positions, shape (rows, keep, vocabulary) on the
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
-        counted from `width - keep`. `slots` is the length that the texts may grow to. `model` reads in place
-        of the rows' own: some of its layers, in which case the others hold nothing of these tokens.
-        With `lengths`, each text has the rotary frequencies of a text of so many tokens, whatever else is in
-        the batch.
+        counted from `width - keep`. `slots` is the length that the texts may grow to. `model` runs in place
+        of the rows' own; it may be only some of its layers, and the other layers then store nothing for these
+        tokens. With `lengths`, each text has the rotary frequencies of a text of so many tokens, whatever
+        else is in the batch.
         """
         if len(texts) > 1 and not (self.together and len(set(map(self.rope.regime, lengths))) < 2):
             return self._apart(first, texts, keep, trees or {}, lengths, slots=slots, model=model)
@@ -172,7 +175,7 @@ class Rows:
         lengths: Sequence[int],
         **more: Any,
     ) -> Tensor:
-        """What `feed` does with a pass for each text; watchers are left with what one pass leaves."""
+        """`feed` with one pass per text; watchers are left as after a single pass."""
         before = max(map(len, texts)) - keep
         parts = []
         for i, text in enumerate(texts):
@@ -186,7 +189,7 @@ class Rows:
         return pad_sequence(parts, batch_first=True)
 
     def _counted(self, tree: bool) -> None:
-        """From now on read texts apart, since a layer counts its positions by the cache's length."""
+        """From now on read texts one at a time, since a layer counts its positions by the cache's length."""
         self.cache.counted = False
         if tree:
             raise UserError(
@@ -196,13 +199,14 @@ class Rows:
         self.together = False
 
     def _lengthened(self, length: int, total: int) -> int:
-        """How many columns more a pass of `total` positions needs to be read as a text of `length` tokens:
-        one at its end, which is masked, where the frequencies would be others."""
+        """How many columns a pass of `total` positions needs in addition to get the frequencies of a text of
+        `length` tokens: one masked column at its end if they would differ."""
         self.rope.forget()
         return int(self.rope.regime(total) != self.rope.regime(length))
 
     def _places(self, starts: list[int], width: int, total: int, even: bool) -> tuple[Tensor, Any]:
-        """Positions, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or None."""
+        """Position ids, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or
+        None."""
         at = self._slots(starts, width, total, even)
         plain = even and total <= self.masks.all_of
         if plain and width == 1:
@@ -212,11 +216,11 @@ class Rows:
         else:
             slots, here = self._positions[:total], at[:, None, :, None]
             mask = self._mask(slots > here, slots, here)
-        # Padding may lie beyond the last position that the model has an embedding for.
+        # Padding may be beyond the last position that the model has an embedding for.
         return (at.clamp(max=self.max_length - 1) if total > self.max_length else at), mask
 
     def _slots(self, starts: list[int], width: int, total: int, even: bool) -> Tensor:
-        """The slots that a pass writes, shape (rows, width); one row for all where they are `even`."""
+        """The slots that a pass writes, shape (rows, width); a single row if all are `even`."""
         if len(self._positions) < total:
             self._positions = torch.arange(2 * total, device=self.device)
         if even:
@@ -234,11 +238,11 @@ class Rows:
         lengths: Sequence[int],
         trees: Mapping[int, Sequence[int]],
     ) -> tuple[Tensor, Any]:
-        """Positions and mask of a pass in which some texts end in trees; shapes as for `_places`."""
+        """Position ids and mask of a pass in which some texts end in trees; shapes as for `_places`."""
         at = self._slots(starts, width, total, even).expand(len(starts), -1)
         kin = np.tri(width, dtype=bool)[None].repeat(len(starts), 0)
         places = np.add.outer(starts, np.arange(width))
-        grown: list[tuple[int, int, NDArray[np.bool_]]] = []  # row, nodes it holds already, and all their kin
+        grown: list[tuple[int, int, NDArray[np.bool_]]] = []  # row, nodes already in the cache, all ancestors
         for row, parents in trees.items():
             end, old = lengths[row], max(0, len(parents) - lengths[row])
             begin, family = end - len(parents) + old, _kin(parents)
@@ -258,7 +262,7 @@ class Rows:
         return here.clamp(max=self.max_length - 1), mask
 
     def _mask(self, unseen: Tensor, places: Tensor, here: Tensor) -> Any:
-        """The mask of a pass, of tokens at `here` and slots at `places`, shaped to broadcast to `unseen`."""
+        """The mask of a pass, for tokens at `here` and slots at `places`, shaped to broadcast to `unseen`."""
         prompts = here
         if self.masks.late:
             keys = self.keys[self.cache.plan.first : self.cache.plan.last]
@@ -271,7 +275,7 @@ class Rows:
         return self._one.fill_(texts[0][0]) if width == 1 else self._tensor(texts)
 
     def _tensor(self, numbers: Any) -> Tensor:
-        """Whole numbers on the device; through NumPy, which reads small nested lists faster."""
+        """Integers on the device; through NumPy, which converts small nested lists faster."""
         return torch.from_numpy(np.asarray(numbers)).to(self.device)
 
     def _exchange(self, a: int, b: int) -> None:
@@ -284,7 +288,8 @@ class Rows:
 
 
 def _kin(parents: Sequence[int]) -> NDArray[np.bool_]:
-    """Whether node j is node i or one of its ancestors, shape (nodes, nodes); a row's sum is its depth."""
+    """Whether node j is node i or one of its ancestors, shape (nodes, nodes); the sum of a row is its
+    depth."""
     kin = np.eye(len(parents), dtype=bool)
     for node, parent in enumerate(parents):
         if parent >= 0:

@@ -1,4 +1,4 @@
-"""What a model does with masks and positions: asked of the model in a pass or two of a few tokens."""
+"""How a model treats masks and positions, found by one or two passes of a few tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .windows import ASKED, MaskWatch, View, Views
 
 @dataclass(slots=True)
 class Traits:
-    """What the layers see, how many tokens a text may have, for how many the model was trained, and where its
-    rotary frequencies change."""
+    """What the layers see, the maximum length of a text, the length that the model was trained for, and where
+    its rotary frequencies change."""
 
     views: Views = field(default_factory=View)
     limit: int = ENDLESS
@@ -25,21 +25,21 @@ class Traits:
 
     @property
     def all_of(self) -> int:
-        """The longest text of which every layer sees everything."""
+        """The longest text in which every layer sees all tokens."""
         views = self.views.values() if not isinstance(self.views, View) else [self.views]
         return min(view.all_of for view in views)
 
 
 @torch.no_grad()
 def ask(model: Any) -> Traits:
-    """Find out, by a token far beyond the window that the model was trained for.
+    """Probe the model with a token far beyond the context window that it was trained for.
 
-    Some position tables grow with the cache's length alone, so a model that cannot read that token is asked
-    again, with a cache that pretends to hold the text before it. One that still cannot, as with learned
-    positions, has a limit: the window that its config states.
+    Some position tables grow only with the cache's length, so a model that cannot read that token is tried
+    again with a cache that pretends to hold the text before it. A model that still fails, as with learned
+    positions, has a maximum length: the window in its config.
 
     Raises:
-        UserError: a token sees later ones, or the model's masks cannot be given to it.
+        UserError: tokens see later ones, or the model does not accept masks.
     """
     trained = int(getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or 0)
     longest = 2 * (trained or 2048) + ASKED
@@ -50,7 +50,7 @@ def ask(model: Any) -> Traits:
         with masks, positions, _bounded(model):
             _read(model, position_ids=_row(model, far))
         traits.rope = positions.rope(longest)
-    except (IndexError, RuntimeError, TypeError, ValueError):  # it says so in many ways
+    except (IndexError, RuntimeError, TypeError, ValueError):  # models fail in many ways
         traits.limit = ENDLESS if _grows(model, longest) else trained or ENDLESS
         masks = MaskWatch(model)
         with masks:
@@ -60,7 +60,9 @@ def ask(model: Any) -> Traits:
 
 
 def _grows(model: Any, longest: int) -> bool:
-    """Whether the model reads on after a text of `longest` tokens, which it takes from the cache's length."""
+    """Whether the model can continue a text of `longest` tokens if it takes positions from the cache's
+    length.
+    """
     config = model.config.get_text_config(decoder=True)
     past = pretended(longest, int(getattr(config, "num_hidden_layers", None) or 0))
     named: dict[str, Any] = {"past_key_values": past, "use_cache": True}
@@ -80,7 +82,7 @@ def _bounded(model: Any) -> AbstractContextManager[Any]:
 
 
 def _read(model: Any, mask: Any = None, **more: Any) -> None:
-    """One pass of `ASKED` times the same token."""
+    """One forward pass over `ASKED` copies of the same token."""
     ids = _row(model, [1] * ASKED)
     mask = torch.ones_like(ids) if mask is None else mask
     model(input_ids=ids, attention_mask=mask, **{"use_cache": False, **more})

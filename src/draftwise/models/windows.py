@@ -1,7 +1,7 @@
-"""Which tokens each kind of a model's layers sees, by the masks that the model makes for itself.
+"""Which tokens each kind of layer sees, according to the masks that the model makes for itself.
 
-A config's `sliding_window` says little: some classes ignore it, some keep it for a few layers only. So the
-model makes its masks once, in a pass of a few tokens, and what they let through is asked of them.
+A config's `sliding_window` is not reliable: some classes ignore it, some apply it to a few layers only. So
+the model makes its masks once, in a pass of a few tokens, and the masks are evaluated.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
 
 from ..errors import UserError
 
-FAR = 1 << 24  # a token that sees one so far back sees all
+FAR = 1 << 24  # a token that sees this far back sees everything
 Seen = Callable[[int, int, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a layer sees of the text up to a token: all of it, its last `window` tokens, the token itself
-    among them, or what lies in the same chunk of `chunk` tokens.
+    """What a layer sees of the text up to a token: all of it, its last `window` tokens including the token
+    itself, or the tokens in the same chunk of `chunk` tokens.
 
-    `late`: the tokens of the prompt see all of it. The class ignores a window of its config, but the cache of
-    its own decoding keeps no more than that, so that tokens after the prompt do not see the others.
+    `late`: the tokens of the prompt see all of it. The class ignores a window in its config, but the cache of
+    its own decoding keeps no more than the window, so tokens after the prompt do not see the rest.
     """
 
     window: int = 0
@@ -38,11 +38,11 @@ class View:
 
     @property
     def all_of(self) -> int:
-        """The longest text of which every token sees all that stands before it."""
+        """The longest text in which every token sees all previous tokens."""
         return self.window or self.chunk or FAR
 
     def hides(self, places: Tensor, here: Tensor, prompts: Tensor) -> Tensor | bool:
-        """Whether tokens at positions `here` are kept from those at `places`, which stand before them.
+        """Whether tokens at positions `here` cannot see those at `places`, which are earlier.
 
         `prompts` are the lengths of the rows' prompts; all three are shaped to broadcast.
         """
@@ -59,10 +59,10 @@ Views = Mapping[str, View] | View
 
 
 class MaskWatch:
-    """Notes which masks a model makes, and what part of it is given which, while this context lasts.
+    """Records which masks a model makes, and which module receives which, while this context is active.
 
-    `views` asks the masks afterwards. `again` is called with a dictionary in the place of the mask where the
-    layers see different things, to learn by which names the model asks for its masks.
+    `views` evaluates the masks afterwards. If layers see different things, `again` is called with a
+    dictionary in place of the mask, to learn the names under which the model looks up its masks.
     """
 
     def __init__(self, model: Any) -> None:
@@ -83,7 +83,7 @@ class MaskWatch:
             def noted(*args: Any, **named: Any) -> Any:
                 if get_ident() != self.thread:
                     return make(*args, **named)
-                # None would stand for a mask that another part of PyTorch makes, and could not be followed.
+                # None would stand for a mask made by another part of PyTorch, which could not be evaluated.
                 mask = make(*args, **named | {"allow_is_causal_skip": False})
                 if isinstance(mask, Tensor) and "mask_function" in named:
                     self.made.append((mask, named["mask_function"]))
@@ -92,7 +92,7 @@ class MaskWatch:
             MASKS[self.kind] = noted
 
         def no_blocks(block_sequence_ids: Tensor) -> Callable[..., Any]:
-            # Pictures see themselves as a whole, by a table of the tokens that were read: text has none.
+            # Image tokens see each other, by a table of token types: text has none.
             if get_ident() != self.thread:
                 return self.blocks(block_sequence_ids)
             return lambda batch, head, here, place: here != here
@@ -103,7 +103,7 @@ class MaskWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave everything as it was."""
+        """Restore everything."""
         masking_utils.blockwise_overlay = self.blocks
         if self.kind in MASKS._local_mapping:
             MASKS._local_mapping.pop(self.kind)
@@ -125,10 +125,10 @@ class MaskWatch:
         }
 
     def views(self, again: Callable[[Any], None]) -> Views:
-        """What the layers see, by the names of their masks where they differ.
+        """What the layers see, by the names of their masks if they differ.
 
         Raises:
-            UserError: a token sees later ones, or the model cannot be given masks of different kinds.
+            UserError: a token sees later ones, or the model does not accept masks of different kinds.
         """
         views = [self._view(seen) for _, seen in self.made]
         which = self._which({i: mask for i, (mask, _) in enumerate(self.made)})
@@ -148,7 +148,7 @@ class MaskWatch:
         return names
 
     def _kept(self, view: View) -> View:
-        """The same, unless the cache of the model's own decoding keeps less than its mask would show."""
+        """The same view, unless the cache of the model's own decoding keeps less than its mask would show."""
         layers = DynamicCache(config=self.model.config.get_text_config(decoder=True)).layers
         kept = {int(getattr(layer, "sliding_window", None) or 0) for layer in layers}
         if view == View() and len(kept) == 1 and (window := kept.pop()):
@@ -167,7 +167,7 @@ class MaskWatch:
             )
         if sees(FAR, 0):
             return View()
-        low, high = 0, FAR  # the first token does not go out of sight before `low`, but by `high`
+        low, high = 0, FAR  # the first token is still visible at `low`, hidden at `high`
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if sees(middle, 0) else (low, middle)
@@ -175,7 +175,7 @@ class MaskWatch:
 
 
 class _Asked(dict[str, Tensor]):
-    """Masks by whatever name is asked for; each lets everything through."""
+    """A dictionary that returns a mask for any name; each allows everything."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -186,4 +186,4 @@ class _Asked(dict[str, Tensor]):
         return mask
 
 
-ASKED = 5  # tokens of a pass that asks
+ASKED = 5  # tokens of a probing pass

@@ -1,7 +1,7 @@
-"""The bundled models, `zoo:NAME`: the distribution `draftwise-zoo`, where it is installed.
+"""The bundled models, `zoo:NAME`: the distribution `draftwise-zoo`, if it is installed.
 
-Each folder of it that holds weights is a model, and the head of its card says what it is, so a model that is
-added there needs no line here. Importing this module loads no torch.
+Each of its folders with weights is a model, and the front matter of its card says what it is, so a new model
+needs no change here. Importing this module loads no torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WEIGHTS, CARD, CONFIG = "model.safetensors", "README.md", "config.json"
 class ZooModel:
     """One bundled model. `parameters` counts the weights, tied ones once.
 
-    A part (a head, a classifier, a router) is no language model: it has 0 layers and width 0.
+    A part (a head, a classifier, a router) is not a language model: it has 0 layers and width 0.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ZooModel:
 
 
 def zoo_folder() -> Path | None:
-    """The folder with the bundled models; None where `draftwise-zoo` is not installed. Runs no code of it."""
+    """The folder with the bundled models; None if `draftwise-zoo` is not installed. Runs none of its code."""
     spec = find_spec(PACKAGE)
     return Path(spec.origin).parent if spec and spec.origin else None
 
@@ -50,12 +50,12 @@ def zoo_names() -> list[str]:
 
 
 def list_zoo() -> list[ZooModel]:
-    """The bundled language models, the largest first: that is the target."""
+    """The bundled language models, largest first; the first is the target."""
     return [model for model in _largest_first() if model.layers]
 
 
 def list_parts() -> list[ZooModel]:
-    """The bundled heads, classifiers and the router, the largest first."""
+    """The bundled heads, classifiers and the router, largest first."""
     return [model for model in _largest_first() if not model.layers]
 
 
@@ -86,7 +86,7 @@ def find(name: str) -> Path:
 
 
 def read_model(folder: Path) -> ZooModel:
-    """What a folder of the zoo says about its model: the card, the configuration and the weights' header."""
+    """The description of a folder of the zoo, from the card, the configuration and the weights' header."""
     card, layers, width = _head_of_card(folder), 0, 0
     if card["library_name"] == "transformers":
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -100,14 +100,15 @@ def _largest_first() -> list[ZooModel]:
 
 
 def _count(weights: Path) -> int:
-    """Parameters in a Safetensors file, from its header alone."""
+    """Number of parameters in a Safetensors file, from its header alone."""
     with weights.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return sum(prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
 
 
 def _head_of_card(folder: Path) -> dict[str, str]:
-    """The one-line fields of a model card's front matter; a value with a colon in it has double quotes."""
+    """The one-line fields of a model card's front matter; a value that contains a colon is in double
+    quotes."""
     head = (folder / CARD).read_text(encoding="utf-8").split("\n---\n")[0]
     fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line and line[0].isalpha())
     return {key: json.loads(value) if value.startswith('"') else value for key, value in fields.items()}

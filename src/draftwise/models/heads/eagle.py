@@ -1,8 +1,8 @@
-"""EAGLE and EAGLE-3: one decoder layer that goes on from the target's hidden states.
+"""EAGLE and EAGLE-3: one decoder layer that continues from the target's hidden states.
 
-Both read pairs: the target's feature of token i beside the token i + 1, which the feature did not know. The
-state they make of a pair is their own guess at the feature of token i + 1: from it token i + 2 is guessed,
-and it takes the place of the target's where they draft more than one token.
+Both read pairs of the target's feature at token i and the token i + 1, which the feature does not include.
+The output state for a pair is an estimate of the feature at token i + 1. Token i + 2 is predicted from it,
+and in longer drafts it replaces the target's feature.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Eagle(nn.Module):
     """EAGLE's head (arXiv 2401.15077): feature and token through `fc`, one decoder layer, the target's own
     output layer.
 
-    The token embedding and the output layer are the target's, shared and no part of the head's weights,
-    unless a checkpoint brings its own. `layers_read` are the target's hidden states that are its features,
-    numbered as Transformers numbers `hidden_states`; -1 is the last, after the final norm.
+    The token embedding and the output layer are shared with the target and not part of the head's weights,
+    unless a checkpoint contains its own. `layers_read` are the target's hidden states used as features,
+    numbered like Transformers' `hidden_states`; -1 is the last, after the final norm.
 
     Raises:
-        UserError: a width that is not the target's.
+        UserError: the head's width differs from the target's.
     """
 
     architecture = "LlamaForCausalLMEagle"
-    ids: Tensor | None = None  # the target's ids of the vocabulary that is drafted from; None: all of it
+    ids: Tensor | None = None  # the target's ids of the drafted vocabulary; None: all of it
 
     def __init__(self, config: LlamaConfig, target: Any, *, own: Sequence[str] = ()) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Eagle(nn.Module):
         self.layers[0].input_layernorm = nn.Identity()
 
     def read(self, features: Tensor) -> Tensor:
-        """The target's features of `layers_read` beside each other, shape (..., layers * target width), as
+        """The target's features of `layers_read`, concatenated, shape (..., layers * target width), as
         states, shape (..., width)."""
         return features
 
@@ -82,9 +82,10 @@ class Eagle(nn.Module):
     ) -> Tensor:
         """The head's own states after each pair, shape (rows, length, width).
 
-        `tokens` (rows, length) stand one place after `states` (rows, length, width), which are `read` from
-        the target or come from here. `position_ids` default to 0, 1, ...; `attention_mask` is additive,
-        (rows, 1, length, seen), and causal when left out; `past_key_values` is a Transformers cache.
+        `tokens` (rows, length) are one position ahead of `states` (rows, length, width), which are either
+        `read` from the target or outputs of this method. `position_ids` default to 0, 1, ...;
+        `attention_mask` is additive, (rows, 1, length, seen), and causal by default; `past_key_values` is a
+        Transformers cache.
         """
         if position_ids is None:
             position_ids = torch.arange(tokens.shape[1], device=tokens.device)[None]
@@ -112,14 +113,14 @@ class Eagle(nn.Module):
         return logits
 
     def save(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors as they are published."""
+        """Write config.json and model.safetensors in the published format."""
         config = self.config.to_dict() | {"architectures": [self.architecture]}
         tensors = {name: t for name, t in self.state_dict().items() if "rotary_emb" not in name}
         write(folder, config, tensors)
 
 
 class FusedLayer(LlamaDecoderLayer):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
-    """EAGLE-3's decoder layer, which attends with the token and the state side by side."""
+    """EAGLE-3's decoder layer, whose attention reads the token and the state concatenated."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config, 0)
@@ -131,7 +132,7 @@ class FusedLayer(LlamaDecoderLayer):  # type: ignore[no-untyped-call]  # its hoo
             setattr(self.self_attn, name, wide)
 
     def forward(self, hidden_states: Tensor, words: Tensor, **how: Any) -> Tensor:  # type: ignore[override]
-        """States after the layer, shape (rows, length, width), as both inputs."""
+        """States after the layer, shape (rows, length, width), like both inputs."""
         normed = self.hidden_norm(hidden_states)
         residual = normed if self.norms_residual else hidden_states
         both = torch.cat((self.input_layernorm(words), normed), dim=-1)
@@ -142,9 +143,10 @@ class FusedLayer(LlamaDecoderLayer):  # type: ignore[no-untyped-call]  # its hoo
 
 class Eagle3(Eagle):
     """EAGLE-3's head (arXiv 2503.01840): features of a low, a middle and a high layer, and an output layer of
-    its own over the tokens that are drafted at all.
+    its own over the drafted vocabulary.
 
-    `ids` maps its vocabulary to the target's; published as `d2t`, id less place, and `t2d`, what is in it.
+    `ids` maps its vocabulary to the target's; published as `d2t` (target id minus draft id) and `t2d` (mask
+    of the target's ids that are included).
     """
 
     architecture = "LlamaForCausalLMEagle3"
@@ -164,7 +166,7 @@ class Eagle3(Eagle):
             self.choose(range(size))
 
     def choose(self, ids: Sequence[int]) -> None:
-        """Draft from these tokens of the target only, one for each row of `lm_head`."""
+        """Restrict the draft to these tokens of the target, one for each row of `lm_head`."""
         chosen = torch.tensor(sorted(ids), device=self.d2t.device)
         self.d2t.copy_(chosen - torch.arange(len(chosen), device=chosen.device))
         self.t2d.zero_()
@@ -172,13 +174,13 @@ class Eagle3(Eagle):
 
     @property
     def ids(self) -> Tensor | None:  # type: ignore[override]
-        """The target's ids of the drafted vocabulary; None where that is all of it."""
+        """The target's ids of the drafted vocabulary; None if it is the whole vocabulary."""
         if "d2t" not in self._buffers:
             return None
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def read(self, features: Tensor) -> Tensor:
-        """The three features as one state, shape (..., width)."""
+        """The three features combined into one state, shape (..., width)."""
         states: Tensor = self.fc(features)
         return states
 
@@ -193,10 +195,10 @@ class Eagle3(Eagle):
 
 
 def eagle_config(target: Any, *, eagle3: bool = False, drafted: int = 0, **changes: Any) -> LlamaConfig:
-    """The configuration of a new head for a target: its width, one layer of its shape.
+    """The configuration of a new head for a target: the target's width, one layer of its shape.
 
-    For EAGLE-3 `drafted` is the size of the drafted vocabulary, 0 for all of the target's, and the layers
-    read are the published choice: 2, the middle one, and the third from the last.
+    For EAGLE-3 `drafted` is the size of the drafted vocabulary, 0 for the target's whole vocabulary. The
+    layers read are those of the paper's code: 2, the middle one, and the third from the last.
     """
     text = target.config.get_text_config(decoder=True)
     heads, width = int(text.num_attention_heads), int(text.hidden_size)
@@ -223,22 +225,22 @@ def _low_middle_high(target: Any) -> list[int]:
 
 
 def new_eagle(target: Any, *, eagle3: bool = False, drafted: int = 0, **changes: Any) -> Eagle:
-    """A head with fresh weights, on the target's device and in its precision."""
+    """A head with newly initialised weights, on the target's device and in its dtype."""
     config = eagle_config(target, eagle3=eagle3, drafted=drafted, **changes)
     return _beside((Eagle3 if eagle3 else Eagle)(config, target), target)
 
 
 def _beside(head: Eagle, target: Any) -> Eagle:
-    """The head on the target's device and in its precision."""
+    """The head on the target's device and in its dtype."""
     weight = target.get_input_embeddings().weight
     return head.to(weight.device, weight.dtype)
 
 
 def load_eagle(name: str | Path, target: Any) -> Eagle:
-    """Load a published EAGLE or EAGLE-3 head, which the names of its tensors tell apart.
+    """Load a published EAGLE or EAGLE-3 head; the two are distinguished by the names of the tensors.
 
     Raises:
-        UserError: the files cannot be read, or are not those of a head for this target.
+        UserError: the files cannot be read, or are not a head for this target.
     """
     folder = folder_of(str(name))
     raw, tensors = read_config(folder), _renamed(read_tensors(folder))
@@ -274,7 +276,7 @@ def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _mapped(head: Eagle, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, with both maps between the vocabularies where the head has them, else with none."""
+    """The tensors, with both vocabulary maps if the head has them, else with neither."""
     maps = {key: t for key, t in tensors.items() if key in ("d2t", "t2d")}
     others = {key: t for key, t in tensors.items() if key not in maps}
     if head.ids is None:

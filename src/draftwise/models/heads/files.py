@@ -1,4 +1,4 @@
-"""Reads and writes the two files that a published head is: its configuration and its weights."""
+"""Reads and writes the two files of a published head: its configuration and its weights."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", *PICKLED]
 
 
 def folder_of(name: str) -> Path:
-    """The local folder of a head: `zoo:NAME`, a folder, or what the hub holds under an id.
+    """The local folder of a head: `zoo:NAME`, a folder, or a download by hub id.
 
     Raises:
-        UserError: there is no such thing, or it has no config.json.
+        UserError: it does not exist, or has no config.json.
     """
     folder = Path(resolve(name))
     if not folder.is_dir():
@@ -47,10 +47,10 @@ def _downloaded(name: str) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What config.json says.
+    """The contents of config.json.
 
     Raises:
-        UserError: it is no JSON object.
+        UserError: it is not a JSON object.
     """
     try:
         config = json.loads((folder / "config.json").read_text())
@@ -62,7 +62,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
-    """The tensors of a folder whose names are `wanted`, from Safetensors, or else from a pickle of tensors.
+    """The tensors of a folder whose names are `wanted`, from Safetensors if present, else from a pickle of
+    tensors.
 
     A pickle is read by `torch.load(weights_only=True)`, which runs no code.
 
@@ -101,10 +102,10 @@ def _unpickled(file: Path) -> dict[str, Tensor]:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
-    """Give a module its tensors, all of them and no others; what belongs to rotary embeddings is its own.
+    """Load exactly these tensors into a module; buffers of rotary embeddings are left to the module.
 
     Raises:
-        UserError: one is missing, left over, or of another shape.
+        UserError: a tensor is missing, unexpected, or has another shape.
     """
     wanted = {key: tuple(t.shape) for key, t in module.state_dict().items() if "rotary_emb" not in key}
     given = {key: tuple(t.shape) for key, t in tensors.items()}
@@ -118,7 +119,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
 
 
 def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write config.json and model.safetensors; each is complete or not there."""
+    """Write config.json and model.safetensors, each atomically."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     spare = place / "model.safetensors.tmp"

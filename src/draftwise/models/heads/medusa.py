@@ -1,4 +1,4 @@
-"""Medusa's heads: each guesses one token further ahead from the target's last hidden state."""
+"""Medusa's heads: each predicts a token further ahead from the target's last hidden state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .files import fill, folder_of, read_config, read_tensors, write
 
 
 class Residual(nn.Module):
-    """x + SiLU(Wx + b), the identity when new."""
+    """x + SiLU(Wx + b), initialised as the identity."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -22,16 +22,16 @@ class Residual(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, states: Tensor) -> Tensor:
-        """States of the same shape."""
+        """Output states, of the same shape."""
         return states + nn.functional.silu(self.linear(states))
 
 
 class Medusa(nn.Module):
-    """Medusa's heads (arXiv 2401.10774): head k guesses the token k + 2 places after the state's own.
+    """Medusa's heads (arXiv 2401.10774): head k predicts the token k + 2 positions after the state's own.
 
-    The target's output layer guesses the one at 1. Each head is `blocks` residual blocks and an output layer
-    of its own, or with `tied` the target's, which makes them the heads of blockwise parallel decoding
-    (arXiv 1811.03115) and the file small.
+    The target's output layer predicts the token at 1. Each head is `blocks` residual blocks and an output
+    layer of its own. With `tied` the target's output layer is used instead, which gives the heads of
+    blockwise parallel decoding (arXiv 1811.03115) and a small file.
     """
 
     def __init__(self, target: Any, *, heads: int = 4, blocks: int = 1, tied: bool = False) -> None:
@@ -64,7 +64,7 @@ class Medusa(nn.Module):
         return torch.stack(ahead)
 
     def save(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors as they are published."""
+        """Write config.json and model.safetensors in the published format."""
         config = {
             "architectures": ["MedusaModel"],
             "model_type": "medusa",
@@ -78,17 +78,18 @@ class Medusa(nn.Module):
 
 
 def new_medusa(target: Any, *, heads: int = 4, blocks: int = 1, tied: bool = False) -> Medusa:
-    """Heads that begin as the target's own output layer, on its device and in its precision."""
+    """Heads initialised as the target's own output layer, on its device and in its dtype."""
     made = Medusa(target, heads=heads, blocks=blocks, tied=tied)
     weight = target.get_input_embeddings().weight
     return made.to(weight.device, weight.dtype)
 
 
 def load_medusa(name: str | Path, target: Any) -> Medusa:
-    """Load published Medusa heads, alone or within their model; the tensors say how many there are.
+    """Load published Medusa heads, from files of their own or of the whole model; the tensors determine their
+    number.
 
     Raises:
-        UserError: the files cannot be read, or are not those of heads for this target.
+        UserError: the files cannot be read, or are not heads for this target.
     """
     folder = folder_of(str(name))
     read_config(folder)
@@ -110,5 +111,5 @@ def _of_a_head(name: str) -> bool:
 
 
 def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The heads' tensors as `HEAD.BLOCK.linear.weight`, without what else a model's file holds."""
+    """The heads' tensors as `HEAD.BLOCK.linear.weight`, without the other tensors of a model's file."""
     return {name.rpartition("medusa_head.")[2]: t for name, t in tensors.items() if _of_a_head(name)}

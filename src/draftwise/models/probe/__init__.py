@@ -1,9 +1,9 @@
-"""Finds out, when a model is loaded, in which ways it can be read so that its text stays its own.
+"""Finds out, when a model is loaded, which ways of running it leave its text exact.
 
-A class of Transformers may count positions by itself, slice masks by the cache's length, or make biases from
-a padding mask. No list of names could be complete. So a few made-up tokens are read alone, in pieces, after
-rejected drafts, in even and uneven batches, and as a tree, and held against the logits of the model's own
-`generate`. What disagrees is switched off; where nothing agrees, the model is refused.
+Some Transformers classes count positions by themselves, slice masks by the cache's length, or compute biases
+from a padding mask. No list of class names could be complete. So a few made-up tokens are read alone, in
+pieces, after rejected drafts, in even and uneven batches, and as a tree, and the logits are compared with
+those of the model's own `generate`. Ways that disagree are disabled; if none agrees, the model is rejected.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .verdict import Verdict
 from .ways import alone, branched, side_by_side
 
 LOG = getLogger(__name__)
-KIND = "probes"  # the file that verdicts are kept in
+KIND = "probes"  # name of the file of saved verdicts
 
 
 def rows_of(model: Any, *, probe: bool = True) -> Rows:
-    """The model's rows, read as it was found that they can be; with `probe` off, or DRAFTWISE_PROBE=0, as if
-    every way were right.
+    """A runner of the model that uses only the ways that passed the probe; with `probe` off, or
+    DRAFTWISE_PROBE=0, all ways are assumed correct.
 
     Raises:
-        UserError: in no way is its text its own, or Transformers itself cannot decode with it.
+        UserError: no way of running it is exact, or Transformers itself cannot decode with it.
     """
     check(model)
     rows = Rows(model)
@@ -59,7 +59,7 @@ def rows_of(model: Any, *, probe: bool = True) -> Rows:
 
 
 def check_trees(rows: Rows, *, probe: bool = True) -> None:
-    """Raise a UserError unless the model reads trees, which are tried when the first one comes."""
+    """Raise a UserError unless the model reads trees correctly; probed when the first tree comes."""
     model, why = rows.model, ""
     check_attention(model)
     if "position_ids" not in inspect.signature(model.forward).parameters:
@@ -75,12 +75,12 @@ def check_trees(rows: Rows, *, probe: bool = True) -> None:
 
 
 def wanted(asked: bool) -> bool:
-    """Whether to probe: not where the caller, or DRAFTWISE_PROBE=0, says no."""
+    """Whether to probe: False if the caller, or DRAFTWISE_PROBE=0, disables it."""
     return asked and os.environ.get("DRAFTWISE_PROBE", "1") != "0"
 
 
 def _verdict(rows: Rows) -> Verdict:
-    """How the model may be read; from the file of verdicts where it was found out before."""
+    """How the model may be run; from the file of verdicts if it was probed before."""
     model = rows.model
     key = fingerprint(model)
     found = Verdict.of(verdicts.load(KIND, key))
@@ -96,7 +96,7 @@ def _verdict(rows: Rows) -> Verdict:
 
 
 def _why_no_trees(rows: Rows) -> str:
-    """What is wrong with its reading of trees; nothing where it is right."""
+    """What is wrong with reading trees; "" if nothing."""
     model, verdict = rows.model, Verdict(rows.together, rows.guided)
     key = fingerprint(model) + ":trees"
     found = Verdict.of(verdicts.load(KIND, key))
@@ -111,7 +111,7 @@ def _why_no_trees(rows: Rows) -> str:
 
 
 def fingerprint(model: Any) -> str:
-    """All that decides how a model is read, but for its weights."""
+    """Everything except the weights that determines how a model is run."""
     config = model.config
     text = config.get_text_config(decoder=True)
     parts = (
@@ -133,7 +133,7 @@ def _known(model: Any) -> Readings:
         return Readings(model)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever the class raises, its text cannot be had
+    except Exception as error:  # whatever the class raises, it cannot generate text
         raise UserError(
             f"{name(model)} cannot be decoded by Transformers' own generate ({_line(error)}): "
             "choose another model"
@@ -141,7 +141,7 @@ def _known(model: Any) -> Readings:
 
 
 def _found(rows: Rows, known: Readings) -> Verdict:
-    """The first way of reading that gives the model's own logits."""
+    """The first way of running the model that reproduces its own logits."""
     wrong = _wrong(rows, known, Verdict(), alone)
     if not wrong:
         apart = _wrong(rows, known, Verdict(), side_by_side)
@@ -156,7 +156,7 @@ def _found(rows: Rows, known: Readings) -> Verdict:
 
 
 def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, Readings], float]) -> str:
-    """What is wrong with a way of reading; nothing where it gives the model's own logits."""
+    """What is wrong with a way of running the model; "" if it reproduces the model's own logits."""
     rows = Rows(like.model, traits=like.traits)
     rows.prompts |= {0: known.n, 1: known.n}
     rows.together, rows.guided = verdict.together, verdict.guided
@@ -164,7 +164,7 @@ def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, R
         error = way(rows, known)
     except torch.OutOfMemoryError:
         raise
-    except Exception as trouble:  # a class that was not made to be read like this may raise anything
+    except Exception as trouble:  # a class not made for this may raise anything
         return _line(trouble)
     if error <= known.tolerance:
         return ""
@@ -178,7 +178,7 @@ def _line(error: Exception) -> str:
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Without dropout, then as it was."""
+    """Evaluation mode (no dropout), then the previous mode."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False

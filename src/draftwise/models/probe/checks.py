@@ -1,4 +1,4 @@
-"""Refuses, by name and with what to do, models whose text could not be kept exact: what their parts say."""
+"""Rejects models that declare that their text could not be kept exact, with the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from transformers import DynamicCache, cache_utils
 
 from ...errors import UserError
 
-MASKED = ("sdpa", "eager")  # attention implementations that take a mask of their own for every row
+MASKED = ("sdpa", "eager")  # attention implementations that accept a separate mask for every row
 STATES: Any = getattr(cache_utils, "LinearAttentionCacheLayerMixin", ())
 
 
 def name(model: Any) -> str:
-    """What the model is called, and its class."""
+    """The model's name and its class."""
     kind = type(model).__name__
     called = str(getattr(model, "name_or_path", "") or kind)
     return called if called == kind else f"{called} ({kind})"
 
 
 def check(model: Any) -> None:
-    """Raise a UserError unless the model is a causal LM whose cache can rewind, as far as it says."""
+    """Raise a UserError unless the model declares itself a causal LM whose cache can be rolled back."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(f"{name(model)} is an encoder-decoder model: give a decoder-only causal LM")
     if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
@@ -35,7 +35,7 @@ def check(model: Any) -> None:
 
 
 def check_attention(model: Any) -> None:
-    """Raise a UserError unless its attention takes a mask of its own for every row."""
+    """Raise a UserError unless its attention accepts a separate mask for every row."""
     text = model.config.get_text_config(decoder=True)
     attention = getattr(text, "_attn_implementation", None) or "eager"
     if attention not in MASKED:
@@ -46,10 +46,10 @@ def check_attention(model: Any) -> None:
 
 
 def states(text: Any) -> list[str]:
-    """The kinds of layers of which Transformers' own cache keeps a running state."""
+    """The kinds of layers for which Transformers' own cache keeps a recurrent state."""
     try:
         layers = DynamicCache(config=text).layers
-    except (AttributeError, TypeError, ValueError, KeyError):  # a class that has no such cache
+    except (AttributeError, TypeError, ValueError, KeyError):  # a class without such a cache
         return []
     named = list(getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())
     named += ["recurrent state"] * (len(layers) - len(named))

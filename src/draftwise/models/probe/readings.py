@@ -1,4 +1,4 @@
-"""A few made-up tokens, read in the ways of `Rows` and as Transformers' own `generate` reads them."""
+"""A few made-up tokens, read in the ways of `Rows` and by Transformers' own `generate`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from transformers import GenerationConfig
 
 from ..load import quiet
 
-PROMPT, NEW = 10, 5  # tokens; a short window adds what it takes to pass it
-LONGEST = 64  # window that is passed; a longer one costs too much to read
-LEAST = 3e-4  # relative error that is never a mistake: those change logits by hundredths of their spread
+PROMPT, NEW = 10, 5  # tokens; a short window adds enough to exceed it
+LONGEST = 64  # longest window that is exceeded; a longer one costs too much
+LEAST = 3e-4  # relative errors below it are rounding: mistakes change logits by hundredths of their spread
 HALF = (torch.float16, torch.bfloat16)
 
 
 class Readings:
-    """The logits that `generate` decodes from, for `NEW` tokens after a prompt, and what else is the same.
+    """The logits from which `generate` decodes `NEW` tokens after a prompt, the reference for all ways.
 
-    `tokens` are the prompt and what was written after it; `logits[i]` those after the first `n + i`.
-    `noise` is how far one plain pass over all of it is from them, relative to their spread: rounding alone,
-    where a model reads a text in pieces as it does at once.
+    `tokens` are the prompt and the generated tokens; `logits[i]` are those after the first `n + i`. `noise`
+    is the relative error of one plain pass over all tokens, which is rounding alone if the model reads a text
+    in pieces as it does at once.
     """
 
     def __init__(self, model: Any) -> None:
@@ -37,10 +37,10 @@ class Readings:
 
     @property
     def tolerance(self) -> float:
-        """The relative error from which a reading is another one: eight times the noise, which is at least
-        the format's rounding, and no more than rounding can explain.
+        """The relative error above which a reading counts as wrong: eight times the noise, at least the
+        rounding error of the dtype, and at most what rounding can explain.
 
-        What is quantised is coarser than its format, and counts as bfloat16.
+        Quantised models are coarser than their dtype, and count as bfloat16.
         """
         eps = max(torch.finfo(self.model.dtype).eps, torch.finfo(torch.float32).eps)
         if _quantised(self.model):
@@ -49,14 +49,15 @@ class Readings:
 
     @property
     def lively(self) -> bool:
-        """Whether the logits depend on the text at all: otherwise no mistake would show."""
+        """Whether the logits depend on the text at all; otherwise no mistake would show."""
         return _error(self.logits[0], self.logits[1]) > self.tolerance
 
     def error(self, said: Tensor, after: Sequence[int]) -> float:
-        """How far logits, shape (positions, vocabulary), are from the model's own `n + after[i]` tokens on.
+        """The relative error of logits, shape (positions, vocabulary), from the model's own after `n +
+        after[i]` tokens.
 
-        The largest relative error; in half precision, where rounding may send a token to other experts, the
-        middle one.
+        The maximum over positions; in half precision, where rounding may route a token to other experts, the
+        median.
         """
         errors = sorted(_error(row, self.logits[i]) for row, i in zip(said, after, strict=True))
         coarse = self.model.dtype in HALF or _quantised(self.model)
@@ -68,11 +69,11 @@ class Readings:
             at_once = self.model(input_ids=torch.tensor([self.tokens], device=device)).logits[0]
             return self.error(at_once[self.n - 1 :], range(len(self.tokens) - self.n + 1))
         except (RuntimeError, TypeError, ValueError, IndexError):
-            return 0.0  # it reads otherwise than by one plain pass; the least tolerance holds
+            return 0.0  # the model itself reads differently from one plain pass; the least tolerance applies
 
 
 def made_up(n: int, config: Any, vocab_size: int) -> list[int]:
-    """Token ids that are no special ones, the same every time."""
+    """Token ids without special tokens, the same every time."""
     special = {
         value
         for part in (config, config.get_text_config(decoder=True))
@@ -89,7 +90,7 @@ def made_up(n: int, config: Any, vocab_size: int) -> list[int]:
 
 @torch.inference_mode()
 def _own(model: Any, prompt: list[int], device: torch.device) -> tuple[list[int], Tensor]:
-    """What `generate` writes, but for its last token, and the logits it decodes from."""
+    """The tokens that `generate` writes, without the last, and the logits it decodes from."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     ids = torch.tensor([prompt], device=device)
     settings: Any = GenerationConfig
@@ -108,9 +109,9 @@ def _own(model: Any, prompt: list[int], device: torch.device) -> tuple[list[int]
 
 @contextmanager
 def _settings(model: Any, settings: Any) -> Iterator[None]:
-    """Decode with these settings and none of the model's own, such as beams, then leave it as it was.
+    """Decode with these settings and none of the model's own, such as beams, then restore the model.
 
-    What hangs on this one model is left out too: a `generate` that decodes with draftwise, a tuned prompt.
+    Attributes of this model object are ignored too: a `generate` patched by draftwise, a tuned prompt.
     """
     own, hung = model.generation_config, vars(model).pop("prepare_inputs_for_generation", None)
     model.generation_config = settings
@@ -123,7 +124,7 @@ def _settings(model: Any, settings: Any) -> Iterator[None]:
 
 
 def _error(said: Tensor, own: Tensor) -> float:
-    """Relative to the spread of the model's own logits; infinite where they are not numbers."""
+    """The error relative to the spread of the model's own logits; infinite if there are NaNs."""
     own, said = own.double(), said.to(own.device)[: own.shape[-1]].double()
     found = float((said - own).norm() / (own - own.mean()).norm().clamp(min=1e-30))
     return found if found == found else float("inf")

@@ -1,4 +1,4 @@
-"""The ways in which `Rows` reads, each as the relative error of its logits on a text that is known."""
+"""The ways in which `Rows` reads, each returning the relative error of its logits on a known text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def alone(rows: Rows, known: Readings) -> float:
 
 @torch.inference_mode()
 def side_by_side(rows: Rows, known: Readings) -> float:
-    """Two texts of different lengths, one behind the other, and then of one length."""
+    """Two texts of different lengths, first one longer than the other, then both of one length."""
     n, text = known.n, known.tokens
     rows.open(0)
     rows.open(1)
@@ -44,12 +44,12 @@ def side_by_side(rows: Rows, known: Readings) -> float:
 
 @torch.inference_mode()
 def branched(rows: Rows, known: Readings, *, together: bool) -> float:
-    """A tree with false branches, beside a text of another length where there is room for one, and what is
-    read after its accepted tokens were moved to their places."""
+    """A tree with wrong branches, together with a text of another length if the model allows it, and the
+    tokens after it, once its accepted tokens were moved to their slots."""
     n, text = known.n, known.tokens
     rows.open(0)
     rows.feed(0, [text[:n]], 1)
-    tree = [text[0], text[n + 1], text[1], text[n + 2]]  # the second and the last are right
+    tree = [text[0], text[n + 1], text[1], text[n + 2]]  # the second and the last are correct
     texts, keep = [[text[n], *tree]], 5
     if together:
         rows.open(1)
