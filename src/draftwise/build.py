@@ -34,7 +34,7 @@ def build_target(
     elif tokenizer is None:
         raise UserError("a target given as a model needs its tokenizer: pass tokenizer=...")
     elif not hasattr(model, "config"):
-        raise UserError(f"target {target!r} is no model: give a name, or a loaded model")
+        raise UserError(f"target {target!r} is not a model: give a name, or a loaded model")
     built: Target = registry.load("targets", "hf")(model, probe=probe)
     if isinstance(target, str):
         arrange(model, pack)
@@ -57,7 +57,7 @@ def build_drafters(
         name = asked.strip() if isinstance(asked, str) else _name(asked)
         if not name or name in team:
             raise UserError(
-                f"drafter {name!r} stands there {'twice' if name else 'without a name'}: give each once"
+                f"drafter {name!r} is {'repeated' if name else 'without a name'}: give each drafter once"
             )
         if not isinstance(asked, str):
             team[name] = _from_object(asked, target)
@@ -210,7 +210,7 @@ def _from_object(model: Any, target: Target) -> Drafter:
     if isinstance(model, Drafter):
         return model
     if not hasattr(model, "config"):
-        raise UserError(f"drafter {model!r} is no drafter: give a name, a loaded model, or a Drafter")
+        raise UserError(f"drafter {model!r} is not a drafter: give a name, a loaded model, or a Drafter")
     size = int(model.config.get_text_config(decoder=True).vocab_size)
     if abs(size - target.vocab_size) > 1024:
         raise UserError(

@@ -65,8 +65,11 @@ def test_on_a_terminal_numbers_are_never_cut(
         tell("tapout-seq-ucbtuned?reward=blended, multi-turn conversation", 0, 12345)
         clockwork[0] += 2.0
         tell("tapout-seq-ucbtuned?reward=blended, multi-turn conversation", 1, 12345)
+        tell("none, qa", 2, 12345, 7.0)
+        lines = screen.getvalue()
     assert "loading models" in shown, "before anything is done"
-    assert "1/12345 6:51:28 left" in screen.getvalue()
+    assert "1/12345 6:51:28 left" in lines and "2/12345 0:00:07 left" in lines
+    assert "\x1b[1A" not in lines, "one bar: the cursor never goes up a line"
 
 
 @pytest.mark.parametrize("silent", ["--json", "--quiet"])

@@ -83,7 +83,7 @@ def test_no_yaml_file(tmp_path: Path) -> None:
         ("{", "line 1: no prompt"),
         ('{"text": "x"}', "line 1: no prompt"),
         ('{"turns": []}', "line 1: no prompt"),
-        ('{"prompt": " "}', "the prompt is no text"),
+        ('{"prompt": " "}', "the prompt is not text"),
         ('{"prompt": "abc"}', "1 prompts"),
         ("", "0 prompts"),
     ],

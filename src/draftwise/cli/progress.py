@@ -89,7 +89,7 @@ def _lines(begin: str) -> Iterator[Tell]:
 
 @contextmanager
 def _bars(begin: str) -> Iterator[Tell]:
-    """One bar for each phase; the numbers are never cut."""
+    """One bar, which shows the phase under way; the numbers are never cut."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column
 
@@ -101,21 +101,17 @@ def _bars(begin: str) -> Iterator[Tell]:
     parts = [SpinnerColumn(), what_column, BarColumn(bar_width=20), counts]
     if console.width < NARROW:
         parts.remove(parts[2])
-    pace, drawn = Pace(), 0.0
+    pace, drawn, phase = Pace(), 0.0, ""
     with Progress(*parts, console=console, transient=True, expand=True) as bars:
-        first = bars.add_task(f"{begin} ...", total=None, counts="")
-        tasks = {}
+        bar = bars.add_task(f"{begin} ...", total=None, counts="")
 
         def tell(what: str, done: int, total: int, left: float | None = None) -> None:
-            nonlocal drawn
+            nonlocal drawn, phase
             own = pace.left(what, done, total)
-            if monotonic() - drawn < REDRAW and done < total and what in tasks:
+            if monotonic() - drawn < REDRAW and done < total and what == phase:
                 return
-            drawn = monotonic()
-            if what not in tasks:
-                bars.update(first, visible=False)
-                tasks[what] = bars.add_task(what, total=total, counts="")
+            drawn, phase = monotonic(), what
             told = f"{done}/{total} {clock(own if left is None else left)}"
-            bars.update(tasks[what], completed=done, total=total, counts=told)
+            bars.update(bar, description=what, completed=done, total=total, counts=told, refresh=True)
 
         yield tell

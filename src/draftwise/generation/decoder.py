@@ -97,7 +97,7 @@ class Decoder:
 
         check_names(drafters, policy)
         if not isinstance(state, (str, PathLike, NoneType)):
-            raise UserError(f"state={state!r}: give a file's name")
+            raise UserError(f"state={state!r}: give the name of a file")
         path = None if state is None else usable(state)
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         built, model, tokenizer = build_target(
@@ -138,7 +138,7 @@ class Decoder:
             Exception: the error of a processor or criterion, if there is only one sample.
         """
         if whole_number("n", n) < 1:
-            raise UserError(f"n={n}: ask for at least 1 sample")
+            raise UserError(f"n={n}: give 1 or more samples")
         ids = self.encode(prompt, chat=chat)
         if n > 1 and sampling.get("seed") is None:
             sampling["seed"] = _fresh(self.seeds)  # each sample adds its index
@@ -166,7 +166,7 @@ class Decoder:
             GenerationError: some of the texts failed; it has the others.
         """
         if whole_number("batch", batch) < 1:
-            raise UserError(f"batch={batch}: decode at least 1 prompt at a time")
+            raise UserError(f"batch={batch}: give a batch size of 1 or more")
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
             raise UserError("generate_many takes several prompts: put the text in a list")
         encoded = [self.encode(p, chat=chat) for p in prompts]

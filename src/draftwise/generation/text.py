@@ -243,7 +243,7 @@ def stop_strings(stop: Stops) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Iterable) else (stop,)
     for s in strings:
         if not isinstance(s, str):
-            raise UserError(f"the stop string {s!r} is no text: give a text, or a list of them")
+            raise UserError(f"the stop string {s!r} is not text: give text, or a list of texts")
         if not s:
             raise UserError("a stop string is empty: leave it out")
         whole(s, "a stop string")

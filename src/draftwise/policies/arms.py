@@ -30,14 +30,14 @@ def make_arms(
     wanted = arms.split("*")
     unknown = set(wanted) - {"drafters", "lengths", "stops"}
     if unknown or len(set(wanted)) < len(wanted):
-        raise UserError(f"arms={arms}: write drafters, lengths, stops or products such as drafters*lengths")
+        raise UserError(f"arms={arms}: give drafters, lengths, stops or products such as drafters*lengths")
     several = "drafters" in wanted and not drafter
     who = [d for d in drafters if d != "none"] if several else []
     who = who or [one(drafters, drafter)]
     try:
         how_far = [int(x) for x in lengths.split(",")] if "lengths" in wanted else [positive(length)]
     except ValueError:
-        raise UserError(f"lengths={lengths}: write whole numbers with commas, such as 1,2,4,8") from None
+        raise UserError(f"lengths={lengths}: give comma-separated whole numbers, such as 1,2,4,8") from None
     if min(how_far) < 0:
         raise UserError(f"lengths={lengths}: a draft cannot have {min(how_far)} tokens")
     rules = tapout_rules() if "stops" in wanted else (NEVER,)
@@ -51,10 +51,10 @@ def tapout_rules() -> tuple[Stop, ...]:
 
 
 def one(drafters: Sequence[str], drafter: str) -> str:
-    """The drafter asked for, or the first at hand.
+    """The given drafter, or the first one.
 
     Raises:
-        UserError: it is not at hand, or there is none.
+        UserError: it was not given, or there is none.
     """
     if drafter:
         if drafter not in drafters:

@@ -82,7 +82,7 @@ def listed(names: Any, what: str) -> list[Any]:
     if isinstance(names, str):
         found = [name.strip() for name in names.split(",")] if names.strip() else []
         if not all(found):
-            raise UserError(f"{what} {names!r} has an empty name: write A,B")
+            raise UserError(f"{what} {names!r} has an empty name: give A,B")
         return found
     if not isinstance(names, Sequence):
         raise UserError(f"{what} {names!r}: give a list of names, such as ['ngram', 'suffix']")

@@ -81,7 +81,7 @@ def _fitting(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(items, (list, tuple)):
         items = [items]
     if any(x is None or x == "" for x in items):
-        raise UserError(f"{name} has an empty part: write A,B")
+        raise UserError(f"{name} has an empty part: give A,B")
     if kind == tuple[float, ...]:
         return tuple(_number(name, x, float) for x in items)
     return tuple(str(x) for x in items)

@@ -84,7 +84,7 @@ def _read(path: Path) -> Iterator[Prompt]:
         except (ValueError, TypeError, KeyError, IndexError):
             raise UserError(f"{path}, line {number}: no prompt; {_WANTED}") from None
         if not isinstance(text, str) or not text.strip():
-            raise UserError(f"{path}, line {number}: the prompt is no text; {_WANTED}")
+            raise UserError(f"{path}, line {number}: the prompt is not text; {_WANTED}")
         whole(text, f"{path}, line {number}:")
         source = str(row.get("source", "")).partition("@")[0].partition("==")[0]
         yield Prompt(text, str(row.get("domain", row.get("category", ""))), source)

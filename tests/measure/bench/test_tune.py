@@ -68,7 +68,7 @@ def test_policies_are_told_apart_by_their_names() -> None:
         ({"limit": -1}, "limit=-1: give a whole number"),
         ({"batch": (1, 1)}, "batch=1,1: give sizes of at least 1, each once"),
         ({"batch": (0,)}, "batch=0"),
-        ({"policies": ("ucb1", "ucb1")}, "policies: ucb1 stands there twice"),
+        ({"policies": ("ucb1", "ucb1")}, "policies: ucb1 is repeated"),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"temperature": -1.0}, "temperature=-1.0"),
     ],

@@ -49,7 +49,7 @@ class Place:
 
 
 class LMDrafter:
-    """Drafts with a causal LM, sampled where the request samples and its likeliest tokens where it is greedy.
+    """Drafts with a causal LM, sampled where the request samples, else its most probable tokens.
 
     A request that it was not asked about for a while is read up to date in one pass, when it is asked again.
     With `sample` off it always drafts its likeliest tokens: fewer are accepted, but a seed then gives the

@@ -56,7 +56,7 @@ class Settings:
         for name in ("policies", "peers"):
             twice = [n for n, count in Counter(getattr(self, name)).items() if count > 1]
             if twice:
-                raise UserError(f"{name}: {twice[0]} stands there twice: give each once")
+                raise UserError(f"{name}: {twice[0]} is repeated: give each once")
         Sampling(max_new_tokens=self.max_new_tokens, temperature=self.temperature)
 
     @property

@@ -55,7 +55,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_text())
     except ValueError as error:
-        raise UserError(f"{folder / 'config.json'} is no JSON: {error}") from error
+        raise UserError(f"{folder / 'config.json'} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{folder / 'config.json'} holds no settings: write what save() writes")
     return config
