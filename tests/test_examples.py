@@ -1,0 +1,74 @@
+"""The examples run as they stand, and the notebook has the outputs of its cells."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SAID = {
+    "generate.py": "same tokens as plain decoding: True",
+    "inside_transformers.py": "same tokens as model.generate alone: True",
+    "own_drafter.py": "same tokens as plain decoding: True",
+    "own_policy.py": "rounds by arm: {",
+    "replay_policy.py": "rounds, 1.00 tokens per target pass",
+    "train_drafter.py": "drafted tokens accepted",
+}
+SECRETS = re.compile(r"/(home|root|work|tmp|usr)/")
+"""Paths of the machine that ran the notebook."""
+
+
+def run(*command: str, cwd: Path) -> str:
+    """What a program prints, in a process of its own."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    done = subprocess.run([sys.executable, *command], cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def cells() -> list[dict[str, Any]]:
+    book = json.loads((EXAMPLES / "auto.ipynb").read_text())
+    return [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_runs_elsewhere(name: str, tmp_path: Path) -> None:
+    assert SAID[name] in run(str(EXAMPLES / name), cwd=tmp_path)
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
+
+
+def test_every_example_is_small_says_what_it_shows_and_is_listed() -> None:
+    listed = (EXAMPLES / "README.md").read_text()
+    assert {file.name for file in EXAMPLES.glob("*.py")} == set(SAID)
+    for file in EXAMPLES.glob("*.py"):
+        text = file.read_text()
+        assert len(text.splitlines()) <= 55
+        about = ast.get_docstring(ast.parse(text))
+        assert about and "Shows" in about and re.search(r"Takes some \d+\s+seconds", about), file.name
+        assert f"]({file.name})" in listed
+    assert "](auto.ipynb)" in listed
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """Its cells in order, as one program without a kernel."""
+    program = tmp_path / "cells.py"
+    program.write_text("\n".join("".join(cell["source"]) for cell in cells()))
+    assert "accepted per round" in run(str(program), cwd=tmp_path)
+
+
+def test_the_notebook_has_its_outputs() -> None:
+    shown = [output.get("data", {}) for cell in cells() for output in cell["outputs"]]
+    assert any("image/png" in data for data in shown), "the chart"
+    pages = ["".join(data.get("text/html", "")) for data in shown]
+    assert any("background:rgba" in page for page in pages), "text coloured by drafter"
+    counts = [cell["execution_count"] for cell in cells()]
+    assert counts == list(range(1, len(counts) + 1)), "run once, from the top"
+    assert not SECRETS.search((EXAMPLES / "auto.ipynb").read_text())
