@@ -7,11 +7,19 @@ from itertools import pairwise
 
 import pytest
 
+from draftwise.core.arms import Arm
 from draftwise.core.outcomes import Grade, Window
 from draftwise.core.roles import GradeJob, Graders, Seen
+from draftwise.policies.auto.grading import Budget
+from draftwise.policies.auto.parts import LENGTHS
+from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.auto.texts import Notes
+from draftwise.policies.catalogue import Method
+from draftwise.policies.catalogue.auto import team
+from draftwise.state.numbers import dump
 
+from .script import Stage, always
 from .world import EASY, Model, Prices, World, table
 
 
@@ -49,3 +57,43 @@ def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) 
     ends = [windows for windows, round in zip(found, rounds, strict=True) if round.done]
     assert len(ends) == 3 and any(all(x == 1.0 for x in w.accepts) for windows in ends for w in windows)
     assert not loop.recorder.texts  # type: ignore[attr-defined]
+
+
+class View:
+    """All that the recorder may see of the policy: nothing can be written to it."""
+
+    __slots__ = ("_policy",)
+
+    def __init__(self, policy: AutoPolicy) -> None:
+        self._policy = policy
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return self._policy.arms
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        return self._policy.drafters
+
+    def contexts(self, request: int) -> Sequence[int]:
+        return tuple(self._policy.contexts(request))
+
+    def known(self, i: int) -> bool:
+        return self._policy.known(i)
+
+    def may_pay(self, i: int, batch: int) -> bool:
+        return self._policy.may_pay(i, batch)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_the_recorder_speaks_through_feedback_alone(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    """With a view that cannot be written to, everything is decided and learnt as with the policy itself."""
+    found = []
+    for view in (lambda policy: policy, View):
+        policy = AutoPolicy(*team(["good", "bad"], LENGTHS))
+        made = Method(policy, AutoRecorder(view(policy), budget=Budget(0.05)))
+        stage = Stage(monkeypatch, {"good": always(0.8), "bad": always(0.2)}, texts=8)
+        rounds = stage.run(made, batch=batch)[2]
+        found.append(([(r.arm, r.drafted, r.accepted) for r in rounds], dump(policy)))
+    assert found[0] == found[1]
+    assert len({arm.drafter for arm, *_ in found[0][0]}) > 1 and policy.calibrations[1].seen > 0

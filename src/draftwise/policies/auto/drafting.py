@@ -8,6 +8,8 @@ from math import isfinite, nan
 from ...state.learned import LEARNED, adds, learned, mean_by, mean_over
 from .passes import CLASSES, MEMORY, SETTLING, size_class
 
+TRIED = 3  # calls from which the cost of a drafter is known
+
 
 @dataclass(slots=True)
 class Line:
@@ -94,8 +96,11 @@ class DraftCost:
     @property
     def tried(self) -> int:
         """The number of calls, counted up to three; the first of them was not timed."""
+        for call in self.calls:
+            if call.readings >= 1.5:  # the usual case, which needs no maximum
+                return TRIED
         timed = max(call.readings for call in self.calls)
-        return min(3, round(timed) + (self.warm or timed > 0.0))
+        return round(timed) + (self.warm or timed > 0.0)
 
     def shaped(self, tokens: int, length: int) -> None:
         """Learn from a draft of `tokens` tokens where `length` was asked for."""

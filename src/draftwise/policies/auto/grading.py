@@ -21,10 +21,16 @@ RARELY = 8  # a model that cannot pay at its present price is graded in one turn
 class Asked(Protocol):
     """What the recorder asks of the policy; it writes nothing to it."""
 
-    drafters: tuple[str, ...]
+    @property
+    def drafters(self) -> tuple[str, ...]: ...
 
-    def known(self, i: int) -> bool: ...
-    def may_pay(self, i: int, batch: int) -> bool: ...
+    def known(self, i: int) -> bool:
+        """Whether any token of this drafter was tested."""
+        ...
+
+    def may_pay(self, i: int, batch: int) -> bool:
+        """Whether one token of this drafter can be worth its cost, for all that is known."""
+        ...
 
 
 @dataclass(slots=True)
@@ -74,12 +80,11 @@ class ModelGrading:
         policy: Asked,
         graders: Graders,
         budget: Budget,
-    ) -> tuple[list[GradingPass], list[list[Window]]]:
-        """The grading pass of this round, if any, and the windows that it gives each request."""
-        windows: list[list[Window]] = [[] for _ in batch]
+    ) -> GradingPass | None:
+        """The grading pass of this round, if any."""
         i = self._due(batch, models, policy, graders, budget)
         if i is None:
-            return [], windows
+            return None
         name, unread, picked = policy.drafters[i], 0, self._picked(i, batch, policy.drafters[i])
         jobs = []
         for at in picked:
@@ -94,14 +99,14 @@ class ModelGrading:
         if not policy.known(i):
             self.first = self.first[0] + unread, self.first[1] + seconds
         if grades is None:
-            return [], windows
-        chances = []
+            return None
+        chances, windows = [], {}
         for at, job, found in zip(picked, jobs, grades, strict=True):
             notes, length = batch[at][1], len(job.request.tokens)
             notes.read[i], notes.graded[i] = length - 1, length
             chances += [(grade.signals.chosen, grade.accept) for grade in found if grade.signals]
             windows[at] = windows_of(i, job.start, found, notes, longest)
-        return [GradingPass(i, unread, seconds, chances)], windows
+        return GradingPass(i, unread, seconds, chances, windows)
 
     def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""

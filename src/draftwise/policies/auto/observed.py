@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ...core.outcomes import Window
 
 
 @dataclass(slots=True)
@@ -15,11 +17,11 @@ class DraftCall:
     """
 
     drafter: int
-    longest: int
-    pending: int
-    seconds: float
     batch: int
-    drafts: Sequence[tuple[int, int]]
+    longest: int = 0
+    pending: int = 0
+    seconds: float = 0.0
+    drafts: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -27,13 +29,14 @@ class GradingPass:
     """One pass in which a drafter graded committed tokens: the tokens that it read, and its seconds.
 
     `chances` has, for each graded token with signals, the probability that the drafter gave it and the
-    probability that it is accepted.
+    probability that it is accepted; `windows` has the results by the request's place in the batch.
     """
 
     drafter: int
     tokens: int
     seconds: float
     chances: Sequence[tuple[float, float]]
+    windows: Mapping[int, list[Window]]
 
 
 @dataclass(slots=True)
@@ -41,12 +44,12 @@ class Observed:
     """What was seen in one round of one request, beside its outcome and windows.
 
     `written` is the tokens of the answer so far, `read` how many tokens of the text each model has read.
-    `calls` and `passes` concern the whole batch and come with its first request. `looks_up`, in the first
+    `calls` and `grading` concern the whole batch and come with its first request. `looks_up`, in the first
     round of all, says which drafters are known by their drafts alone (lookups).
     """
 
     written: int
     read: Mapping[int, int]
     calls: Sequence[DraftCall] = ()
-    passes: Sequence[GradingPass] = ()
+    grading: GradingPass | None = None
     looks_up: tuple[bool, ...] = ()

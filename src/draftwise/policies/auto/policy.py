@@ -218,7 +218,8 @@ class AutoPolicy:
             self._calibrate(outcome)
 
     def _observe(self, request: int, seen: Observed) -> None:
-        self.looks_up = seen.looks_up or self.looks_up
+        if seen.looks_up:
+            self.looks_up = seen.looks_up
         if place := self.places.get(request):
             place.written = seen.written
             for i, tokens in seen.read.items():
@@ -229,7 +230,7 @@ class AutoPolicy:
                 cost.shaped(tokens, length)
             seconds, mates = call.seconds / self.load.factor, len(call.drafts)
             cost.drafted(call.longest, call.pending, seconds, mates=mates, batch=call.batch)
-        for graded in seen.passes:
+        if graded := seen.grading:
             self.drafting[graded.drafter].read(graded.tokens, graded.seconds / self.load.factor)
             calibration = self.calibrations[graded.drafter]
             for chosen, accept in graded.chances:

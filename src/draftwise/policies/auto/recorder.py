@@ -11,16 +11,19 @@ from ...core.outcomes import Feedback, Window
 from ...core.request import Request
 from ...core.roles import Graders, Seen
 from .grading import Asked, Budget, LookupGuesses, ModelGrading
-from .observed import DraftCall, GradingPass, Observed
+from .observed import DraftCall, Observed
 from .texts import Held, Notes
 
 
 class Deciding(Asked, Protocol):
     """The policy, as the recorder sees it."""
 
-    arms: tuple[Arm, ...]
+    @property
+    def arms(self) -> tuple[Arm, ...]: ...
 
-    def contexts(self, request: int) -> Sequence[int]: ...
+    def contexts(self, request: int) -> Sequence[int]:
+        """Each drafter's context at the last choice for this request."""
+        ...
 
 
 @dataclass(slots=True)
@@ -43,6 +46,8 @@ class AutoRecorder:
     reads: frozenset[str] = frozenset()
     texts: dict[int, Notes] = field(default_factory=dict)
     looks_up: tuple[bool, ...] = ()
+    guessed: list[int] = field(default_factory=list)
+    graded: list[int] = field(default_factory=list)
     number: dict[str, int] = field(init=False)
     arms: list[Arm] = field(init=False)
     longest: int = field(init=False)
@@ -57,18 +62,19 @@ class AutoRecorder:
         """The outcomes of the arms that played, and windows of every draft that is decided."""
         met = not self.looks_up
         if met:
-            self.looks_up = tuple(not graders.grades_itself(name) for name in self.policy.drafters)
+            self._meet(graders)
         self.budget.total += sum(seen.outcome.seconds for seen in batch if seen.outcome.spent)
         pairs = [(seen, self._notes(seen)) for seen in batch]
         calls = self._calls(pairs)
         windows = [self._follow(seen, notes, graders) for seen, notes in pairs]
-        passes: Sequence[GradingPass] = ()
-        grader, models = self.models, [i for i, up in enumerate(self.looks_up) if not up]
-        if grader and models:
-            passes, more = grader.grade(pairs, models, self.longest, self.policy, graders, self.budget)
-            windows = [mine + new for mine, new in zip(windows, more, strict=True)]
+        graded = None
+        if self.graded and self.models:
+            graded = self.models.grade(pairs, self.graded, self.longest, self.policy, graders, self.budget)
+        if graded:
+            for at, more in graded.windows.items():
+                windows[at] += more
         observed = [Observed(seen.request.position, dict(notes.read)) for seen, notes in pairs]
-        observed[0].calls, observed[0].passes = calls, passes
+        observed[0].calls, observed[0].grading = calls, graded
         if met:
             observed[0].looks_up = self.looks_up
         return [
@@ -76,8 +82,9 @@ class AutoRecorder:
                 seen.request.id,
                 seen.decision,
                 () if seen.outcome.censored else (seen.outcome,),
-                windows=tuple(mine),
-                observed=its,
+                (),
+                tuple(mine),
+                its,
             )
             for seen, mine, its in zip(batch, windows, observed, strict=True)
         ]
@@ -86,6 +93,12 @@ class AutoRecorder:
         """Forget a text."""
         self.texts.pop(request.id, None)
         return ()
+
+    def _meet(self, graders: Graders) -> None:
+        """Find out which drafters are lookups, to be asked for drafts, and which are models, to be graded."""
+        self.looks_up = tuple(not graders.grades_itself(name) for name in self.policy.drafters)
+        self.guessed = [i for i, up in enumerate(self.looks_up) if up]
+        self.graded = [i for i, up in enumerate(self.looks_up) if not up]
 
     def _notes(self, seen: Seen) -> Notes:
         """The state of this text, at the round that was just played."""
@@ -98,38 +111,39 @@ class AutoRecorder:
 
     def _calls(self, batch: Sequence[tuple[Seen, Notes]]) -> list[DraftCall]:
         """What each call of a drafter cost, and for which requests it was."""
-        together: dict[str, list[tuple[Seen, Notes]]] = {}
+        calls: dict[int, DraftCall] = {}
         for seen, notes in batch:
-            arm = self.policy.arms[seen.outcome.arm]
-            if arm.length and seen.outcome.spent:
-                together.setdefault(arm.drafter, []).append((seen, notes))
-        calls = []
-        for name, mine in together.items():
-            i, arms = self.number[name], self.policy.arms
-            pending = 0 if self.looks_up[i] else sum(notes.pending(i, notes.at) for _, notes in mine)
-            seconds = sum(seen.outcome.spent.draft for seen, _ in mine if seen.outcome.spent)
-            drafts = [(seen.outcome.drafted, arms[seen.outcome.arm].length) for seen, _ in mine]
-            longest = max(tokens for tokens, _ in drafts)
-            calls.append(DraftCall(i, longest, pending, seconds, len(batch), drafts))
-        return calls
+            outcome = seen.outcome
+            arm, spent = self.policy.arms[outcome.arm], outcome.spent
+            if arm.length and spent:
+                i = self.number[arm.drafter]
+                call = calls.get(i)
+                if call is None:
+                    call = calls[i] = DraftCall(i, len(batch))
+                call.longest = max(call.longest, outcome.drafted)
+                call.pending += 0 if self.looks_up[i] else notes.pending(i, notes.at)
+                call.seconds += spent.draft
+                call.drafts.append((outcome.drafted, arm.length))
+        return list(calls.values())
 
     def _follow(self, seen: Seen, notes: Notes, graders: Graders) -> list[Window]:
         """The drafts that this round's tokens decide."""
         request, contexts = seen.request, self.policy.contexts(seen.request.id)
         arm, player = self.policy.arms[seen.decision.arm], -1
-        settled: list[Window] = []
+        played: list[Window] = []
         if arm.length:
             player = self.number[arm.drafter]
-            settled += self._played(player, contexts[player], seen, notes)
-        for i, up in enumerate(self.looks_up) if self.lookups else ():
-            if up and i != player and contexts[i] and self.lookups and not self.budget.spent(graders):
-                draft = self.lookups.guess(i, contexts[i], seen, notes.at, graders, self.arms[i])
-                if draft is not None:
-                    notes.held.append(draft)
+            played = self._played(player, contexts[player], seen, notes)
+        if self.lookups:
+            for i in self.guessed:
+                if i != player and contexts[i] and not self.budget.spent(graders):
+                    draft = self.lookups.guess(i, contexts[i], seen, notes.at, graders, self.arms[i])
+                    if draft is not None:
+                        notes.held.append(draft)
         notes.rounds.append((notes.at, max(contexts, default=0)))
-        if not (request.sampling.greedy or all(self.looks_up)):
+        if self.graded and not request.sampling.greedy:
             notes.probs += [seen.scores.chance(n, t) for n, t in zip(seen.nodes, seen.tokens, strict=True)]
-        return settled + notes.settle(seen.tokens, done=request.done)
+        return played + notes.settle(seen.tokens, done=request.done) if notes.held else played
 
     def _played(self, i: int, context: int, seen: Seen, notes: Notes) -> list[Window]:
         """The result of a model's draft; a lookup's is held, since the text may decide more of it later."""
