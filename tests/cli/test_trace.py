@@ -212,7 +212,7 @@ def test_a_replay_repeats_how_busy_the_machine_was(
     assert (found["clean"], found["load"], found["machine"]) == (clean, noted["load"], noted["machine"])
     assert said in text and ("CLEAN" in text) == bool(said)
     report = (out / "report.md").read_text()
-    notes = {False: "Not a clean run: when the costs", True: "quiet when the costs", None: "Not known to be"}
+    notes = {False: "Not a clean run: when the costs", True: "idle when the costs", None: "Not known to be"}
     assert notes[clean] in report
     status, text, err = run("oracle", str(traced))
     assert status == 0 and said in text, err
@@ -225,4 +225,4 @@ def test_supposed_costs_were_measured_nowhere(run: Run, traced: Path, tmp_path: 
     assert status == 0 and "CLEAN" not in text, err
     found = json.loads((out / "results.json").read_text())
     assert (found["clean"], found["busy"], found["load"]) == (None, [], [])
-    assert "the costs `c=0.1`, which were not measured here" in (out / "report.md").read_text()
+    assert "the cost profile `c=0.1`, not measured" in (out / "report.md").read_text()
