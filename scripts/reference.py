@@ -16,8 +16,6 @@ from typing import Any
 import typer
 from typer.cli import get_docs_for_click
 
-import draftwise
-from draftwise import plugins, testing
 from draftwise.cli.app import app
 from draftwise.cli.lists import by_origin
 from draftwise.policies.catalogue.compose import DEFAULT
@@ -27,8 +25,8 @@ from tests.hosts import arguments
 
 def section(one: Entry, level: str) -> str:
     """What one policy or drafter is, its source, its options and how to write it."""
-    default = " (the default)" if one.name == DEFAULT else ""
-    parts = [f"{level} `{one.name}`{default}", one.help, one.details, f"Source: {one.source}."]
+    default = "**The default policy.** " if one.name == DEFAULT else ""
+    parts = [f"{level} `{one.name}`", default + one.help, one.details, f"Source: {one.source}."]
     if one.options:
         rows = [
             f"| `{name}` | {option.help} | {option.type} "
@@ -72,25 +70,11 @@ def commands(group: Any, above: str) -> Iterator[tuple[str, Any]]:
         yield from commands(one, f"{above}-{name}")
 
 
-def plug_in_tests() -> str:
-    """All public names of `draftwise.testing` for mkdocstrings, the suites first."""
-    found = sorted(testing.__all__, key=lambda name: (not name.endswith("_suite"), name))
-    return "\n".join(f"::: {getattr(testing, name).__module__}.{name}\n" for name in found)
-
-
-def plug_in_names() -> str:
-    """The names of `draftwise.plugins` that `draftwise` itself has not, for mkdocstrings."""
-    found = sorted(set(plugins.__all__) - set(draftwise.__all__), key=str.lower)
-    return "\n".join(f"::: draftwise.plugins.{name}\n" for name in found)
-
-
 PARTS = {
     "policies": policies,
     "drafters": drafters,
     "command-line": command_line,
     "arguments": arguments.table,
-    "plugins": plug_in_names,
-    "testing": plug_in_tests,
 }
 
 
