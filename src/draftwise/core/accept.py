@@ -1,5 +1,4 @@
-"""Lossless acceptance: one function for chains and trees, greedy decoding and sampling. Plain numbers
-only."""
+"""Lossless acceptance: one function for chains and trees, greedy and sampling. Plain numbers only."""
 
 from __future__ import annotations
 

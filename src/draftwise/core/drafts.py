@@ -12,19 +12,12 @@ from .request import Request
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """Numbers about one draft position, for stop rules and diagnostics: from the raw softmax at temperature
-    1.
+    """Numbers about one draft position, for stop rules and diagnostics.
 
-    `draftwise.core.stops.needs` names the fields that the rules of a job read; others may be left 0 or empty.
-
-    Attributes:
-        top1: The largest probability.
-        top2: The second largest probability.
-        entropy: In nats, from 0 to the logarithm of the vocabulary.
-        chosen: The probability of the token that was drafted.
-        place: Tokens of the output before the drafted one.
-        top: The largest probabilities in falling order, at most ten.
-        hidden: The hidden state that the row was computed from: a float32 NumPy vector, shape (width,).
+    They come from the raw softmax at temperature 1. `entropy` is in nats; `chosen` is the probability of the
+    drafted token. The other fields are set only if a rule reads them: `place` counts the output tokens before
+    the drafted one, `top` holds the largest probabilities in descending order (at most ten), and `hidden` is
+    the hidden state (a vector) that the logits were computed from.
     """
 
     top1: float

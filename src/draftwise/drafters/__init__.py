@@ -1,1 +1,1 @@
-"""Drafters: what guesses the next tokens, one kind a file."""
+"""Drafters: they guess the next tokens; one kind per file."""

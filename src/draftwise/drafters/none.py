@@ -1,4 +1,4 @@
-"""The drafter that never guesses: plain decoding."""
+"""The drafter without drafts: plain decoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NoneDrafter:
     """
 
     def hint(self, request: Request) -> float:
-        """Nothing to offer."""
+        """Always 0: no draft."""
         return 0.0
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:

@@ -1,4 +1,4 @@
-"""Every other drafter at once: their drafts, side by side in one tree."""
+"""All other drafters at once: their drafts, merged into one tree."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..core.team import Team
 
 
 class TogetherDrafter:
-    """Drafts what all the others of its team draft, merged so that equal beginnings are verified once.
+    """Drafts what all the others of its team draft, merged so that equal prefixes are verified once.
 
-    The baseline that MetaSD calls DraftAll. The tokens count as picked, whichever drafter made them, and
-    drafters that would sample are asked for their likeliest ones instead. A job of width w leaves room for w
-    chains of its length. One that fails is out, as it would be alone; the others go on.
+    The baseline that MetaSD calls DraftAll. The tokens count as picked, whichever drafter made them; drafters
+    that would sample are asked for their most likely tokens instead. A job of width w has room for w chains
+    of its length. A drafter that fails is disabled, as it would be alone; the others continue.
     """
 
     def __init__(self) -> None:
         self.team: Team | None = None
 
     def join(self, team: Team) -> None:
-        """Know whom to ask."""
+        """Receive the team's drafters."""
         self.team = team
 
     def hint(self, request: Request) -> float:
@@ -30,7 +30,7 @@ class TogetherDrafter:
         return 1.0
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One tree per job; earlier drafters of the team come first where there is no room for all."""
+        """One tree per job; if there is no room for all, earlier drafters of the team come first."""
         team, parts = self.team, [list[Draft]() for _ in jobs]
         if team is None:
             raise ValueError("no other drafters: give this drafter to a loop, together with others")
@@ -44,7 +44,7 @@ class TogetherDrafter:
         return [merged(drafts, job.length * job.width) for drafts, job in zip(parts, jobs, strict=True)]
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Nothing of its own: the others are told by the team."""
+        """Nothing of its own: the team shows the other drafters the text."""
 
     def close(self, request: Request) -> None:
         """Nothing to free."""
@@ -57,5 +57,5 @@ def merged(drafts: Iterable[Draft], most: int) -> Draft:
         own: dict[int, int] = {-1: -1}
         for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
             own[i] = nodes.setdefault((own[parent], token), len(nodes))
-    kept = list(nodes)[:most]  # a node comes after its parent, so that what is left is a tree
+    kept = list(nodes)[:most]  # a node comes after its parent, so the first nodes form a tree
     return Draft(tuple(token for _, token in kept), tuple(parent for parent, _ in kept))

@@ -61,8 +61,7 @@ def prompt_ids(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, cha
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
-    """The text of messages, up to where the next answer begins: the text whose tokens `prompt_ids`
-    returns."""
+    """The text of messages, up to where the next answer begins; `prompt_ids` returns its tokens."""
     if getattr(tokenizer, "chat_template", None):
         return str(_templated(tokenizer, messages, tokenize=False))
     _check(messages)

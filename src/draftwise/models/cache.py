@@ -149,8 +149,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
             held[[a, b], :length] = held[[b, a], :length]
 
     def move(self, source: Tensor, destination: Tensor) -> None:
-        """Copy slots to others, both as row-major positions, shape (n,); all are read before any is
-        written."""
+        """Copy slots, given as row-major positions, shape (n,); all are read before any is written."""
         for held in self.tensors:
             flat = held.flatten(0, 1)
             flat.index_copy_(0, destination.to(held.device), flat[source.to(held.device)])
@@ -203,8 +202,7 @@ class RowCache(Cache):
         return self._rows[layer_idx].update(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int | None = None) -> int:
-        """Tokens before the pass. Sets `counted` if a layer asks while rows differ in length or a tree is
-        read.
+        """Tokens before the pass. Sets `counted` if a layer asks while rows differ in length, or in a tree.
 
         A layer that receives positions and masks, and still asks, counts positions by itself (Llama 4's
         temperature tuning).

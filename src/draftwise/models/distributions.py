@@ -89,8 +89,7 @@ def warp(chain: LogitsProcessorList, rows: Tensor) -> Tensor:
 
 
 def draw(p: Tensor, u: float) -> int:
-    """The token at quantile `u` of `p`, shape (vocabulary,), in vocabulary order (inverse transform
-    sampling).
+    """The token at quantile `u` of `p`, shape (vocabulary,), in vocabulary order (inverse transform).
 
     Raises:
         UserError: `p` is not a distribution.

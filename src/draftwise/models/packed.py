@@ -79,8 +79,7 @@ def checked(pack: bool | str) -> bool | str:
 
 
 def pack_layers(model: nn.Module, pays: Pays) -> int:
-    """Pack large plain linear layers of a CPU model; layers of one shape only if `pays` returns true for
-    them.
+    """Pack large plain linear layers of a CPU model, for shapes for which `pays` returns True.
 
     Returns how many were packed. Not packed: quantised and sharded models, subclasses of `nn.Linear`, layers
     that are not float32 or bfloat16 on a CPU, and weights that another module shares (a tied embedding would

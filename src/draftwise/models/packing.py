@@ -1,5 +1,4 @@
-"""Whether another layout of the weights is faster on this machine: both are timed in turn until the answer is
-clear.
+"""Times two layouts of the weights on this machine in turn, until it is clear which is faster.
 
 Standard library only; the kernels and the clock are passed in.
 """
@@ -47,8 +46,7 @@ class Timing:
 
     @property
     def pays(self) -> bool:
-        """Whether the packed layout is faster, and much slower at no width; if unsure, faster at each
-        width."""
+        """Whether the packed layout is faster and much slower at no width; if unsure, faster at each."""
         return 2 * self.wins > self.rounds and max(self.ratios) < (SLOWER if self.sure else 1.0)
 
     @property

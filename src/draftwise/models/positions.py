@@ -28,11 +28,11 @@ def nothing() -> None:
 
 @dataclass(slots=True)
 class Rope:
-    """The text lengths at which the rotary frequencies change: texts longer than a border use other
-    frequencies.
+    """The text lengths at which the rotary frequencies change, called borders.
 
-    Beyond `moving` tokens each length has frequencies of its own. With `anew` the model's own decoding
-    recomputes the whole text when it crosses a border; otherwise the cached keys retain their frequencies.
+    Texts longer than a border use other frequencies. Beyond `moving` tokens each length has frequencies of
+    its own. With `anew` the model's own decoding recomputes the whole text when it crosses a border;
+    otherwise the cached keys retain their frequencies.
     """
 
     borders: tuple[int, ...] = ()
@@ -53,8 +53,7 @@ class Rope:
 
 
 class PositionWatch:
-    """Records the modules without weights that receive the model's position ids, while this context is
-    active.
+    """Records the modules without weights that receive position ids, while this context is active.
 
     `places` are the positions of the pass, one token each.
     """
@@ -88,8 +87,7 @@ class PositionWatch:
         return x.shape[-1] == n and bool((x.reshape(-1, n).cpu() == self.places).all())
 
     def _called(self, last: int) -> list[Tensor]:
-        """The outputs of the recorded modules at all positions but the last, if the last position is
-        `last`."""
+        """The outputs of the recorded modules at all positions but the last, which is `last`."""
 
         def swapped(x: Any) -> Any:
             if not self._tells(x):
@@ -141,8 +139,7 @@ class PositionWatch:
 
 
 class PretendedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
-    """A cache layer that reports `length` cached tokens; their keys and values are zeros, made for each
-    pass."""
+    """A cache layer that reports `length` cached tokens; keys and values are zeros, made for each pass."""
 
     is_sliding = False
 

@@ -205,8 +205,7 @@ class Rows:
         return int(self.rope.regime(total) != self.rope.regime(length))
 
     def _places(self, starts: list[int], width: int, total: int, even: bool) -> tuple[Tensor, Any]:
-        """Position ids, shape (rows, width), and the additive mask, shape (rows, 1, width, total), or
-        None."""
+        """Position ids, shape (rows, width), and the additive mask, shape (rows, 1, width, total) or None."""
         at = self._slots(starts, width, total, even)
         plain = even and total <= self.masks.all_of
         if plain and width == 1:
@@ -288,8 +287,7 @@ class Rows:
 
 
 def _kin(parents: Sequence[int]) -> NDArray[np.bool_]:
-    """Whether node j is node i or one of its ancestors, shape (nodes, nodes); the sum of a row is its
-    depth."""
+    """Whether node j is node i or one of its ancestors, shape (nodes, nodes); a row's sum is its depth."""
     kin = np.eye(len(parents), dtype=bool)
     for node, parent in enumerate(parents):
         if parent >= 0:

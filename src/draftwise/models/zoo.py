@@ -107,8 +107,7 @@ def _count(weights: Path) -> int:
 
 
 def _head_of_card(folder: Path) -> dict[str, str]:
-    """The one-line fields of a model card's front matter; a value that contains a colon is in double
-    quotes."""
+    """The one-line fields of a model card's front matter; values with a colon are in double quotes."""
     head = (folder / CARD).read_text(encoding="utf-8").split("\n---\n")[0]
     fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line and line[0].isalpha())
     return {key: json.loads(value) if value.startswith('"') else value for key, value in fields.items()}

@@ -1,1 +1,1 @@
-"""Models whose text is written."""
+"""Target models: the models whose text is generated."""

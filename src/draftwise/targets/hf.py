@@ -1,4 +1,4 @@
-"""Any decoder-only causal LM of Transformers, for batches in which every request has its own length."""
+"""Any decoder-only causal LM of Transformers, for batches of requests with different lengths."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ..models.probe import check_trees, rows_of
 from .regimes import Regimes
 from .scores import GreedyScores, SampledScores
 
-LONG = 16  # pending tokens from which a row reads in a pass of its own, so that others need no padding
+LONG = 16  # from this many pending tokens a row has a pass of its own, so that others need no padding
 
 
 class HFTarget:
-    """The target role for a loaded model, which is used as it is: quantised, sharded, on any device.
+    """The target role for a loaded model, which is used unchanged: quantised, sharded, on any device.
 
-    `probe` finds out how it can be read (see `draftwise.models.probe`).
+    `probe` finds out how it can be run (see `draftwise.models.probe`).
 
     Raises:
-        UserError: a model whose cache cannot rewind, or that is no plain causal LM.
+        UserError: the model's cache cannot be rolled back, or it is not a plain causal LM.
     """
 
     def __init__(self, model: Any, *, chunk: int = 0, probe: bool = True) -> None:
@@ -39,16 +39,16 @@ class HFTarget:
         self.max_length, self.trained = self.rows.max_length, self.rows.trained
         self.window = self.trained
         self.regimes = Regimes(self.rows) if self.rows.rope.borders or self.rows.masks.late else None
-        # Reading a prompt in pieces bounds the memory of its activations; a GPU wants larger ones.
+        # Prefill in chunks bounds the memory of activations; larger chunks are faster on a GPU.
         self.chunk = chunk or (96 if self.rows.device.type == "cpu" else 2048)
         self.chains: dict[int, Chain] = {}
-        self.reads_trees = False  # not known before there is one
+        self.reads_trees = False  # not known before the first tree
         self.taps: dict[tuple[int, ...], Features] = {}
         self.guesses: dict[int, tuple[Draft, list[int]]] | None = None
-        self.began: dict[int, int] = {}  # what each request's row held before a pass not yet committed
+        self.began: dict[int, int] = {}  # tokens in each row before an uncommitted pass
 
     def features(self, layers: Sequence[int]) -> Features:
-        """The hidden states of committed text at these layers, kept from now on for open requests.
+        """The hidden states of committed text at these layers, recorded from now on for open requests.
 
         Raises:
             UserError: the model has no such layer.
@@ -59,19 +59,19 @@ class HFTarget:
         return self.taps[tuple(layers)]
 
     def open(self, request: Request) -> None:
-        """Give the request a row; its prompt is read in the pass of its first round."""
+        """Give the request a row; its prompt is prefilled in its first round."""
         self.rows.open(request.id)
 
     def reach(self, request: Request) -> int:
-        """The longest draft that the next pass can read: it ends where rotary frequencies change."""
+        """The longest draft that the next pass can verify: rotary frequencies may not change within it."""
         return self.regimes.reach(request) if self.regimes else ENDLESS
 
     @torch.inference_mode()
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
-        """One pass over each request's last token and its draft, after reading what is new in its text.
+        """One forward pass over each request's last token and its draft, after a prefill of other new tokens.
 
         Raises:
-            UserError: a draft is a tree, and the model is one that cannot read it.
+            UserError: a draft is a tree, and the model cannot read trees.
         """
         self._rewind()
         rows = self.rows.front([request.id for request, _ in batch])
@@ -100,11 +100,11 @@ class HFTarget:
         return self._scores(batch, rows, [len(t) for t in texts], logits)
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
-        """Forget what was rejected: every row holds its request's committed tokens but the last."""
+        """Roll back what was rejected: every row holds its request's committed tokens but the last."""
         held, moves = self.rows.held, list[tuple[int, int, int]]()
         for request, draft, verdict in batch:
             row, path = self.rows.keys.index(request.id), verdict.path
-            if path and path[-1] >= len(path):  # numbers go up along a path, so its last one tells of a gap
+            if path and path[-1] >= len(path):  # numbers increase, so the last shows any gap
                 begin = held[row] - len(draft.tokens)
                 moves += [(row, begin + node, begin + k) for k, node in enumerate(path) if node != k]
             if self.taps:
@@ -129,15 +129,15 @@ class HFTarget:
             self.guesses.pop(request.id, None)
 
     def _rewind(self) -> None:
-        """Forget passes that were never committed, since something raised in between."""
+        """Roll back passes that were never committed, because something raised in between."""
         for key, held in self.began.items():
             self.rows.held[self.rows.keys.index(key)] = held
         self.began.clear()
 
     def _keep(self, row: int, request: Request, draft: Draft, path: Sequence[int]) -> None:
-        """Keep the features of what the latest pass read of the text, up to its last token but one."""
+        """Record the features of the committed text from the latest pass, up to its last token but one."""
         start, end = self.began[request.id], len(request.tokens) - 1
-        first = self.rows.held[row] - len(draft.tokens) - start  # where the draft begins in the pass
+        first = self.rows.held[row] - len(draft.tokens) - start  # the draft's first token in the pass
         which = [*range(first), *(first + node for node in path)][: end - start]
         for tap in self.taps.values():
             tap.keep(request.id, row, which, start)
@@ -145,7 +145,8 @@ class HFTarget:
     def _read(
         self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int
     ) -> None:
-        """Read a long prompt ahead of the pass, leaving its last piece to it when no other row would wait."""
+        """Prefill a long prompt; its last chunk is left to the verification pass if no other row would
+        wait."""
         held, tokens = self.rows.held, request.tokens
         if held[row] == 0:
             self._share(row, tokens, batch)
@@ -154,7 +155,7 @@ class HFTarget:
             self._piece(row, request, last, slots)
 
     def _piece(self, row: int, request: Request, last: int, slots: int) -> None:
-        """Read the next piece of a text, at most up to its token `last` (exclusive)."""
+        """Prefill the next chunk of a text, at most up to its token `last` (exclusive)."""
         start, length = self.rows.held[row], 0
         end = min(start + self.chunk, last)
         if self.regimes:
@@ -165,9 +166,9 @@ class HFTarget:
             tap.keep(request.id, 0, slice(end - start), start)
 
     def _align(self, rows: list[int], batch: Sequence[tuple[Request, Draft]], slots: int) -> list[int]:
-        """Read ahead until what is left of every text has the same frequencies as its last token.
+        """Prefill until the rest of every text has the same rotary frequencies as its last token.
 
-        Returns the length of text that each row's rest is read as.
+        Returns the text length whose frequencies each row's rest is read with.
         """
         assert self.regimes is not None
         lengths = [0] * len(batch)
@@ -181,7 +182,7 @@ class HFTarget:
         return lengths
 
     def _warn(self) -> None:
-        """Say once that a text goes beyond what the model was trained for."""
+        """Warn once that a text is longer than the model was trained for."""
         warnings.warn(
             f"a text is longer than the {self.trained} tokens that {type(self.rows.model).__name__} was "
             "trained for: it goes on as the model's own decoding does, and may be of no use",
@@ -191,7 +192,7 @@ class HFTarget:
         self.trained = ENDLESS
 
     def _share(self, row: int, tokens: list[int], batch: Sequence[tuple[Request, Draft]]) -> None:
-        """Copy the longest beginning that another row has read: samples of one prompt read it once."""
+        """Copy the longest prefix that another row holds: a prompt with several samples is prefilled once."""
         best, length = row, 0
         for request, _ in batch:
             other = self.rows.keys.index(request.id)
@@ -230,7 +231,7 @@ class HFTarget:
         return scores
 
     def _plain(self, request: Request) -> bool:
-        """Greedy with nothing that shapes the law."""
+        """Whether decoding is greedy without settings that change the distribution."""
         s = request.sampling
         penalised = s.repetition_penalty != 1.0 or s.presence_penalty or s.frequency_penalty
         return s.greedy and not penalised and not s.processors

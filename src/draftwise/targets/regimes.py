@@ -1,8 +1,9 @@
-"""Texts of a model that reads a prompt otherwise than what comes after it, as its own decoding reads them.
+"""Reads texts as the model's own decoding does, if that treats the prompt differently from later tokens.
 
-That decoding reads the prompt in one pass, so all of it has the rotary frequencies of the prompt's length,
-and then one token at a time. What it read before a border keeps its frequencies, or is read anew (`Rope`).
-And a cache that forgets hides from later tokens what the prompt's tokens see (`View.late`).
+The model's own decoding prefills the prompt in one pass, so all of it has the rotary frequencies of the
+prompt's length, and then reads one token at a time. Tokens read before a border keep their frequencies, or
+are read again (`Rope`). A cache that drops old tokens hides from later tokens what the prompt's tokens see
+(`View.late`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from ..models.runner import Rows
 
 
 class Regimes:
-    """How each open text was read: with which frequencies, and what of it as a prompt.
+    """How each open text was read: with which rotary frequencies, and how much of it as prompt.
 
-    A token's frequencies are those of a text of some length: `Rope.regime` tells lengths apart.
+    A token's frequencies are those of a text of some length; `Rope.regime` identifies them.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -28,11 +29,11 @@ class Regimes:
         return self.rope.last(n) - n
 
     def base(self, request: Request) -> int:
-        """The length of text that the first tokens are read as."""
+        """The text length whose frequencies the first tokens are read with."""
         return len(request.tokens) if self.rope.anew else request.prompt_length
 
     def renew(self, row: int, request: Request) -> None:
-        """Forget what a row holds where it was read otherwise than it would be now."""
+        """Drop the tokens of a row that would now be read differently."""
         key, held, regime = request.id, self.rows.held, self.rope.regime(self.base(request))
         if self.under.get(key, regime) != regime:
             held[row] = 0
@@ -41,7 +42,7 @@ class Regimes:
         self.under[key], self.prompts[key] = regime, request.prompt_length
 
     def alike(self, one: int, other: int) -> int:
-        """How much of what two texts have in common was read in the same way."""
+        """How many of the common tokens of two texts were read in the same way."""
         if self.under.get(one) != self.under.get(other):
             return 0
         if not self.rows.masks.late or self.prompts[one] == self.prompts[other]:
@@ -49,13 +50,13 @@ class Regimes:
         return max(self.rows.masks.all_of, min(self.prompts[one], self.prompts[other]))
 
     def piece(self, start: int, end: int, request: Request) -> tuple[int, int]:
-        """Where the tokens from `start` on stop to have the same frequencies, at most `end`, and the length
-        of text that they are read as."""
+        """Where the tokens from `start` on stop having the same frequencies, at most `end`, and the text
+        length of these frequencies."""
         base = self.base(request)
         end = min(end, self.rope.last(max(base, start + 1)))
         return end, max(base, end)
 
     def close(self, request: Request) -> None:
-        """Forget a text."""
+        """Drop a text."""
         self.under.pop(request.id, None)
         self.prompts.pop(request.id, None)

@@ -1,4 +1,4 @@
-"""What the target says of every node of a draft, under greedy decoding and under sampling."""
+"""The target's scores of every node of a draft, for greedy decoding and for sampling."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from ..models.distributions import NO_TOKEN, Chain, draw, no_token, top_token, w
 
 
 def overlaps(draft: Draft, logits: Tensor) -> list[float]:
-    """1 - TV between the raw laws of target and drafter at every drafted node, computed on the device.
+    """1 - TV between the raw distributions of target and drafter at every drafted node.
 
-    `logits` of shape (1 + nodes, vocabulary) are the target's after the last committed token and after each
-    node. Without rows, and in a tree, the drafter was certain of its token: the target's probability of it.
+    Computed on the device. `logits` of shape (1 + nodes, vocabulary) are the target's after the last
+    committed token and after each node. Without the drafter's rows, and in a tree, the drafter counts as
+    one-hot: the overlap is the target's probability of the token.
     """
     above = torch.tensor(draft.parents, device=logits.device) + 1
     p = logits[above].float().softmax(-1)
@@ -26,15 +27,15 @@ def overlaps(draft: Draft, logits: Tensor) -> list[float]:
         tokens = torch.tensor(draft.tokens, device=logits.device)
         return cast("list[float]", p.gather(1, tokens[:, None])[:, 0].tolist())
     q = torch.stack(draft.rows).to(p.device).float().softmax(-1)
-    shared = min(p.shape[-1], q.shape[-1])  # what one side alone can say has no overlap
+    shared = min(p.shape[-1], q.shape[-1])  # tokens in one vocabulary only have no overlap
     return cast("list[float]", torch.minimum(p[:, :shared], q[:, :shared]).sum(-1).tolist())
 
 
 class GreedyScores:
-    """Greedy decoding with nothing that shapes the law: the likeliest token of each node.
+    """Greedy decoding without settings that change the distribution: the most likely token of each node.
 
-    On the host a row is searched when it is asked for, since those after a rejection never are; elsewhere
-    `choices` were found for the whole batch, in one transfer.
+    On the host the argmax of a row is computed on request, since rows after a rejection are never needed; on
+    other devices `choices` were computed for the whole batch, in one transfer.
     """
 
     __slots__ = ("choices", "draft", "logits", "rows")
@@ -44,24 +45,24 @@ class GreedyScores:
         self.rows = logits.numpy() if choices is None else None
 
     def choice(self, node: int) -> int:
-        """The likeliest token after `node`."""
+        """The most likely token after `node`."""
         if self.choices is not None:
             token = self.choices[node + 1]
             known = token != NO_TOKEN
         else:
             row = self.rows[node + 1]  # type: ignore[index]
             token = int(row.argmax())
-            known = row[token] > -inf  # the largest of numbers with NaN is NaN
+            known = row[token] > -inf  # the maximum of a row with NaN is NaN
         if not known:
             raise no_token()
         return token
 
     def prob(self, node: int) -> float:
-        """1 for the likeliest token, else 0."""
+        """1 for the most likely token, else 0."""
         return float(self.choice(self.draft.parents[node]) == self.draft.tokens[node])
 
     def residual(self, node: int) -> int:
-        """The likeliest token: its probability is 1, so what is left after a rejection is itself."""
+        """The most likely token: its probability is 1, so the residual distribution is the same."""
         return self.choice(self.draft.parents[node])
 
     def logprob(self, node: int, token: int) -> float:
@@ -69,29 +70,30 @@ class GreedyScores:
         return float(self.logits[node + 1].float().log_softmax(-1)[token])
 
     def chance(self, node: int, token: int) -> float:
-        """1 for the likeliest token after `node`, else 0."""
+        """1 for the most likely token after `node`, else 0."""
         return float(self.choice(node) == token)
 
     def laws(self, nodes: Sequence[int]) -> None:
-        """The laws are one-hot."""
+        """None, since the distributions are one-hot."""
 
     def overlaps(self) -> list[float]:
-        """1 - TV of the raw laws at each drafted node."""
+        """1 - TV of the raw distributions at each drafted node."""
         return overlaps(self.draft, self.logits)
 
 
 class SampledScores:
-    """The processed law of every node: all at once where no processor looks at the history, else when asked.
+    """The processed distribution of every node.
 
-    A processor that looks at the history is called once per committed token, in order, with the committed
-    prefix, exactly as in plain decoding; so one with a state of its own (a grammar) stays right.
+    All nodes are computed at once; if a processor depends on the history, each on request. Such a processor
+    is called once per committed token, in order, with the committed prefix, exactly as in plain decoding; so
+    a processor with a state (a grammar) stays correct.
     """
 
     __slots__ = ("_laws", "chain", "draft", "logits", "probs", "request", "start")
 
     def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
         self.request, self.draft, self.logits, self.chain = request, draft, logits, chain
-        self.start = len(request.tokens)  # scores outlive the commit of their round
+        self.start = len(request.tokens)  # scores are used after their round is committed
         self._laws: dict[int, Tensor] = {}
         self.probs: list[float] | None = None
         if not chain.historic:
@@ -120,7 +122,7 @@ class SampledScores:
         return p
 
     def residual(self, node: int) -> int:
-        """A token from (p - q)+ at the parent of `node`; p itself where rounding leaves nothing."""
+        """A token from the normalised (p - q)+ at the parent of `node`; from p if rounding leaves nothing."""
         parent = self.draft.parents[node]
         if self.request.sampling.greedy:
             return top_token(self._law(parent))
@@ -138,13 +140,13 @@ class SampledScores:
         return float(law.argmax() == token) if self.request.sampling.greedy else float(law[token])
 
     def laws(self, nodes: Sequence[int]) -> Tensor | None:
-        """The laws after `nodes`, shape (nodes, vocabulary), float32; None where they are one-hot."""
+        """The distributions after `nodes`, shape (nodes, vocabulary), float32; None if they are one-hot."""
         if self.request.sampling.greedy:
             return None
         return torch.stack([self._law(node) for node in nodes])
 
     def overlaps(self) -> list[float]:
-        """1 - TV of the raw laws at each drafted node."""
+        """1 - TV of the raw distributions at each drafted node."""
         return overlaps(self.draft, self.logits)
 
     def _path(self, node: int) -> list[int]:
@@ -158,7 +160,7 @@ class SampledScores:
         if node not in self._laws:
             history = [*self.request.tokens[: self.start], *self._path(node)]
             ids: Any = torch.tensor([history], device=self.logits.device)
-            # A copy: a processor may write into what it is given, and these rows are needed as they are.
+            # A copy: a processor may write to its input, and these rows are needed unchanged.
             row = self.chain.historic(ids, self.logits[node + 1][None].to(torch.float32, copy=True))
             self._laws[node] = warp(self.chain.warpers, row)[0]
         return self._laws[node]

@@ -1,4 +1,4 @@
-"""A suffix automaton that counts: which token followed which context, and how often."""
+"""A counting suffix automaton: which token followed which context, and how often."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 
 NOTHING = -1
 ROOT = 0
-Path = list[tuple[int, int]]  # contexts (states) and the tokens drafted after them
+Path = list[tuple[int, int]]  # contexts (states), each with the token drafted after it
 
 
 class Automaton:
     """Every substring of the texts appended so far, with counts for contexts of up to `depth` tokens.
 
-    A state is a set of substrings that end at the same places; its suffix link leads to the longest
-    suffix that ends at more places (Blumer et al. 1985). Counts and the most frequent continuation, the
-    latest among equals, are exact after each token. One costs O(1) for the automaton, amortised, and one
-    step per state on the suffix path of the last `depth` tokens for the counts: about five in prose,
-    at most `depth` in text that repeats itself.
+    A state is a set of substrings that end at the same positions; its suffix link leads to the longest suffix
+    that ends at more positions (Blumer et al. 1985). Counts and the most frequent continuation (the latest
+    among equals) are exact after each token. Adding a token costs amortised O(1) for the automaton, and for
+    the counts one step per state on the suffix path of the last `depth` tokens: about five in prose, at most
+    `depth` in repetitive text.
     """
 
     def __init__(self, depth: int) -> None:
@@ -25,14 +25,14 @@ class Automaton:
         self.link = [NOTHING]
         self.length = [0]  # of the longest substring of each state
         self.count = [0]  # how often the state's substrings occur
-        self.follows = [0]  # how often a token followed them: less than `count` where a text ended
+        self.follows = [0]  # how often a token followed them: less than `count` if a text ended there
         self.best = [NOTHING]  # the token that followed most often
         self.size = 0
         self.last = self.deepest = ROOT
         self._held = 0
 
     def begin(self) -> None:
-        """The next token starts a new text: nothing stands before it."""
+        """Start a new text: the next token has no context."""
         self.last = self.deepest = ROOT
         self._held = 0
 
@@ -44,13 +44,14 @@ class Automaton:
 
     @property
     def match(self) -> int:
-        """The length of the longest end of the current text that occurred before."""
+        """The length of the longest suffix of the current text that occurred before."""
         return self.length[self.link[self.last]] if self.last else 0
 
     def contexts(self, state: int, held: int) -> Iterator[tuple[int, int]]:
-        """The ends of a text that some token followed, as states and lengths, the longest first.
+        """The suffixes of a text that were followed by a token, as states and lengths, longest first.
 
-        `state` has the last `held` tokens of the text; of ends with equal counts the longest stands for all.
+        `state` represents the last `held` tokens of the text; of suffixes with equal counts only the longest
+        is given.
         """
         link, length, follows = self.link, self.length, self.follows
         while state:
@@ -62,14 +63,14 @@ class Automaton:
     def walk(self, state: int, most: int, least: float) -> tuple[float, Path]:
         """At most `most` (context, token) pairs along the most frequent continuations, and their score.
 
-        The score is the sum of the joint probabilities: the expected number of tokens that come true.
-        The walk ends before the joint probability falls below `least`.
+        The score is the sum of the joint probabilities: the expected number of accepted tokens. The walk ends
+        before the joint probability falls below `least`.
         """
         link, length, count, follows = self.link, self.length, self.count, self.follows
         path: Path = []
         joint, score = 1.0, 0.0
         while len(path) < most:
-            while state and not follows[state]:  # the text ends here: a shorter context goes on
+            while state and not follows[state]:  # the text ends here: continue with a shorter context
                 state = link[state]
             if not state:
                 break
@@ -86,8 +87,8 @@ class Automaton:
     def step(self, state: int, held: int, token: int) -> tuple[int, int]:
         """Follow another text through this index, without adding it.
 
-        `state` stands for the last `held` tokens, the longest end of that text that is known here, and
-        the answer is the same after `token`; `held` stays at `depth` or below.
+        `state` represents the last `held` tokens: the longest suffix of that text in this index. Returns the
+        same pair after `token`; `held` is at most `depth`.
         """
         while token not in self.next[state]:
             state = self.link[state]
@@ -102,7 +103,7 @@ class Automaton:
         last = self.last
         self.size += 1
         after = nexts[last].get(token)
-        if after is not None:  # the text so far was seen before, with this token after it
+        if after is not None:  # the text so far occurred before, followed by this token
             self.last = after if length[after] == length[last] + 1 else self._split(last, token, after)
             return
         new = self._state({}, length[last] + 1)
@@ -117,7 +118,7 @@ class Automaton:
         link[new] = after if length[after] == length[last] + 1 else self._split(last, token, after)
 
     def _split(self, before: int, token: int, state: int) -> int:
-        """Give the substrings of `state` that are now ending at a new place a state of their own."""
+        """Split off the substrings of `state` that now end at a new position as a state of their own."""
         nexts, link, length = self.next, self.link, self.length
         clone = self._state(nexts[state].copy(), length[before] + 1)
         link[clone], link[state] = link[state], clone
@@ -139,7 +140,7 @@ class Automaton:
         return len(self.next) - 1
 
     def _score(self, token: int) -> None:
-        """Count `token` after every context of up to `depth` tokens that it has just followed."""
+        """Count `token` after every context of up to `depth` tokens that precedes it."""
         nexts, link, count, follows, best = self.next, self.link, self.count, self.follows, self.best
         context = deepest = self.deepest
         counted = NOTHING
@@ -158,7 +159,7 @@ class Automaton:
         self.deepest = self._shorten(nexts[deepest][token], self._held)
 
     def _shorten(self, state: int, held: int) -> int:
-        """The state of the last `held` tokens of what `state` holds."""
+        """The state of the last `held` tokens of a substring of `state`."""
         link, length = self.link, self.length
         while state and length[link[state]] >= held:
             state = link[state]

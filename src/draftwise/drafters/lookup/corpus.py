@@ -14,11 +14,11 @@ from ...inputs import parse_json, whole
 
 SUFFIXES = (".txt", ".jsonl")
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Called with the name of the current step, its progress, and its total."""
 
 
 def corpus_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The `.txt` and `.jsonl` files among `paths` and, at any depth, in the folders among them.
+    """The `.txt` and `.jsonl` files among `paths` and, recursively, in the folders among them.
 
     Raises:
         UserError: a path does not exist, is of another kind, or is a folder without such files.
@@ -40,9 +40,9 @@ def corpus_files(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def read_texts(file: Path) -> Iterator[tuple[str, int]]:
-    """The documents of one file, each with the number of bytes that it took there.
+    """The documents of one file, each with its number of bytes in the file.
 
-    A `.txt` file is one document. A line of a `.jsonl` file is one: `prompt` and `completion` joined, or
+    A `.txt` file is one document. Each line of a `.jsonl` file is one: `prompt` and `completion` joined, or
     `text`.
 
     Raises:
@@ -70,7 +70,7 @@ def encode_corpus(
     vocab_size: int,
     progress: Progress | None = None,
 ) -> tuple[NDArray[np.int32], int]:
-    """The ids of all documents, a separator (`vocab_size`) before, between and after them; and their number.
+    """The token ids of all documents, with a separator (`vocab_size`) around each; and their number.
 
     Raises:
         UserError: the corpus cannot be read or holds no tokens, or an id is outside the vocabulary.

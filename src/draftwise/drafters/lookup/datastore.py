@@ -1,10 +1,10 @@
-"""A text corpus as token ids, with its positions sorted by the tokens that lead up to them.
+"""A text corpus as token ids, with its positions sorted by the tokens before them.
 
-Positions whose contexts end alike stand next to each other, so the longest end of a text that the corpus
-knows is found by narrowing one interval, token by token, from the last token backwards. The folder holds
-`tokens.npy` (the documents, each between two separators whose id, the vocabulary's size, matches nothing),
-`order.npy` (the sorted positions), `starts.npy` (where each last token's positions begin in the order) and
-`header.json`. The arrays are memory-mapped.
+This is a suffix array of the reversed text: positions with similar contexts are adjacent. So the longest
+suffix of a text that occurs in the corpus is found by narrowing one interval, token by token, from the last
+token backwards. The folder holds `tokens.npy` (the documents, each between two separators whose id, the
+vocabulary's size, matches nothing), `order.npy` (the sorted positions), `starts.npy` (where the positions of
+each last token begin in the order) and `header.json`. The arrays are memory-mapped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...inputs import parse_json
 from .corpus import Progress, encode_corpus
 
 FORMAT, VERSION = "draftwise-datastore", 1
-DEPTH = 32  # contexts are sorted by this many tokens: the longest match that can be found
+DEPTH = 32  # contexts are sorted by this many tokens, which is also the longest possible match
 ARRAYS = ("tokens", "order", "starts")
 Ints = NDArray[np.int32]
 
@@ -54,7 +54,7 @@ def tokenizer_fingerprint(vocab: Mapping[str, int]) -> str:
 
 
 class Datastore:
-    """A built datastore, memory-mapped; its files are read once, to check them.
+    """A datastore, memory-mapped; its files are read once, to check them.
 
     Raises:
         UserError: there is none at `path`, another version wrote it, or a file in it is damaged.
@@ -66,11 +66,11 @@ class Datastore:
         self.separator = self.header.vocab_size
         arrays = {name: _array(self.path, name, self.header) for name in ARRAYS}
         self.tokens, self.order = arrays["tokens"], arrays["order"]
-        # Scalars are read through memoryviews: plain integers, several times faster than array items.
+        # Scalars are read through memoryviews: Python integers, several times faster than array elements.
         self._tokens, self._order, self._starts = (arrays[name].data for name in ARRAYS)
 
     def check(self, vocab_size: int, fingerprint: str) -> None:
-        """Refuse a target that does not speak this datastore's tokens; padded vocabularies are fine.
+        """Reject a target with another tokenizer than this datastore's; padded vocabularies are allowed.
 
         Raises:
             UserError: another tokenizer, or ids here that the target does not have.
@@ -84,7 +84,7 @@ class Datastore:
             )
 
     def find(self, text: Sequence[int], *, most: int = DEPTH) -> tuple[int, int, int]:
-        """The length of the longest end of `text` in the corpus, at most `most` and 32 tokens, and the
+        """The longest suffix of `text` that occurs in the corpus, at most `most` and 32 tokens, and the
         interval of `order` with the positions where it ends: (length, low, high)."""
         if not text or most < 1 or not 0 <= text[-1] < self.separator:
             return 0, 0, 0
@@ -98,7 +98,7 @@ class Datastore:
         return length, low, high
 
     def _narrow(self, token: int, back: int, low: int, high: int) -> tuple[int, int]:
-        """The part of an interval where `token` stands `back` before the position."""
+        """The part of an interval in which `token` is `back` positions before."""
         tokens = self._tokens
         if token == self.separator:
             return low, low
@@ -110,9 +110,9 @@ class Datastore:
         return first, bisect_right(self._order, token, first, high, key=before)
 
     def continuations(self, low: int, high: int, *, most: int, length: int) -> list[list[int]]:
-        """The `length` tokens after at most `most` of the positions in an interval, evenly spread.
+        """The `length` tokens after at most `most` of the positions in an interval, evenly spaced.
 
-        A document's end shows as the separator; what stands after it means nothing.
+        A document's end appears as the separator; ignore the tokens after it.
         """
         slots = np.linspace(low, high - 1, min(most, high - low)).astype(np.int64)
         after = self.order[slots].astype(np.int64)[:, None] + np.arange(1, length + 1)
@@ -131,8 +131,8 @@ def build(
 ) -> Header:
     """Build a datastore at `out` from text and JSONL files, or folders of them.
 
-    It is written beside `out` and renamed when complete, so that an interrupted build leaves nothing.
-    It takes about 60 bytes of memory per token, and 8 on disk.
+    It is written beside `out` and renamed when complete, so an interrupted build leaves nothing. It takes
+    about 60 bytes of memory per token, and 8 on disk.
 
     Raises:
         UserError: `out` exists, or the corpus is missing, unreadable, broken or empty.
@@ -161,17 +161,17 @@ def build(
 
 
 def sort_contexts(tokens: Ints, *, depth: int = DEPTH, progress: Progress | None = None) -> Ints:
-    """The positions of `tokens`, sorted by their token, then by the one before, and so on `depth` back.
+    """The positions of `tokens`, sorted by their token, then by the previous one, and so on `depth` back.
 
-    Prefix doubling on the reversed text (Manber and Myers 1993), where only positions that still tie are
-    sorted again (Larsson and Sadakane 2007). Ties at `depth` stay as the last pass left them.
+    Prefix doubling on the reversed text (Manber and Myers 1993), in which only positions that are still tied
+    are sorted again (Larsson and Sadakane 2007). Ties at `depth` keep the order of the last pass.
     """
     text = tokens[::-1]
     n = len(text)
     key, known = _packed(text)
     order = np.argsort(key, kind="stable").astype(np.int32)
     slots = np.arange(n, dtype=np.int32)
-    rank = np.zeros(n + 1, np.int32)  # one more than the first slot of a position's group; 0 = no token
+    rank = np.zeros(n + 1, np.int32)  # one plus the first slot of a position's group; 0 = no token
     key = key[order]
     while True:
         new = np.concatenate(([True], key[1:] != key[:-1])) if n else np.zeros(0, bool)
@@ -192,7 +192,7 @@ def sort_contexts(tokens: Ints, *, depth: int = DEPTH, progress: Progress | None
 
 
 def _packed(text: Ints) -> tuple[NDArray[np.int64], int]:
-    """As many of the tokens from each position on as one 63-bit number holds, and how many that is."""
+    """As many of the tokens from each position on as fit into a 63-bit number, and how many that is."""
     bits = int(text.max(initial=0) + 1).bit_length()
     width = 63 // bits
     padded = np.zeros(len(text) + width, np.int64)

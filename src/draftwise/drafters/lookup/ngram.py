@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last few tokens the last time they occurred in this text."""
+"""Prompt lookup: copies what followed the last few tokens at their latest earlier occurrence in this text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...core.request import Request
 from ...errors import UserError
 from .picked import chain
 
-BITS = 32  # one token of an n-gram key; ids are shifted by one, so that 0 is "before the text"
+BITS = 32  # per token of an n-gram key; ids are shifted by one, so that 0 is "before the text"
 LONGEST = 64
 
 
@@ -58,7 +58,7 @@ class NgramDrafter:
         text.extend(new)
 
     def close(self, request: Request) -> None:
-        """Forget the request's text."""
+        """Drop the request's text."""
         self._texts.pop(request.id, None)
 
     def _chain(self, job: Job) -> Draft:
@@ -67,7 +67,7 @@ class NgramDrafter:
 
 
 class _Text:
-    """The tokens of one request and where each of their n-grams last ended."""
+    """The tokens of one request and the position where each of their n-grams last ended."""
 
     __slots__ = ("_hits", "_key", "_mask", "_orders", "_source", "_tries", "match", "tokens")
 
@@ -101,7 +101,7 @@ class _Text:
         self._key, self.match, self._source = key, match, source
 
     def continuation(self) -> Iterator[tuple[int, Signals]]:
-        """The tokens that would follow, without end; nothing where nothing matches."""
+        """The tokens that would follow, without end; none if nothing matches."""
         if not self.match:
             return
         tokens, source = self.tokens, self._source
@@ -115,5 +115,5 @@ class _Text:
 
 
 def _signals(p: float) -> Signals:
-    """One guess that is right with probability p; the rest of the mass counts as one other token."""
+    """Signals of one guess that is correct with probability p; the rest counts as one other token."""
     return Signals(p, min(p, 1.0 - p), -p * log(p) - (1.0 - p) * log(1.0 - p), p)

@@ -1,4 +1,4 @@
-"""Turns a walk over likely next tokens into a picked draft, under a job's length and stop rules."""
+"""Turns a walk over likely next tokens into a picked draft, within a job's length and stop rules."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...core.stops import factor, needs, stop
 
 
 def chain(job: Job, steps: Iterable[tuple[int, Signals]]) -> Draft:
-    """Take tokens from `steps` until the job's length, or a stop rule, or the end of the walk.
+    """Take tokens from `steps` until the job's length, a stop rule, or the end of the walk.
 
-    The token that triggers a rule is kept. The probabilities are the `chosen` of each step: the drafter's
-    own estimates.
+    The token that triggers a rule is kept. The draft's probabilities are the `chosen` of each step: the
+    drafter's own estimates.
     """
     placed = "place" in needs(job.stops)
     tokens: list[int] = []
@@ -38,9 +38,9 @@ def chain(job: Job, steps: Iterable[tuple[int, Signals]]) -> Draft:
 
 
 def share(count: int, total: int) -> float:
-    """How likely a continuation is that was seen `count` times in `total`: one of one is 2/3, not certain.
+    """The probability of a continuation seen `count` times in `total`: 2/3 for one of one, not 1.
 
-    Half a count is kept for a token that was never seen there (Krichevsky and Trofimov 1981).
+    Half a count is reserved for unseen tokens (Krichevsky and Trofimov 1981).
     """
     return count / (total + NOVEL)
 
@@ -48,8 +48,8 @@ def share(count: int, total: int) -> float:
 def tally(counts: Collection[int]) -> Signals:
     """The signals of a node whose most frequent continuation is drafted.
 
-    `counts` has one positive number per continuation seen; the entropy, in nats, takes the half count for
-    all others as one more token.
+    `counts` has one positive number per continuation seen; in the entropy, in nats, the half count for all
+    unseen tokens counts as one more token.
     """
     total = sum(counts) + NOVEL
     *_, second, first = sorted((NOVEL, *counts))

@@ -1,4 +1,4 @@
-"""Retrieval (REST): what follows the end of the text in a corpus, by vote."""
+"""Retrieval (REST): drafts what follows the end of the text in a corpus, by vote."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .picked import chain, tally
 class RetrievalDrafter:
     """Looks the end of the text up in a datastore and drafts what followed there most often.
 
-    The longest match of `min_match` to `max_match` tokens counts; at most `candidates` of its
-    occurrences, evenly spread over those that precede them, vote on each next token, and those that lose
-    a vote leave. A winner's probability is its share of the votes, with half a vote kept for the unseen;
-    the draft ends before their product falls below `min_prob`, or where most of the documents end.
+    The longest match of `min_match` to `max_match` tokens is used. At most `candidates` of its occurrences,
+    evenly spaced in the order of their contexts, vote on each next token; those that lose a vote are dropped.
+    The winner's probability is its share of the votes, with half a vote reserved for unseen tokens; the draft
+    ends before the product of these probabilities falls below `min_prob`, or where most of the documents end.
     Votes replace the tree of the paper.
 
     Source: REST (arXiv 2311.08252).
@@ -55,7 +55,7 @@ class RetrievalDrafter:
         self._ends: dict[int, _End] = {}
 
     def check(self, vocab_size: int, fingerprint: str) -> None:
-        """Refuse a target of another vocabulary than the datastore's.
+        """Reject a target with another vocabulary than the datastore's.
 
         Raises:
             UserError: the vocabularies differ; the message names both.
@@ -63,16 +63,16 @@ class RetrievalDrafter:
         self.store.check(vocab_size, fingerprint)
 
     def hint(self, request: Request) -> float:
-        """The length of the longest end of the text that the datastore holds; 0 = below `min_match`."""
+        """The length of the longest suffix of the text in the datastore; 0 = below `min_match`."""
         end = self._ends.get(request.id)
         return float(self._find(end)[0]) if end else 0.0
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job; empty where too little matches."""
+        """One chain per job; empty if the match is too short."""
         return [self._chain(job) for job in jobs]
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Note the end of the text; it is looked up when it is asked for."""
+        """Record the end of the text; it is looked up on request."""
         end = self._ends.get(request.id)
         if end is None:
             end = self._ends[request.id] = _End(deque(maxlen=self.max_match))
@@ -80,7 +80,7 @@ class RetrievalDrafter:
         end.found = None
 
     def close(self, request: Request) -> None:
-        """Forget the request's text."""
+        """Drop the request's text."""
         self._ends.pop(request.id, None)
 
     def _find(self, end: _End) -> tuple[int, int, int]:
@@ -113,7 +113,7 @@ class RetrievalDrafter:
 
 @dataclass(slots=True, eq=False)
 class _End:
-    """The last tokens of one request, and where the datastore holds them once that was asked."""
+    """The last tokens of one request, and their match in the datastore, looked up on request."""
 
     tokens: deque[int]
     found: tuple[int, int, int] | None = None

@@ -1,4 +1,4 @@
-"""SuffixDecoding: the likeliest way on from the end of the text, read off a counting suffix automaton."""
+"""SuffixDecoding: the most likely continuation of the text, from a counting suffix automaton."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .picked import chain, share, tally
 
 
 class SuffixDrafter:
-    """Follows the most frequent continuation of the text's end, as far as the match and its counts carry.
+    """Follows the most frequent continuation of the text's end, as far as the match and its counts allow.
 
-    A match of m tokens drafts at most `factor` * m + `offset` tokens, while the product of the
-    continuations' frequencies is at least `min_prob`. The `tries` longest ends of the text that differ in
-    their counts compete by the sum of those products, the expected number of accepted tokens. Contexts are
-    counted up to `depth` tokens; a text that outgrows `max_tokens` is indexed anew from its latest half.
+    A match of m tokens drafts at most `factor` * m + `offset` tokens, while the product of the continuations'
+    frequencies is at least `min_prob`. The `tries` longest suffixes of the text with different counts compete
+    by the sum of those products, the expected number of accepted tokens. Contexts are counted up to `depth`
+    tokens; when a text exceeds `max_tokens`, only its latest half is indexed again.
 
-    `history` is how many tokens of earlier outputs, of all requests together, to learn from as well; at
-    least the latest half of them is known at any time, and at most one and a half times as many are
-    indexed. It is off (0) unless asked for: the speed of one user's answer should not tell what another
-    user was told, and a run should not depend on what ran before it.
+    `history` is how many tokens of earlier outputs, of all requests together, to learn from as well; at least
+    the latest half of them is indexed at any time, and at most one and a half times as many. It is off (0) by
+    default: the speed of one user's answer should not reveal another user's text, and a run should not depend
+    on earlier runs.
 
-    The probabilities given with a draft are those frequencies less half a count kept for the unseen;
+    The probabilities given with a draft are those frequencies, with half a count reserved for unseen tokens;
     signals that no stop rule of the job reads may be 0.
 
-    The defaults for length suit a target on which a drafted token costs 3 to 6 % of a pass, on greedy
-    answers to 98 prompts of the training files; the optimum is flat. SuffixDecoding's are 1, 0 and 0.1.
+    The defaults for length suit a target on which a drafted token costs 3 to 6 % of a pass, on greedy answers
+    to 98 prompts of the training files; the optimum is flat. SuffixDecoding's are 1, 0 and 0.1.
 
     Source: SuffixDecoding (arXiv 2411.04975).
 
@@ -66,7 +66,7 @@ class SuffixDrafter:
         self._earlier = _Earlier(history, depth) if history else None
 
     def hint(self, request: Request) -> float:
-        """The length of the longest end of the text that something followed before; 0 = none."""
+        """The length of the longest suffix of the text that was followed by a token before; 0 = none."""
         text = self._texts.get(request.id)
         if text is None:
             return 0.0
@@ -77,7 +77,7 @@ class SuffixDrafter:
         return float(match)
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job; empty where nothing matches."""
+        """One chain per job; empty if nothing matches."""
         return [self._chain(job) for job in jobs]
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
@@ -88,7 +88,7 @@ class SuffixDrafter:
         text.extend(new, most=self.max_tokens)
 
     def close(self, request: Request) -> None:
-        """Forget the request's text; its output goes to the history where there is one."""
+        """Drop the request's text; its output is added to the history, if there is one."""
         text = self._texts.pop(request.id, None)
         if text and self._earlier:
             self._earlier.add(text.tokens[text.prompt :])
@@ -105,7 +105,7 @@ class SuffixDrafter:
         if not walks:
             return
         _, path, index = max(walks, key=itemgetter(0))  # of equals, this text's longest match
-        # A context may have thousands of continuations: they are gone through only if a rule reads them.
+        # A context may have thousands of continuations: they are counted only if a rule reads the result.
         closely = not needs(job.stops).isdisjoint({"top2", "entropy"})
         for context, token in path:
             after = index.next[context]
@@ -127,8 +127,8 @@ class SuffixDrafter:
 
 @dataclass(slots=True, eq=False)
 class _Text:
-    """One request: its tokens, how many of the first were the prompt, their index, and where it stands
-    in the history, `behind` tokens ago."""
+    """One request: its tokens, the length of its prompt, their index, and its place in the history, `behind`
+    tokens ago."""
 
     index: Automaton
     prompt: int
@@ -152,8 +152,8 @@ class _Text:
 
 
 class _Earlier:
-    """The latest outputs of all requests, in two overlapping generations, so that the oldest can be
-    dropped without indexing the rest again."""
+    """The latest outputs of all requests, in two overlapping generations, so that the oldest can be dropped
+    without indexing the rest again."""
 
     def __init__(self, size: int, depth: int) -> None:
         self.half = size // 2
@@ -161,7 +161,7 @@ class _Earlier:
         self._edition = 0
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Learn from one output, or from the end of one that is too long."""
+        """Add an output, or the end of one that is too long."""
         tokens = tokens[-self.half :]
         if self.index.size + len(tokens) > 2 * self.half:
             self.index, self._younger = self._younger, Automaton(self.index.depth)
@@ -172,7 +172,7 @@ class _Earlier:
         self._edition += 1
 
     def find(self, text: _Text) -> tuple[int, int]:
-        """The state of the longest end of `text` that is known here, and that end's length."""
+        """The state of the longest suffix of `text` in the history, and its length."""
         index = self.index
         most = min(index.depth, len(text.tokens))
         if text.edition != self._edition or text.behind > most:

@@ -1,4 +1,4 @@
-"""Chains that are drafted token by token from logits, and the grades of drafters that have them."""
+"""Chains that are drafted token by token from logits, and the grades of such drafters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...models.distributions import draw, likeliest, warp, warpers
 
 @dataclass(slots=True)
 class Chain:
-    """One draft in the making."""
+    """A chain while it is drafted."""
 
     job: Job
     needs: frozenset[str]
@@ -35,10 +35,10 @@ class Chain:
     def extend(
         self, row: Tensor, pick: int, hidden: Tensor | None, *, vocab_size: int, sample: bool = True
     ) -> None:
-        """Choose one more token, keep it, and see whether to stop after it.
+        """Choose one more token, append it, and check whether to stop after it.
 
-        `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` the likeliest of them and
-        `hidden` the state that they came from. With `sample` the token is drawn where the request samples.
+        `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` their argmax and `hidden`
+        the hidden state that they came from. With `sample` the token is sampled if the request samples.
         """
         job = self.job
         if sample and not job.picked and not job.request.sampling.greedy:
@@ -62,7 +62,7 @@ class Chain:
 
     @property
     def draft(self) -> Draft:
-        """What has been drafted."""
+        """The draft of the tokens so far."""
         return Draft.chain(
             self.tokens,
             probs=self.probs,
@@ -73,12 +73,12 @@ class Chain:
 
 
 class Step(Protocol):
-    """Reads one more set of tokens for each job, and gives what follows them.
+    """Runs one more drafting step for all jobs and returns the logits after it.
 
-    `tokens[i]` are those of job i, none where it is done; `above[i]` are the places of their parents among
-    the tokens that were read before; `kin[i]` the parents of all that were read in this draft, where it is a
-    tree. Returns raw logits, shape (jobs, most tokens of a job, vocabulary), and the states that these came
-    from, shape (jobs, most tokens, width), if any rule may read them.
+    `tokens[i]` are the tokens of job i, none if it is done; `above[i]` are their parents' indices among the
+    tokens read before; `kin[i]` are the parents of all tokens read in this draft, if it is a tree. Returns
+    raw logits, shape (jobs, most tokens of a job, vocabulary), and the hidden states that these came from,
+    shape (jobs, most tokens, width), if any rule may read them.
     """
 
     def __call__(
@@ -106,14 +106,14 @@ def draft_chains(
 
 
 def laws(sampling: Sampling, rows: Tensor, vocab_size: int) -> Tensor:
-    """The distributions that tokens are drawn from, over the target's vocabulary, float32."""
+    """The distributions that tokens are sampled from, over the target's vocabulary, float32."""
     q = warp(warpers(sampling), rows[:, :vocab_size])
     missing = vocab_size - q.shape[1]
     return torch.nn.functional.pad(q, (0, missing)) if missing > 0 else q
 
 
 def known(job: GradeJob) -> list[Tensor]:
-    """The rows of this round's own draft that the committed text went through, from `start` on."""
+    """The rows of this round's own draft that the committed text passed through, from `start` on."""
     if job.draft is None or not job.draft.rows:
         return []
     tokens, drafted = job.request.tokens[job.start :], job.draft.tokens
@@ -125,7 +125,7 @@ def known(job: GradeJob) -> list[Tensor]:
 def grades(
     job: GradeJob, logits: Tensor, states: Tensor | None, *, vocab_size: int, sample: bool = True
 ) -> list[Grade]:
-    """Grades of the job's tokens from the drafter's logits there, shape (tokens, vocabulary)."""
+    """Grades of the job's tokens from the drafter's logits at these positions, shape (tokens, vocabulary)."""
     tokens = job.request.tokens[job.start :]
     sampling = job.request.sampling
     if sample and not sampling.greedy:
@@ -156,10 +156,11 @@ def grades(
 
 @dataclass(slots=True)
 class Drift:
-    """How much less a drafter's later tokens are accepted than grades from the target's own states say.
+    """How much lower the acceptance rate of a drafter's later tokens is than its grades predict.
 
-    One factor for each place in a draft, the ratio of the two on the drafts that were played, leaning on 1
-    with the weight of `lean` accepted tokens.
+    Grades come from the target's states, later tokens of a draft from the drafter's own. One factor for each
+    position in a draft: the ratio of the two on the drafts that were verified, with a prior of 1 that has the
+    weight of `lean` accepted tokens.
     """
 
     lean: float = 4.0
@@ -167,7 +168,7 @@ class Drift:
     graded: list[float] = field(default_factory=list)
 
     def learn(self, job: GradeJob, found: Sequence[Grade], *, vocab_size: int, sample: bool) -> None:
-        """Hold the rows of the job's own draft, if it has one, against the grades of the same tokens."""
+        """Compare the rows of the job's own draft, if it has one, with the grades of the same tokens."""
         rows = known(job)
         if len(rows) < 2:
             return
@@ -183,7 +184,7 @@ class Drift:
             self.graded[place] += said.accept
 
     def applied(self, grade: Grade) -> Grade:
-        """A grade that knows what the places in a draft are worth."""
+        """A grade with the factors of the draft positions applied."""
         pairs = zip(self.played, self.graded, strict=True)
         factors = [min(1.0, (a + self.lean) / (b + self.lean)) for a, b in pairs]
         if not factors:
@@ -192,7 +193,7 @@ class Drift:
 
 
 def signals(row: Tensor, pick: int, wanted: frozenset[str], place: int, hidden: Tensor | None) -> Signals:
-    """The stop signals of the raw softmax at temperature 1; what no rule reads is left out."""
+    """The stop signals of the raw softmax at temperature 1; those that no rule reads are omitted."""
     logp = row.float().log_softmax(-1)
     top: list[float] = []
     if wanted & {"top1", "top2", "top"}:

@@ -1,4 +1,4 @@
-"""EAGLE: a head of one layer that goes on from the target's hidden states, as a chain or as a tree."""
+"""EAGLE: a head of one layer that continues from the target's hidden states, as a chain or as a tree."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ Texts = Sequence[Sequence[int]]
 Places = Sequence[Sequence[int]]
 Kin = Sequence[Sequence[int]] | None
 
-LONG = 16  # pending pairs from which a row catches up in a pass of its own
+LONG = 16  # from this many pending pairs a row is prefilled in a pass of its own
 
 
 class Pairs:
-    """A head as `Rows` asks for a model: `given` are the states to read beside the tokens of the next pass,
-    shape (rows, length, width), and `states` those that the latest pass made of them."""
+    """A head with the interface that `Rows` needs of a model: `given` are the states to read beside the
+    tokens of the next pass, shape (rows, length, width), and `states` the head's output states of the latest
+    pass."""
 
     def __init__(self, head: Eagle) -> None:
         self.head, self.config = head, head.config
-        self.weight = next(head.parameters()).new_empty(0)  # where the head is, and in which precision
+        self.weight = next(head.parameters()).new_empty(0)  # the head's device and dtype
         self.dtype, self.ids = self.weight.dtype, head.ids
         self.given = self.states = self.weight.new_empty(0)
 
     def get_input_embeddings(self) -> nn.Module | SimpleNamespace:
-        """Something whose weight is where the head is."""
+        """A module whose weight is on the head's device."""
         return SimpleNamespace(weight=self.weight)
 
     def forward(
@@ -53,7 +54,9 @@ class Pairs:
         use_cache: bool,
         logits_to_keep: int,
     ) -> SimpleNamespace:
-        """Logits over the target's vocabulary at the last positions, -inf for what is never drafted."""
+        """Logits over the target's vocabulary at the last positions, -inf for tokens outside the draft
+        vocabulary.
+        """
         self.states = self.head(
             input_ids,
             self.given,
@@ -73,11 +76,11 @@ class Pairs:
 class EagleDrafter:
     """Drafts from the target's hidden states with a published EAGLE or EAGLE-3 head.
 
-    With `width` 1 it drafts a chain, sampled where the request samples unless `sample` is off. With more, or
-    a wider arm, it drafts EAGLE-2's tree of at most length * width picked nodes: each depth reads the `top`
-    best and tries `top` tokens after each; with `gain` it grows, as OPT-Tree does, only while the expected
-    number accepted grows by more than that. Before the target has read a prompt there are no states to draft
-    from: the first round is plain decoding.
+    With `width` 1 it drafts a chain, sampled if the request samples, unless `sample` is off. With more, or a
+    wider arm, it drafts EAGLE-2's tree of at most length * width picked nodes: at each depth it expands the
+    `top` best nodes by `top` tokens each. With `gain` it grows, as in OPT-Tree, only while the expected
+    number of accepted tokens grows by more than that. Before the target has prefilled a prompt there are no
+    states to draft from: the first round is plain decoding.
     """
 
     hidden_states = True  # for stop rules that read them
@@ -98,18 +101,18 @@ class EagleDrafter:
         self.module, self.vocab_size = head, target.vocab_size
         self.features = target.features(head.layers_read)
         self.model = Pairs(head)
-        self.rows = Rows(self.model, traits=Traits())  # rotary positions, which see everything
+        self.rows = Rows(self.model, traits=Traits())  # rotary positions and full attention
         self.branches, self.sample, self.top, self.gain = width, sample, top, gain
         self.drift = Drift()
-        self.last = self.model.states  # what the latest step of a draft made, by job
+        self.last = self.model.states  # states after the latest drafting step, by job
         self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
 
     def hint(self, request: Request) -> float:
-        """1 where the target has read the text, so that there is something to go on from."""
+        """1 if the target has read the text, so that there is a state to continue from."""
         return float(self.ready(request))
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Nothing yet: what the target has read is read here when a draft is wanted."""
+        """Nothing yet: new states are read when a draft is requested."""
 
     def close(self, request: Request) -> None:
         """Free the request's row."""
@@ -117,7 +120,7 @@ class EagleDrafter:
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain or tree per job; one without states to go on from gets an empty draft."""
+        """One chain or tree per job; an empty draft if there are no states to continue from."""
         ready = [i for i, job in enumerate(jobs) if self.ready(job.request)]
         drafts = [Draft()] * len(jobs)
         jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
@@ -132,9 +135,9 @@ class EagleDrafter:
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         """One grade per committed token, from one pass over the target's own states.
 
-        A draft goes on from the head's own states, which drift: its later tokens are graded lower by as much
-        as those of its own drafts were (`Drift`). A text's first two tokens cannot be guessed: there is no
-        state before them.
+        A draft continues from the head's own states, which drift: grades of its later tokens are lowered by
+        the factors measured on its own drafts (`Drift`). A text's first two tokens cannot be predicted, since
+        there is no state before them.
         """
         blind = [max(0, 2 - job.start) for job in jobs]
         spans = [(job.start + n - 2, len(job.request.tokens) - 2) for job, n in zip(jobs, blind, strict=True)]
@@ -156,11 +159,11 @@ class EagleDrafter:
         return [[self.drift.applied(grade) for grade in mine] for mine in made]
 
     def ready(self, request: Request) -> bool:
-        """Whether the target has read all of the text but its last token, of two at least."""
+        """Whether the target has read all of the text but its last token, and at least one token."""
         return 1 < len(request.tokens) <= self.features.held(request.id) + 1
 
     def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """Chains, or trees, for jobs that are ready; what is read for them is forgotten again."""
+        """Chains or trees for jobs that are ready; the drafted pairs are rolled back afterwards."""
         requests = [job.request for job in jobs]
         logits, self.last, rows = self._catch_up(requests)
 
@@ -173,7 +176,7 @@ class EagleDrafter:
             size, sample = self.vocab_size, self.sample
             drafts = draft_chains(jobs, logits, self.last, step, vocab_size=size, sample=sample)
         for request, row in zip(requests, rows, strict=True):
-            self.rows.held[row] = len(request.tokens) - 1  # the pairs beyond hold states of the head's own
+            self.rows.held[row] = len(request.tokens) - 1  # later pairs hold states of the head's own
         return drafts
 
     def _step(self, rows: Sequence[int], tokens: Texts, above: Places, kin: Kin) -> Tensor:
@@ -192,7 +195,7 @@ class EagleDrafter:
         return logits
 
     def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, Tensor, list[int]]:
-        """Read every pair that the target knows the state of.
+        """Read every pair for which the target's state is known.
 
         Returns the logits after the last one, shape (requests, 1, vocabulary), the states there, shape
         (requests, 1, width), and each request's row.
@@ -205,8 +208,8 @@ class EagleDrafter:
     def _read(
         self, requests: Sequence[Request], spans: Sequence[tuple[int, int]]
     ) -> list[tuple[Tensor, Tensor]]:
-        """Read each request's pairs up to the end of its span, where pair i is the state of token i and token
-        i + 1.
+        """Read each request's pairs up to the end of its span; pair i is the state of token i and token i +
+        1.
 
         Returns the logits after the pairs of each span, shape (pairs, vocabulary), and the head's states.
         """
@@ -235,7 +238,7 @@ class EagleDrafter:
         ]
 
     def _give(self, wanted: Sequence[tuple[int, Request, int]], n: int) -> None:
-        """Lay out the states of each row's pairs from what it holds up to an end, in a batch of `n` rows."""
+        """Set the states of each row's next pairs, up to an end, in a batch of `n` rows."""
         held = self.rows.held
         parts = [self.features.of(request.id, held[row], end) for row, request, end in wanted]
         widest = max(map(len, parts))

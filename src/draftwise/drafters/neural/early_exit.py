@@ -1,4 +1,4 @@
-"""Early exit: the target's own first layers draft, with its own head and its own cache."""
+"""Early exit: the target's own first layers draft, with its output layer and its KV cache."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Texts = Sequence[Sequence[int]]
 class EarlyExitDrafter:
     """Drafts with the first layers of the target, its final norm and its head; there is nothing to load.
 
-    `layers` 0 is a third of them. What the target has read of a text is in its cache for these layers as
-    well, so nothing is read twice; drafted tokens lie beyond it and are forgotten before the target verifies
-    them. With a `width`, or a wider arm, it drafts a tree, by `top` and `gain` as `eagle` does. The first
+    `layers` 0 means a third of them. The target's KV cache already holds the text for these layers, so
+    nothing is prefilled twice; drafted tokens are written after it and rolled back before the target verifies
+    them. With a `width`, or a wider arm, it drafts a tree, with `top` and `gain` as for `eagle`. The first
     round of a text is plain decoding: the target has not read it yet.
 
     Source: LayerSkip (arXiv 2404.16710).
@@ -60,24 +60,24 @@ class EarlyExitDrafter:
     def ready(self, request: Request) -> bool:
         """Whether the target has read all of the text but its last token.
 
-        And no more: what it holds beyond is not to be written over.
+        If it holds more, those tokens must not be overwritten, and the answer is False.
         """
         keys = self.rows.keys
         return request.id in keys and self.rows.held[keys.index(request.id)] == len(request.tokens) - 1
 
     def hint(self, request: Request) -> float:
-        """1 where the target has read the text."""
+        """1 if the target has read the text."""
         return float(self.ready(request))
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Nothing: the target reads."""
+        """Nothing: the target reads the text."""
 
     def close(self, request: Request) -> None:
         """Nothing: the cache is the target's."""
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain or tree per job; an empty one where the target has not read the text."""
+        """One chain or tree per job; an empty one if the target has not read the text."""
         drafts = [Draft()] * len(jobs)
         jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
         for wide in (False, True):
@@ -89,7 +89,7 @@ class EarlyExitDrafter:
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token, from the target's own states: right at any place of a draft."""
+        """One grade per committed token, from the target's own states: valid at any position of a draft."""
         made = []
         for job in jobs:
             states = self.features.of(job.request.id, job.start - 1, len(job.request.tokens) - 1)
@@ -98,7 +98,7 @@ class EarlyExitDrafter:
         return made
 
     def _logits(self, states: Tensor) -> Tensor:
-        """What the target's norm and head make of states, shape (tokens, vocabulary)."""
+        """Logits of states after the target's norm and output layer, shape (tokens, vocabulary)."""
         body, whole = self.model.get_decoder(), self.rows.model
         norm = [module for name, module in body.named_children() if "norm" in name or name == "ln_f"][-1]
         logits: Tensor = whole.get_output_embeddings()(norm(states))
@@ -128,16 +128,16 @@ class EarlyExitDrafter:
 
 
 def first_layers(model: Any, layers: int) -> Any:
-    """A causal LM of the first layers of another, whose modules, norm and head it shares.
+    """A causal LM of the first layers of another model, sharing its modules, norm and output layer.
 
     Raises:
-        UserError: the model shows no list of its layers.
+        UserError: the model has no list of its layers.
     """
     body = model.get_decoder()
     depth = int(model.config.get_text_config(decoder=True).num_hidden_layers)
     lists = [name for name, m in body.named_children() if isinstance(m, nn.ModuleList) and len(m) == depth]
     at = next((name for name, module in model.named_children() if module is body), None)
-    moved = "forward" in vars(model) or "forward" in vars(body)  # spread over devices: bound to the whole
+    moved = "forward" in vars(model) or "forward" in vars(body)  # spread over devices
     if not lists or at is None or moved:
         raise UserError(
             f"{type(model).__name__} shows no list of its {depth} layers to exit from, or is spread"
@@ -151,7 +151,7 @@ def first_layers(model: Any, layers: int) -> Any:
 
 
 def _sharing(module: Any) -> Any:
-    """A module of the same parts that can be given others, without the hooks of those that watch it."""
+    """A shallow copy of a module whose parts can be replaced, without its hooks."""
     other = copy.copy(module)
     other._modules = dict(module._modules)
     other._forward_hooks, other._forward_pre_hooks = OrderedDict(), OrderedDict()

@@ -1,4 +1,4 @@
-"""A smaller causal LM of the target's vocabulary drafts for any number of requests at once."""
+"""Drafts with a smaller causal LM of the target's vocabulary, for any number of requests at once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ...models.hidden_states import States
 from ...models.probe import rows_of
 from .chains import Chain, grades, known
 
-LONG = 16  # pending tokens from which a row catches up in a pass of its own
+LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
 
 
 @dataclass(slots=True)
 class Place:
-    """What a row holds: the first `base` tokens that it sees of the request, then the drafted tokens `fed`.
+    """The contents of a row: the first `base` visible tokens of the request, then the drafted tokens `fed`.
 
-    `skip` tokens of the request after its first ones are not seen.
+    `skip` tokens of the request after its first ones are outside the window.
     """
 
     base: int = 0
@@ -35,11 +35,11 @@ class Place:
     skip: int = 0
 
     def now(self, base: int) -> None:
-        """Hold committed tokens alone."""
+        """Drop the drafted tokens."""
         self.base, self.fed = base, []
 
     def matched(self, tokens: Sequence[int]) -> int:
-        """How much of it is still the request's text."""
+        """How many of the row's tokens are still the request's text."""
         same = self.base
         for token in self.fed:
             if same >= len(tokens) or tokens[same] != token:
@@ -51,17 +51,17 @@ class Place:
 class LMDrafter:
     """Drafts with a causal LM, sampled where the request samples, else its most probable tokens.
 
-    A request that it was not asked about for a while is read up to date in one pass, when it is asked again.
-    With `sample` off it always drafts its likeliest tokens: fewer are accepted, but a seed then gives the
-    same text whatever the policy does. With a `window` it sees a text's first `sinks` tokens and one to two
-    windows of its last (StreamingLLM, arXiv 2309.17453), at the places that these have in what it sees: its
-    cache and what it reads up on a switch stay that short, whatever the text's length.
-    `probe` finds out how the model can be read (see `draftwise.models.probe`).
+    A request that was not drafted for some rounds is prefilled up to date in one pass at its next draft. With
+    `sample` off it always drafts its most likely tokens: the acceptance rate is lower, but a seed then gives
+    the same text whatever the policy decides. With a `window` it attends to a text's first `sinks` tokens and
+    one to two windows of its last (StreamingLLM, arXiv 2309.17453), with position ids counted within these:
+    its KV cache and its prefill after a switch stay that short, whatever the text's length. `probe` finds out
+    how the model can be run (see `draftwise.models.probe`).
 
     Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
 
     Raises:
-        UserError: a window or a number of sinks below 0, or a model that cannot rewind.
+        UserError: a window or a number of sinks below 0, or a model whose cache cannot be rolled back.
     """
 
     hidden_states = True  # for stop rules that read them
@@ -85,15 +85,15 @@ class LMDrafter:
         self.vocab_size, self.sample = vocab_size, sample
         self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
-        self.states: States | None = None  # from the first rule on that reads them
-        self.hidden: Tensor | None = None  # those that the latest logits came from, shape (rows, width)
+        self.states: States | None = None  # set when the first rule reads them
+        self.hidden: Tensor | None = None  # states that the latest logits came from, shape (rows, width)
 
     def hint(self, request: Request) -> float:
         """Always ready."""
         return 1.0
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Nothing yet: the request's own tokens are read when a draft is wanted."""
+        """Nothing yet: the request's tokens are prefilled when a draft is requested."""
 
     def close(self, request: Request) -> None:
         """Free the request's row."""
@@ -102,7 +102,7 @@ class LMDrafter:
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job; every row takes part in each pass until the last one has its draft."""
+        """One chain per job; every row takes part in each pass until all drafts are complete."""
         if self.window:
             jobs = [replace(job, request=self._seen(job.request, len(job.request.tokens))) for job in jobs]
         chains = [Chain(job, needs(job.stops)) for job in jobs]
@@ -122,7 +122,7 @@ class LMDrafter:
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token: from the rows it was drafted with, and one pass over the others."""
+        """One grade per committed token: from the rows it was drafted with, and one pass for the others."""
         if self.window:
             jobs = [self._seen_job(job) for job in jobs]
         self._watch(job.signals for job in jobs)
@@ -153,20 +153,20 @@ class LMDrafter:
         return replace(job, request=seen, start=job.start - self.places[seen.id].skip)
 
     def _place(self, request: Request) -> Place:
-        """What the request's row holds; a new row where it has none."""
+        """The contents of the request's row; a new row if it has none."""
         if request.id not in self.places:
             self.rows.open(request.id)
             self.places[request.id] = Place()
         return self.places[request.id]
 
     def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
-        """The logits that each job's last `n` tokens were to be guessed from, shape (n, vocabulary) each, and
-        the hidden states that these came from, shape (n, width), where any rule reads them."""
+        """The logits that predict each job's last `n` tokens, shape (n, vocabulary) each, and the hidden
+        states that these came from, shape (n, width), if any rule reads them."""
         rows, held = self._rows_of([job.request for job, _ in wanted]), self.rows.held
         texts: list[list[int]] = [[]] * len(wanted)
         for row, (job, n) in zip(rows, wanted, strict=True):
             tokens = job.request.tokens
-            first = len(tokens) - n - 1  # the token after which the first of them is guessed
+            first = len(tokens) - n - 1  # the token before the first of them
             held[row] = min(held[row], first)
             slots = len(tokens) + job.request.room
             while first - held[row] > LONG:
@@ -185,7 +185,7 @@ class LMDrafter:
         return [(logits[end], None if states is None else states[end]) for end in ends]
 
     def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, list[int]]:
-        """Read every request up to its last token.
+        """Prefill every request up to its last token.
 
         Returns the logits after it, shape (rows, vocabulary), and each request's row.
         """
@@ -204,7 +204,7 @@ class LMDrafter:
         return self._ends(logits, [keep - 1 - max(widths) + w for w in widths]), rows
 
     def _ends(self, logits: Tensor, ends: Sequence[int]) -> Tensor:
-        """Of logits of shape (rows, positions, vocabulary), those at each row's end; so with the states."""
+        """From logits of shape (rows, positions, vocabulary), those at each row's end; states likewise."""
         device, keep = logits.device, logits.shape[1]
         which: Any = (slice(None), 0)
         if keep > 1:
@@ -214,13 +214,13 @@ class LMDrafter:
         return logits[which]
 
     def _watch(self, read: Iterable[frozenset[str]]) -> None:
-        """Keep hidden states from now on, if any of these rules read them."""
+        """Record hidden states from now on, if any of these rules read them."""
         if self.states is None and any("hidden" in names for names in read):
             self.states = States(self.rows.model)
             self.rows.watchers.append(self.states)
 
     def _rows_of(self, requests: Sequence[Request]) -> list[int]:
-        """Each request's row, brought to the front and rewound to what is still its text."""
+        """Each request's row, moved to the front and rolled back to the request's text."""
         for request in requests:
             self._place(request)
         rows = self.rows.front([r.id for r in requests])
@@ -230,7 +230,7 @@ class LMDrafter:
         return rows
 
     def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
-        """Feed each running chain its newest token; logits after it, shape (rows, vocabulary)."""
+        """Feed each unfinished chain its newest token; returns the next logits, shape (rows, vocabulary)."""
         texts = [[0]] * len(chains)
         for chain, row in zip(chains, rows, strict=True):
             texts[row] = chain.tokens[-1:]

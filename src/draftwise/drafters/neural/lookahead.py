@@ -1,4 +1,4 @@
-"""Lookahead decoding: Jacobi guesses ride in the target's pass, and the n-grams they leave are verified."""
+"""Lookahead decoding: the target's pass includes Jacobi guesses, whose n-grams are verified later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...errors import UserError
 from ...models.hidden_states import Source
 
 Gram = tuple[int, ...]
-KEPT = 4  # drafts of a text whose layout is remembered until the target has verified one of them
+KEPT = 4  # drafts of a text whose layout is kept until the target has verified one of them
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Text:
     drafts: list[tuple[Draft, list[int]]] = field(default_factory=list)  # with the last node of each column
 
     def add(self, gram: Gram, most: int) -> None:
-        """Keep an n-gram, in the place of the oldest with its first token where there are too many."""
+        """Add an n-gram; if there are too many with its first token, drop the oldest."""
         mine = self.grams.setdefault(gram[0], OrderedDict())
         mine[gram[1:]] = None
         mine.move_to_end(gram[1:])
@@ -37,13 +37,12 @@ class Text:
 class LookaheadDrafter:
     """Drafts n-grams that the target predicted for guessed prefixes; nothing is trained or loaded.
 
-    A `width`, or a wider arm, gives as many branches: one half are
-    n-grams that begin with the last token (the verification branch), the other half a window of guesses for
-    the next positions (the lookahead branch), laid out as a tree, whose continuations by the target make
-    new n-grams of `n` tokens and the next window. Both are verified, so a guess that comes true is accepted
-    as well. Column k of the window ends k + `n` - 2 tokens deep: an arm of length l has at most
-    l - `n` + 2 columns; one of width 1 has none and drafts the latest n-gram alone. `pool` n-grams are kept
-    for each first token.
+    A `width`, or a wider arm, gives as many branches. Half of them are n-grams that begin with the last token
+    (the verification branch). The other half is a window of guesses for the next positions (the lookahead
+    branch), laid out as a tree; the target's continuations of the window give new n-grams of `n` tokens and
+    the next window. Both are verified, so a correct guess is accepted as well. Column k of the window ends k
+    + `n` - 2 tokens deep: an arm of length l has at most l - `n` + 2 columns; an arm of width 1 has none and
+    drafts only the latest n-gram. `pool` n-grams are kept for each first token.
 
     Source: Lookahead decoding (arXiv 2402.02057).
     """
@@ -70,7 +69,7 @@ class LookaheadDrafter:
         return float(len(text.grams.get(request.tokens[-1], ()))) if text else 0.0
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Take n-grams from what was written, and from the guesses that the target has just gone on with."""
+        """Collect n-grams from the committed tokens, and from the target's continuations of the guesses."""
         text = self.texts.setdefault(request.id, Text())
         for token in new:
             text.tail = (*text.tail, token)[-self.n :]
@@ -83,11 +82,11 @@ class LookaheadDrafter:
         text.drafts.clear()
 
     def close(self, request: Request) -> None:
-        """Forget the text."""
+        """Drop the text."""
         self.texts.pop(request.id, None)
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One tree per job: n-grams first, then the window, as far as there is room."""
+        """One tree per job: n-grams first, then as much of the window as fits."""
         return [self._draft(replace(job, width=max(job.width, self.branches))) for job in jobs]
 
     def _draft(self, job: Job) -> Draft:
@@ -114,7 +113,7 @@ class LookaheadDrafter:
         return draft
 
     def _window(self, text: Text, job: Job) -> list[list[int]]:
-        """The guesses by column, as many as end within the draft's length; at first tokens of the text."""
+        """The guesses by column, as many as end within the draft's length; initially tokens of the text."""
         tokens, columns = job.request.tokens, max(0, min(job.width // 2, job.length - self.n + 2))
         while len(text.window) < columns:
             k = len(text.window)
@@ -122,7 +121,9 @@ class LookaheadDrafter:
         return text.window[:columns]
 
     def _advance(self, text: Text, said: Sequence[int]) -> None:
-        """The target went on after every column: new n-grams, and the window moves on by one place."""
+        """Use the target's continuation of every column: new n-grams, and the window moves on by one
+        position.
+        """
         for k, token in enumerate(said):
             column = text.window[k]
             text.add((*column, token), self.pool)

@@ -1,4 +1,4 @@
-"""Medusa: several heads guess the next tokens at once from the target's last hidden state."""
+"""Medusa: several heads predict the next tokens at once from the target's last hidden state."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .rescore import TextGrams
 from .trees import Tree, sparse
 
 TREES = ("joint", "fixed")
-CANDIDATES = 16  # tokens of each head that rescoring chooses among
-# How often the token of each rank is right, for the fixed tree; a later head is right 0.8 times as often.
+CANDIDATES = 16  # tokens of each head that are rescored
+# Accuracy of each rank, for the fixed tree; each later head has 0.8 times the accuracy.
 RANKS = (0.55, 0.12, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01, 0.01, 0.01)
 
 
@@ -33,10 +33,10 @@ class MedusaDrafter:
     """Drafts from the target's last hidden state with published Medusa heads, one pass for the whole draft.
 
     With `width` 1 it drafts a chain of every head's token, which is blockwise parallel decoding (arXiv
-    1811.03115), sampled where the request samples unless `sample` is off. With more, or a wider arm, it
-    drafts a tree of at most length * width picked nodes: with `tree=joint` the likeliest paths by the heads'
+    1811.03115), sampled if the request samples, unless `sample` is off. With more, or a wider arm, it drafts
+    a tree of at most length * width picked nodes: with `tree=joint` the most likely paths by the heads'
     probabilities, with `tree=fixed` Medusa's own, the same ranks in every round. With a `rescore` weight
-    above 0, trigrams of the text choose among the heads' likeliest tokens (R-BPD and R-Medusa, after arXiv
+    above 0, trigrams of the text rescore the heads' most likely tokens (R-BPD and R-Medusa, after arXiv
     2404.09221), and all tokens are picked. The first round of a text is plain decoding: there is no state.
     """
 
@@ -63,25 +63,25 @@ class MedusaDrafter:
         self.texts: dict[int, TextGrams] = {}
 
     def ready(self, request: Request) -> bool:
-        """Whether the target has read all of the text but its last token, of two at least."""
+        """Whether the target has read all of the text but its last token, and at least one token."""
         return 1 < len(request.tokens) <= self.features.held(request.id) + 1
 
     def hint(self, request: Request) -> float:
-        """1 where there is a state to go on from."""
+        """1 if there is a state to continue from."""
         return float(self.ready(request))
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Count what was written, where that is asked for."""
+        """Count the committed tokens, if trigrams are used."""
         if self.weight:
             self.texts.setdefault(request.id, TextGrams(self.vocab_size)).read(new)
 
     def close(self, request: Request) -> None:
-        """Forget the text."""
+        """Drop the text."""
         self.texts.pop(request.id, None)
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain or tree per job, of at most one token a head; an empty one where there is no state."""
+        """One chain or tree per job, at most one token per head; an empty one if there is no state."""
         ready = [i for i, job in enumerate(jobs) if self.ready(job.request)]
         drafts = [Draft()] * len(jobs)
         if ready:
@@ -96,7 +96,7 @@ class MedusaDrafter:
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token: by the first head, and by later ones from states further back."""
+        """One grade per committed token: of the first head, and of later heads from earlier states."""
         return [self._grade(job) for job in jobs]
 
     def _draft(self, job: Job, rows: Tensor) -> Draft:
@@ -124,7 +124,7 @@ class MedusaDrafter:
         return tree.draft()
 
     def _fixed(self, job: Job, rows: Tensor) -> Draft:
-        """The same ranks in every round, of the heads' likeliest tokens."""
+        """The same ranks of the heads' most likely tokens in every round."""
         wide = min(len(RANKS), rows.shape[-1])
         fades = [[p * 0.8**k for p in RANKS[:wide]] for k in range(job.length)]
         paths = sparse(fades, job.length * job.width)
@@ -134,7 +134,9 @@ class MedusaDrafter:
         return Draft(tokens, tuple(where[path[:-1]] for path in paths))
 
     def _rescored(self, request: Request, row: Tensor, path: Sequence[int]) -> Tensor:
-        """Logits of one head after a path, shape (vocabulary,); what is not among its likeliest gets -inf."""
+        """Rescored logits of one head after a path, shape (vocabulary,); -inf for all but its most likely
+        tokens.
+        """
         if not self.weight:
             return row
         best = row.float().log_softmax(-1).topk(min(CANDIDATES, len(row)))
@@ -143,7 +145,9 @@ class MedusaDrafter:
         return scores.new_full((len(row),), -inf).index_copy_(0, best.indices, scores)
 
     def _grade(self, job: GradeJob) -> list[Grade]:
-        """Head k guessed token j from the state of token j - k - 2, had a round begun k tokens before it."""
+        """Head k predicted token j from the state of token j - k - 2, as if a round had begun k tokens before
+        it.
+        """
         tokens = job.request.tokens
         first = max(0, job.start - self.longest - 1)
         states = self.features.of(job.request.id, first, len(tokens) - 2).to(self.device)

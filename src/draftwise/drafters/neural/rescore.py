@@ -1,4 +1,4 @@
-"""A small language model of each text itself, which rescores what independent heads guess."""
+"""A trigram language model of each text, which rescores the predictions of independent heads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAN = 0.5  # weight of the shorter context in counts
 
 @dataclass(slots=True)
 class TextGrams:
-    """Trigrams of one text, each leaning on the shorter contexts (interpolated as by Jelinek and Mercer)."""
+    """Trigrams of one text, interpolated with the shorter contexts (Jelinek and Mercer)."""
 
     vocab_size: int
     ones: Counter[int] = field(default_factory=Counter)
@@ -21,7 +21,7 @@ class TextGrams:
     tail: tuple[int, ...] = ()
 
     def read(self, new: Sequence[int]) -> None:
-        """Go on with the text."""
+        """Add tokens to the text."""
         for token in new:
             self.ones[token] += 1
             if self.tail:

@@ -1,4 +1,4 @@
-"""Trees that grow by joint probability: EAGLE-2's, and OPT-Tree's rule of when to stop growing."""
+"""Trees that grow by joint probability: EAGLE-2's, with OPT-Tree's rule for when to stop growing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from .chains import Step, signals
 
 @dataclass(slots=True)
 class Tree:
-    """One tree in the making: a node's score is the log of its path's joint probability.
+    """A tree while it is drafted: a node's score is the log of its path's joint probability.
 
-    EAGLE-2 (arXiv 2406.16858): each depth reads the `top` best nodes of the last one and adds the `top`
-    likeliest tokens after each; in the end the best length * width nodes are kept. OPT-Tree (arXiv
-    2406.17276): grow only while the sum of the best nodes' joint probabilities, the expected number accepted,
-    grows by more than `gain` a depth. A stop rule of the job looks at the likeliest node of each depth.
+    EAGLE-2 (arXiv 2406.16858): at each depth the `top` best nodes of the previous depth are expanded by the
+    `top` most likely tokens each; at the end the best length * width nodes are kept. OPT-Tree (arXiv
+    2406.17276): grow only while the sum of the best nodes' joint probabilities, the expected number of
+    accepted tokens, grows by more than `gain` per depth. A stop rule of the job is applied to the most likely
+    node of each depth.
     """
 
     job: Job
@@ -32,7 +33,7 @@ class Tree:
     frontier: list[int] = field(default_factory=lambda: [-1])
     above: list[int] = field(
         default_factory=list
-    )  # of each frontier node, its parent's place in the last one
+    )  # for each frontier node, its parent's index in the previous frontier
     read: list[int] = field(default_factory=list)
     depth: int = 0
     value: float = 0.0
@@ -42,11 +43,11 @@ class Tree:
 
     @property
     def most(self) -> int:
-        """Nodes that the draft may have."""
+        """The maximum number of nodes of the draft."""
         return self.job.length * self.job.width
 
     def grow(self, rows: Tensor) -> None:
-        """Add the likeliest tokens after each frontier node: raw logits, shape (frontier, vocabulary)."""
+        """Add the most likely tokens after each frontier node: raw logits, shape (frontier, vocabulary)."""
         best = rows.float().log_softmax(-1).topk(min(self.top, self.most, rows.shape[-1]))
         values, ids = best.values.tolist(), best.indices.tolist()
         first = len(self.tokens)
@@ -54,7 +55,7 @@ class Tree:
         for place, parent in enumerate(self.frontier):
             score = self.scores[parent] if parent >= 0 else 0.0
             for value, token in zip(values[place], ids[place], strict=True):
-                if value > -1e30:  # a token that the drafter cannot say has -inf
+                if value > -1e30:  # -inf: a token outside the drafter's vocabulary
                     self.tokens.append(token)
                     self.parents.append(parent)
                     self.scores.append(score + value)
@@ -74,8 +75,8 @@ class Tree:
         return tokens[::-1]
 
     def follow(self) -> tuple[list[int], list[int], list[int]]:
-        """The frontier's tokens, now to be read; each one's parent by its place in the last frontier; and the
-        parents of all nodes read so far and these. Nothing where the tree is done."""
+        """The tokens of the frontier, to be read next; each one's parent as an index into the previous
+        frontier; and the parents of all nodes read so far, including these. Empty if the tree is complete."""
         if self.done:
             return [], [], []
         self.read += self.frontier
@@ -84,7 +85,7 @@ class Tree:
         return tokens, self.above, [where[self.parents[i]] for i in self.read]
 
     def draft(self) -> Draft:
-        """The best nodes; a parent is never worse than its child, so they are a tree."""
+        """The best nodes; a parent's score is never lower than its child's, so they form a tree."""
         kept = sorted(self._best())
         where = {node: place for place, node in enumerate(kept)} | {-1: -1}
         tokens, parents = [self.tokens[i] for i in kept], [where[self.parents[i]] for i in kept]
@@ -94,7 +95,7 @@ class Tree:
         return sorted(range(len(self.tokens)), key=lambda node: (-self.scores[node], node))[: self.most]
 
     def _settled(self) -> bool:
-        """Whether growing on would change nothing, or gain too little."""
+        """Whether further growth would change nothing, or gain too little."""
         best = self._best()
         value = sum(exp(self.scores[node]) for node in best)
         gained, self.value = value - self.value, value
@@ -102,7 +103,7 @@ class Tree:
         return full or gained < self.gain
 
     def _stopped(self, rows: Tensor) -> bool:
-        """Whether the job's rule for this depth stops at its likeliest node."""
+        """Whether the job's stop rule for this depth applies to its most likely node."""
         wanted, position = needs(self.job.stops), self.depth - 1
         if not wanted:
             return False
@@ -129,8 +130,8 @@ def draft_trees(jobs: Sequence[Job], logits: Tensor, step: Step, *, top: int, ga
 def sparse(accuracies: Sequence[Sequence[float]], nodes: int) -> list[tuple[int, ...]]:
     """Medusa's fixed tree (arXiv 2401.10774, section 2.3.3): the `nodes` best paths of ranks, parents first.
 
-    `accuracies[k][r]` is how often the token of rank r of head k is right; a path's worth is their product,
-    and a path is one rank per head from the first on.
+    `accuracies[k][r]` is how often the token of rank r of head k is correct; a path's value is the product
+    over its ranks, one per head from the first on.
     """
     paths: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
     found: list[tuple[float, tuple[int, ...]]] = []

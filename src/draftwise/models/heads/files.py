@@ -62,8 +62,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
-    """The tensors of a folder whose names are `wanted`, from Safetensors if present, else from a pickle of
-    tensors.
+    """The tensors of a folder whose names are `wanted`, from Safetensors or else a pickle of tensors.
 
     A pickle is read by `torch.load(weights_only=True)`, which runs no code.
 

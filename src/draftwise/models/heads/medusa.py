@@ -85,8 +85,7 @@ def new_medusa(target: Any, *, heads: int = 4, blocks: int = 1, tied: bool = Fal
 
 
 def load_medusa(name: str | Path, target: Any) -> Medusa:
-    """Load published Medusa heads, from files of their own or of the whole model; the tensors determine their
-    number.
+    """Load published Medusa heads, alone or from a whole model; the tensors determine their number.
 
     Raises:
         UserError: the files cannot be read, or are not heads for this target.

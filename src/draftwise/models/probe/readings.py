@@ -53,11 +53,10 @@ class Readings:
         return _error(self.logits[0], self.logits[1]) > self.tolerance
 
     def error(self, said: Tensor, after: Sequence[int]) -> float:
-        """The relative error of logits, shape (positions, vocabulary), from the model's own after `n +
-        after[i]` tokens.
+        """The relative error of logits, shape (positions, vocabulary), after `n + after[i]` tokens each.
 
-        The maximum over positions; in half precision, where rounding may route a token to other experts, the
-        median.
+        Compared with the model's own logits. Returns the maximum over positions; in half precision, where
+        rounding may route a token to other experts, the median.
         """
         errors = sorted(_error(row, self.logits[i]) for row, i in zip(said, after, strict=True))
         coarse = self.model.dtype in HALF or _quantised(self.model)
