@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import Parameter, Signature, signature
+from textwrap import indent
 from typing import Annotated, Any, get_type_hints
 
 from typer import Option, Typer
@@ -56,7 +57,8 @@ class Group(TyperGroup):
 def add(app: Typer, verb: Callable[..., Any], *, name: str = "", panel: str | None = None) -> None:
     """Register a verb; its docstring ends with `Examples:` and one command a line."""
     text, _, examples = inspect.cleandoc(verb.__doc__ or "").partition(EXAMPLES)
-    app.command(name or None, cls=Command, help=text.strip(), epilog=examples.strip(), rich_help_panel=panel)(
+    code = indent(examples.strip(), "    ")  # a block of code in Markdown, for the reference
+    app.command(name or None, cls=Command, help=text.strip(), epilog=code, rich_help_panel=panel)(
         with_verbosity(verb)
     )
 
