@@ -27,8 +27,7 @@ class Spent:
 
     def share(self, tokens: int) -> float:
         """The share of the pass's seconds for `tokens` of its tokens: in proportion to what each request put
-        in.
-        """
+        in."""
         return self.target * tokens / self.pass_tokens
 
 

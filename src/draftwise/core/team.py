@@ -127,14 +127,12 @@ class Team:
 
     def grades_itself(self, name: str) -> bool:
         """Whether a drafter grades text position by position; others are graded by the drafts they would have
-        made.
-        """
+        made."""
         return isinstance(self.drafters.get(name), Grader)
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
         """The drafter's grades, one per token and job; None if it failed, which disables it for these
-        requests.
-        """
+        requests."""
         drafter = self.drafters[name]
         patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
         try:

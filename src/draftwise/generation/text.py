@@ -109,8 +109,7 @@ class StopStrings:
 
     def _end(self, cut: int) -> list[int]:
         """The window from about `cut` on; a run of bytes that was invalid before stays so by one of its
-        bytes.
-        """
+        bytes."""
         window, kinds = self.window, self.kinds
         first = cut
         while first and kinds[window[first - 1]] >= 0 <= kinds[window[cut]]:

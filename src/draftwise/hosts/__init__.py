@@ -1,1 +1,1 @@
-"""The same policies inside other engines."""
+"""The same policies inside other inference engines."""

@@ -1,4 +1,4 @@
-"""What an engine tells between its steps, and what its text says of the drafts that it verified."""
+"""What an engine reports between its steps, and what its text shows about the drafts that it verified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What drafters are checked against: the size of the target's vocabulary and of its window."""
+    """The properties of the target that drafters are checked against: vocabulary size and context window."""
 
     vocab_size: int
     max_length: int
@@ -23,12 +23,12 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request as it stands after an engine's step, by a `key` that the engine knows it by.
+    """The state of one request after an engine's step, identified by the engine's `key`.
 
-    `new` are the tokens that the step wrote, the last of `length` in all, of which `text` gives those from a
-    position on; `prompt` is the length of the prompt and `room` how many tokens may still follow. `verified`
-    is how many drafted tokens the step really looked at (-1: all that were proposed), `ends` the tokens that
-    end a text, and `overlaps` the target's raw probabilities of the drafted tokens, where it gives them.
+    `new` are the tokens that the step wrote, the last of `length` in all; `text` returns the tokens from a
+    position on. `prompt` is the length of the prompt and `room` how many tokens may still follow. `verified`
+    is how many drafted tokens the step verified (-1: all that were proposed), `ends` the tokens that end a
+    text, and `overlaps` the target's raw probabilities of the drafted tokens, if available.
     """
 
     key: Hashable
@@ -44,22 +44,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The target's scores as a text shows them: at each position, all on the token that came."""
+    """Target scores derived from the text: at each position, the token that was written has probability 1."""
 
     draft: Draft
     tokens: Sequence[int]
     raw: Sequence[float] = ()
 
     def choice(self, node: int) -> int:
-        """The token that came."""
+        """The token that was written."""
         return self.tokens[node + 1]
 
     def prob(self, node: int) -> float:
-        """1 where the drafted token came."""
+        """1 if the drafted token was written."""
         return float(node < len(self.tokens) and self.draft.tokens[node] == self.tokens[node])
 
     def residual(self, node: int) -> int:
-        """The token that came instead."""
+        """The token that was written instead."""
         return self.tokens[node]
 
     def logprob(self, node: int, token: int) -> float:
@@ -67,15 +67,15 @@ class Written:
         return nan
 
     def chance(self, node: int, token: int) -> float:
-        """1 for the token that came."""
+        """1 for the token that was written."""
         return float(self.tokens[node + 1] == token)
 
     def laws(self, nodes: Sequence[int]) -> Any:
-        """One-hot rows, which no caller needs."""
+        """None: the rows are one-hot, and no caller needs them."""
         return None
 
     def overlaps(self) -> Sequence[float]:
-        """The target's raw probability of each drafted token; without it, whether it was accepted."""
+        """The target's raw probability of each drafted token; if unknown, whether it was accepted."""
         if self.raw:
             return self.raw
         found, alive = [], True
@@ -86,7 +86,7 @@ class Written:
 
 
 def verified(row: Row, draft: Draft) -> Draft:
-    """The part of a draft that the engine looked at."""
+    """The part of a draft that the engine verified."""
     n = len(draft.tokens)
     if row.verified < 0 or row.verified >= n:
         return draft
@@ -97,10 +97,10 @@ def verified(row: Row, draft: Draft) -> Draft:
 
 
 def chains_only(policy: Policy, drafters: Collection[str]) -> None:
-    """Refuse a policy that drafts trees: an engine that verifies by itself verifies chains.
+    """Reject a policy that drafts trees: engines with their own verification verify chains only.
 
     Raises:
-        UserError: it has such an arm, or one of a drafter that is not there.
+        UserError: it has such an arm, or an arm of a drafter that is missing.
     """
     for arm in policy.arms:
         if arm.width > 1 or (arm.length and arm.drafter not in drafters):

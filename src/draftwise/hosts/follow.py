@@ -1,9 +1,9 @@
-"""The loop inside out: an engine writes the text, and asks between its steps what to guess next.
+"""The loop for engines that write the text themselves and ask for drafts between their steps.
 
-The engine verifies what was guessed by its own rules; whatever is guessed, the text is the engine's own. It
-hands out tokens and no laws, so every draft is picked (never sampled), and a policy learns from the text
-alone: a drafter is right where the text went on as it would have drafted. That is exact where the engine is
-greedy; where it samples, each token is one draw of the target's law, so every such count is unbiased.
+The engine verifies drafts by its own rules, so the text is the engine's own whatever is drafted. It returns
+tokens but no distributions, so every draft is picked (never sampled), and a policy learns from the text
+alone: a drafter was correct if the text continued as it would have drafted. With greedy decoding this is
+exact; with sampling each token is one sample of the target's distribution, so each count is unbiased.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ GREEDY = Sampling(max_new_tokens=1)  # drafters are asked for their most likely 
 
 
 class Follower:
-    """Decides, drafts and learns for an engine that writes by itself.
+    """Decides, drafts and learns for an engine that writes the text itself.
 
-    `step` takes the requests of the engine's last step and gives a draft for each; `totals` says what came
-    of it since the beginning.
+    `step` takes the requests of the engine's last step and returns a draft for each; `totals` has the counts
+    since the start.
 
     Raises:
         UserError: the policy drafts trees, which such an engine does not verify.
@@ -65,7 +65,7 @@ class Follower:
         self._ended = self._drafting = 0.0
 
     def step(self, rows: Sequence[Row], alive: Callable[[Hashable], bool] | None = None) -> list[list[int]]:
-        """A draft for each row, empty where none is worth it. To be called once after every engine step."""
+        """A draft for each row, empty if drafting does not pay. Call it once after every engine step."""
         began = perf_counter()
         seconds, before = began - self._ended, self._drafters_seconds()
         self._leave(rows, alive)
@@ -84,7 +84,7 @@ class Follower:
         return [drafts.get(row.key, []) for row in rows]
 
     def _show(self, request: Request) -> None:
-        """Bring the drafters up to date; what they make of the text is their own time."""
+        """Show the drafters the new text; the time that this takes is counted as theirs."""
         start = perf_counter()
         self.team.observe(request)
         self._drafting += perf_counter() - start
@@ -95,7 +95,7 @@ class Follower:
     # -- what the step wrote -----------------------------------------------------------------------------
 
     def _follows(self, row: Row) -> bool:
-        """Whether a row goes on from the step before this one, and from there alone."""
+        """Whether a row continues from the previous step, without any step in between."""
         request = self._requests.get(row.key)
         return (
             row.key in self._latest
@@ -104,9 +104,9 @@ class Follower:
         )
 
     def _settle(self, rows: Sequence[Row], seconds: float) -> list[Turn]:
-        """What became of the drafts that this step verified, in so many `seconds` (NaN: unknown).
+        """Match the drafts with the tokens that this step wrote, in `seconds` (NaN: unknown).
 
-        A row whose text does not go on from what was known of it, as after the loss of a cache, starts anew.
+        A row whose text does not continue its known text, for example after a lost cache, starts again.
         """
         known: list[tuple[Row, Turn]] = []
         for row in rows:
@@ -126,8 +126,8 @@ class Follower:
         return [turn for _, turn in known]
 
     def _look(self, row: Row, turn: Turn, part: Draft, spent: Spent) -> None:
-        """What the engine's step showed of the part of a draft that it verified."""
-        cut = len(part.tokens) < len(turn.draft.tokens)  # the engine had no room for all of it
+        """The outcome of the part of a draft that the step verified."""
+        cut = len(part.tokens) < len(turn.draft.tokens)  # the engine had no room for the whole draft
         turn.draft, turn.tokens = part, self._write(turn.request, row)
         accepted = min(len(row.new) - 1, len(part.tokens))
         turn.verdict = Verdict(tuple(range(accepted)), row.new[-1])
@@ -136,7 +136,7 @@ class Follower:
         turn.look(spent, timed=spent.target == spent.target, overlap=overlap, cut=cut)
 
     def _write(self, request: Request, row: Row) -> tuple[int, ...]:
-        """Append what the step wrote, cut where the text ends."""
+        """Append what the step wrote, cut at the end of the text."""
         new = tuple(row.new)
         if row.ends:
             for i, token in enumerate(new):
@@ -150,7 +150,7 @@ class Follower:
 
     def _learn(self, turns: Sequence[Turn]) -> None:
         decided = [turn.seen for turn in turns if turn.seen and turn.decision is not UNDECIDED]
-        feedback, _ = self.guarded.grade(decided, self.team)  # what went wrong stands in the totals
+        feedback, _ = self.guarded.grade(decided, self.team)  # errors are counted in the totals
         self.guarded.learn(feedback)
         for turn in turns:
             turn.request.last_accepted = len(turn.verdict.path)
@@ -162,7 +162,7 @@ class Follower:
     # -- what to guess next ------------------------------------------------------------------------------
 
     def _meet(self, row: Row) -> Request:
-        """The request of a row, opened if it is new."""
+        """The request of a row; opened if it is new."""
         request = self._requests.get(row.key)
         if request is None:
             at = next(self._ids)
@@ -180,7 +180,7 @@ class Follower:
         return request
 
     def _draft(self, requests: Sequence[Request]) -> dict[Hashable, list[int]]:
-        """Choose for every request and draft for all of them, one call per drafter."""
+        """Choose an arm for every request and draft for all of them, one call per drafter."""
         turns = [Turn(request, len(request.tokens)) for request in requests]
         decide(turns, self.team, self.guarded, self.rng)
         draft(turns, self.team, picked=True)
@@ -190,18 +190,18 @@ class Follower:
         return {self._keys[turn.request.id]: list(turn.draft.tokens) for turn in turns}
 
     def totals(self) -> dict[str, Any]:
-        """Who drafted what so far, for JSON."""
+        """Counts by drafter since the start, for JSON."""
         return self.tally.as_dict(self.team.faults)
 
     # -- ends --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Forget every request."""
+        """Close all requests."""
         for request in list(self.open.values()):
             self._abandon(request, self._turns.pop(request.id, None))
 
     def _leave(self, rows: Sequence[Row], alive: Callable[[Hashable], bool] | None) -> None:
-        """Forget the requests that have ended, and those whose decision was never tried."""
+        """Close the requests that have ended, and drop decisions that were never used."""
         here = {row.key for row in rows}
         for key in [key for key in self._requests if key not in here]:
             request = self._requests[key]

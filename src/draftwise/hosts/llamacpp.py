@@ -13,7 +13,7 @@ from .engine import Engine, Row
 from .follow import Follower
 
 Ids = NDArray[np.intc]
-ROOM = 1 << 20  # llama-cpp-python keeps its budget to itself
+ROOM = 1 << 20  # llama-cpp-python does not report its token budget
 
 
 def llama_drafts(
@@ -24,11 +24,12 @@ def llama_drafts(
     tokenizer: Any = None,
     seed: int = 0,
 ) -> Callable[..., Ids]:
-    """A `draft_model` for llama-cpp-python: each call drafts as the policy decides, the text stays its own.
+    """A `draft_model` for llama-cpp-python: each call drafts as the policy decides; the text is unchanged.
 
-    Keep the returned function for many calls: what the policy learnt stays. Drafters are names or loaded
-    models; `tokenizer` (Transformers') is only needed to check a model given by name. llama-cpp-python tells
-    nothing but the tokens so far: a text that goes on from the last one is the same, any other a new one.
+    Reuse the returned function for many calls: it keeps what the policy learnt. Drafters are names or loaded
+    models; `tokenizer` (Transformers') is only needed to check a model given by name. llama-cpp-python passes
+    only the tokens so far: a text that extends the last one is taken for the same text, any other for a new
+    one.
 
     Raises:
         UserError: an unknown name, or a policy that drafts trees.

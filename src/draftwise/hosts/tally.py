@@ -1,4 +1,4 @@
-"""Who drafted what, since an engine began."""
+"""Counts by drafter since an engine started."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..core.outcomes import Outcome
 class Tally:
     """Counts over all requests: of rounds by arm, of drafts and tokens by drafter, and of seconds.
 
-    `accepted` leaves out what was drafted beyond the end of a text. `overhead` is the time that deciding,
-    learning and keeping texts took, without the drafters' own.
+    `accepted` excludes tokens beyond the end of a text. `overhead` is the time for deciding, learning and
+    bookkeeping, without the drafters' own time.
     """
 
     arms: Sequence[Arm]
@@ -29,10 +29,10 @@ class Tally:
     overhead: float = 0.0
 
     def add(self, outcome: Outcome, written: int) -> None:
-        """Count one round, which wrote so many tokens."""
+        """Count one round, which wrote `written` tokens."""
         self.rounds += 1
         self.tokens += written
-        if outcome.arm >= 0:  # else the policy raised
+        if outcome.arm >= 0:  # -1: the policy raised
             self.pulls[outcome.arm] = self.pulls.get(outcome.arm, 0) + 1
         if outcome.drafted:
             name = self.arms[outcome.arm].drafter
@@ -41,7 +41,7 @@ class Tally:
             self.accepted[name] = self.accepted.get(name, 0) + min(outcome.accepted, written)
 
     def as_dict(self, faults: Mapping[str, int]) -> dict[str, Any]:
-        """Everything, for JSON, under the names of vLLM's metrics where it has such; faults by drafter."""
+        """All counts, for JSON, under vLLM's metric names if there is one; faults by drafter."""
         return {
             "num_steps": self.steps,
             "num_rounds": self.rounds,

@@ -123,8 +123,7 @@ def likeliest(logits: Tensor) -> Any:
 
 def choices(logits: Tensor) -> Any:
     """The most likely tokens as nested lists, `NO_TOKEN` if no logit is largest; one transfer from the
-    device.
-    """
+    device."""
     tokens = logits.argmax(-1, keepdim=True)  # NaN counts as the largest
     return tokens.masked_fill(~(logits.gather(-1, tokens) > -inf), NO_TOKEN)[..., 0].tolist()
 

@@ -1,6 +1,5 @@
 """Checks a model's name with one request to the hub: loading a name that does not exist would retry for a
-minute.
-"""
+minute."""
 
 from __future__ import annotations
 

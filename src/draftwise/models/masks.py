@@ -14,8 +14,7 @@ BANDED = (32, 4096)  # widest pass and longest text whose mask is cached: at mos
 
 class Masks:
     """Attention masks of one model; up to `all_of` tokens of a text all layers see everything, beyond that
-    `views`.
-    """
+    `views`."""
 
     def __init__(self, views: Views, all_of: int, dtype: torch.dtype, device: torch.device) -> None:
         self.views, self.all_of, self.device = views, all_of, device

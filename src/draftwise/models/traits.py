@@ -61,8 +61,7 @@ def ask(model: Any) -> Traits:
 
 def _grows(model: Any, longest: int) -> bool:
     """Whether the model can continue a text of `longest` tokens if it takes positions from the cache's
-    length.
-    """
+    length."""
     config = model.config.get_text_config(decoder=True)
     past = pretended(longest, int(getattr(config, "num_hidden_layers", None) or 0))
     named: dict[str, Any] = {"past_key_values": past, "use_cache": True}

@@ -55,8 +55,7 @@ class Pairs:
         logits_to_keep: int,
     ) -> SimpleNamespace:
         """Logits over the target's vocabulary at the last positions, -inf for tokens outside the draft
-        vocabulary.
-        """
+        vocabulary."""
         self.states = self.head(
             input_ids,
             self.given,

@@ -122,8 +122,7 @@ class LookaheadDrafter:
 
     def _advance(self, text: Text, said: Sequence[int]) -> None:
         """Use the target's continuation of every column: new n-grams, and the window moves on by one
-        position.
-        """
+        position."""
         for k, token in enumerate(said):
             column = text.window[k]
             text.add((*column, token), self.pool)

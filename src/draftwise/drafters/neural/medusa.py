@@ -135,8 +135,7 @@ class MedusaDrafter:
 
     def _rescored(self, request: Request, row: Tensor, path: Sequence[int]) -> Tensor:
         """Rescored logits of one head after a path, shape (vocabulary,); -inf for all but its most likely
-        tokens.
-        """
+        tokens."""
         if not self.weight:
             return row
         best = row.float().log_softmax(-1).topk(min(CANDIDATES, len(row)))
@@ -146,8 +145,7 @@ class MedusaDrafter:
 
     def _grade(self, job: GradeJob) -> list[Grade]:
         """Head k predicted token j from the state of token j - k - 2, as if a round had begun k tokens before
-        it.
-        """
+        it."""
         tokens = job.request.tokens
         first = max(0, job.start - self.longest - 1)
         states = self.features.of(job.request.id, first, len(tokens) - 2).to(self.device)

@@ -29,13 +29,13 @@ def transformers_generate(
 ) -> Callable[..., Any]:
     """A decoding method for Transformers' `generate`: the model's own text, drafted as the policy decides.
 
-    Drafters are names or loaded models. The model is used as it is. Keep the returned function for many
-    calls: what the policy learnt stays. `tokenizer` is the model's; it is only needed to check a drafter
-    given by name, and found by the model's own name where it can be. Sampling follows `torch.manual_seed`.
-    Calls from several threads take their turns, one whole call after another.
+    Drafters are names or loaded models. The model is used unchanged. Reuse the returned function for many
+    calls: it keeps what the policy learnt. `tokenizer` is the model's; it is only needed to check a drafter
+    given by name, and by default it is loaded by the model's own name. Sampling follows `torch.manual_seed`.
+    Calls from several threads run one after another.
 
     Raises:
-        UserError: an argument of `generate` that cannot be obeyed, or a model that is refused
+        UserError: an argument of `generate` that is not supported, or a model that is rejected
             (docs/reference/arguments.md).
     """
     host = Host(drafters, policy, tokenizer, seed)
@@ -77,10 +77,10 @@ def transformers_generate(
 
 
 class Host:
-    """The loop of each model that was decoded with, for one caller at a time.
+    """The loop of each model used so far, for one caller at a time.
 
-    Policy, drafters and cache are shared by all calls, so a call holds the lock from its first step to its
-    last; other threads wait. A call from inside another one would wait for itself and is refused.
+    Policy, drafters and KV cache are shared by all calls, so a call holds the lock from its first step to its
+    last; other threads wait. A call from inside another one would deadlock and is rejected.
     """
 
     def __init__(self, drafters: Sequence[Any], policy: str, tokenizer: Any, seed: int) -> None:
@@ -88,7 +88,7 @@ class Host:
         self.loops: dict[int, tuple[Loop, HostTarget]] = {}
         self.found: dict[str, Any] = {}
         self.lock = OneAtATime()
-        self.caller = 0  # the thread that holds it
+        self.caller = 0  # the thread that holds the lock
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -106,7 +106,7 @@ class Host:
                 self.caller = 0
 
     def of(self, model: Any) -> tuple[Loop, HostTarget]:
-        """The loop of a model and its target; made anew where the model has moved since."""
+        """The loop of a model and its target; created again if the model has moved to another device."""
         known = self.loops.get(id(model))
         if known is not None:
             rows = known[1].rows
@@ -117,9 +117,10 @@ class Host:
         return self.loops[id(model)]
 
     def ends(self, criteria: StoppingCriteriaList, strings: Any, model: Any) -> StoppingCriteriaList:
-        """The criteria, with that of the stop strings; one of the user's own is kept.
+        """The stopping criteria, with one for the stop strings; the user's own are kept.
 
-        Transformers (5.23) loses the tokenizer that it needs for it, so the strings come as an argument here.
+        Transformers (5.23) does not pass on the tokenizer that it needs for them, so the strings are an
+        argument here.
         """
         if strings is None or any(type(c) is StopStringCriteria for c in criteria):
             return criteria
@@ -129,7 +130,7 @@ class Host:
         return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, strings)])
 
     def _tokenizer(self, model: Any) -> Any:
-        """The model's tokenizer: the one given, or that of the model's name; None where there is none."""
+        """The model's tokenizer: the given one, or the one loaded by the model's name; None if not found."""
         if self.tokenizer is not None:
             return self.tokenizer
         name = _name(model)

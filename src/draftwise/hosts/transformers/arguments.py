@@ -1,4 +1,4 @@
-"""What `generate` was asked for that this decoding method cannot do: refused by name, never dropped."""
+"""Arguments of `generate` that this decoding method does not support: rejected by name, never ignored."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .target import HostTarget
 
 DRAFTERS = "the drafters are those of transformers_generate; leave it out"
 
-# Fields of GenerationConfig: when one is refused, and what to do. All others are obeyed, or have no effect
-# on plain decoding either; tests/hosts/arguments.py has every one of them.
+# Fields of GenerationConfig: when one is rejected, and the remedy. All others are applied, or have no effect
+# on plain decoding either; tests/hosts/arguments.py lists every one of them.
 REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_beams": (lambda n: n > 1, "beam search cannot be drafted; use num_beams=1"),
     "constraints": (bool, "constrained beam search cannot be drafted; leave it out"),
@@ -40,10 +40,10 @@ REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check(config: GenerationConfig, model: Any) -> None:
-    """Raise a UserError for a setting that would be dropped.
+    """Raise a UserError for a setting that would be ignored.
 
-    `use_cache=False` in the model's own settings (MPT) is accepted: it changes the cost of a text only. Where
-    it changes the text, `check_cache` refuses it.
+    `use_cache=False` in the model's own settings (MPT) is accepted, since it only changes the cost. If it
+    changes the text, `check_cache` rejects it.
     """
     own = model.generation_config.use_cache
     for name, (wrong, remedy) in REFUSED.items():
@@ -53,20 +53,21 @@ def check(config: GenerationConfig, model: Any) -> None:
 
 
 def check_cache(config: GenerationConfig, target: HostTarget) -> None:
-    """Raise a UserError if the model's text without a cache is another than with one."""
+    """Raise a UserError if the model's text without a cache differs from its text with one."""
     if config.use_cache is False and target.regimes is not None:
         name = type(target.rows.model).__name__
         raise UserError(f"use_cache=False: {name} writes another text without its cache; give use_cache=True")
 
 
-# What PEFT hangs on a model's layers for one call: a list with a part for each row of the batch.
+# PEFT attaches to a model's layers, for one call, a list with an entry for each row of the batch.
 PER_ROW = {"adapter_names", "alora_offsets"}
 
 
 class Asked:
-    """The arguments of `generate` that Transformers (5.23) keeps from a decoding method given as a function.
+    """The arguments of `generate` that Transformers (5.23) does not pass to a decoding method given as a
+    function.
 
-    They are found in the frame of the `generate` that runs it, however many functions lie between.
+    They are read from the stack frame of the calling `generate`, however many functions lie between.
     """
 
     def __init__(self, model: Any, streamer: Any, synced_gpus: bool | None) -> None:
@@ -74,13 +75,13 @@ class Asked:
         self.streamer = found.get("streamer") if streamer is None else streamer
         self.assistant_model = found.get("assistant_model")
         self.synced_gpus = synced_gpus or found.get("synced_gpus")
-        if self.synced_gpus is None:  # as `generate` decides
+        if self.synced_gpus is None:  # the same rule as in `generate`
             several = torch.distributed.is_available() and torch.distributed.is_initialized()
             several = several and torch.distributed.get_world_size() > 1
             self.synced_gpus = several and (_zero3() or is_fsdp_managed_module(model))
 
     def check(self, model: Any) -> None:
-        """Raise a UserError for what is not obeyed."""
+        """Raise a UserError for unsupported arguments."""
         if self.assistant_model is not None:
             raise UserError(f"assistant_model: {DRAFTERS}")
         if self.synced_gpus:

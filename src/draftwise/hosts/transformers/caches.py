@@ -1,4 +1,4 @@
-"""Caches of Transformers: going on from one, and leaving one as plain decoding does."""
+"""Transformers' caches: continuing from one, and filling one as plain decoding does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Held:
     layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def cache(self) -> DynamicCache | None:
-        """A cache of their own for a pass of this row alone."""
+        """A new cache with this row alone, for one pass."""
         if not self.length:
             return None
         cache = DynamicCache()
@@ -39,7 +39,7 @@ class Held:
 
     @torch.inference_mode()
     def load(self, rows: Rows, key: int) -> None:
-        """Put them into the row of `key`, which must be empty."""
+        """Copy them into the row of `key`, which must be empty."""
         if not self.length:
             return
         row = rows.keys.index(key)
@@ -50,10 +50,10 @@ class Held:
 
 
 def held_rows(cache: Any, seen: Tensor) -> list[Held]:
-    """What `cache` holds of each row where `seen`, boolean, shape (rows, slots).
+    """The contents of `cache` for each row where `seen`, boolean, shape (rows, slots).
 
     Raises:
-        UserError: a kind of cache that does not keep keys and values as they were computed.
+        UserError: a kind of cache that does not store keys and values as computed.
     """
     odd = [layer for layer in cache.layers if type(layer) not in LAYERS]
     if odd:
@@ -71,7 +71,7 @@ def held_rows(cache: Any, seen: Tensor) -> list[Held]:
 
 
 def _all(held: Tensor, total: int) -> Tensor:
-    """All slots of a layer: a window has forgotten the first ones, which are never looked at again."""
+    """All slots of a layer; dropped slots of a sliding window are filled, and never attended to."""
     held = held[..., :total, :]
     missing = total - held.shape[-2]
     return torch.cat([held.new_zeros(*held.shape[:-2], missing, held.shape[-1]), held], dim=-2)

@@ -37,7 +37,7 @@ class Call:
     prompt: Prompt
 
     def run(self) -> Tensor:
-        """Decode every row; token ids with the prompt, padded on the right, shape (rows, length)."""
+        """Decode every row; returns token ids with the prompt, padded on the right, shape (rows, length)."""
         requests: list[Request] = []
         asked = self.steps.scores is not None or self.steps.logits is not None
         free = rowwise(self.processors) and not asked
@@ -86,7 +86,7 @@ class Call:
                 self.target.shapes[requests[row].id] = shape
 
     def _advance(self, requests: Sequence[Request]) -> None:
-        """Take every step for which each row has its token by now."""
+        """Make every step for which each row has its token."""
         steps = self.steps
         while not steps.done:
             tokens = []
@@ -100,7 +100,7 @@ class Call:
             steps.add(torch.tensor(tokens, dtype=steps.ids.dtype, device=steps.ids.device))
 
     def _close(self, requests: Sequence[Request]) -> None:
-        """Let go of the rows that are finished, and refuse to go on with one that cannot."""
+        """Close finished rows, and reject a row that cannot continue."""
         for row, request in enumerate(requests):
             if self.steps.padded(row):
                 self.loop.close(request)
@@ -111,21 +111,22 @@ class Call:
                 )
 
     def _limit(self) -> int:
-        """The most tokens that a row may get."""
+        """The maximum number of new tokens of a row."""
         length = self.steps.ids.shape[1] - self.steps.count
         limits = [c.max_length - length for c in self.criteria if type(c) is MaxLengthCriteria]
         return max(min(limits, default=1 << 30), 1)
 
     def _eos(self) -> frozenset[int]:
-        """The tokens that end a row for certain."""
+        """The tokens that certainly end a row."""
         found = [c.eos_token_id.tolist() for c in self.criteria if type(c) is EosTokenCriteria]
         return frozenset(token for some in found for token in some)
 
 
 def shaped(processors: LogitsProcessorList) -> dict[str, Any]:
-    """Sampling settings near to what these processors make of a law.
+    """Sampling settings that approximate the effect of these processors on a distribution.
 
-    The target's law is the processors' alone; a drafter's tokens are accepted more often the nearer it comes.
+    The target's distribution depends on the processors alone; a drafter with similar settings has a higher
+    acceptance rate.
     """
     numbers: dict[str, Any] = {"temperature": 1.0}
     for processor in processors:
@@ -141,7 +142,7 @@ def shaped(processors: LogitsProcessorList) -> dict[str, Any]:
 
 
 def _raise(rounds: Sequence[Round], requests: Sequence[Request]) -> None:
-    """Give the caller what a round of one of their rows raised."""
+    """Raise the error of a caller's round."""
     mine = {request.id for request in requests}
     for round in rounds:
         if round.request in mine and round.error is not None:

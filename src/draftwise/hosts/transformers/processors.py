@@ -1,8 +1,8 @@
-"""Which logits processors may be asked about one row at a time, and how.
+"""Which logits processors can be applied to one row at a time, and how.
 
-Rows advance by different numbers of tokens. A processor of Transformers that computes a row's scores from
-that row's own ids and scores alone is asked about each row by itself. Any other may count its calls, know
-rows by index, or look at the whole batch: it is called as plain decoding calls it (see `together`).
+Rows advance by different numbers of tokens. A Transformers processor that computes a row's scores only from
+that row's own ids and scores is applied to each row separately. Any other may count its calls, identify rows
+by index, or use the whole batch: it is called as in plain decoding (see `together`).
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ ROWWISE: tuple[type, ...] = (
 
 
 def rowwise(processors: Iterable[Any]) -> bool:
-    """Whether every processor, of this very class, computes each row from that row alone."""
+    """Whether every processor is of a class known to compute each row from that row alone."""
     return all(type(p) in ROWWISE for p in processors)
 
 
 def chain(processors: Sequence[Any], row: int, prompt: Tensor, start: int) -> Chain:
-    """The processors for one row of a batch, in their own order; those at the end that look at no history are
-    called for all positions of a draft at once.
+    """The processors for one row of a batch, in their order; trailing ones that do not use the history are
+    applied to all positions of a draft at once.
 
-    `prompt` are the row's ids as `generate` shows them, with padding, shape (length,); its request's text
+    `prompt` are the row's ids as `generate` passes them, with padding, shape (length,); its request's text
     begins with `start` tokens.
     """
     last = max((i for i, p in enumerate(processors) if type(p) not in HISTORYLESS), default=-1) + 1
@@ -67,7 +67,7 @@ def chain(processors: Sequence[Any], row: int, prompt: Tensor, start: int) -> Ch
 
 
 class RowView(LogitsProcessor):
-    """Row-wise processors for one row of a batch, called with the row as `generate` would show it."""
+    """Row-wise processors for one row of a batch, called with the row as `generate` would pass it."""
 
     def __init__(self, processors: Sequence[Any], row: int, prompt: Tensor, start: int) -> None:
         self.processors = LogitsProcessorList(_of_row(p, row) for p in processors)
@@ -81,7 +81,7 @@ class RowView(LogitsProcessor):
 
 
 def _of_row(processor: Any, row: int) -> Any:
-    """The processor as one row needs it: Transformers' repetition penalty knows how every row is padded."""
+    """The processor for one row: Transformers' repetition penalty stores the padding of every row."""
     ignored = getattr(processor, "prompt_ignore_length", None)
     if isinstance(ignored, Tensor):
         processor = copy.copy(processor)

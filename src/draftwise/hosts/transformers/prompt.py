@@ -1,4 +1,4 @@
-"""The rows that `generate` was given: each row's own tokens, and what a cache holds of them."""
+"""The rows passed to `generate`: each row's own tokens, and their keys and values in a given cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 from ...errors import UserError
 from .caches import Held, held_rows
 
-# What a model may be fed beside its tokens, as far as it is understood here.
+# Model inputs other than the tokens that are supported here.
 FED = {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
 EMBEDS = "inputs_embeds"
 
@@ -22,9 +22,9 @@ EMBEDS = "inputs_embeds"
 class Prompt:
     """The rows before their first new token.
 
-    `texts` are each row's tokens without its padding; tokens that only a cache holds are 0 there.
-    `held` has the keys and values of the first of them, `virtual` the number of slots in `cache` that stand
-    for no token of `input_ids`.
+    `texts` are each row's tokens without padding; tokens that only a cache holds are 0 there. `held` has the
+    keys and values of the first of them, `virtual` the number of slots in `cache` without a token in
+    `input_ids`.
     """
 
     texts: list[list[int]]
@@ -37,10 +37,10 @@ class Prompt:
 def read_prompt(
     model: Any, input_ids: Tensor, config: GenerationConfig, model_kwargs: Mapping[str, Any]
 ) -> Prompt:
-    """The rows as plain decoding would read them, found out from what it would feed the model.
+    """The rows as plain decoding would read them, derived from the inputs it would pass to the model.
 
     Raises:
-        UserError: the model would be fed something that is not understood here.
+        UserError: unsupported model inputs.
     """
     cache = model_kwargs.get("past_key_values")
     past = int(cache.get_seq_length()) if cache is not None else 0
@@ -61,7 +61,7 @@ def read_prompt(
 def _fed(
     model: Any, input_ids: Tensor, past: int, config: GenerationConfig, model_kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What plain decoding would feed the model first."""
+    """The inputs that plain decoding would pass to the model first."""
     kwargs = {name: value for name, value in model_kwargs.items() if name != "past_key_values" or past}
     embeds, new = kwargs.get(EMBEDS), None
     if embeds is not None:
@@ -77,15 +77,15 @@ def _fed(
 
 
 def _width(mask: Any, config: GenerationConfig, input_ids: Tensor) -> int:
-    """The number of tokens that the mask speaks of; `generate` drops a mask of ones and notes its width."""
+    """The number of tokens in the mask; `generate` drops a mask of ones and stores its width."""
     return int(mask.shape[1] if mask is not None else getattr(config, "_mask_length", input_ids.shape[1]))
 
 
 def _seen(input_ids: Tensor, past: int, config: GenerationConfig, mask: Any) -> tuple[Tensor, Tensor]:
-    """Which tokens are seen (boolean), and all their ids, shape (rows, tokens) each."""
+    """Which tokens are visible (boolean), and all their ids, shape (rows, tokens) each."""
     width, length = _width(mask, config, input_ids), input_ids.shape[1]
     ids = input_ids
-    if width == past + length and past:  # the tokens in the cache were not given again
+    if width == past + length and past:  # the tokens in the cache were not passed again
         ids = torch.cat([input_ids.new_zeros(len(input_ids), past), input_ids], dim=1)
     elif width != length:
         raise UserError(f"attention_mask: it speaks of {width} tokens where there are {past} + {length}")
@@ -98,7 +98,7 @@ def _seen(input_ids: Tensor, past: int, config: GenerationConfig, mask: Any) -> 
 
 
 def _check_positions(seen: Tensor, positions: Any) -> None:
-    """Rows are read at 0, 1, 2, ... from their first token on; other places are refused."""
+    """Rows are read at positions 0, 1, 2, ... from their first token on; other positions are rejected."""
     if positions is None:
         return
     own, here = (x[:, -positions.shape[-1] :] for x in (seen.long().cumsum(-1) - 1, seen))
@@ -107,11 +107,14 @@ def _check_positions(seen: Tensor, positions: Any) -> None:
 
 
 def _soft(model: Any, input_ids: Tensor, fed: dict[str, Any], cache: Any) -> Prompt:
-    """A prompt with parts that are no tokens, such as a tuned prefix: the model reads it as it is fed, and
-    the rows take over what its cache then holds, all but the last token.
+    """A prompt with parts that are not tokens, such as a tuned prefix.
+
+    The model reads the inputs as they are, and the rows take over the resulting cache, all but the last
+    token.
 
     Raises:
-        UserError: rows of different lengths, places other than 0, 1, 2, ..., or an end that is no token.
+        UserError: rows of different lengths, positions other than 0, 1, 2, ..., or an end that is not a
+            token.
     """
     embeds, mask, length = fed.get(EMBEDS), fed.get("attention_mask"), input_ids.shape[1]
     name = EMBEDS if embeds is not None else "past_key_values"
@@ -137,8 +140,11 @@ def _soft(model: Any, input_ids: Tensor, fed: dict[str, Any], cache: Any) -> Pro
 
 
 def fill(model: Any, prompt: Prompt, sequences: Tensor, model_kwargs: Mapping[str, Any]) -> None:
-    """Read what was written into the prompt's cache, so that it is as plain decoding leaves it: it holds all
-    tokens but the last of every row, padding too. `sequences` are all ids, shape (rows, length)."""
+    """Write the new tokens into the prompt's cache, as plain decoding leaves it.
+
+    It then holds all tokens but the last of every row, padding included. `sequences` are all ids, shape
+    (rows, length).
+    """
     new = prompt.virtual + sequences.shape[1] - 1 - int(prompt.cache.get_seq_length())
     if new < 1:
         return

@@ -1,4 +1,4 @@
-"""What plain `generate` keeps from step to step, for a whole batch."""
+"""The state that plain `generate` keeps from step to step, for a whole batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...errors import UserError
 
 
 class Steps:
-    """The ids so far, which rows are finished, and who is told of each step: the stopping criteria and the
-    streamer, with the arguments and in the order in which plain decoding calls them.
+    """The ids so far, the finished rows, and the stopping criteria and streamer, which are called with the
+    same arguments and in the same order as in plain decoding.
 
-    A step is one token of every row. Rows that are ahead wait for it here.
+    A step is one token of every row. Rows that are ahead wait.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Steps:
         self.ids, self.criteria, self.streamer = input_ids, criteria, streamer
         self.count = 0
         self.unfinished = torch.ones(len(input_ids), dtype=torch.long, device=input_ids.device)
-        # Without an end-of-text criterion, finished rows write on until all are finished.
+        # Without an end-of-text criterion, finished rows continue until all are finished.
         self.pads = any(hasattr(c, "eos_token_id") for c in criteria)
         pad = getattr(config, "_pad_token_tensor", None)
         if self.pads and pad is None:
@@ -45,18 +45,18 @@ class Steps:
         return not any(self.open)
 
     def padded(self, row: int) -> bool:
-        """Whether a row is finished and gets padding from now on."""
+        """Whether a finished row gets padding from now on."""
         return self.pads and not self.open[row]
 
     def record(self, scores: Tensor, logits: Tensor) -> None:
-        """Keep what the next tokens come from, shape (rows, vocabulary), where it was asked for."""
+        """Store the scores and logits of the next tokens, shape (rows, vocabulary), if requested."""
         if self.scores is not None:
             self.scores += (scores,)
         if self.logits is not None:
             self.logits += (logits,)
 
     def add(self, tokens: Tensor) -> None:
-        """One more token of every row, shape (rows,); finished rows get padding in its place."""
+        """Append one token to every row, shape (rows,); finished rows get padding instead."""
         if self.pads:
             tokens = tokens * self.unfinished + self.pad * (1 - self.unfinished)
         self.ids = torch.cat([self.ids, tokens[:, None]], dim=-1)

@@ -1,4 +1,4 @@
-"""The target of a `generate` call: what Transformers prepared decides each row's tokens."""
+"""The target of a `generate` call: the processors that Transformers prepared decide each row's tokens."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .together import Together
 
 
 class HostTarget(HFTarget):
-    """A model that `generate` was called on.
+    """The model that `generate` was called on.
 
-    Rows that go each at their own pace have their processors in `shapes`, by request; others are `together`.
-    `usual` is the size of the pieces in which a prompt is read by default (the prefill chunk).
+    Rows that advance independently have their processors in `shapes`, by request; others are `together`.
+    `usual` is the default prefill chunk.
     """
 
     def __init__(self, model: Any) -> None:
@@ -47,8 +47,10 @@ class HostTarget(HFTarget):
         self.shapes.pop(request.id, None)
 
     def logits(self, tokens: Sequence[int], n: int, held: Held) -> Tensor:
-        """The model's own logits at the last `n` of these tokens, the first of which are `held`, in a pass by
-        itself; shape (n, vocabulary)."""
+        """The model's own logits at the last `n` of these tokens, in a separate pass; shape (n, vocabulary).
+
+        `held` has the keys and values of the first tokens.
+        """
         ids = torch.tensor([list(tokens[held.length :])], device=self.rows.device)
         cache = held.cache()
         found: Tensor = self.rows.model(

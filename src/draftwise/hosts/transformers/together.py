@@ -1,12 +1,12 @@
-"""Rows that take their steps together, so that everything is called as plain decoding calls it.
+"""Rows that make their steps together, so that every processor is called as in plain decoding.
 
-A processor may keep a state, know rows by their index, or look at the whole batch. Then there is one right
-way to call it: once a step, with all rows, each with its text up to that step. So after every pass the steps
-of plain decoding are made one by one, all rows at once, for as long as the pass has logits for every row: a
-row has them where its draft was right. The row that was guessed worst decides how many steps that are; what
-was right beyond them is read again.
+A processor may keep a state, identify rows by index, or use the whole batch. Then there is only one correct
+way to call it: once per step, with all rows, each with its text up to that step. So after every pass the
+steps of plain decoding are made one by one, for all rows at once, while the pass has logits for every row: a
+row has them as long as its draft was correct. The row with the fewest correct tokens determines the number of
+steps; correct tokens beyond them are computed again.
 
-Each step draws its tokens as plain decoding does, so that a seed gives the same text.
+Each step samples its tokens as plain decoding does, so a seed gives the same text.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Reader = Callable[[int, Sequence[int], int], Tensor]
 class Together:
     """The steps of one call's rows, whose requests are `requests`, in the order of the batch.
 
-    `processors` are all that `generate` prepared. `read` gives a row's logits at the last n of the tokens
-    that follow its prompt, shape (n, vocabulary), and `limit` is the most steps there may be.
+    `processors` are all that `generate` prepared. `read` returns a row's logits at the last n of the tokens
+    that follow its prompt, shape (n, vocabulary), and `limit` is the maximum number of steps.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Together:
         self.failed: Exception | None = None
 
     def prepare(self, batch: Sequence[tuple[Request, Draft]]) -> None:
-        """Have what the steps after the next pass need beside it; a call that failed once has failed."""
+        """Compute the padding logits for the next pass; raises if an earlier step of the call failed."""
         if self.failed is not None:
             raise self.failed
         most = 1 + max(len(draft.tokens) for _, draft in batch)
@@ -52,7 +52,7 @@ class Together:
                 self.padding.read_ahead(row, most)
 
     def scores(self, batch: Sequence[tuple[Request, Draft]], logits: Sequence[Tensor]) -> list[Scores]:
-        """Scores that share one walk, made when the first of them is asked."""
+        """Scores that share one walk; the walk is made when the first score is requested."""
         walk = Walk(self)
         views = [StepScores(draft, rows, walk) for (_, draft), rows in zip(batch, logits, strict=True)]
         by_id = {request.id: view for (request, _), view in zip(batch, views, strict=True)}
@@ -69,7 +69,7 @@ class Walk:
         self.made = False
 
     def make(self) -> None:
-        """Make the steps, once; what one of them raises is everyone's, as in plain decoding."""
+        """Make the steps, once; an error in one of them fails all rows, as in plain decoding."""
         if self.together.failed is not None:
             raise self.together.failed
         if not self.made:
@@ -82,7 +82,7 @@ class Walk:
                 raise
 
     def _step(self) -> bool:
-        """One step of all rows; whether the pass has logits for another."""
+        """One step of all rows; returns whether the pass has logits for another."""
         together, steps = self.together, self.together.steps
         raw = torch.stack([self._logits(row) for row in range(len(steps.ids))]).to(steps.ids.device)
         ids: Any = steps.ids
@@ -97,7 +97,7 @@ class Walk:
             view.drawn[view.node] = drawn[row]
         steps.add(tokens)
         if steps.done or any(steps.padded(row) for row in self.views):
-            return False  # what follows the end of a row is read before the next pass
+            return False  # tokens after the end of a row are read before the next pass
         return all([view.descend() for view in self.views.values()])
 
     def _logits(self, row: int) -> Tensor:
@@ -109,9 +109,9 @@ class Walk:
 
 
 class StepScores(GreedyScores):
-    """What the steps made of one row's draft: the target's law is the token that was drawn.
+    """Scores of one row's draft from the steps: the target's distribution is one-hot at the sampled token.
 
-    Beyond the steps the target has nothing to say in this round.
+    Nodes beyond the steps have no scores in this round.
     """
 
     __slots__ = ("drawn", "node", "walk")
@@ -123,7 +123,7 @@ class StepScores(GreedyScores):
         self.drawn: dict[int, int] = {}
 
     def descend(self) -> bool:
-        """Go on to the child that carries the drawn token, if there is one."""
+        """Move to the child with the sampled token, if there is one."""
         token, draft = self.drawn[self.node], self.draft
         below = (i for i, parent in enumerate(draft.parents) if parent == self.node)
         child = next((i for i in below if draft.tokens[i] == token), None)
@@ -131,7 +131,7 @@ class StepScores(GreedyScores):
         return child is not None
 
     def choice(self, node: int) -> int:
-        """The token that was drawn after `node`, or `NOTHING` where no step was made."""
+        """The token that was sampled after `node`, or `NOTHING` if no step was made."""
         self.walk.make()
         return self.drawn.get(node, NOTHING)
 
@@ -139,16 +139,16 @@ class StepScores(GreedyScores):
 class Padding:
     """The logits that plain decoding computes for a finished row while it feeds it padding.
 
-    They decide nothing, but processors see them and `output_scores` has them. They are read ahead, each time
-    twice as many.
+    They do not affect the text, but processors receive them and `output_scores` contains them. They are
+    computed ahead, twice as many each time.
     """
 
     def __init__(self, steps: Steps, limit: int, read: Reader) -> None:
         self.steps, self.limit, self.read = steps, limit, read
-        self.ahead: dict[int, tuple[int, Tensor]] = {}  # by row: the step of the first, and all of them
+        self.ahead: dict[int, tuple[int, Tensor]] = {}  # by row: first step, and the logits from it on
 
     def read_ahead(self, row: int, n: int) -> None:
-        """Have those of the next `n` steps of a finished row."""
+        """Compute the logits for the next `n` steps of a finished row."""
         step = self.steps.count
         first, known = self.ahead.get(row, (step, torch.empty(0)))
         if step + n > first + len(known) < self.limit:
@@ -157,6 +157,6 @@ class Padding:
             self.ahead[row] = step, self.read(row, [*written, *(self.steps.pad,) * (n - 1)], n)
 
     def logits(self, row: int) -> Tensor:
-        """Those of the next step, a float32 copy of shape (vocabulary,)."""
+        """The logits of the next step, a float32 copy of shape (vocabulary,)."""
         first, known = self.ahead[row]
         return known[self.steps.count - first].to(torch.float32, copy=True)

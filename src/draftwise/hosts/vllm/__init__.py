@@ -1,6 +1,6 @@
 """Draftwise inside vLLM: `LLM(..., speculative_config=vllm_config(drafters=[...], policy="auto"))`.
 
-vLLM loads the proposer by name: `draftwise.hosts.vllm.Proposer`, with options as
+vLLM loads the proposer by name: `draftwise.hosts.vllm.Proposer`, with options as in
 `draftwise.hosts.vllm.Proposer?drafters=ngram,suffix&policy=auto`.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["Options", "totals", "vllm_config"]
 
 
 def __getattr__(name: str) -> Any:
-    """The proposer with the options in its name."""
+    """The proposer class with the options in its name."""
     head, _, query = name.partition("?")
     if head != "Proposer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

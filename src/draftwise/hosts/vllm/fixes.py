@@ -1,8 +1,8 @@
-"""What vLLM 0.32 gets wrong when it verifies drafts on a CPU, found by trying and put right.
+"""Faults in vLLM 0.32's verification of drafts on a CPU, detected by a test call and patched.
 
-Its CPU kernel for spreading a request's sampling settings over the drafted tokens writes whole numbers only:
-temperatures and top-p are left as they were in memory, so that sampled drafts, its own methods' included, are
-accepted by a wrong law. And a step without drafts fails where a request has top-k alone.
+Its CPU kernel that repeats a request's sampling settings for each drafted token writes integers only:
+temperatures and top-p keep their old memory contents, so sampled drafts, including those of vLLM's own
+methods, are accepted by a wrong distribution. A step without drafts also fails if a request uses top-k alone.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 
 def mend(like: Any) -> list[str]:
-    """Put right what is wrong in this process; the names of what was. `like` is any tensor of the device."""
+    """Patch the faults found in this process; returns their names. `like` is any tensor of the device."""
     try:
         sampler = import_module("vllm.v1.sample.rejection_sampler")
         mended = [name for name, wrong in (CHECKS.items()) if wrong(sampler, like)]
     except (ImportError, AttributeError):
-        return []  # another vLLM, of which nothing is known
+        return []  # another vLLM, which is left alone
     for name in mended:
         setattr(sampler, name, FIXES[name](getattr(sampler, name)))
     return mended
 
 
 def _spreads_wrongly(sampler: ModuleType, like: Any) -> bool:
-    """Two settings for one and two drafted tokens."""
+    """Whether the kernel fails for two settings with one and two drafted tokens."""
     settings, ends = like.new_tensor([0.5, 0.25]).float(), like.new_tensor([1, 3]).int()
     spread = sampler.expand_batch_to_tokens(settings, ends, 3)
     return bool(spread.tolist() != [0.5, 0.25, 0.25])

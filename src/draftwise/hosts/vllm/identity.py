@@ -1,4 +1,4 @@
-"""Which row of vLLM's batch is which request: rows move when requests end."""
+"""Matches rows of vLLM's batch to requests: rows move when requests end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 
 class ByText:
-    """Tells requests apart by their texts, for a vLLM that gives no request ids.
+    """Identifies requests by their texts, for a vLLM that gives no request ids.
 
-    A row is the request whose text it continues, the one in the same row first; two requests of the same
-    text are as good as one another. A request that is not in a step has left: one that vLLM puts off and
-    resumes is met as a new one.
+    A row belongs to the request whose text it continues, with preference for the one in the same row; two
+    requests with the same text are interchangeable. A request that is missing from a step is closed: if vLLM
+    preempts and resumes it, it counts as new.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class ByText:
         self._next = 0
 
     def keys(self, sampled: Sequence[Sequence[int]], lengths: Any, token_ids: Any) -> list[int]:
-        """A key for each row, the same as in the step before for the same request."""
+        """A key for each row, the same as in the previous step for the same request."""
         left = dict(self._texts)
         self._texts = {}
         keys = []

@@ -1,4 +1,4 @@
-"""What outlives an engine: the state file, and totals that other processes can read."""
+"""What survives an engine: the state file, and totals for other processes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..follow import Follower
 from .options import Options
 from .totals import path_of, sweep
 
-EVERY = 30.0  # seconds between two savings while texts end; 1 where none is left, as before a shutdown
+EVERY = 30.0  # seconds between two saves while texts end; 1 when no request is left, as before a shutdown
 OFTEN = 1.0  # seconds between two reports of the totals
 
 
 class Keeper:
-    """Saves what the policy learns, and reports who drafted what.
+    """Saves what the policy learns, and reports counts by drafter.
 
-    Saved when texts have ended: now and then, when there is nothing left to do, and when the engine shuts
-    down in peace, which vLLM's server does not always wait for. The totals go to a small file that vLLM's
-    front process reads (`report`).
+    The state is saved after texts have ended: periodically, when no request is left, and at a regular
+    shutdown of the engine, which vLLM's server does not always wait for. The totals are written to a small
+    file that vLLM's front-end process reads (`totals`).
     """
 
     def __init__(self, follower: Follower, state: StateFile | None, report: Path) -> None:
@@ -37,7 +37,7 @@ class Keeper:
 
     @classmethod
     def of(cls, owner: Any, follower: Follower, options: Options, config: Any) -> Keeper:
-        """The keeper of an engine, which saves when its owner goes or the process ends."""
+        """The keeper of an engine; saves when its owner is deleted or the process ends."""
         rank = _replica(config)
         state = None
         if options.state:
@@ -48,12 +48,12 @@ class Keeper:
             target = config.model_config.model
             state = StateFile.of(path, follower.policy, name=name, target=target, drafters=drafters)
         keeper = cls(follower, state, path_of(config.instance_id, rank))
-        # multiprocessing's own finalizers run in forked children too, where atexit does not.
+        # multiprocessing's own finalizers also run in forked children, where atexit does not.
         Finalize(owner, keeper.end, exitpriority=10)
         return keeper
 
     def tick(self) -> None:
-        """To be called after every step."""
+        """Call it after every step."""
         now, open = monotonic(), len(self.follower.open)
         if now - self._reported >= OFTEN or not open:
             self._reported = now

@@ -1,7 +1,7 @@
-"""Who drafted what, beside vLLM's own metrics at `/metrics`: a plug-in of `vllm.stat_logger_plugins`.
+"""Counts by drafter beside vLLM's own metrics at `/metrics`: a plug-in of `vllm.stat_logger_plugins`.
 
 vLLM counts drafts and accepted tokens itself (`vllm:spec_decode_*`); these are the same counts by drafter,
-read from the engine's report whenever the page is asked for.
+read from the engine's report for each request of the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DrafterMetrics:
         self.path, self.labels = path, [model, str(engine)]
 
     def collect(self) -> Iterator[Any]:
-        """Counters as the report has them now."""
+        """The counters with the report's current values."""
         told = read(self.path)
         if not told:
             return
@@ -58,7 +58,7 @@ class DrafterMetrics:
 
 
 class StatLogger(StatLoggerBase):  # type: ignore[misc,unused-ignore]
-    """Puts the collector into vLLM's front process, where the engine has Draftwise inside."""
+    """Installs the collector in vLLM's front-end process if the engine uses Draftwise."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         asked = vllm_config.speculative_config
@@ -67,7 +67,7 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc,unused-ignore]
             REGISTRY.register(DrafterMetrics(path, str(model.served_model_name), engine_index))
 
     def record(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing per step: the report is read when it is asked for."""
+        """Nothing per step: the report is read on request."""
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """Nothing to log."""

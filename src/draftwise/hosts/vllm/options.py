@@ -1,4 +1,4 @@
-"""What vLLM is told: one class name, with Draftwise's options in it."""
+"""The configuration passed to vLLM: one class name that contains Draftwise's options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOME = "draftwise.hosts.vllm.Proposer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The drafters by name, the policy, the file for what it learns, and the seed of its choices."""
+    """The drafters by name, the policy, its state file, and the seed of its choices."""
 
     drafters: tuple[str, ...] = ("ngram", "suffix")
     policy: str = ""
@@ -28,10 +28,10 @@ class Options:
 
     @classmethod
     def parse(cls, query: str) -> Options:
-        """Read `key=value&key=value`, the drafters with commas between them.
+        """Parse `key=value&key=value`; drafters are separated by commas.
 
         Raises:
-            UserError: an unknown option, or a value that does not fit.
+            UserError: an unknown option, or an invalid value.
         """
         known = [f.name for f in fields(cls)]
         try:
@@ -52,7 +52,7 @@ class Options:
 
     @property
     def name(self) -> str:
-        """The class name that vLLM loads: what follows its last dot is the class, so dots are encoded."""
+        """The class name that vLLM loads: the part after the last dot is the class, so dots are encoded."""
         told = {"drafters": ",".join(self.drafters), "policy": self.policy, "state": self.state}
         told |= {"seed": str(self.seed) if self.seed else ""}
         pairs = [f"{key}={quote(value, safe=',:/')}" for key, value in told.items() if value]
@@ -60,7 +60,7 @@ class Options:
 
     @property
     def longest(self) -> int:
-        """The longest draft that the policy may ask for."""
+        """The longest draft that the policy may request."""
         for drafter in self.drafters:
             _stands_alone(drafter)
         policy = method(self.policy or default(self.drafters), list(self.drafters)).policy
@@ -75,13 +75,13 @@ def vllm_config(
     state: str | Path | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The `speculative_config` that puts Draftwise inside vLLM: `LLM(..., speculative_config=...)`.
+    """The `speculative_config` that runs Draftwise inside vLLM: `LLM(..., speculative_config=...)`.
 
-    Drafters, policy and the `state` file are named as for `Decoder.from_pretrained`. As JSON it is what
-    `vllm serve --speculative-config` takes. vLLM need not be installed to make it.
+    Drafters, policy and the `state` file are named as for `Decoder.from_pretrained`. As JSON it is the
+    argument of `vllm serve --speculative-config`. It can be made without vLLM.
 
     Raises:
-        UserError: an unknown policy or option, or one that never drafts, or drafts trees.
+        UserError: an unknown policy or option, or a policy that never drafts, or drafts trees.
     """
     names = registry.listed(drafters, "drafters")
     wrong = [d for d in names if not isinstance(d, str) or not d or "," in d]
@@ -98,7 +98,7 @@ def vllm_config(
 
 
 def _stands_alone(drafter: str) -> None:
-    """Refuse a drafter that is part of the target, such as a head on its hidden states."""
+    """Reject a drafter that needs the target's internals, such as a head on its hidden states."""
     spec = registry.parse(drafter)
     if spec.name in registry.names("drafters"):
         asks = inspect.signature(registry.load("drafters", spec.name)).parameters

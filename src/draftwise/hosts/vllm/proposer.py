@@ -1,4 +1,4 @@
-"""The proposer that vLLM loads (`method="custom_class"`): every request its own drafter and length."""
+"""The proposer that vLLM loads (`method="custom_class"`): drafter and draft length for each request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .runner import Probabilities, Step, attach
 class Proposer:
     """Drafts for all requests of a vLLM engine, as the policy decides for each.
 
-    With tensor parallelism the first rank decides: vLLM's scheduler takes its drafts and hands them to every
+    With tensor parallelism the first rank decides: vLLM's scheduler takes its drafts and passes them to every
     rank with the next step.
 
     Raises:
@@ -46,7 +46,7 @@ class Proposer:
         attach("listen")
 
     def load_model(self, target: Any) -> None:
-        """Build the drafters and the policy, once vLLM has loaded the target; on the first rank only."""
+        """Build the drafters and the policy once vLLM has loaded the target; on the first rank only."""
         weight = next(target.parameters())
         if weight.device.type == "cpu" and (mended := mend(weight)):
             getLogger("vllm.draftwise").warning("put right for this process: vLLM's %s", ", ".join(mended))
@@ -55,7 +55,7 @@ class Proposer:
             self._keeper = Keeper.of(self, self.follower, self.options, self.config)
 
     def follow(self, options: Options, *, device: str = "cpu") -> Follower:
-        """A policy and its drafters for this engine, as the options name them."""
+        """Create the follower with the policy and drafters that the options name."""
         model = self.config.model_config
         trust = {"trust_remote_code": model.trust_remote_code}
         tokenizer = load_tokenizer(model.tokenizer, **trust)
@@ -65,7 +65,7 @@ class Proposer:
         return Follower(made.team, made.method, vocab_size=self.engine.vocab_size, seed=options.seed)
 
     def listen(self, step: Step) -> None:
-        """What the model runner tells before it asks."""
+        """Receive the model runner's step before its call of `propose`."""
         self._step = step
         if self._raw is None and self.follower and "overlap" in self.follower.recorder.reads:
             self._raw = Probabilities(step.runner)
@@ -77,7 +77,7 @@ class Proposer:
         token_ids_cpu: Any,
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """A draft for each row of the batch; those in the middle of their prompt get none."""
+        """A draft for each row of the batch; rows in the middle of their prefill get none."""
         step, self._step = self._step, None
         if self.follower is None or self._keeper is None:
             return [[] for _ in sampled_token_ids]
@@ -98,7 +98,7 @@ class Proposer:
     def _rows(
         self, keys: Sequence[int], sampled: Any, lengths: Any, texts: Sequence[Callable[[int], list[int]]]
     ) -> list[Row]:
-        """The batch without the runner's knowledge: prompts end where a request was first met."""
+        """The batch without the runner's data: a prompt ends where its request was first seen."""
         rows = []
         for i, (key, new) in enumerate(zip(keys, sampled, strict=True)):
             n = int(lengths[i])

@@ -1,4 +1,4 @@
-"""What vLLM's model runner knows of a step and does not tell a proposer: request ids, budgets, ends."""
+"""Data of a step that vLLM's model runner has but does not pass to a proposer: request ids, budgets, ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the engine, as the model runner sees it when it asks for drafts."""
+    """One step of the engine, as seen by the model runner when it calls the proposer."""
 
     runner: Any
     scheduled: Any
 
     def alive(self, key: object) -> bool:
-        """Whether a request is still served, if only put off."""
+        """Whether a request is still served, possibly preempted."""
         return key in self.runner.requests
 
     def rows(
@@ -33,8 +33,8 @@ class Step:
     ) -> list[Row]:
         """The batch's requests; `texts` gives each one's tokens, and no text exceeds `most` of them.
 
-        `overlaps` are the latest that were taken, by row: those of an earlier step, as where no draft was
-        verified in this one, are not this step's.
+        `overlaps` are the latest recorded ones, by row. Those of an earlier step, if this one verified no
+        draft, are not used.
         """
         batch, drafted = self.runner.input_batch, self.scheduled.scheduled_spec_decode_tokens
         rows = []
@@ -52,10 +52,10 @@ class Step:
 
 
 class Probabilities:
-    """The target's raw probability of every drafted token, taken from what vLLM's rejection sampler is given.
+    """The target's raw probability of every drafted token, from the input of vLLM's rejection sampler.
 
-    Only for policies whose reward reads it (MetaSD's block divergence): it costs a softmax over the rows of
-    drafted tokens.
+    Used only by policies whose reward reads it (MetaSD's block divergence): it costs a softmax over the rows
+    of drafted tokens.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -63,7 +63,7 @@ class Probabilities:
         runner.rejection_sampler.register_forward_pre_hook(self._note)
 
     def take(self) -> list[list[float]]:
-        """By row of the batch, those of the latest pass; empty if it had no drafts."""
+        """The probabilities of the latest pass, by row of the batch; empty if it had no drafts."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -78,7 +78,7 @@ class Probabilities:
 
 
 def ends_of(asked: Any) -> frozenset[int]:
-    """The tokens that end a text, by its sampling parameters."""
+    """The tokens that end a text, from its sampling parameters."""
     if asked is None:
         return frozenset()
     ends = set(asked.stop_token_ids or ())
@@ -88,10 +88,10 @@ def ends_of(asked: Any) -> frozenset[int]:
 
 
 def attach(tell: str) -> bool:
-    """Have the model runner tell its proposer of every step before it asks: `drafter.<tell>(step)`.
+    """Make the model runner announce every step to its proposer before the call: `drafter.<tell>(step)`.
 
-    vLLM gives a proposer no request ids (0.32, 0.33), so its runner's method is wrapped, once in a process.
-    False where there is no such runner; requests are then told apart by their texts.
+    vLLM gives a proposer no request ids (0.32, 0.33), so its runner's method is wrapped, once per process.
+    Returns False if there is no such runner; requests are then identified by their texts.
     """
     try:
         runner = import_module(RUNNER).GPUModelRunner

@@ -1,4 +1,4 @@
-"""Who drafted what, told by the engine's process to the one in front of it, by a small file."""
+"""Counts by drafter, passed from the engine's process to the front-end process in a small file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ WEEK = 7 * 24 * 3600.0
 
 
 def path_of(instance: str, replica: int) -> Path:
-    """Where an engine's totals are, for all processes of one vLLM on one machine."""
+    """The path of an engine's totals, the same for all processes of one vLLM on one machine."""
     folder = Path(tempfile.gettempdir()) / f"draftwise-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / f"vllm-{instance}-{replica}.json"
 
 
 def totals(llm: Any, *, replica: int = 0) -> dict[str, Any]:
-    """Who drafted what in an `LLM` or `AsyncLLM` with Draftwise inside, at most a second ago.
+    """Counts by drafter of an `LLM` or `AsyncLLM` that uses Draftwise, at most a second old.
 
     Empty before its first step.
     """
@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the totals of engines that were killed, a week after their last word."""
+    """Remove the totals of killed engines, a week after their last update."""
     for path in folder.glob("vllm-*.json"):
         with suppress(FileNotFoundError):
             if time() - path.stat().st_mtime > WEEK:
