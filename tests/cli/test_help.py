@@ -45,8 +45,8 @@ def parsed(arguments: list[str]) -> None:
 def test_examples_can_be_parsed(verb: tuple[str, ...]) -> None:
     if verb == ("help",):
         return
-    examples = (VERBS[verb].epilog or "").splitlines()
-    assert examples
+    first, *examples, last = (VERBS[verb].epilog or "").splitlines()
+    assert (first, last) == ("```sh", "```") and examples
     for example in examples:
         command = shlex.split(example.rpartition(" | ")[2])
         assert command[: len(verb) + 1] == ["draftwise", *verb], example

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import Parameter, Signature, signature
-from textwrap import indent
 from typing import Annotated, Any, get_type_hints
 
 from typer import Option, Typer
@@ -16,6 +15,7 @@ from . import logs
 from .progress import NARROW, hidden
 
 EXAMPLES = "\nExamples:\n"
+FENCE = "```"
 WIDEST = 100  # columns of help text
 
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print results and errors only.")]
@@ -35,7 +35,7 @@ class Command(TyperCommand):
         """Write the examples, without wrapping a command."""
         if self.epilog:
             with formatter.section("Examples"):
-                for line in self.epilog.splitlines():
+                for line in self.epilog.splitlines()[1:-1]:  # without the fence
                     formatter.write(f"  {line.strip()}\n")
 
 
@@ -57,7 +57,7 @@ class Group(TyperGroup):
 def add(app: Typer, verb: Callable[..., Any], *, name: str = "", panel: str | None = None) -> None:
     """Register a verb; its docstring ends with `Examples:` and one command a line."""
     text, _, examples = inspect.cleandoc(verb.__doc__ or "").partition(EXAMPLES)
-    code = indent(examples.strip(), "    ")  # a block of code in Markdown, for the reference
+    code = f"{FENCE}sh\n{examples.strip()}\n{FENCE}" if examples else None  # Markdown, for the reference
     app.command(name or None, cls=Command, help=text.strip(), epilog=code, rich_help_panel=panel)(
         with_verbosity(verb)
     )
