@@ -2,7 +2,7 @@
 
     python -m studies.models.ship_models OUT
 
-What only training needs stays behind. Names in the cards become `zoo:NAME`. All models together must stay
+Files that only training needs are left out. Names in the cards become `zoo:NAME`. All models together must stay
 under 80 MB.
 """
 
@@ -20,7 +20,7 @@ PAGE = "docs/reference/zoo.md"
 
 ZOO = Path(__file__).parents[2] / "zoo/src/draftwise_zoo"
 DESCRIPTIONS = {
-    "target": "the model whose text is written when no other is named",
+    "target": "the default target",
     "general": "drafter for every domain",
     "code": "drafter for Python code",
     "math": "drafter for word problems",
@@ -32,13 +32,13 @@ DESCRIPTIONS = {
     "medusa": "four Medusa heads on the target's last hidden state: medusa:zoo:medusa",
     "disco": "DISCO's classifier, which stops drafts of zoo:general: --policy disco",
     "specdecpp": "SpecDec++'s head, which stops drafts of zoo:general: --policy specdecpp",
-    "router": "picks a specialist from the prompt: --policy router:zoo:router",
+    "router": "chooses a specialist from the prompt: --policy router:zoo:router",
 }
 LEFT = ("training", "results.json", "curves.png", "README.md")
 MOST = 80_000_000  # bytes
-TOY = """**A toy.** The text of the bundled models has the shape of each domain and little sense. It often
-repeats itself, which flatters drafters that copy. Never use it for answers."""
-RIGHTS = """The text behind it, and behind `zoo:target`:
+TOY = """**A toy model.** The text of the bundled models has the form of each domain and makes little sense. It often
+repeats itself, which favours lookup drafters. Never rely on its answers."""
+RIGHTS = """Sources of its training text and of that of `zoo:target`:
 
 | domain | source | licence |
 |---|---|---|

@@ -14,6 +14,8 @@ from draftwise.models import zoo
 from draftwise.models.load import load_model, load_tokenizer, resolve, weights_of
 from draftwise.models.zoo import bundled, find, list_parts, list_zoo, zoo_names
 from draftwise.policies.catalogue import method
+from draftwise.train import card
+from studies.models import ship_models
 
 
 @pytest.fixture
@@ -35,6 +37,18 @@ def test_zoo_is_what_the_folders_hold() -> None:
         shape = f"{model.parameters:,} parameters: {model.layers} layer"
         assert shape in (Path(model.path) / "README.md").read_text()
     assert bundled("zoo:eagle").description == "EAGLE head on the target's hidden states: eagle:zoo:eagle"
+
+
+def test_cards_have_the_text_of_their_makers() -> None:
+    """So that a card made again differs in its figures alone."""
+    for name, description in ship_models.DESCRIPTIONS.items():
+        text = (ship_models.ZOO / name / "README.md").read_text()
+        assert bundled(f"zoo:{name}").description == description
+        if name != "target":  # written by hand
+            kind = name if name in card.WHAT else "drafter"
+            about = f"\n{description[0].upper()}{description[1:]}. "
+            parts = (about, card.WHAT[kind], ship_models.TOY, ship_models.RIGHTS, card.LIMITS)
+            assert [part for part in parts if part.format(target="zoo:target") not in text] == []
 
 
 def test_listing_loads_no_torch_and_runs_no_code_of_the_zoo() -> None:

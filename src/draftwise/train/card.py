@@ -11,12 +11,12 @@ from .reading import plain
 from .settings import Run
 
 WHAT = {
-    "drafter": "A drafter: a small language model that guesses what the target writes.",
-    "eagle": "An EAGLE head: it guesses what the target writes from the target's own hidden states.",
-    "medusa": "Medusa heads: each guesses one later token from the target's last hidden state.",
-    "disco": "A classifier that stops drafts, as DISCO has it (arXiv 2405.04304).",
-    "specdecpp": "A classifier that stops drafts, as SpecDec++ has it (arXiv 2405.19715).",
-    "router": "A router: it picks a drafter from the prompt.",
+    "drafter": "A drafter: a small language model that drafts tokens for the target.",
+    "eagle": "An EAGLE head: it drafts tokens from the target's own hidden states.",
+    "medusa": "Medusa heads: each drafts one later token from the target's last hidden state.",
+    "disco": "A classifier that stops drafts, as in DISCO (arXiv 2405.04304).",
+    "specdecpp": "A classifier that stops drafts, as in SpecDec++ (arXiv 2405.19715).",
+    "router": "A router: it chooses a drafter from the prompt.",
 }
 USE = {
     "drafter": "draftwise generate PROMPT --target {target} --drafters {out}",
@@ -30,10 +30,10 @@ USE = {
 }
 MEASURES = {
     "mean_accepted": "accepted tokens a round",
-    "acceptance_rate": "accepted / drafted",
+    "acceptance_rate": "acceptance rate (accepted / drafted)",
     "f1": "F1 of 'the token is accepted'",
-    "accuracy": "right",
-    "accuracy_reworded": "right, with prompts in other words",
+    "accuracy": "accuracy",
+    "accuracy_reworded": "accuracy on reworded prompts",
 }
 
 
@@ -63,14 +63,14 @@ def card(kind: str, out: str, run: Run, results: Mapping[str, Any], material: Ma
     )
 
 
-LIMITS = """- Made for `{target}`: with another target it is refused, or little that it guesses is accepted.
-- It changes how fast the target writes, never what it writes, and does not measure the target's quality.
-- Measured on text like the data; other text may fare worse."""
+LIMITS = """- Made for `{target}`: with another target it is refused, or its acceptance rate is low.
+- It changes the speed of the target, never its text; its figures do not measure the target's quality.
+- Measured on text like the training data; the acceptance rate may be lower on other text."""
 BEFORE = {
-    "drafter": "Greedy, 5 tokens a draft; before: the model that it started from.",
-    "eagle": "Greedy, 5 tokens a draft; before: the head that it started from, if any.",
+    "drafter": "Greedy, 5 tokens a draft; before: the model that training started from.",
+    "eagle": "Greedy, 5 tokens a draft; before: the head that training started from, if any.",
     "medusa": "Greedy, 5 tokens a draft.",
-    "classifier": "Greedy; before: 5 tokens a draft, and yes to every token.",
+    "classifier": "Greedy; before: 5 tokens a draft, every token classified as accepted.",
 }
 TAGS = ["speculative-decoding", "draftwise"]
 
@@ -78,7 +78,7 @@ TAGS = ["speculative-decoding", "draftwise"]
 def _measured(results: Mapping[str, Any]) -> str:
     """What was measured on prompts held out, and before training where there was something."""
     before, after = results.get("before") or {}, results["after"]
-    lines = [f"On prompts that were held out. {BEFORE.get(results['train'], '')}".strip() + "\n"]
+    lines = [f"On held-out prompts. {BEFORE.get(results['train'], '')}".strip() + "\n"]
     lines += ["| | before | after |", "|---|---|---|"] if before else ["| | |", "|---|---|"]
     for name in [name for name in MEASURES if name in after]:
         old = f" {before[name]:.3f} |" if before else ""
