@@ -2,8 +2,8 @@
 
     python -m studies.models.ship_models OUT
 
-Files that only training needs are left out. Names in the cards become `zoo:NAME`. All models together must stay
-under 80 MB.
+Files that only training needs are left out. Names in the cards become `zoo:NAME`. All models together must
+stay under 80 MB.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ DESCRIPTIONS = {
 }
 LEFT = ("training", "results.json", "curves.png", "README.md")
 MOST = 80_000_000  # bytes
-TOY = """**A toy model.** The text of the bundled models has the form of each domain and makes little sense. It often
-repeats itself, which favours lookup drafters. Never rely on its answers."""
+TOY = """**A toy model.** The text of the bundled models has the form of each domain and makes little sense.
+It often repeats itself, which favours lookup drafters. Never rely on its answers."""
 RIGHTS = """Sources of its training text and of that of `zoo:target`:
 
 | domain | source | licence |
