@@ -1,1 +1,1 @@
-"""The benchmark: every policy and every peer on the same prompts, in one run."""
+"""The benchmark: every policy and every peer (another engine) on the same prompts, in one run."""

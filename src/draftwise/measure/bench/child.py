@@ -1,9 +1,8 @@
-"""A peer in a process of its own, which must not share ours: one JSON object a line, there and back.
+"""A peer in a process of its own: one JSON object per line, in both directions.
 
-The first line says how to load; the answer is `{"ready": ...}`. Then every line
-`{"ids", "max_new_tokens", "temperature", "seed", "eos"}` is answered by
-`{"tokens", "seconds", "rounds", "drafted"}`, the seconds measured over there. What goes wrong is
-`{"error": ...}`.
+The first line tells the child what to load; the answer is `{"ready": ...}`. Each further line `{"ids",
+"max_new_tokens", "temperature", "seed", "eos"}` is answered by `{"tokens", "seconds", "rounds", "drafted"}`,
+with the seconds measured in the child. Errors are answered by `{"error": ...}`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from typing import Any
 
 from .contender import Item, Law, Text
 
-PATIENCE = 5.0  # seconds for a child to leave after it was asked to
+PATIENCE = 5.0  # seconds for a child to exit after it was asked to
 
 
 class ChildError(RuntimeError):
-    """The other process said that it cannot go on, or said nothing more."""
+    """The child reported an error, or stopped answering."""
 
 
 class Child:
-    """A contender that lives in another process, one prompt at a time.
+    """A contender in another process, one prompt at a time.
 
     Raises:
         ChildError: it could not load.
@@ -43,11 +42,11 @@ class Child:
             raise
 
     def most(self) -> int:
-        """One prompt."""
+        """1: one prompt at a time."""
         return 1
 
     def warm(self, items: Sequence[Item], law: Law) -> None:
-        """One text each, thrown away."""
+        """One text for each prompt, discarded."""
         self.decode(items, law)
 
     def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
@@ -55,14 +54,14 @@ class Child:
         return [self._text(item, law) for item in items]
 
     def memory(self) -> Any:
-        """Nothing is kept from text to text."""
+        """Nothing is kept between texts."""
         return None
 
     def remember(self, memory: Any) -> None:
-        """There is nothing to go on from."""
+        """Nothing to restore."""
 
     def close(self) -> None:
-        """Let the process end, and end it if it does not."""
+        """Ask the process to exit, and kill it if it does not."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()

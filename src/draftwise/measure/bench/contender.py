@@ -1,4 +1,4 @@
-"""What a benchmark compares: anything that writes a text after a prompt, and says what it did."""
+"""What a benchmark compares: anything that continues a prompt and reports its work."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What the positions of one draft showed: the drafter's entropies in nats, and the mean 1 - TV.
+    """Signals at the positions of one draft: the drafter's entropies in nats, and the mean 1 - TV.
 
-    After the last round of a text, `values` are what the policy then thinks of its arms.
+    After the last round of a text, `values` are the policy's estimates of its arms.
     """
 
     entropy: tuple[float, ...] = ()
@@ -34,10 +34,10 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What one contender wrote: the ids produced after the prompt, ends included, and in what time.
+    """What one contender wrote: the token ids after the prompt, end tokens included, and the time.
 
-    `rounds` is the number of target passes and `accepted` counts committed draft tokens; of our own methods,
-    `log` has every round and accepted tokens count before the text is cut at its end.
+    `rounds` is the number of target passes and `accepted` counts committed draft tokens. For our own methods
+    `log` has every round, and accepted tokens count before the text is cut at its end.
     """
 
     tokens: tuple[int, ...]
@@ -52,13 +52,15 @@ class Text:
 
     @property
     def sha(self) -> str:
-        """The same for the same tokens."""
+        """A hash of the tokens."""
         return sha256(" ".join(map(str, self.tokens)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """How everyone draws: at most so many tokens, at a temperature (0 = greedy), seeded for each prompt."""
+    """The sampling settings of all contenders: maximum tokens, temperature (0 = greedy), and a seed per
+    prompt.
+    """
 
     max_new_tokens: int
     temperature: float = 0.0
@@ -70,27 +72,27 @@ class Law:
 
 
 class Contender(Protocol):
-    """One method of decoding, by the name and engine of its rows in the results."""
+    """One method of decoding, with the method name and engine of its rows in the results."""
 
     name: str
     engine: str
 
     def most(self) -> int:
-        """The largest batch that it takes; 0 = any."""
+        """The largest supported batch; 0 = any."""
         ...
 
     def warm(self, items: Sequence[Item], law: Law) -> None:
-        """Run every path once, and keep nothing of it."""
+        """Run every code path once, and keep nothing of it."""
         ...
 
     def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
-        """Write all texts together, one a prompt; their seconds add up to the time it took."""
+        """Write all texts in one batch, one per prompt; their seconds add up to the elapsed time."""
         ...
 
     def memory(self) -> Any:
-        """What it keeps from text to text, as JSON."""
+        """What it keeps between texts, as JSON."""
         ...
 
     def remember(self, memory: Any) -> None:
-        """Go on from what `memory` gave."""
+        """Restore what `memory` returned."""
         ...

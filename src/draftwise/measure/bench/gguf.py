@@ -1,6 +1,7 @@
 """Writes a Llama-type model as a GGUF file (version 3), float32, without a vocabulary: ids in, ids out.
 
-The format is ggml's docs/gguf.md; names and the order of rotated rows are llama.cpp's `llama` architecture.
+The format is ggml's docs/gguf.md; tensor names and the order of rotary rows are those of llama.cpp's `llama`
+architecture.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 from ...errors import UserError
 
 ALIGNMENT = 32
-UINT32, FLOAT32, STRING = 4, 6, 8  # kinds of metadata
-F32 = 0  # kind of tensor
+UINT32, FLOAT32, STRING = 4, 6, 8  # metadata types
+F32 = 0  # tensor type
 
 LAYER = {
     "input_layernorm": "attn_norm",
@@ -35,7 +36,7 @@ def write_gguf(model: Any, path: Path) -> None:
     """Convert a loaded Transformers model.
 
     Raises:
-        UserError: a model of another type, or one that this conversion would change.
+        UserError: another type of model, or one that this conversion would change.
     """
     _check(model.config)
     tensors = dict(_tensors(model))
@@ -87,7 +88,7 @@ def _metadata(config: Any) -> dict[str, str | int | float]:
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float32]]]]:
-    """Every weight by its name there, float32, shape (rows, columns)."""
+    """Every weight by its GGUF name, float32, shape (rows, columns)."""
     config = model.config
     weights = {name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()}
     yield "token_embd.weight", weights["model.embed_tokens.weight"]
@@ -104,7 +105,7 @@ def _tensors(model: Any) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.floa
 
 
 def _rotated(values: Any, heads: int) -> Any:
-    """Rows in the order in which llama.cpp rotates them: pairs side by side, not half a head apart."""
+    """Rows in llama.cpp's rotary order: pairs are adjacent, not half a head apart."""
     rows, columns = values.shape
     return values.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 

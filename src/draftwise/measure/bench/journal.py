@@ -1,7 +1,7 @@
-"""The folder of a run: what is finished is on disk at once, and an interrupted run goes on from there.
+"""The folder of a run: finished work is written at once, and an interrupted run resumes from it.
 
-`prompts.jsonl` decides what is finished. Everything else that belongs to a unit of work (one method on one
-batch of prompts) is written before its lines there, and dropped on resuming if they are missing.
+`prompts.jsonl` determines what is finished. Everything else that belongs to a unit of work (one method on one
+batch of prompts) is written before its lines there, and dropped on resuming if these lines are missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILES = ("prompts.jsonl", "rounds.jsonl", "pieces.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One method on one batch of prompts, by their places in the workload."""
+    """One method on one batch of prompts, given by their indices in the workload."""
 
     method: str
     batch: int
@@ -37,12 +37,12 @@ class Unit:
 
 
 def usable(folder: Path) -> None:
-    """See that a folder is new, empty, or a run's.
+    """Check that a folder is new, empty, or a run's.
 
     Raises:
         UserError: it holds something else, or is a file.
     """
-    own = (".lock", "state", *FILES, "results.json")  # of which a run that was killed may have left some
+    own = (".lock", "state", *FILES, "results.json")  # files that a killed run may have left
     try:
         if (folder / "run.json").exists() or not folder.exists():
             return
@@ -54,7 +54,7 @@ def usable(folder: Path) -> None:
 
 
 class Journal:
-    """Appends to one run's folder, and reads what is there already.
+    """Appends to one run's folder, and reads what is already there.
 
     Raises:
         UserError: the folder cannot be used, belongs to a run with other settings, or is being written to.
@@ -81,7 +81,7 @@ class Journal:
             raise
 
     def resume(self, units: Iterable[Unit]) -> None:
-        """Keep what belongs to units that are finished altogether, and drop the rest."""
+        """Keep the data of units that are completely finished, and drop the rest."""
         whole = {key for unit in units for key in unit.keys if all(k in self.done for k in unit.keys)}
         self.done = {key: row for key, row in self.done.items() if key in whole}
         known = {_place(row) for row in self.done.values()}
@@ -90,13 +90,13 @@ class Journal:
             self._keep(name, lambda row: _place(row) in known)
 
     def finished(self, unit: Unit) -> bool:
-        """Whether all its lines are there."""
+        """Whether all lines of a unit are there."""
         return all(key in self.done for key in unit.keys)
 
     def finish(
         self, unit: Unit, rows: Sequence[Row], rounds: Sequence[Row], pieces: Sequence[Row], memory: Any
     ) -> None:
-        """Write all of a unit; its lines in `prompts.jsonl` come last and make it count."""
+        """Write all data of a unit; its lines in `prompts.jsonl` come last and mark it as finished."""
         self._append("rounds.jsonl", rounds)
         self._append("pieces.jsonl", pieces)
         state = self._state(unit.method)
@@ -106,10 +106,10 @@ class Journal:
         self.done |= {row["key"]: row for row in rows}
 
     def memory(self, method: str) -> Any:
-        """What a method kept after the last unit that it finished; None if it has finished none.
+        """The memory of a method after its last finished unit; None if it has finished none.
 
         Raises:
-            UserError: it is not there.
+            UserError: the memory is missing.
         """
         mine = [row["key"] for row in self.done.values() if row["method"] == method]
         if not mine:
@@ -128,11 +128,11 @@ class Journal:
         return list(self.done.values())
 
     def rewrite(self, rows: Iterable[Row]) -> None:
-        """Put these lines into `prompts.jsonl` in place of those that are there."""
+        """Replace the lines of `prompts.jsonl`."""
         _write_lines(self.folder / "prompts.jsonl", rows)
 
     def close(self) -> None:
-        """Let others at the folder."""
+        """Release the folder's lock."""
         self._lock.release()
 
     def _state(self, method: str) -> Path:
@@ -140,7 +140,9 @@ class Journal:
         return self.folder / "state" / f"{safe}-{crc32(method.encode()):x}.json"
 
     def _begun(self) -> list[float | None]:
-        """Check that the folder is new or belongs to a run with these settings; the loads it began with."""
+        """Check that the folder is new or belongs to a run with these settings; returns the loads it started
+        with.
+        """
         path = self.folder / "run.json"
         if not path.exists():
             if any((self.folder / name).exists() for name in (*FILES, "results.json")):
@@ -160,7 +162,7 @@ class Journal:
         return list(starts)
 
     def _read(self, name: str) -> Iterator[Row]:
-        """The lines of a file; a last one that was torn is dropped.
+        """The lines of a file; an incomplete last line is dropped.
 
         Raises:
             UserError: an earlier line is broken; names file and line.
@@ -193,7 +195,7 @@ def line(row: Row) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a file beside its place, then rename it, so that a reader never sees half a file."""
+    """Write a temporary file beside it, then rename it, so that a reader never sees half a file."""
     beside = path.with_name(path.name + ".part")
     beside.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     os.replace(beside, path)

@@ -1,7 +1,7 @@
-"""llama.cpp through llama-cpp-python, as a process of its own: python -m draftwise.measure.bench.llamacpp.
+"""llama.cpp through llama-cpp-python, as a child process: python -m draftwise.measure.bench.llamacpp.
 
-Speaks as `child` describes. It loads `{"file", "context", "threads", "gpu_layers", "lookup", "ngram"}`;
-`lookup` is the length of its drafts, 0 for plain decoding.
+The protocol is the one of `child`. It loads `{"file", "context", "threads", "gpu_layers", "lookup",
+"ngram"}`; `lookup` is its draft length, 0 for plain decoding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 
 def serve(answers: TextIO) -> None:
-    """Read lines to the end, and answer each."""
+    """Answer each line until the input ends."""
     write: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     for line in sys.stdin:
         asked = json.loads(line)
@@ -32,7 +32,7 @@ def serve(answers: TextIO) -> None:
 
 
 def load(asked: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Load a model; returns what writes one text with it."""
+    """Load a model; returns the function that writes one text with it."""
     draft = _lookup(asked["lookup"], asked["ngram"]) if asked["lookup"] else None
     model = import_module("llama_cpp").Llama(
         model_path=asked["file"],
@@ -41,7 +41,7 @@ def load(asked: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, An
         n_threads_batch=asked["threads"],
         n_gpu_layers=asked["gpu_layers"],
         draft_model=draft,
-        logits_all=draft is not None,  # else its buffer is too small for a draft's rows
+        logits_all=draft is not None,  # otherwise its buffer is too small for a draft's rows
         verbose=False,
     )
     passes: list[int] = []
@@ -79,7 +79,7 @@ def _lookup(length: int, ngram: int) -> Any:
 
 
 if __name__ == "__main__":
-    # What the library prints goes to stderr; answers alone go where the other process reads.
+    # What the library prints goes to stderr; only answers go to the parent process.
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         serve(answers)

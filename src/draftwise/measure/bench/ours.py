@@ -33,9 +33,9 @@ from .contender import Item, Law, Sight, Text
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """A loaded target, the model drafters by name, and how to build the others afresh for each method.
+    """A loaded target, the model drafters by name, and the means to build other drafters for each method.
 
-    A lookup may remember earlier texts, so that one shared by two methods would let one copy the other's.
+    A lookup may remember earlier texts, so sharing one would let a method copy another's text.
     """
 
     target: Target
@@ -62,52 +62,52 @@ class Models:
         def build(names: Sequence[str]) -> dict[str, Drafter]:
             return build_drafters(names, built, tokenizer, target, pack="auto", **options)
 
-        everyone = build(drafters)  # also checks that every name is there once and can be had
+        everyone = build(drafters)  # also checks that the names are unique and valid
         shared = {n: d for n, d in everyone.items() if is_model(n)}
         return cls(built, model, tokenizer, eos_ids(model, tokenizer), tuple(everyone), shared, build)
 
     def team(self) -> dict[str, Drafter]:
-        """The drafters for one method, in the order in which they were asked for."""
+        """The drafters for one method, in the requested order."""
         own = self.build([name for name in self.drafters if name not in self.shared])
         return {name: self.shared[name] if name in self.shared else own[name] for name in self.drafters}
 
     def layouts(self) -> dict[str, str]:
-        """How many layers of each model have their weights packed."""
+        """How many layers of each model are packed."""
         from ...models.packed import layouts
 
         return layouts({"target": self.target, **self.shared})
 
     def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
-        """A prompt's token ids, in the chat template where there is one."""
+        """A prompt's token ids, with the chat template if there is one."""
         front = Decoder(self.target, {}, method("none", []), self.tokenizer, eos=self.eos)
         return front.encode(prompt.text, chat=not raw)
 
 
 def is_model(drafter: str) -> bool:
-    """Whether a drafter's name means a model's weights."""
+    """Whether a drafter's name stands for a model's weights."""
     name = registry.parse(drafter).name
     return name == "lm" or name not in registry.names("drafters")
 
 
 class Watch:
-    """A recorder that also notes what the drafts' positions showed, for pictures."""
+    """A recorder that also records signals of the draft positions, for plots."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder, self.reads = recorder, recorder.reads
         self.sights: dict[int, list[tuple[Decision, Outcome]]] = defaultdict(list)
 
     def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
-        """Note a round, and hand it on."""
+        """Record a round, and pass it on."""
         for seen in batch:
             self.sights[seen.request.id].append((seen.decision, seen.outcome))
         return self.recorder.add(batch, graders)
 
     def close(self, request: Request) -> Sequence[Feedback]:
-        """Hand on that a request has ended."""
+        """Pass on that a request has ended."""
         return self.recorder.close(request)
 
     def take(self, request: int) -> list[Sight]:
-        """What was noted of a request, by round; entropies only where a rule of the round read them."""
+        """The records of a request, by round; entropies only if a rule of the round read them."""
         sights = []
         for decision, outcome in self.sights.pop(request, []):
             read = "entropy" in needs(decision.stops)
@@ -118,7 +118,7 @@ class Watch:
 
 
 class Policy:
-    """One policy of the catalogue with a loop of its own."""
+    """One policy of the catalogue with its own loop."""
 
     engine = "draftwise"
 
@@ -127,18 +127,18 @@ class Policy:
         self.loop = self._build()
 
     def most(self) -> int:
-        """Any batch."""
+        """0: any batch."""
         return 0
 
     def warm(self, items: Sequence[Item], law: Law) -> None:
-        """Decode in a loop that is thrown away: what it learns there is not kept."""
+        """Decode in a separate loop, whose policy is discarded."""
         _run(self._build(), items, law, self.models.eos)
 
     def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
-        """One batch.
+        """Decode one batch.
 
         Raises:
-            UserError: a drafter failed, so that the numbers would not be its own.
+            UserError: a drafter failed, so the measurements would not be its own.
         """
         texts = _run(self.loop, items, law, self.models.eos)
         faults = [r.fault for text in texts for r in text.log if r.fault]
@@ -147,12 +147,12 @@ class Policy:
         return texts
 
     def memory(self) -> Any:
-        """What the policy has learnt, and where its random numbers stand."""
+        """What the policy has learnt, and the state of its random generator."""
         version, words, gauss = self.loop.rng.getstate()
         return {"policy": dump(self.loop.policy), "rng": [version, list(words), gauss]}
 
     def remember(self, memory: Any) -> None:
-        """Go on from there."""
+        """Restore them."""
         load(self.loop.policy, memory["policy"])
         version, words, gauss = memory["rng"]
         self.loop.rng.setstate((version, tuple(words), gauss))
@@ -193,7 +193,7 @@ def _run(loop: Loop, items: Sequence[Item], law: Law, eos: frozenset[int]) -> li
 
 
 def _text(rounds: Sequence[Round], sights: Sequence[Sight], scale: float) -> Text:
-    """One prompt's share of the batch's wall time is its share of what the rounds were charged."""
+    """The batch's wall time is divided among prompts in proportion to the times of their rounds."""
     stats = Stats.of(rounds)
     return Text(
         tuple(t for r in rounds for t in r.tokens),

@@ -1,4 +1,4 @@
-"""Peers by name, `ENGINE:MODE?options`: built if they are installed, else absent with a reason."""
+"""Peers by name, `ENGINE:MODE?options`: built if they are installed, otherwise absent with a reason."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ TRANSFORMERS = ("plain", "assisted", "constant", "heuristic", "threshold", "look
 
 
 def llamacpp_plain(*, context: int = 4096, gpu_layers: int = 0) -> dict[str, Any]:
-    """No drafts."""
+    """Plain decoding."""
     return {"context": context, "gpu_layers": gpu_layers, "lookup": 0, "ngram": 0}
 
 
 def llamacpp_lookup(
     *, context: int = 4096, gpu_layers: int = 0, length: int = 10, ngram: int = 2
 ) -> dict[str, Any]:
-    """Its prompt lookup, with its own defaults."""
+    """llama-cpp-python's prompt lookup, with its own defaults."""
     return {"context": context, "gpu_layers": gpu_layers, "lookup": length, "ngram": ngram}
 
 
 def vllm_plain() -> None:
-    """No drafts."""
+    """Plain decoding."""
 
 
 def vllm_ngram(*, length: int = 5, min: int = 1, max: int = 4) -> dict[str, Any]:
-    """Its prompt lookup, with the n-grams of ours."""
+    """vLLM's prompt lookup, with the n-gram lengths of ours."""
     spread = {"prompt_lookup_min": min, "prompt_lookup_max": max}
     return {"method": "ngram", "num_speculative_tokens": length} | spread
 
 
 def vllm_suffix(*, length: int = 16) -> dict[str, Any]:
-    """Its suffix decoding, which needs arctic-inference."""
+    """vLLM's suffix decoding, which needs arctic-inference."""
     return {"method": "suffix", "num_speculative_tokens": length}
 
 
 def vllm_draft(*, length: int = 3) -> dict[str, Any]:
-    """A draft model."""
+    """vLLM with a draft model."""
     return {"method": "draft_model", "num_speculative_tokens": length}
 
 
@@ -74,14 +74,14 @@ ENGINES: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A peer that could not be measured, and why."""
+    """A peer that could not be measured, and the reason."""
 
     method: str
     reason: str
 
 
 def names(text: str) -> list[str]:
-    """The peers of an option: names with commas; an engine alone stands for all its modes, `all` for all.
+    """The peers of an option, separated by commas; an engine alone means all its modes, `all` all peers.
 
     Raises:
         UserError: an unknown engine or mode.
@@ -104,7 +104,7 @@ def _checked(name: str) -> str:
 
 @dataclass
 class Peers:
-    """Builds peers over the models of a run, each model loaded once."""
+    """Builds peers for the models of a run; each model is loaded once."""
 
     models: Models
     target: str
@@ -115,10 +115,10 @@ class Peers:
     scratch: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
 
     def build(self, name: str) -> Contender | Absent:
-        """The contender for a name that `names` gave.
+        """The contender for a name from `names`.
 
         Raises:
-            UserError: an unknown option, or one that does not fit.
+            UserError: an unknown option, or an invalid one.
         """
         spec = registry.parse(name)
         maker: Callable[[str, registry.Spec], Contender | Absent] = getattr(self, f"_{spec.name}")
@@ -143,7 +143,7 @@ class Peers:
         return Transformers(name, mode, model, assistant, eos=self.models.eos)
 
     def _llamacpp(self, name: str, spec: registry.Spec) -> Contender | Absent:
-        """Converted weights in float32, or the user's own file; as many threads as ours."""
+        """llama.cpp with converted weights in float32, or the user's own file; as many threads as ours."""
         if find_spec("llama_cpp") is None:
             return Absent(name, "llama-cpp-python is not installed")
         from .child import Child, ChildError
@@ -166,7 +166,7 @@ class Peers:
         return child
 
     def _vllm(self, name: str, spec: registry.Spec) -> Contender | Absent:
-        """Its own ways of drafting, in float32 on a CPU as ours; one prompt at a time."""
+        """vLLM's own ways of drafting, in float32 on a CPU like ours; one prompt at a time."""
         if find_spec("vllm") is None:
             return Absent(name, "vllm is not installed")
         from .child import Child, ChildError
@@ -205,14 +205,14 @@ class Peers:
         return path
 
     def close(self) -> None:
-        """End the other processes, and remove what was made for them."""
+        """End the child processes, and remove their temporary files."""
         for child in self.children:
             child.close()
         self.scratch.cleanup()
 
     @cached_property
     def unpacked(self) -> Any:
-        """The target as Transformers loads it: ours has its weights in another layout on a CPU."""
+        """The target as Transformers loads it, since ours has packed weights on a CPU."""
         from ...models.load import load_model
 
         return load_model(self.target, **self.load)
@@ -227,7 +227,7 @@ class Peers:
 
 
 def model_of(drafter: str) -> str:
-    """The model behind a drafter's name."""
+    """The model of a drafter's name."""
     spec = registry.parse(drafter)
     return spec.path if spec.name == "lm" else drafter.partition("?")[0]
 
@@ -235,10 +235,10 @@ def model_of(drafter: str) -> str:
 def converted(
     name: str, factory: Callable[..., Any], given: Mapping[str, str], others: Sequence[str]
 ) -> dict[str, Any]:
-    """A peer's options as the types of its mode's defaults.
+    """A peer's options, converted to the types of its mode's defaults.
 
     Raises:
-        UserError: an unknown option, or a value that is no number above 0.
+        UserError: an unknown option, or a value that is not a number above 0.
     """
     known = {p.name: type(p.default) for p in inspect.signature(factory).parameters.values()}
     options: dict[str, Any] = {}

@@ -61,17 +61,17 @@ class Settings:
 
     @property
     def load(self) -> dict[str, Any]:
-        """How models are loaded."""
+        """The options for loading models."""
         return {"dtype": self.dtype, "device": self.device, "trust_remote_code": self.trust_remote_code}
 
 
 def policy_names(text: str) -> tuple[str, ...]:
-    """Policies with commas between, or with blanks, after which no comma separates.
+    """Policies separated by commas, or by blanks, in which case commas do not separate.
 
-    A comma inside an option (`lengths=2,8`) is not taken for one: no policy's name stands after it.
+    A comma inside an option (`lengths=2,8`) does not separate: no policy's name follows it.
 
     Raises:
-        UserError: there is none, or one has an unknown name.
+        UserError: there is none, or an unknown name.
     """
     text = re.sub(r",\s+", ",", text.strip())
     if len(parts := text.split()) > 1:
@@ -97,7 +97,7 @@ def _checked(policy: str) -> str:
 def bench(
     settings: Settings, out: Path, *, tell: Callable[[Progress], None], models: Models | None = None
 ) -> dict[str, Any]:
-    """Measure, or go on with a run that was interrupted, and write `results.json`; returns its content.
+    """Measure, or resume an interrupted run, and write `results.json`; returns its content.
 
     `models` are loaded by name unless given.
 
@@ -134,7 +134,7 @@ def bench(
 
 
 def _items(prompts: Sequence[Any], models: Models, settings: Settings) -> tuple[list[Item], list[str]]:
-    """The prompts as token ids; those that leave no room for the answer are left out, and named."""
+    """The prompts as token ids; prompts that leave no room for an answer are excluded and listed."""
     items, left_out = [], []
     window = window_of(models.target)
     for index, prompt in enumerate(prompts):
@@ -152,7 +152,7 @@ def _items(prompts: Sequence[Any], models: Models, settings: Settings) -> tuple[
 
 
 def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[Contender], list[Absent]]:
-    """Plain decoding first, the policies, and the peers that are there."""
+    """Plain decoding first, then the policies, then the available peers."""
     policies = dict.fromkeys([BASELINE, *settings.policies])
     contenders: list[Contender] = [Policy(name, models, seed=settings.seed) for name in policies]
     absent = []
@@ -166,7 +166,7 @@ def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[
 
 
 def _identity(settings: Settings, items: Sequence[Item], facts: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same for a run to go on: its settings, prompts and machine."""
+    """What must be unchanged to resume a run: its settings, prompts and machine."""
     digest = sha256(repr([(i.category, i.ids) for i in items]).encode()).hexdigest()[:16]
     same = {"cpu": facts["cpu"], "threads": facts["threads"], "gpu": facts["gpu"]}
     mine = {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(settings).items()}
@@ -174,7 +174,7 @@ def _identity(settings: Settings, items: Sequence[Item], facts: dict[str, Any]) 
 
 
 def _too_large(contenders: Sequence[Contender], batches: Sequence[int]) -> list[Absent]:
-    """Which contenders do not take which batch sizes."""
+    """The batch sizes that each contender does not support."""
     return [
         Absent(c.name, f"at batch {b}: it takes at most {c.most()} prompt{'s' * (c.most() > 1)} at a time")
         for c in contenders
@@ -186,7 +186,7 @@ def _too_large(contenders: Sequence[Contender], batches: Sequence[int]) -> list[
 def _results(
     settings: Settings, runner: Runner, absent: Sequence[Absent], facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """What `results.json` holds; fills in `prompts.jsonl` who wrote the same as plain decoding."""
+    """The content of `results.json`; marks in `prompts.jsonl` which texts equal those of plain decoding."""
     journal, greedy = runner.journal, settings.temperature == 0
     rows = identical(journal.rows()) if greedy else journal.rows()
     journal.rewrite(rows)

@@ -1,4 +1,4 @@
-"""Every method on every prompt: in order, taking turns on each prompt in shuffled order, and resumable."""
+"""Runs every method on every prompt, in turns and in shuffled order for each prompt; resumable."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .contender import Contender, Item, Law, Sight, Text
 from .journal import Journal, Row, Unit
 
 WARM_UP_TOKENS = 24
-SAMPLES = 4  # prompts whose text is kept with who guessed what, each of another category
+SAMPLES = 4  # prompts whose text is kept with the source of each token, each of another category
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: units of work, and an estimate of the seconds left."""
+    """The progress of a run: units of work, and an estimate of the seconds left."""
 
     done: int
     total: int
@@ -34,8 +34,8 @@ class Progress:
 class Runner:
     """Runs contenders over prompts and writes each finished unit to the journal.
 
-    A peer that fails is left out from there on; `failed` says why. One of our own methods that fails stops
-    the run.
+    A peer that fails is left out from then on; `failed` has the reason. A failure of one of our own methods
+    stops the run.
     """
 
     contenders: Sequence[Contender]
@@ -50,7 +50,7 @@ class Runner:
     spent: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self) -> None:
-        """Do what is not done yet."""
+        """Run all unfinished units."""
         work = list(self.work())
         self.journal.resume(unit for _, unit, _ in work)
         for row in self.journal.rows():
@@ -75,7 +75,7 @@ class Runner:
             self._write(contender, unit, items, texts, samples)
 
     def work(self) -> Iterator[tuple[Contender, Unit, Sequence[Item]]]:
-        """All units in the order in which they run, which depends on the seed alone."""
+        """All units in the order in which they run, which depends only on the seed."""
         for batch in self.batches:
             able = [c for c in self.contenders if c.most() == 0 or batch <= c.most()]
             for start in range(0, len(self.items), batch):
@@ -85,7 +85,7 @@ class Runner:
                     yield contender, Unit(contender.name, batch, tuple(i.index for i in group)), group
 
     def _warm_up(self) -> None:
-        """Every path on a short and a longer prompt, twice; what is learnt there is not kept."""
+        """Run every code path on a short and a longer prompt, twice; nothing learnt there is kept."""
         by_length = sorted(self.items, key=lambda item: len(item.ids))
         some = [by_length[0], by_length[len(by_length) // 2]]
         law = Law(min(self.law.max_new_tokens, WARM_UP_TOKENS), self.law.temperature, self.law.seed)
@@ -124,7 +124,7 @@ class Runner:
                 "prompt": item.index,
             }
             rows.append(self._row(key, contender, item, text, head) | {"load": load})
-            load = None  # one sample a unit
+            load = None  # one sample per unit
             both = zip(text.log, text.sights, strict=True)
             rounds += [head | {"round": n} | _round(*each) for n, each in enumerate(both)]
             if text.log and item.index in samples and unit.batch == self.batches[0]:
@@ -153,14 +153,14 @@ class Runner:
         }
 
     def _samples(self) -> set[int]:
-        """The first prompts of some categories."""
+        """The first prompt of each of some categories."""
         first: dict[str, int] = {}
         for item in self.items:
             first.setdefault(item.category, item.index)
         return set(list(first.values())[:SAMPLES])
 
     def _progress(self, at: int, work: Sequence[tuple[Contender, Unit, Sequence[Item]]]) -> Progress:
-        """Left to do: for every unit, what its method took a prompt so far."""
+        """Seconds left: each unit counts with its method's mean time per prompt so far."""
         contender, _, items = work[at]
         means = {key: sum(spent) / len(spent) for key, spent in self.spent.items()}
         left = 0.0
@@ -173,7 +173,7 @@ class Runner:
 
 
 def _round(round: Round, sight: Sight) -> Row:
-    """One round of ours for `rounds.jsonl`."""
+    """One round of our own methods for `rounds.jsonl`."""
     row: Row = {
         "arm": round.arm.name,
         "drafter": round.arm.drafter,

@@ -1,7 +1,7 @@
 """Transformers' own ways of decoding as contenders, in this process.
 
-Every mode has generation settings of its own, put on the assistant for the length of a call: Transformers
-reads them there, and its heuristic writes to them. Passes are counted by a hook on the target.
+Every mode has its own generation settings, which are set on the assistant during a call: Transformers reads
+them there, and its heuristic updates them. A hook on the target counts passes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Mode:
 
 
 def plain() -> Mode:
-    """No drafts."""
+    """Plain decoding."""
     return Mode()
 
 
@@ -44,17 +44,17 @@ def constant(*, length: int = 5) -> Mode:
 
 
 def heuristic(*, length: int = 20) -> Mode:
-    """Two more tokens after a draft that was right throughout, else one fewer; kept from call to call."""
+    """Two more tokens after a fully accepted draft, otherwise one fewer; kept from call to call."""
     return Mode(_settings(length, "heuristic", 0.0))
 
 
 def threshold(*, threshold: float = 0.4, length: int = 20) -> Mode:
-    """Draft until a token is less likely than a threshold, which is refitted where scikit-learn is there."""
+    """Draft until a token's probability is below a threshold, refitted if scikit-learn is installed."""
     return Mode(_settings(length, "constant", threshold))
 
 
 def lookup(*, length: int = 10, ngram: int = 2) -> Mode:
-    """What followed the text's end, up to `ngram` tokens long, where it stood before."""
+    """Prompt lookup: what followed an earlier occurrence of the text's last tokens, up to `ngram` of them."""
     return Mode(None, {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": ngram})
 
 
@@ -77,7 +77,7 @@ def _settings(length: int, schedule: str, threshold: float) -> dict[str, Any]:
 
 
 class Transformers:
-    """One mode of `generate` on a model and, where it needs one, an assistant."""
+    """One mode of `generate` on a model and, if needed, an assistant."""
 
     engine = "transformers"
 
@@ -89,11 +89,11 @@ class Transformers:
         self.config = self._fresh()
 
     def most(self) -> int:
-        """Any batch plainly; assisted generation takes one prompt at a time."""
+        """Any batch for plain decoding; assisted generation takes one prompt at a time."""
         return 0 if self.mode == Mode() else 1
 
     def warm(self, items: Sequence[Item], law: Law) -> None:
-        """One call, and the settings that it may have changed anew."""
+        """One call, after which the settings that it may have changed are restored."""
         self.decode(items, law)
         self.config = self._fresh()
 
@@ -118,11 +118,11 @@ class Transformers:
         return [Text(texts[0], seconds, rounds, drafted, max(0, total - rounds))]
 
     def memory(self) -> Any:
-        """How far the heuristic has got."""
+        """The state of the heuristic."""
         return None if self.config is None else {"num_assistant_tokens": self.config.num_assistant_tokens}
 
     def remember(self, memory: Any) -> None:
-        """Go on from there."""
+        """Restore it."""
         self.config.num_assistant_tokens = memory["num_assistant_tokens"]
 
     def _fresh(self) -> Any:
@@ -158,7 +158,7 @@ class Transformers:
         }
 
     def _cut(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """A text up to its first end; what follows is padding."""
+        """A text up to its first end token; padding follows."""
         for i, token in enumerate(tokens):
             if token in self.eos:
                 return tuple(tokens[: i + 1])
@@ -167,7 +167,7 @@ class Transformers:
 
 @contextmanager
 def passes(model: Any) -> Iterator[list[int]]:
-    """The number of tokens in each pass of a model, counted as they happen."""
+    """The number of tokens in each pass of a model, recorded while the context is active."""
     lengths: list[int] = []
 
     def count(module: Any, args: Any, kwargs: Any) -> None:
@@ -183,7 +183,7 @@ def passes(model: Any) -> Iterator[list[int]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Transformers' warnings, which its own assisted generation sets off."""
+    """Suppress Transformers' warnings, which its own assisted generation causes."""
     before = logging.get_verbosity()
     logging.set_verbosity(ERROR)
     try:

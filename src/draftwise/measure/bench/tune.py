@@ -1,4 +1,6 @@
-"""The tuned baselines of the papers: a grid of options, measured on prompts that no result is measured on."""
+"""The tuned baselines of the papers: a grid of options, measured on separate prompts, not on those of the
+results.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from ...errors import UserError
 
 Grid = Mapping[str, Sequence[str]]
 
-# A static draft's length, and the threshold of every stop rule, in that rule's own units.
+# The length of a static draft, and the threshold of every stop rule, in that rule's units.
 GRIDS: Mapping[str, Grid] = {
     "static": {"length": ("1", "2", "3", "4", "5", "6", "8", "10", "12")},
     "max-confidence": {"threshold": ("0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")},
@@ -31,9 +33,9 @@ GRIDS: Mapping[str, Grid] = {
 
 
 def candidates(policy: str, grid: Grid | None = None) -> list[str]:
-    """The policy with every combination of its own grid and the one given, which comes first.
+    """The policy with every combination of its own grid and the given one, which comes first.
 
-    An option that the policy has been given stays as it is.
+    Options already set in the policy's name stay unchanged.
 
     Raises:
         UserError: there is nothing to try.
@@ -51,7 +53,7 @@ def candidates(policy: str, grid: Grid | None = None) -> list[str]:
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
-    """A grid written as `option=A,B`, one text an option.
+    """A grid from texts of the form `option=A,B`, one per option.
 
     Raises:
         UserError: no option or no value in a text.
@@ -66,7 +68,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def best(tried: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The row of the fastest candidate: the highest speedup over all prompts, at the first batch size."""
+    """The row of the fastest candidate: highest speedup over all prompts, at the first batch size."""
     rows = [row for row in results if row["category"] == "all" and row["method"] in tried]
     return max((row for row in rows if row["batch"] == rows[0]["batch"]), key=lambda row: row["speedup"])
 

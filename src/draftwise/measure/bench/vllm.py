@@ -1,7 +1,7 @@
-"""vLLM and its own ways of drafting, as a process of its own: python -m draftwise.measure.bench.vllm.
+"""vLLM and its own ways of drafting, as a child process: python -m draftwise.measure.bench.vllm.
 
-Speaks as `child` describes. It loads `{"model", "context", "dtype", "threads", "speculative"}`, the last as
-vLLM's own `speculative_config`, or null for plain decoding.
+The protocol is the one of `child`. It loads `{"model", "context", "dtype", "threads", "speculative"}`, the
+last as vLLM's own `speculative_config`, or null for plain decoding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Write = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def serve(answers: TextIO) -> None:
-    """Read lines to the end, and answer each."""
+    """Answer each line until the input ends."""
     write: Write | None = None
     for line in sys.stdin:
         asked = json.loads(line)
@@ -34,8 +34,8 @@ def serve(answers: TextIO) -> None:
 
 
 def load(asked: Mapping[str, Any]) -> Write:
-    """Load a model; returns what writes one text with it."""
-    # The engine stays in this process, so that nothing is left behind when it ends.
+    """Load a model; returns the function that writes one text with it."""
+    # The engine stays in this process, so that no process remains when it ends.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{asked['threads'] - 1}")
@@ -85,7 +85,7 @@ def _drafted(engine: Any) -> int:
 
 
 if __name__ == "__main__":
-    # What the library prints goes to stderr; answers alone go where the other process reads.
+    # What the library prints goes to stderr; only answers go to the parent process.
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         serve(answers)

@@ -1,4 +1,6 @@
-"""A simulator of texts and drafters with given acceptance laws: numbers only, a million rounds in seconds."""
+"""A simulator of texts and drafters with given acceptance probabilities: numbers only, a million rounds in
+seconds.
+"""
 
 from __future__ import annotations
 

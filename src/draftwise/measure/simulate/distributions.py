@@ -1,4 +1,4 @@
-"""Where each drafter is right: acceptance laws of simulated texts."""
+"""Where each drafter is right: distributions of acceptance in simulated texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Hits = NDArray[np.bool_]
 
 
 class Law(Protocol):
-    """Draws, for one text, which of its tokens each drafter would have guessed right."""
+    """Samples, for one text, which of its tokens each drafter would have predicted."""
 
     def hits(self, query: int, tokens: int, rng: np.random.Generator) -> Hits:
         """Shape (drafters, tokens): True where the drafter's token at this place is the text's own."""
@@ -32,7 +32,7 @@ def _checked(chances: Sequence[float]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stationary:
-    """Drafter i is right with chance `chances[i]` at every token, whatever came before.
+    """Drafter i is right with probability `chances[i]` at every token, independently of the past.
 
     The stationary arms of BanditSpec (arXiv 2505.15141), section 4, and of MetaSD (arXiv 2604.05417).
     """
@@ -48,7 +48,7 @@ class Stationary:
 
 @dataclass(frozen=True, slots=True)
 class Switching:
-    """The chances change from one of `phases` to the next, in turn.
+    """The probabilities cycle through `phases`.
 
     With `every` tokens they change inside a text, otherwise once per text.
     """
@@ -68,16 +68,16 @@ class Switching:
         return np.stack([rng.random(tokens, dtype=np.float32) < chances[at] for chances in by_drafter])
 
     def phase(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of the phase at these places of a text whose phases change inside it."""
+        """The phase number at these positions of a text whose phases change inside it."""
         return at // self.every % len(self.phases)
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of easy and of hard text: a two-state Markov chain decides which chance holds.
+    """Runs of easy and of hard text: a two-state Markov chain selects the probability.
 
-    Runs of easy tokens have a geometric length of mean `easy_run`, hard ones of `hard_run`. The chain is one
-    for all drafters, or with `apart` one for each; it starts in its stationary law.
+    Runs of easy tokens have a geometric length of mean `easy_run`, hard ones of `hard_run`. The chain is
+    shared by all drafters, or with `apart` each has its own; it starts in its stationary distribution.
     """
 
     easy: Sequence[float]
@@ -102,7 +102,7 @@ class Runs:
         return np.stack(rows)
 
     def _chain(self, tokens: int, rng: np.random.Generator) -> Hits:
-        """True where the text is easy. Geometric runs forget their age, so the first one needs no cutting."""
+        """True where the text is easy. Geometric runs are memoryless, so the first run is like any other."""
         easy = bool(rng.random() < self.easy_run / (self.easy_run + self.hard_run))
         means = (self.easy_run, self.hard_run) if easy else (self.hard_run, self.easy_run)
         pairs = int(tokens / sum(means) * 1.2) + 16
@@ -116,7 +116,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The same given hits for every text; past their end every drafter is wrong."""
+    """The same given hits for every text; beyond their end every drafter is wrong."""
 
     table: Hits
 
@@ -128,10 +128,11 @@ class Written:
 def punish(victim: Learner | FullInformation, tokens: int, *, length: int = 5, rng: Random) -> Written:
     """The text on which `victim`, if it is deterministic, never gets a token accepted.
 
-    The adversary plays the victim, whose arms draft `length` tokens at equal cost, in its head: the drafter
-    it would choose is wrong and all others are right. So every deterministic learner has a regret that grows
-    like the length of the text (Cesa-Bianchi and Lugosi 2006, section 4.1), since some fixed drafter is wrong
-    at no more than one in `arms` tokens. A learner that draws lots is not caught: the text shows other draws.
+    The adversary simulates the victim, whose arms draft `length` tokens at equal cost: the drafter that it
+    would choose is wrong and all others are right. So every deterministic learner has a regret that grows
+    linearly with the length of the text (Cesa-Bianchi and Lugosi 2006, section 4.1), since some fixed drafter
+    is wrong at no more than one in `arms` tokens. A randomised learner avoids this: its choices on the text
+    differ from the simulated ones.
     """
     table = np.ones((victim.arms, tokens), dtype=np.bool_)
     everyone, hits = range(victim.arms), [0] * victim.arms

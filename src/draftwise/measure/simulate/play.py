@@ -1,4 +1,4 @@
-"""Learners on simulated texts: what they played, what it cost, and their regret."""
+"""Learners on simulated texts: their choices, cost, and regret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Run:
     """What a learner did on one or more texts.
 
     `played` and `accepted` have one number per round, `fixed` the rounds that each arm alone would have
-    taken for the same texts. The last round of a text may be cut; `accepted` counts before that.
+    needed for the same texts. The last round of a text may be cut; `accepted` counts before that.
     """
 
     arms: tuple[SimArm, ...]
@@ -35,17 +35,17 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """Rounds that the learner took."""
+        """Number of rounds."""
         return len(self.played)
 
     @property
     def pulls(self) -> list[int]:
-        """Rounds of each arm."""
+        """Number of rounds of each arm."""
         return [int(n) for n in np.bincount(self.played, minlength=len(self.arms))]
 
     @property
     def switches(self) -> int:
-        """Rounds whose arm is not that of the round before."""
+        """Number of rounds whose arm differs from that of the previous round."""
         return int(np.count_nonzero(self.played[1:] != self.played[:-1]))
 
     @property
@@ -55,20 +55,20 @@ class Run:
 
     @property
     def regret(self) -> int:
-        """Stopping-time regret: rounds less those of the best fixed arm in hindsight.
+        """Stopping-time regret: rounds minus those of the best fixed arm in hindsight.
 
-        The measure of BanditSpec (arXiv 2505.15141), section 3, and MetaSD (arXiv 2604.05417). For the
-        regret in expectation take the mean over runs of `rounds` and of `fixed` before the minimum.
+        The measure of BanditSpec (arXiv 2505.15141), section 3, and MetaSD (arXiv 2604.05417). For the regret
+        in expectation take the mean of `rounds` and of `fixed` over runs before the minimum.
         """
         return self.rounds - min(self.fixed)
 
     @property
     def seconds_regret(self) -> float:
-        """Seconds less those of the fixed arm that was fastest in hindsight."""
+        """Seconds minus those of the fastest fixed arm in hindsight."""
         return self.seconds - min(n * arm.seconds for n, arm in zip(self.fixed, self.arms, strict=True))
 
     def rounds_to(self, tokens: int) -> int:
-        """The rounds after which `tokens` tokens were written."""
+        """The number of rounds after which `tokens` tokens were written."""
         written = np.cumsum(self.accepted.astype(np.int64) + 1)
         return min(int(np.searchsorted(written, tokens)) + 1, self.rounds)
 
@@ -84,7 +84,7 @@ def simulate(
     delay: int = 0,
     worth: Worth | None = None,
 ) -> Run:
-    """A learner on one text for each length in `tokens`; without `keep` each text has a learner of its own.
+    """A learner on one text for each length in `tokens`; without `keep` each text has a new learner.
 
     `delay` and `worth` are those of `play`.
     """
@@ -107,8 +107,8 @@ def play(
 ) -> Run:
     """A learner on one text, from its first token to its last.
 
-    The feedback of a round comes after `delay` further choices (a batch of b requests waits up to b - 1), the
-    rest when the text ends. A bandit's reward is `worth[arm][accepted]`, if not given the accepted share of
+    The feedback of a round arrives after `delay` further choices (a batch of b requests waits up to b - 1),
+    the rest when the text ends. A bandit's reward is `worth[arm][accepted]`, by default accepted tokens over
     the longest draft. Full information ignores `worth`: see `_with_all_arms`.
     """
     if learner.arms != len(text.arms):
@@ -148,15 +148,15 @@ def _with_own_arm(
 def _with_all_arms(
     learner: FullInformation, text: Text, rng: Random, delay: int
 ) -> tuple[bytearray, bytearray]:
-    """An arm's loss in a round is the time of its own rounds that end in the tokens just written.
+    """An arm's loss in a round is the time of those of its own rounds that end in the tokens just written.
 
     Over the text this sums to the arm's own seconds, up to the round cut at the end. It is scaled into [0, 1]
-    by the most that it can be: the longest chunk as rounds of one token by the slowest arm.
+    by its maximum: the longest chunk as rounds of one token by the slowest arm.
     """
     choose, learn_all, reach, end = learner.choose, learner.learn_all, text.accepted, text.tokens
     seconds = np.array([arm.seconds for arm in text.arms])
     scale = seconds / seconds.max() / (1 + max(arm.length for arm in text.arms))
-    # counts modulo 256: a difference over at most 251 tokens comes out right
+    # counts modulo 256: a difference over at most 251 tokens is correct
     ended = np.zeros((end + 1, learner.arms), dtype=np.uint8)
     np.cumsum(text.ends.T, axis=0, dtype=np.uint8, out=ended[1:])
     everyone, at = range(learner.arms), 0
@@ -178,10 +178,10 @@ def _with_all_arms(
 
 @dataclass(slots=True)
 class ByLastReward:
-    """LinUCB on a constant and the reward that came last, as a learner like any other.
+    """LinUCB on a constant and the latest reward, as a learner like any other.
 
-    The context of a real round has more in it; in a simulated text the last reward is what tells easy
-    text from hard. Feedback must come in the order of the choices.
+    The context of a real round has more features; in a simulated text the latest reward is what distinguishes
+    easy text from hard. Feedback must come in the order of the choices.
     """
 
     arms: int

@@ -1,4 +1,4 @@
-"""Several learners on the same simulated texts, over seeds: curves of regret and of who was played."""
+"""Several learners on the same simulated texts, over seeds: curves of regret and of arms played."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .play import Run, play
 from .text import SimArm, Text, Worth
 
 Vector = NDArray[np.float64]
-POINTS = 40  # of a curve
+POINTS = 40  # points of a curve
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A learner by name; `keep` takes what it learnt from text to text."""
+    """A learner by name; `keep` keeps what it learnt from text to text."""
 
     name: str
     new: Callable[[int], Learner | FullInformation]
@@ -31,7 +31,7 @@ class Player:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Who is right where, what may be played, and when feedback comes; `tokens` has each text's length."""
+    """The acceptance distribution, the arms, and the delay of feedback; `tokens` has each text's length."""
 
     law: Law
     arms: tuple[SimArm, ...]
@@ -41,7 +41,7 @@ class World:
 
     @property
     def marks(self) -> list[int]:
-        """Where curves have their points: token counts over all texts, the last is the end."""
+        """The token counts over all texts at which curves have points; the last is the end."""
         total = sum(self.tokens)
         points = min(POINTS, total)
         return [round(total * (i + 1) / points) for i in range(points)]
@@ -49,7 +49,7 @@ class World:
 
 @dataclass(slots=True)
 class Track:
-    """What someone had used up at each mark: one list a seed, one number a mark."""
+    """What a player had used up at each mark: one list per seed, one number per mark."""
 
     rounds: list[list[int]] = field(default_factory=list)
     seconds: list[list[float]] = field(default_factory=list)
@@ -75,10 +75,10 @@ def study(
     seeds: int,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Every player on the same texts for each seed; the record that `simulation.json` holds.
+    """Every player on the same texts for each seed; returns the record for `simulation.json`.
 
-    Regret is in expectation: less what the arm took that is best on average over the seeds, by rounds and by
-    seconds, each its own best. `tell` gets the seeds done and in all.
+    Regret is in expectation: minus the arm that is best on average over the seeds, separately by rounds and
+    by seconds. `tell` is called with the finished seeds and their total.
     """
     if seeds < 1 or not players:
         raise UserError(f"{len(players)} policies and {seeds} seeds: give at least one of each")
@@ -104,7 +104,7 @@ def _texts(world: World, seed: int) -> list[Text]:
 
 
 def _at(texts: Sequence[Text], marks: Sequence[int], arm: int) -> Iterator[tuple[Text, int, int]]:
-    """For each mark the text it lies in, its place there, and the arm's rounds in the texts before."""
+    """For each mark its text, its place there, and the arm's rounds in the previous texts."""
     number = start = before = 0
     for mark in marks:
         while mark - start > texts[number].tokens:
@@ -139,7 +139,7 @@ def _starts(runs: Sequence[Run], texts: Sequence[Text]) -> Iterator[tuple[Run, T
 
 
 def _written(run: Run, text: Text, start: int) -> NDArray[np.int64]:
-    """The tokens of all texts that are written after each round; the last of a text is cut at its end."""
+    """The tokens of all texts written after each round; the last round of a text is cut at its end."""
     return start + np.minimum(np.cumsum(run.accepted.astype(np.int64) + 1), text.tokens)
 
 

@@ -1,4 +1,4 @@
-"""One simulated text as its arms see it: how far each would get from every place."""
+"""One simulated text as its arms see it: how many tokens each would get accepted at every position."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Worth = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class SimArm:
-    """A round of `length` draft tokens by the law's drafter number `drafter`.
+    """A round of `length` draft tokens by drafter number `drafter`.
 
-    It takes `draft` seconds a draft token and `target` seconds for the target's pass.
+    It takes `draft` seconds per draft token and `target` seconds for the target's pass.
     """
 
     drafter: int
@@ -35,17 +35,17 @@ class SimArm:
 
     @property
     def seconds(self) -> float:
-        """What a round takes."""
+        """Seconds of a round."""
         return self.length * self.draft + self.target
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text of `tokens` tokens for `arms`, drawn before anyone plays on it.
+    """A text of `tokens` tokens for `arms`, sampled before any learner plays on it.
 
-    `accepted[arm][t]` is what a round of the arm that starts at token t gets accepted, counted before the
-    text is cut at its end. `ends[arm, t]` says whether a round of the arm ends with token t if the arm plays
-    alone from the start: its virtual cursor.
+    `accepted[arm][t]` is how many tokens a round of the arm that starts at token t gets accepted, counted
+    before the text is cut at its end. `ends[arm, t]` says whether a round of the arm ends with token t if the
+    arm plays alone from the start: its virtual cursor.
     """
 
     arms: tuple[SimArm, ...]
@@ -55,7 +55,7 @@ class Text:
 
     @classmethod
     def draw(cls, law: Law, arms: Sequence[SimArm], tokens: int, *, rng: Random, query: int = 0) -> Text:
-        """A text by `law`; `query` is its number, for laws that change from text to text."""
+        """A text by `law`; `query` is its number, for distributions that change from text to text."""
         if tokens < 1:
             raise UserError(f"tokens={tokens!r}: a text has at least 1 token")
         longest = max(arm.length for arm in arms)
@@ -68,13 +68,13 @@ class Text:
         return cls(tuple(arms), tokens, accepted, ends)
 
     def rounds(self, arm: int, tokens: int | None = None) -> int:
-        """The rounds that `arm` alone takes to write the first `tokens` tokens; the last may be cut."""
+        """The rounds that `arm` alone needs for the first `tokens` tokens; the last may be cut."""
         ends = self.ends[arm, :tokens]
         return int(ends.sum()) + (not ends[-1])
 
 
 def _accepted(hits: Hits, length: int) -> NDArray[np.uint8]:
-    """Hits in a row from each place on, at most `length`."""
+    """Consecutive hits from each position on, at most `length`."""
     places = np.arange(len(hits), dtype=np.int32)
     miss = np.where(hits, np.int32(len(hits)), places)
     miss = np.minimum.accumulate(miss[::-1])[::-1]
@@ -82,9 +82,9 @@ def _accepted(hits: Hits, length: int) -> NDArray[np.uint8]:
 
 
 def _ends(hits: Hits, length: int) -> Hits:
-    """Where rounds end: at a miss, which the target mends, or with its own token after `length` hits.
+    """Where rounds end: at a miss, which the target corrects, or with its own token after `length` hits.
 
-    That token counts whether the drafter knew it or not, so the next round starts at the same place
+    That token counts whether the drafter predicted it or not, so the next round starts at the same place
     either way, and the rounds between two misses are `length` + 1 tokens each.
     """
     places = np.arange(len(hits), dtype=np.int32)
@@ -102,6 +102,6 @@ def by_reward(arms: Sequence[SimArm], reward: Callable[[Outcome, int], float]) -
 
 
 def by_rate(arms: Sequence[SimArm]) -> Worth:
-    """The table worth[arm][accepted] of tokens per second over the most that any arm can reach."""
+    """The table worth[arm][accepted] of tokens per second over the maximum that any arm can reach."""
     top = max((arm.length + 1) / arm.seconds for arm in arms)
     return [[(n + 1) / arm.seconds / top for n in range(arm.length + 1)] for arm in arms]

@@ -1,4 +1,4 @@
-"""Record once what the target writes and all drafters guess; then replay every policy on it, exactly."""
+"""Record the target's text and all drafters' guesses once; then replay any policy on them, exactly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The best causal rule in hindsight: a drafter and a threshold on its calibrated chance, fitted to the text.
+"""The best causal rule in hindsight: a drafter and a threshold on its calibrated acceptance probability.
 
-What tuning would find if it could see the test: it knows no more than a policy knows before each round, and
-all that only the whole text can tell of the drafter and the number to choose.
+It is what tuning would find with access to the test texts. Each decision uses only what a policy knows before
+the round; only the drafter and the threshold are fitted to the whole text.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Real = NDArray[np.floating[Any]]
 Whole = NDArray[np.int64]
 THRESHOLDS = (0.0, *(float(x) for x in np.geomspace(0.02, 0.9, 16)))
 LENGTHS = (1, 2, 4, 8, 16)
-BINS = 200  # of the confidences that a chance is fitted to
+BINS = 200  # number of confidence bins in the calibration
 CHOSEN = FIELDS.index("chosen")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Draft while the chance that all is accepted so far is at least `threshold`, up to `length` tokens.
+    """Draft up to `length` tokens while the probability that all are accepted is at least `threshold`.
 
     `seconds` are those of each text.
     """
@@ -49,14 +49,14 @@ class Rule:
 
 
 def causal(stages: Sequence[Stage], costs: Costs) -> Rule:
-    """The rule that takes the least time for these texts together, no draft at all among them.
+    """The rule with the least total time for these texts; plain decoding is one of the candidates.
 
-    A drafter's confidence is calibrated on the very tokens of these texts (isotonic regression of what was
-    accepted). A model has drafted the token whose chance falls below the threshold, and keeps it; a lookup,
+    A drafter's confidence is calibrated on the tokens of these texts (isotonic regression of acceptance). A
+    model keeps the token whose probability falls below the threshold, since it has been computed; a lookup,
     whose tokens cost next to nothing, does not.
 
     Raises:
-        UserError: a text was drawn, so that what would have been accepted is a matter of chance.
+        UserError: a text was sampled, so that acceptance would be random.
     """
     if any(stage.recording.probs.size for stage in stages):
         raise UserError("the trace's text was drawn: record it at --temperature 0 for a rule in hindsight")
@@ -88,7 +88,7 @@ def _confidences(lines: Lines) -> Real:
 
 
 def _calibrated(said: Sequence[Real], right: Sequence[Whole]) -> Real:
-    """The chance that a token is accepted, by the bin of its confidence: isotonic over all tested tokens."""
+    """The acceptance probability by confidence bin: isotonic over all tested tokens."""
     tested, accepted = np.zeros(BINS + 1), np.zeros(BINS + 1)
     for one, n in zip(said, right, strict=True):
         steps = np.arange(one.shape[1])

@@ -1,4 +1,4 @@
-"""What the parts of a round cost, in seconds: measured, published, or supposed."""
+"""Costs of the parts of a round in seconds: measured, published, or assumed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MEASURED = "measured"  # the source of costs that `draftwise trace` measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterCosts:
-    """Seconds of one drafter: `first` for a draft, whatever comes of it, and `step` for each drafted token.
+    """Seconds of one drafter: `first` per draft, plus `step` per drafted token.
 
-    `catch_up` is for each token of the text (prompt included) that it had not read when it was asked, and
-    `grade` for a pass that grades committed text, besides the reading of it.
+    `catch_up` is per token of the text (prompt included) that it had not read before the draft, and `grade`
+    per pass that grades committed text, in addition to reading it.
     """
 
     first: float = 0.0
@@ -32,7 +32,7 @@ class DrafterCosts:
     grade: float = 0.0
 
     def draft(self, drafted: int) -> float:
-        """Seconds for a draft of so many tokens."""
+        """Seconds for a draft of `tokens` tokens."""
         return self.first + self.step * drafted
 
 
@@ -40,11 +40,11 @@ class DrafterCosts:
 class Costs:
     """Seconds of a target pass over 1, 2, ... tokens (`passes`), of every drafter, and of learning.
 
-    Passes beyond the last go on along the line through the last two. A drafter that is not named costs what
-    `others` says, or nothing if it looks its tokens up (a name of `lookups` before any `?` or `:`); where
-    `others` is None it has no price, and is refused. `learn` is for one update of a policy that learns from
-    all arms. Passes never get shorter with more tokens. Where they were measured, `machine` describes where,
-    and `load` has what others used of it meanwhile, as a benchmark's results do.
+    Longer passes are extrapolated linearly from the last two. An unlisted drafter costs nothing if it looks
+    tokens up (a name of `lookups` before any `?` or `:`), otherwise `others`; if `others` is None it is
+    rejected. `learn` is the cost of one update of a policy that learns from all arms. The time of a pass
+    never falls with more tokens. For measured costs, `machine` describes the machine, and `load` its use by
+    other processes meanwhile, as in a benchmark's results.
     """
 
     passes: Sequence[float]
@@ -58,7 +58,7 @@ class Costs:
     load: Sequence[Mapping[str, Any]] = ()
 
     def target(self, tokens: int) -> float:
-        """Seconds of a pass over so many tokens, the last committed one included."""
+        """Seconds of a pass over `tokens` tokens, the last committed one included."""
         known = self.passes
         if tokens <= len(known):
             return known[tokens - 1]
@@ -92,11 +92,11 @@ def profiles() -> list[str]:
 def read_costs(text: str) -> Costs:
     """Costs by the name of a profile, from a file, or as `c=0.05`.
 
-    `c=0.05` is a target pass of 1 second whatever its length, and a model drafter's token at 0.05: the cost
-    coefficient of Leviathan et al. 2023, for any pair of models whose ratio is known.
+    `c=0.05` means that a target pass takes 1 second whatever its length, and a model drafter's token 0.05:
+    the cost coefficient of Leviathan et al. 2023, for any pair of models with a known ratio.
 
     Raises:
-        UserError: no such profile or file, or one that is damaged.
+        UserError: no such profile or file, or a damaged file.
     """
     if text.startswith("c="):
         return Costs(
@@ -116,8 +116,10 @@ def read_costs(text: str) -> Costs:
 
 
 def busy(costs: Costs) -> list[str] | None:
-    """Why the machine was not quiet while these costs were measured; None where that is not known, or where
-    they were not measured at all."""
+    """Why the machine was not quiet while these costs were measured.
+
+    None if that is unknown, or if they were not measured.
+    """
     if costs.source != MEASURED or not costs.load:
         return None
     return judge(*split(costs.load), int(costs.machine.get("cores") or 1))
@@ -129,7 +131,7 @@ def as_json(costs: Costs) -> dict[str, Any]:
 
 
 def rising(values: Sequence[float]) -> list[float]:
-    """The rising numbers nearest to `values` in squares (pool adjacent violators)."""
+    """The closest non-decreasing numbers to `values` in least squares (pool adjacent violators)."""
     pools: list[tuple[float, int]] = []
     for value in values:
         pool = (value, 1)

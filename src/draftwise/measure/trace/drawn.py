@@ -1,4 +1,4 @@
-"""A model on a text that was drawn: the chance of each token that its own draft of it was accepted."""
+"""A model drafter on a sampled text: the probability that its draft of each token was accepted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .reading import CHUNK, Text
 
 
 def answers(drafter: Drafter, text: Text, length: int, ids: Iterator[int]) -> tuple[Answers, Given | None]:
-    """A model's grades of every token, what lies beyond the end included; no drafts, as those are drawn."""
+    """A model's grades of every token, including those beyond the end; no drafts, since these are random."""
     if not isinstance(drafter, Grader):
         raise TypeError("a drafter that does not grade itself is asked for its drafts instead")
     request, grades = text.request(next(ids), 0), list[Grade]()

@@ -1,10 +1,10 @@
-"""A trace on disk: a folder with one header, one file per prompt, and the costs that were measured.
+"""A trace on disk: a folder with one header, one file per prompt, and the measured costs.
 
-    trace.json      the header: whose text, who drafted, up to how many tokens, under which settings
-    000000.npz ...  one prompt each (`Recording`), arrays only, written whole or not at all
+    trace.json      the header: target, drafters, longest draft, settings
+    000000.npz ...  one prompt each (`Recording`), arrays only, written atomically
     costs.json      seconds of every part of a round (`draftwise.measure.trace.costs`)
 
-A recording has `prompt` and `text` (token ids; the text goes on for up to `length` tokens after its end, as
+A recording has `prompt` and `text` (token ids; the text continues for up to `length` tokens after its end, as
 drafts may), `about` (its name, category, committed tokens and budget, as JSON), and for drafter number i the
 arrays `i.NAME` of its `Answers`.
 """
@@ -27,7 +27,7 @@ from ...errors import UserError
 from ...inputs import parse_json
 
 FORMAT, VERSION = "draftwise-trace", 1
-FIELDS = ("top1", "top2", "entropy", "chosen")  # the stop signals that a trace holds
+FIELDS = ("top1", "top2", "entropy", "chosen")  # the stop signals in a trace
 
 Ints: TypeAlias = NDArray[np.int32]
 Floats: TypeAlias = NDArray[np.float64]
@@ -35,10 +35,10 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What was recorded.
+    """The settings of a recording.
 
-    `drafters` says of each by name whether it grades itself, `length` is the longest draft asked for, and
-    `overlap` says whether raw overlaps were recorded. `digest` is of the prompts' tokens.
+    `drafters` maps each name to whether it grades itself, `length` is the longest draft recorded, and
+    `overlap` says whether raw overlaps were recorded. `digest` is a hash of the prompts' tokens.
     """
 
     target: str
@@ -58,24 +58,24 @@ class Header:
 
     @property
     def greedy(self) -> bool:
-        """Whether the text is the target's likeliest; else it was drawn."""
+        """Whether the text is greedy; otherwise it was sampled."""
         return self.temperature == 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What one drafter answers at every position of one text.
+    """The drafts, signals and grades of one drafter at every position of one text.
 
-    All tokens it was seen to draft lie in one array of N `tokens`. Its draft at position t of at most L
-    tokens is `count[t, L - 1]` of them from `start[t, L - 1]` on; a model's drafts overlap there, since a
-    draft that the text confirms is its own successor. `signals`, shape (N, 4), are `FIELDS` of each token;
-    `overlap`, shape (N,), the raw overlap (1 - TV at temperature 1) of target and drafter there, empty unless
-    recorded; `hint`, shape (n,), the drafter's hint before each position.
+    All its drafted tokens are in one array of N `tokens`. Its draft at position t of at most L tokens
+    consists of `count[t, L - 1]` of them from `start[t, L - 1]` on. A model's drafts overlap there, since a
+    draft that matches the text continues in the next position's draft. `signals`, shape (N, 4), are `FIELDS`
+    of each token; `overlap`, shape (N,), is the raw overlap (1 - TV at temperature 1) of target and drafter
+    there, empty unless recorded; `hint`, shape (n,), is the drafter's hint before each position.
 
-    Of a text that was drawn, a model has no drafts but `accept` and `shared`, one for every token of the
-    text: the chance that its own draft was accepted given the text, and the overlap of the laws drawn from. A
-    lookup has its drafts, and in `chance`, shape (N,), the target's probability of each token where the text
-    leads to it.
+    For a sampled text, a model has no drafts but `accept` and `shared`, one for every token of the text: the
+    probability that its own draft was accepted given the text, and the overlap of the distributions sampled
+    from. A lookup has its drafts, and in `chance`, shape (N,), the target's probability of each token up to
+    the first that differs from the text.
     """
 
     tokens: Ints
@@ -97,10 +97,10 @@ ABOUT = ("name", "category", "committed", "budget", "ended", "given")
 class Recording:
     """One prompt: its text, whose first `committed` tokens are the answer, and every drafter's answers.
 
-    `budget` is how many tokens might have been written; `ended` whether the text ended of itself before that.
-    `given` says for each drafter which signals its drafts carry, by the signal that a stop rule reads ("" is
-    no rule at all, null no signals); it is null where nothing was drafted. `probs` are the target's
-    probabilities of the text's tokens where it was drawn, else empty.
+    `budget` is the maximum number of tokens; `ended` whether the text ended by itself before that. `given`
+    says for each drafter which signals its drafts have, by the signal that a stop rule reads ("" is no rule
+    at all, null no signals); it is null if nothing was drafted. `probs` are the target's probabilities of the
+    text's tokens if it was sampled, else empty.
     """
 
     name: str
@@ -116,11 +116,11 @@ class Recording:
 
 
 class Trace:
-    """A finished trace, read prompt by prompt, as if only `drafters` had been recorded, if any are named.
+    """A finished trace, read prompt by prompt; if `drafters` are named, as if only these had been recorded.
 
     Raises:
         UserError: no trace in the folder, one of another version, a damaged or an unfinished one, or one
-            without a drafter that is named.
+            without a named drafter.
     """
 
     def __init__(self, folder: str | Path, drafters: Sequence[str] = ()) -> None:
@@ -140,7 +140,7 @@ class Trace:
 
     @property
     def drafters(self) -> list[str]:
-        """Whose drafts were recorded, in their order."""
+        """The recorded drafters, in their order."""
         return list(self.header.drafters)
 
     def __len__(self) -> int:
@@ -158,7 +158,7 @@ class Trace:
 
 
 def file_of(folder: Path, index: int) -> Path:
-    """Where the recording of prompt number `index` lies."""
+    """The file of prompt number `index`."""
     return folder / f"{index:06d}.npz"
 
 
@@ -186,7 +186,7 @@ def read_header(folder: Path) -> Header:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file atomically."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
@@ -196,12 +196,12 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def as_json(header: Header) -> dict[str, Any]:
-    """A header as it is written."""
+    """A header as written to the file."""
     return asdict(header) | {"eos": sorted(header.eos)}
 
 
 def save(recording: Recording, path: Path, header: Header) -> None:
-    """Write a recording whole or not at all; whole numbers in 32 bits, floats in 32 where nothing is lost."""
+    """Write a recording atomically; integers in 32 bits, floats in 32 if nothing is lost."""
     about = {key: getattr(recording, key) for key in ABOUT}
     arrays: dict[str, Any] = {
         "prompt": recording.prompt,
@@ -225,7 +225,7 @@ def load(path: Path, header: Header) -> Recording:
     """Read a recording.
 
     Raises:
-        UserError: it is damaged, or not of this trace.
+        UserError: it is damaged, or does not belong to this trace.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -1,4 +1,4 @@
-"""What simple rules would have taken: every fixed drafter and length, and drafting just what is accepted."""
+"""The time of simple rules: every fixed drafter and length, and drafting exactly what will be accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .stage import Lines, Stage
 Arm = tuple[str, int]
 NONE: Arm = ("none", 0)
 Ask = Callable[[int], tuple[int, int]]
-"""Of a position: how many tokens are drafted there, -1 without a draft, and how many are accepted."""
+"""From a position: the number of drafted tokens (-1 without a draft), and the number accepted."""
 
 
 def fixed(stage: Stage, costs: Costs) -> dict[Arm, float]:
@@ -30,8 +30,8 @@ def fixed(stage: Stage, costs: Costs) -> dict[Arm, float]:
 def exactly(stage: Stage, costs: Costs) -> dict[str, float]:
     """Seconds with each drafter if it always drafted exactly what will be accepted.
 
-    DISCO's oracle (arXiv 2405.04304), within the lengths of the trace. It is not the least time: a token may
-    be accepted and yet cost more than it wins.
+    This is DISCO's oracle (arXiv 2405.04304), within the lengths of the trace. It is not the minimum: a token
+    may be accepted and yet cost more than it saves.
     """
     found = {}
     for name, lines in stage.lines.items():
@@ -52,7 +52,7 @@ def _just(right: Sequence[int], at: int) -> tuple[int, int]:
 
 
 def walk(stage: Stage, name: str, ask: Ask, costs: Costs) -> float:
-    """Seconds for one text if `name` drafts as `ask` says."""
+    """Seconds for one text if `name` drafts according to `ask`."""
     mine, prompt = costs.of(name), stage.recording.prompt.size
     at, read, seconds = 0, 0, 0.0
     while at < stage.recording.committed:

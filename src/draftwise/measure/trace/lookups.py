@@ -1,4 +1,4 @@
-"""The drafts of a lookup at every position of a text, and what all drafts have in common."""
+"""Records a lookup's drafts at every position of a text; helpers for all drafters."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ ASK: Mapping[str, Stop] = {
     "entropy": Stop("svip", inf),
     "chosen": Stop("confidence", -1.0),
 }
-"""A rule that reads each signal (with `top2` comes `top1`) and never stops a draft."""
+"""For each signal a rule that reads it (`top2` includes `top1`) and never stops a draft."""
 
-CLOSE = tuple(ASK[name] for name in FIELDS)  # rules that together read all of them
+CLOSE = tuple(ASK[name] for name in FIELDS)  # rules that together read all signals
 
 Given = dict[str, list[str] | None]
-"""For each signal that a rule may read: the signals that a draft then carries; None for none at all."""
+"""For each signal that a rule may read, the signals that a draft then has; None for none at all."""
 
 
 @dataclass(slots=True)
 class Tokens:
-    """Drafts one after the other in flat columns; equal ones are kept once."""
+    """Drafts one after the other in flat columns; equal drafts are stored once."""
 
     tokens: list[int] = field(default_factory=list)
     signals: list[Signals] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Tokens:
         return first
 
     def answers(self, start: Ints, count: Ints, hint: Floats) -> Answers:
-        """These drafts, by where they start at each position."""
+        """These drafts, with their start at each position."""
         rows = [(s.top1, s.top2, s.entropy, s.chosen) for s in self.signals]
         return Answers(
             tokens=np.array(self.tokens, np.int32),
@@ -67,7 +67,7 @@ class Tokens:
 
 
 Known = dict[tuple[int, tuple[int, ...]], list[float]]
-"""Raw probabilities along a path that leaves the text at a position."""
+"""Computes raw probabilities along a path that leaves the text at a position."""
 
 
 def answers(
@@ -94,9 +94,9 @@ def answers(
 def _ask(
     drafter: Drafter, text: Text, length: int, key: int
 ) -> tuple[list[list[Draft]], list[float], Given | None]:
-    """Drafts by position and asked length, hints, and what drafts carry.
+    """Drafts by position and requested length, hints, and the signals that drafts have.
 
-    No draft is taken to be the beginning of a longer one.
+    Every length is requested: a shorter draft need not be the beginning of a longer one.
     """
     request, carried = text.request(key, 0), None
     drafter.observe(request, request.tokens)
@@ -119,7 +119,7 @@ def _one(drafter: Drafter, job: Job) -> Draft:
 
 
 def _longest(row: Sequence[Draft]) -> list[Draft]:
-    """The drafts of one position without those that another begins with."""
+    """The drafts of one position, without those that are prefixes of others."""
     kept: list[Draft] = []
     for draft in sorted(row, key=lambda d: -len(d.tokens)):
         if not any(_begins(whole, draft) for whole in kept):
@@ -141,7 +141,7 @@ def _leaves(at: int, tokens: Sequence[int], text: Text) -> tuple[int, tuple[int,
 
 
 def _off_text(target: Target, text: Text, drafts: Sequence[Sequence[Draft]], ids: Iterator[int]) -> Known:
-    """The target's raw probabilities along all paths that leave the text, one tree per place."""
+    """The target's raw probabilities along all paths that leave the text, one tree per position."""
     paths: dict[int, dict[tuple[int, ...], None]] = {}
     for at, row in enumerate(drafts):
         for draft in row:
@@ -168,7 +168,7 @@ def _overlaps(at: int, draft: Draft, text: Text, on_text: Sequence[float], off_t
 
 
 def _chances(at: int, draft: Draft, text: Text) -> list[float]:
-    """The target's probability of each token while the text leads there; 0 beyond, where it is never read."""
+    """The target's probability of each token up to the first off the text; 0 beyond (never read)."""
     if text.sampling.greedy:
         return []
     place, _ = _leaves(at, draft.tokens, text)
@@ -178,7 +178,7 @@ def _chances(at: int, draft: Draft, text: Text) -> list[float]:
 
 
 def given(drafter: Drafter, view: Request, length: int) -> Given | None:
-    """Which signals the drafter's drafts carry, by what is read; None where it drafts nothing.
+    """Which signals the drafter's drafts have, by the signal that is read; None if it drafts nothing.
 
     Raises:
         UserError: a signal changes with what else is read.
@@ -201,7 +201,7 @@ def _carried(draft: Draft, whole: Draft) -> list[str]:
         pairs = [
             (getattr(a, name), getattr(b, name)) for a, b in zip(draft.signals, whole.signals, strict=True)
         ]
-        if all(isclose(a, b, rel_tol=1e-3) for a, b in pairs):  # a model reads up in passes of other widths
+        if all(isclose(a, b, rel_tol=1e-3) for a, b in pairs):  # a model reads in passes of other widths
             carried.append(name)
         elif any(a for a, _ in pairs):
             raise UserError(f"its signal {name} changes with what else is read")

@@ -1,4 +1,4 @@
-"""Where the time went that the best choices would have saved, round by round."""
+"""The time that the best decisions would have saved, round by round."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ KINDS = ("no draft", "wrong drafter", "stopped early", "drafted too far", "watch
 
 
 def losses(loop: Replay, stage: Stage) -> tuple[float, dict[str, float]]:
-    """Seconds of one text, and those of them lost against the oracle by kind.
+    """Seconds of one text, and the seconds lost against the oracle, by kind.
 
-    A round loses what it took, and the least time that is left after it, less the least time that was left
-    before it: losses add up to the time taken less the optimum. Of a round's loss, another length of the same
-    drafter would have saved the part that is "stopped early" or "drafted too far"; the rest is "wrong
-    drafter", or "no draft". "watching" is the time of grading and learning, less what it saved in
-    reading up.
+    The loss of a round is its time plus the least remaining time after it, minus the least remaining time
+    before it: losses add up to the total time minus the optimum. The part of a loss that another length of
+    the same drafter would have saved is "stopped early" or "drafted too far"; the rest is "wrong drafter", or
+    "no draft". "watching" is the time of grading and learning, less what it saved in catching up.
     """
     here = _Here(stage, loop.costs)
     total, found = 0.0, dict.fromkeys(KINDS, 0.0)
@@ -52,7 +51,7 @@ def _blame(
 
 
 class _Here:
-    """What every choice at a position of one text would take, to the end of the text."""
+    """The time of every choice at a position of one text, to the end of the text."""
 
     def __init__(self, stage: Stage, costs: Costs) -> None:
         self.stage, self.costs, self.left = stage, costs, Remaining(stage, costs)
@@ -60,7 +59,7 @@ class _Here:
         self.right = {name: confirmed(stage, lines).tolist() for name, lines in stage.lines.items()}
 
     def lengths(self, name: str, at: int, read: Mapping[str, int]) -> Iterator[tuple[float, int]]:
-        """Seconds to the end with a draft of `name`, of each length that may be asked, and its tokens."""
+        """Seconds to the end with a draft of `name`, for each possible length, and its number of tokens."""
         mine, one = self.costs.of(name), self.stage.recording
         late = mine.catch_up * (self.prompt + at - read.get(name, 0))
         for asked in range(1, min(len(self.right[name]), one.budget - at - 1) + 1):

@@ -1,4 +1,4 @@
-"""Measures on live rounds what the parts of a round cost: passes, drafts, reading up, grading."""
+"""Measures the costs of a round's parts on live rounds: passes, drafts, catching up, grading."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ...core.turn import unfailed
 from ...policies.catalogue import method
 from .costs import MEASURED, Costs, DrafterCosts, rising
 
-ROUNDS = 40  # and PER_DRAFTER more for each drafter, so that every length is tried several times
+ROUNDS = 40  # plus PER_DRAFTER for each drafter, so that every length is tried several times
 PER_DRAFTER = 24
-TOKENS = 48  # of each prompt: prompts alternate, as reading them is a part of the costs
-KEY = (1 << 41) + 1  # a request of no loop
-OUTLIER = 5.0  # median absolute deviations beyond which a time was somebody else's
+TOKENS = 48  # of each prompt: prompts alternate, since catching up is one of the costs
+KEY = (1 << 41) + 1  # the id of a request outside any loop
+OUTLIER = 5.0  # a time beyond so many median absolute deviations was disturbed
 
 
 @dataclass(slots=True)
 class Samples:
-    """Seconds of what was done: passes by their tokens, drafts by drafter as (drafted, read up, seconds)."""
+    """Seconds measured: passes by number of tokens, drafts by drafter as (drafted, caught up, seconds)."""
 
     passes: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     drafts: dict[str, list[tuple[int, int, float]]] = field(default_factory=lambda: defaultdict(list))
     rounds: int = 0
 
     def add(self, round: Round, first: bool, behind: int) -> None:
-        """One round; the first of a text also read the prompt."""
+        """Add one round; the first round of a text includes the prefill."""
         self.rounds += 1
         if not first:
             self.passes[1 + round.drafted].append(round.seconds.verify)
@@ -53,7 +53,7 @@ def measure(
     length: int,
     seed: int = 0,
 ) -> Costs:
-    """Costs from live rounds on these prompts, whose drafter and length are drawn at random."""
+    """Costs from live rounds on these prompts, with random drafters and lengths."""
     lengths = sorted({0, 1, length, *(1 << k for k in range(1, length.bit_length()) if 1 << k < length)})
     names = [name for name in drafters if name != "none"]
     options = f"?arms=drafters*lengths&lengths={','.join(map(str, lengths))}" if names else ""
@@ -88,7 +88,7 @@ def _play(loop: Loop, prompt: Sequence[int], settings: Sampling, samples: Sample
 
 
 def _grading(drafter: Drafter, prompt: Sequence[int], sampling: Sampling) -> float:
-    """The median seconds of a pass that grades three tokens of a prompt; 0 for who cannot grade itself."""
+    """The median seconds of a pass that grades three tokens of a prompt; 0 for drafters without grades."""
     if not isinstance(drafter, Grader):
         return 0.0
     times = []
@@ -102,14 +102,14 @@ def _grading(drafter: Drafter, prompt: Sequence[int], sampling: Sampling) -> flo
 
 
 def passes(samples: Mapping[int, Sequence[float]], most: int) -> list[float]:
-    """Seconds of a pass over 1 to `most` tokens: medians, made to rise, with straight lines between them."""
+    """Seconds of a pass over 1 to `most` tokens: medians, made non-decreasing, interpolated linearly."""
     known = sorted(samples)
     medians = rising([median(samples[n]) for n in known])
     return [float(x) for x in np.interp(np.arange(1, most + 1), known, medians)]
 
 
 def fit(samples: Sequence[tuple[int, int, float]], *, grade: float, reads: bool) -> DrafterCosts:
-    """The least-squares line of a drafter's seconds in drafted and late-read tokens, without outliers."""
+    """Least-squares fit of a drafter's seconds to drafted and caught-up tokens, without outliers."""
     if not samples:
         return DrafterCosts(grade=grade)
     table = np.array(samples)

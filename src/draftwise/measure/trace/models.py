@@ -1,4 +1,4 @@
-"""A model's drafts at every position of a text, cheaply: one that comes true is its own successor."""
+"""Records a model's drafts at every position of a text; one draft serves positions up to its first error."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .files import Answers
 from .lookups import CLOSE, Given, Tokens, given
 from .reading import Reader, Text
 
-BATCH = 16  # drafts made side by side
-LONGEST = 64  # confirmed tokens in one draft, so that a batch is not held up by one
+BATCH = 16  # drafts made in one batch
+LONGEST = 64  # maximum matching tokens in one draft, so that a batch does not wait for one
 
 
 @dataclass(frozen=True, slots=True)
 class Stem:
-    """One draft from `start`, which the text confirms up to `mismatch`; all positions between share it."""
+    """One draft from `start` that matches the text up to `mismatch`; all positions in between share it."""
 
     start: int
     mismatch: int
@@ -66,14 +66,14 @@ def _stems(drafter: Drafter, text: Text, length: int, ids: Iterator[int], *, row
         ):
             stem = Stem(start, min(end, start + _same(draft.tokens, text.tokens[start:])), draft)
             made.append(stem)
-            if stem.mismatch < end:  # read one by one or all at once, a near tie may fall either way
+            if stem.mismatch < end:  # a near tie may differ between token-by-token and batched passes
                 waiting.append((stem.mismatch + 1, end))
     drafter.close(whole)
     return made
 
 
 def _hits(drafter: Drafter, text: Text, whole: Request) -> list[bool]:
-    """Where the model would draft the text's own token, from one pass over it."""
+    """Where the model would draft the text's own token, from one pass over the text."""
     if not isinstance(drafter, Grader):
         raise TypeError("a drafter that does not grade itself is asked at every position instead")
     drafter.observe(whole, whole.tokens)
@@ -82,7 +82,7 @@ def _hits(drafter: Drafter, text: Text, whole: Request) -> list[bool]:
 
 
 def _plan(hits: Sequence[bool]) -> list[tuple[int, int]]:
-    """Spans (first, last) of positions that one draft covers: it ends at the first wrong guess."""
+    """Spans (first, last) of positions that one draft covers: it ends at the first error."""
     spans, start = [], 0
     for at, hit in enumerate(hits):
         if not hit or at - start >= LONGEST or at == len(hits) - 1:
@@ -119,11 +119,11 @@ def _draft(
 
 
 def _seat(drafter: Any, whole: Request, views: Sequence[Request]) -> None:
-    """Let views of a text start from what a causal LM has read of it, instead of reading again."""
+    """Copy a text's KV cache rows for its views, so that a causal LM need not prefill them again."""
     from ...drafters.neural.lm import LMDrafter, Place
 
     if not isinstance(drafter, LMDrafter) or drafter.window or whole.id not in drafter.places:
-        return  # through a window each place sees another text
+        return  # with a window each position sees another text
     for view in views:
         drafter.rows.open(view.id)
         known = min(len(view.tokens), drafter.places[whole.id].base) - 1

@@ -1,9 +1,9 @@
-"""The least time in which a text could have been written, over all choices of drafter and length.
+"""The minimum time for a text, over all choices of drafter and length.
 
 A shortest path over the positions of the text. From each position one may draft nothing, or with any drafter
-as many tokens as the text will confirm, or in vain so as to keep up with the text. It is exact also
-where a drafter must first read what others wrote: a token costs its reading by every drafter that will
-still be asked, so the state is the position and the set of those, and the path is searched from the end.
+as many tokens as match the text, or a useless draft that lets the drafter catch up. It is also exact when a
+drafter must first read what others wrote: each token costs its reading by every drafter that will be used
+later. So the state is the position and the set of those drafters, and the path is searched from the end.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .stage import Lines, Stage
 
 Whole: TypeAlias = NDArray[np.int64]
 Real: TypeAlias = NDArray[np.float64]
-MOST_BEHIND = 12  # drafters with catch-up costs: 2^12 sets of them at each position
+MOST_BEHIND = 12  # drafters with catch-up costs: 2^12 sets at each position
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One round of a path: at which position, which drafter ("none" without a draft), how many tokens."""
+    """One round of a path: its position, drafter ("none" without a draft), and number of tokens."""
 
     position: int
     drafter: str
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The least seconds for a text, and the rounds that take them."""
+    """The minimum seconds for a text, and the rounds of an optimal path."""
 
     seconds: float
     steps: tuple[Step, ...]
@@ -43,7 +43,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A round that is possible somewhere: who, how many tokens, how far it leads, and what it costs."""
+    """A possible round: drafter, number of tokens, positions advanced, and cost."""
 
     drafter: str
     drafted: int
@@ -52,7 +52,7 @@ class _Move:
 
 
 def best(stage: Stage, costs: Costs) -> Best:
-    """The least time for one text, with a path that takes it.
+    """The minimum time for one text, with an optimal path.
 
     Raises:
         UserError: more than 12 drafters have costs for catching up.
@@ -61,7 +61,7 @@ def best(stage: Stage, costs: Costs) -> Best:
 
 
 class Remaining:
-    """The least seconds from every position to the end of the text, by what each drafter has read.
+    """The minimum seconds from every position to the end of the text, by what each drafter has read.
 
     Raises:
         UserError: more than 12 drafters have costs for catching up.
@@ -88,18 +88,18 @@ class Remaining:
         self._choices.reverse()
 
     def __call__(self, at: int, read: Mapping[str, int]) -> float:
-        """Seconds from position `at` on, if each drafter has read so many tokens, the prompt's among them."""
+        """Seconds from position `at` on, given how many tokens (prompt included) each drafter has read."""
         return float((self._values[at] + self.sets.backlog(self.prompt + at, read)).min())
 
     def best(self) -> Best:
-        """The least time for the whole text, with a path that takes it."""
+        """The minimum time for the whole text, with an optimal path."""
         totals = self._values[0] + self.sets.backlog(self.prompt, {})
         start = int(totals.argmin())
         return Best(float(totals[start]), tuple(_path(self._choices, self._values, self.sets, start)))
 
 
 def confirmed(stage: Stage, lines: Lines) -> Whole:
-    """How many tokens of the draft the text confirms, by asked length and position, shape (length, n)."""
+    """How many tokens of the draft match the text, by requested length and position, shape (length, n)."""
     a, n = lines.answers, stage.recording.committed
     lengths = a.start.shape[1]
     text = np.array([*stage.text, *[-1] * (lengths + 1)])
@@ -116,9 +116,9 @@ def confirmed(stage: Stage, lines: Lines) -> Whole:
 
 
 def reach(stage: Stage, lines: Lines) -> tuple[list[int], list[int]]:
-    """For each position the most tokens that a draft gets right, over the lengths that may be asked there.
+    """For each position the most tokens that a draft gets right, over the possible lengths.
 
-    And the fewest that are drafted for nothing, 0 or 1, or -1 where every draft gets something right.
+    And the shortest useless draft, 0 or 1 tokens, or -1 if every draft gets a token right.
     """
     right, one = confirmed(stage, lines), stage.recording
     asked, at = np.arange(1, len(right) + 1)[:, None], np.arange(one.committed)
@@ -135,12 +135,12 @@ def _moves(
         mine = costs.of(name)
         for drafted in range(1, min(most[at], end - at - 1) + 1):
             yield _Move(name, drafted, drafted + 1, mine.draft(drafted) + costs.target(1 + drafted))
-        if mine.catch_up and (wrong := least[at]) >= 0:  # so as not to fall behind
+        if mine.catch_up and (wrong := least[at]) >= 0:  # so that the drafter catches up
             yield _Move(name, wrong, 1, mine.draft(wrong) + costs.target(1 + wrong))
 
 
 class _Sets:
-    """Sets of the drafters that will still be asked, as bits, and what a token costs them to read."""
+    """Sets of the drafters that will be used later, as bits, and their cost of reading a token."""
 
     def __init__(self, behind: Sequence[str], costs: Costs) -> None:
         self.size = 1 << len(behind)
@@ -150,14 +150,14 @@ class _Sets:
         self.catch_up = self.backlog(1, {})
 
     def backlog(self, length: int, read: Mapping[str, int]) -> Real:
-        """Seconds in which the drafters of each set read what they have not of the first `length` tokens."""
+        """Seconds in which the drafters of each set read the unread part of the first `length` tokens."""
         seconds = np.zeros(self.size)
         for name, bit in self.bit.items():
             seconds += np.where(self.numbers & bit, self.each[name] * (length - read.get(name, 0)), 0.0)
         return seconds
 
     def worth(self, move: _Move, after: Real) -> Real:
-        """Seconds from here to the end with this move, for each set of those who are asked from here on."""
+        """Seconds to the end with this move, for each set of drafters that are used from here on."""
         bit = self.bit.get(move.drafter, 0)
         if not bit:
             return move.seconds + move.far * self.catch_up + after

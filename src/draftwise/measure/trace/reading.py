@@ -1,4 +1,4 @@
-"""The text that everyone drafts for: the target's own, a little beyond its end, and its view of others."""
+"""The text that all drafters draft for: the target's own, slightly extended, with the target's scores."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ...core.sampling import Sampling
 from ...core.turn import unfailed
 from ...policies.catalogue import method
 
-FIRST_ID = 1 << 40  # requests of a recording, far from those of any loop on the same target
-CHUNK = 32  # text that is verified in one pass
+FIRST_ID = 1 << 40  # ids of a recording's requests, far from those of any loop on the same target
+CHUNK = 32  # tokens of the text verified in one pass
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A prompt and what the target wrote: `committed` of `tokens` are the answer, the rest lies beyond.
+    """A prompt and the target's text: `committed` of `tokens` are the answer, the rest lies beyond its end.
 
-    `scores` are the target's views of the text where it was drawn, one for each `CHUNK` of it.
+    `scores` are the target's scores of the text if it was sampled, one for each `CHUNK` of it.
     """
 
     prompt: list[int]
@@ -35,7 +35,7 @@ class Text:
     scores: list[Scores] = field(default_factory=list)
 
     def request(self, key: int, upto: int) -> Request:
-        """A request that has written the first `upto` tokens."""
+        """A request with the first `upto` tokens written."""
         tokens = self.prompt + self.tokens[:upto]
         sampling = replace(self.sampling, max_new_tokens=self.budget)
         return Request(key, tokens, len(self.prompt), sampling, Random(key), Random(key))
@@ -48,7 +48,7 @@ class Text:
 
 
 def write(target: Target, prompt: Sequence[int], sampling: Sampling, *, beyond: int) -> Text:
-    """Decode a prompt plainly, going on for `beyond` tokens where the text ends before its budget.
+    """Decode a prompt plainly, continuing for `beyond` tokens if the text ends before its budget.
 
     Raises:
         UserError: the prompt is empty or leaves no room.
@@ -67,7 +67,7 @@ def write(target: Target, prompt: Sequence[int], sampling: Sampling, *, beyond: 
 
 
 class Reader:
-    """The target reading one text and drafts beside it, from left to right."""
+    """The target reading one text, and drafts along it, from left to right."""
 
     def __init__(self, target: Target, text: Text, ids: Iterator[int]) -> None:
         self.target, self.text = target, text
@@ -75,7 +75,7 @@ class Reader:
         target.open(self.request)
 
     def scores(self, at: int, draft: Draft) -> Scores:
-        """What the target thinks of a draft made at position `at`, which never goes back."""
+        """The target's scores of a draft made at position `at`, which never decreases."""
         request, text = self.request, self.text
         request.tokens = text.prompt + text.tokens[:at]
         (scores,) = self.target.verify([(request, draft)])
@@ -84,12 +84,12 @@ class Reader:
         return scores
 
     def chunks(self, upto: int) -> Iterator[Scores]:
-        """Its views of the text itself."""
+        """Its scores of the text itself."""
         for at in range(0, upto, CHUNK):
             yield self.scores(at, Draft.chain(self.text.tokens[at : min(at + CHUNK, upto)]))
 
     def close(self) -> None:
-        """Give the request back."""
+        """Close the request."""
         self.target.close(self.request)
 
 
@@ -102,7 +102,7 @@ def certain(target: Target, text: Text, ids: Iterator[int]) -> list[float]:
 
 
 def looked_at(target: Target, text: Text, ids: Iterator[int]) -> Text:
-    """The text with the target's views of it, from which the chances of drawn and other tokens can be had."""
+    """The text with the target's scores of it, for the probabilities of sampled and other tokens."""
     reader = Reader(target, text, ids)
     found = list(reader.chunks(len(text.tokens)))
     reader.close()
@@ -110,5 +110,5 @@ def looked_at(target: Target, text: Text, ids: Iterator[int]) -> Text:
 
 
 def fresh_ids() -> Iterator[int]:
-    """Keys for the requests of a recording."""
+    """Ids for the requests of a recording."""
     return count(FIRST_ID)

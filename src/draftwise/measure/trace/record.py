@@ -23,8 +23,8 @@ from .measure import measure
 from .reading import Text, fresh_ids, looked_at, write
 
 Progress = Callable[[int, int], None]
-"""Told of prompts done, and of how many there are."""
-TEXTS = 16  # prompts that costs are measured on
+"""Called with the number of finished prompts, and their total."""
+TEXTS = 16  # prompts for measuring costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def header_of(
     length: int,
     overlap: bool,
 ) -> Header:
-    """What a recording with these settings says of itself.
+    """The header of a recording with these settings.
 
     Raises:
         UserError: a draft length below 1.
@@ -82,9 +82,9 @@ def record(
     *,
     progress: Progress | None = None,
 ) -> int:
-    """Record every prompt that the folder lacks; returns how many there were already.
+    """Record every prompt that the folder lacks; returns how many were already there.
 
-    Each recording is written whole or not at all, so that an interrupted run goes on where it stopped.
+    Each recording is written atomically, so an interrupted run resumes where it stopped.
 
     Raises:
         UserError: the folder holds another trace, or a drafter fails or cannot be recorded.
@@ -107,7 +107,7 @@ def record(
 
 
 def _check(name: str, drafter: Drafter) -> None:
-    """Refuse what a trace cannot hold."""
+    """Reject drafters and settings that a trace cannot hold."""
     if isinstance(drafter, Waiter):
         raise UserError(
             f"drafter {name}: it goes on from the target's hidden states, which a trace does not hold; leave "
@@ -118,7 +118,7 @@ def _check(name: str, drafter: Drafter) -> None:
 
 
 def begin(folder: Path, header: Header) -> None:
-    """Make the folder, or see that it holds the beginning of this very trace.
+    """Make the folder, or check that it holds the beginning of this very trace.
 
     Raises:
         UserError: it holds another trace, or cannot be made.
@@ -139,7 +139,7 @@ def begin(folder: Path, header: Header) -> None:
 
 
 class Recorder:
-    """Takes prompts one after the other, as the drafters would have met them."""
+    """Records prompts one after the other, as the drafters would have met them."""
 
     def __init__(
         self, target: Target, drafters: Mapping[str, Drafter], header: Header, sampling: Sampling
@@ -149,7 +149,7 @@ class Recorder:
         self.ids = fresh_ids()
 
     def record(self, prompt: Prompt, number: int = 0) -> Recording:
-        """Everything about one prompt; each number draws other lots.
+        """Record one prompt; each prompt number has its own random numbers.
 
         Raises:
             UserError: the prompt does not fit, or a drafter fails or cannot be recorded.
@@ -174,7 +174,7 @@ class Recorder:
         )
 
     def relive(self, recording: Recording) -> None:
-        """Show the lookups a text that was recorded before, since some learn from earlier ones."""
+        """Show the lookups a text that was recorded before, since some learn from earlier texts."""
         committed = recording.text[: recording.committed].tolist()
         prompt = recording.prompt.tolist()
         text = Text(prompt, committed, len(committed), recording.budget, True, self.sampling)
@@ -216,7 +216,7 @@ def measured(
 ) -> Costs:
     """Measure the costs of a round on some of the prompts and write them, unless they are there.
 
-    `load` is the load average before anything ran; what others use meanwhile is noted with the costs.
+    `load` is the load average before the run; use of the machine by other processes is stored with the costs.
     """
     path = folder / "costs.json"
     if not path.is_file():

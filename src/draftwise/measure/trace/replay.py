@@ -1,8 +1,8 @@
 """Runs any policy on a trace: the decoding loop itself, with the trace in place of all models.
 
-The loop asks, draws lots and learns exactly as it does when it decodes, so that under greedy decoding every
-round is the live one: same arm, same draft, as many tokens accepted. What time is concerned comes from a
-table of costs, so a policy that learns from the clock decides by these and not by the clock of that day.
+The loop requests drafts, draws random numbers and learns exactly as in live decoding, so under greedy
+decoding every round equals the live one: same arm, same draft, same accepted tokens. Times come from a table
+of costs, so a policy that learns from measured times decides by this table.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Target:
         """Nothing to prepare."""
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
-        """Hold every draft against the text."""
+        """Compare every draft with the text."""
         return [Heard(self.stage, request.position, draft) for request, draft in batch]
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
-        """Nothing to trim."""
+        """Nothing to roll back."""
 
     def close(self, request: Request) -> None:
         """Nothing to free."""
 
 
 class Cast(Team):
-    """The drafters of a trace, which answer from it and report the seconds that their costs say."""
+    """The drafters of a trace: drafts come from the recording, seconds from the costs."""
 
     def __init__(self, header: Header, costs: Costs) -> None:
         super().__init__({}, vocab_size=header.vocab_size)
@@ -65,16 +65,16 @@ class Cast(Team):
         self.draft_now = Draft()
 
     def begin(self, stage: Stage) -> None:
-        """Take the next text."""
+        """Start the next text."""
         self.stage, self.read, self.drew = stage, {}, ()
 
     def hints(self, request: Request) -> dict[str, float]:
-        """The recorded hints at this position; all together are always ready."""
+        """The recorded hints at this position; all drafters together are always ready."""
         at = request.position
         return {name: lines.hint[at] for name, lines in self.stage.lines.items()} | {TOGETHER: 1.0}
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
-        """The recorded drafts, and the seconds that they cost."""
+        """The recorded drafts, and their cost in seconds."""
         drafts, spent = [Draft()] * n, [0.0] * n
         self.drew, self.draft_now = (), drafts[0]
         for name, mine in jobs.items():
@@ -87,13 +87,13 @@ class Cast(Team):
         return drafts, spent
 
     def observe(self, request: Request) -> None:
-        """The drafter of the round has read all of it."""
+        """The drafter of the round has read the whole text."""
         for name in self.drew:
             if name in self.behind:
                 self.read[name] = len(request.tokens)
 
     def grades_itself(self, name: str) -> bool:
-        """As the drafter did when it was recorded."""
+        """Whether the drafter graded itself when it was recorded."""
         return self.header.drafters.get(name, False)
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
@@ -124,7 +124,7 @@ class Cast(Team):
         return [lines.draft(job.request.position, alone) for lines in self.stage.lines.values()]
 
     def _catch_up(self, name: str, request: Request) -> float:
-        """Seconds for the tokens that were written since the drafter last read."""
+        """Seconds for reading the tokens written since the drafter last read."""
         if name not in self.behind:
             return 0.0
         return self.costs[name].catch_up * (len(request.tokens) - self.read.get(name, 0))
@@ -133,7 +133,7 @@ class Cast(Team):
         lines, text = self.stage.lines[name], self.stage.text
         first, end = (x - job.request.prompt_length for x in (job.start, len(job.request.tokens)))
         own = len(job.draft.tokens) if job.draft else 0
-        if end - first > own:  # what it drafted itself it has rows of
+        if end - first > own:  # its own draft tokens are in its cache
             self.graded_seconds += self.costs[name].grade
             self.graded_seconds += 0.0 if job.draft else self._catch_up(name, job.request)
         if name in self.behind:
@@ -142,24 +142,24 @@ class Cast(Team):
 
 
 class Priced:
-    """The clock of a replay: a table of costs in place of what was measured."""
+    """The clock of a replay: costs from a table instead of measurements."""
 
     def __init__(self, costs: Costs, team: Cast, learn: float) -> None:
         self.costs, self.team, self.learn = costs, team, learn
         self._graded = 0.0
 
     def target(self, seconds: float, tokens: int) -> float:
-        """What a pass over so many tokens costs."""
+        """The cost of a pass over `tokens` tokens."""
         return self.costs.target(tokens)
 
     def round(self, seconds: Seconds) -> Seconds:
-        """Drafting, verifying and grading at their costs; nothing else took time."""
+        """Drafting, verifying and grading at their costs; nothing else takes time."""
         grading, self._graded = self.team.graded_seconds - self._graded, self.team.graded_seconds
         return Seconds(draft=seconds.draft, verify=seconds.verify, grade=grading, learn=self.learn)
 
 
 class Replay:
-    """One method on all texts of a trace, in their order, with the random numbers that a live run draws."""
+    """One method on all texts of a trace, in their order, with the random numbers of a live run."""
 
     def __init__(self, trace: Trace, made: Method, costs: Costs, *, seed: int = 0) -> None:
         check(made, trace.header)
@@ -197,10 +197,10 @@ def replay(
 
 
 def check(made: Method, header: Header) -> None:
-    """See that a trace has all that a policy asks for.
+    """Check that a trace has everything that a policy uses.
 
     Raises:
-        UserError: it has not; says what to record.
+        UserError: something is missing; says what to record.
     """
     arms = made.policy.arms
     longest = max(arm.length for arm in arms)

@@ -27,19 +27,19 @@ from .stage import Stage
 
 Row = dict[str, Any]
 Tell = Callable[[int, int], None]
-"""Told of prompts done, and of how many there are."""
+"""Called with the number of finished prompts, and their total."""
 UNKNOWN = "the trace does not say how busy its machine was: measure again for times to quote"
-DIGITS = 4  # of the numbers that only pictures read
-CLOSELY, EVERY = 4, 8  # arms' values: after each round of the first texts, then after every 8th
+DIGITS = 4  # digits of numbers that only plots use
+CLOSELY, EVERY = 4, 8  # values of arms: after each round of the first texts, then after every 8th
 
 
 def replayed(
     trace: Trace, policies: Sequence[str], costs: Costs, out: Path, *, seed: int = 0, tell: Tell | None = None
 ) -> Row:
-    """Replay policies, `none` among them, and write `results.json`, and prompts, rounds and pieces beside it.
+    """Replay policies, including `none`, and write `results.json`, prompts, rounds and pieces.
 
     Raises:
-        UserError: an unknown policy, one that the trace does not serve, or a folder that cannot be written.
+        UserError: an unknown policy, one that the trace does not support, or a folder that cannot be written.
     """
     names = list(dict.fromkeys([BASELINE, *policies]))
     loops = {name: _loop(trace, name, costs, seed) for name in names}
@@ -83,7 +83,8 @@ def _played(loop: Replay, stage: Stage, about: Row, file: TextIO) -> Iterator[Ro
     """The rounds of one text, each written as it comes.
 
     Raises:
-        UserError: a round's own stop rules, which a moving policy has only now, ask what is not known.
+        UserError: a round's stop rules, known only now for an adaptive threshold, read a signal that is not
+            recorded.
     """
     for number, round in enumerate(_named(about["method"], loop.play(stage))):
         line = about | {"round": number} | _line(round) | _seen(loop.team.draft_now, round.accepted)
@@ -132,7 +133,7 @@ def _line(round: Round) -> Row:
 
 
 def _seen(draft: Draft, accepted: int) -> Row:
-    """What the recording knows of a chain: entropies up to the first refusal, and the mean overlap."""
+    """Recorded data of a chain: entropies up to the first rejection, and the mean overlap."""
     if not draft.tokens or draft.rows is None:
         return {}
     lines, first = draft.rows
@@ -201,10 +202,10 @@ def trust(costs: Costs) -> Row:
 
 
 def foreseen(trace: Trace, costs: Costs, *, tell: Tell | None = None) -> Row:
-    """The least time for every text, and beside it what fixed arms and DISCO's oracle would have taken.
+    """The minimum time for every text, and the times of fixed arms and of DISCO's oracle.
 
     Raises:
-        UserError: the text was drawn, so that what would have been accepted is a matter of chance.
+        UserError: the text was sampled, so that acceptance would be random.
     """
     if not trace.header.greedy:
         raise UserError("the trace's text was drawn: record it at --temperature 0 for an oracle")

@@ -46,7 +46,7 @@ def write_samples(trace: Trace, tokenizer: Any) -> None:
 
 
 def words(tokens: Sequence[int], tokenizer: Any) -> list[str]:
-    """What each token added to the text; a character of several tokens is the last one's."""
+    """The text that each token added; a character of several tokens belongs to the last one."""
     writer = Detokenizer(tokenizer)
     found = ["".join(piece.text for piece in writer.push([token], "")) for token in tokens]
     found[-1] += "".join(piece.text for piece in writer.flush())
@@ -54,7 +54,7 @@ def words(tokens: Sequence[int], tokenizer: Any) -> list[str]:
 
 
 def read_samples(folder: Path) -> dict[str, Words]:
-    """The texts of the trace in a folder by the prompt's index; none where none were written.
+    """The texts of the trace in a folder by the prompt's index; empty if none were written.
 
     Raises:
         UserError: the file is damaged.

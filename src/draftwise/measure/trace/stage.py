@@ -1,4 +1,4 @@
-"""A recording made ready for replay: what every drafter answers, in plain lists, looked up by position."""
+"""A recording prepared for replay: every drafter's answers, in plain lists, by position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .files import FIELDS, Answers, Recording
 
 
 class Lines:
-    """One drafter on one text; lists are made when they are first asked for."""
+    """One drafter on one text; lists are made on first use."""
 
     def __init__(self, answers: Answers, given: Mapping[str, Sequence[str] | None] | None) -> None:
         self.answers, self.given = answers, given or {}
@@ -31,7 +31,7 @@ class Lines:
         self._grades: dict[frozenset[str], list[Grade]] = {}
 
     def span(self, at: int, length: int) -> tuple[int, int]:
-        """Where the draft of at most `length` tokens at position `at` starts, and how many it has."""
+        """The start of the draft of at most `length` tokens at position `at`, and its number of tokens."""
         spans = self._spans.get(length)
         if spans is None:
             a = self.answers
@@ -40,7 +40,7 @@ class Lines:
         return spans[0][at], spans[1][at]
 
     def draft(self, at: int, job: Job) -> Draft:
-        """The draft that was recorded there, ended by the job's own stop rules."""
+        """The recorded draft at this position, ended by the job's stop rules."""
         first, n = self.ends(at, job.length, job.stops)
         if not n:
             return EMPTY
@@ -54,14 +54,14 @@ class Lines:
         )
 
     def ends(self, at: int, length: int, stops: tuple[Stop, ...]) -> tuple[int, int]:
-        """Where that draft starts, and how many tokens the stop rules leave of it."""
+        """The start of that draft, and how many of its tokens the stop rules leave."""
         first, n = self.span(at, length)
         if n and (names := _read(stops)):
             n = _stopped(self.signals(names).of(first, n), stops)
         return first, n
 
     def grades(self, text: Sequence[int], names: frozenset[str]) -> list[Grade]:
-        """The grade of every token of the text: of one that was drawn its chances, else hit or miss."""
+        """The grade of every token of the text: probabilities for a sampled text, otherwise 1 or 0."""
         found = self._grades.get(names)
         if found is None:
             found = self._grades[names] = self._graded(text, names)
@@ -79,7 +79,9 @@ class Lines:
         return grades
 
     def chances(self, text: Sequence[int]) -> dict[tuple[int, int], float]:
-        """The target's probability of each token that a lookup drafts where the text leads, by position."""
+        """The target's probability of each token in a lookup's drafts, up to the first off the text, by
+        position.
+        """
         found: dict[tuple[int, int], float] = {}
         chance: list[float] = self.answers.chance.tolist()
         for length in range(1, self.answers.start.shape[1] + 1) if chance else ():
@@ -92,7 +94,7 @@ class Lines:
         return found
 
     def signals(self, names: frozenset[str]) -> Shown:
-        """The signals of all tokens as a draft carries them when rules read `names`; none for none."""
+        """The signals of all tokens as a draft has them when rules read `names`; empty if none."""
         found = self._signals.get(names)
         if found is None:
             found = self._signals[names] = self._carried(names)
@@ -111,7 +113,7 @@ class Lines:
 
 
 class Shown:
-    """Signals of all tokens, made when a draft first has them: most tokens are in no draft of a replay."""
+    """Signals of all tokens, made on first use in a draft: most tokens are in no draft of a replay."""
 
     __slots__ = ("_made", "_rows")
 
@@ -120,7 +122,7 @@ class Shown:
         self._made: list[Signals | None] = [None] * len(rows)
 
     def of(self, first: int, n: int) -> tuple[Signals, ...]:
-        """Those of `n` tokens from `first` on; nothing where none are carried."""
+        """The signals of `n` tokens from `first` on; empty if there are none."""
         made = self._made
         found = made[first : first + n]
         if None in found:
@@ -133,7 +135,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Stage:
-    """One recording, and everyone's lines on it."""
+    """One recording, and the lines of all drafters."""
 
     recording: Recording
     text: list[int] = field(init=False)
@@ -150,9 +152,9 @@ class Stage:
                 self.chances = lines.chances(self.text) | self.chances
 
     def draft(self, name: str, at: int, job: Job) -> Draft:
-        """What a drafter, or all of them together, draft at a position.
+        """The draft of a drafter, or of all of them together, at a position.
 
-        Where a model draws, its draft is known as far as it is accepted: it stands for the text there.
+        If a model samples, only the accepted part of its draft is known: the text takes the draft's place.
         """
         if name != TOGETHER:
             lines = self.lines[name]
@@ -168,10 +170,10 @@ class Stage:
 
 
 class Heard:
-    """The scores of one draft: the text says what the target chose after every node that it leads to.
+    """The scores of one draft: the text has the target's choice after every node on its path.
 
-    A draft that a model drew is accepted with the chances that the text gives it. As the chance is the one
-    given the text, texts and lots together have the very law of live rounds.
+    A sampled draft is accepted with the recorded probabilities given the text. Since they are conditional on
+    the text, texts and random numbers together have exactly the distribution of live rounds.
     """
 
     __slots__ = ("at", "depth", "draft", "stage", "text")
@@ -186,7 +188,7 @@ class Heard:
         return self.text[self.at + depth]
 
     def prob(self, node: int) -> float:
-        """The chance that a drawn `node` is accepted."""
+        """The probability that a sampled `node` is accepted."""
         lines: Lines = self.draft.dist
         return lines.accept[self.at + node]
 
@@ -195,17 +197,17 @@ class Heard:
         return self.choice(self.draft.parents[node])
 
     def logprob(self, node: int, token: int) -> float:
-        """Log-probability of a token under the law of the text; of other tokens a trace knows none."""
+        """Log-probability of a token under the target; tokens not in the trace count as impossible."""
         return log(self.chance(node, token) or 5e-324)
 
     def chance(self, node: int, token: int) -> float:
-        """The target's probability of a token: of the text's own, or one that a lookup drafted there."""
+        """The target's probability of a token: of the text's own, or of one that a lookup drafted there."""
         if not self.stage.chances:
             return float(self.choice(node) == token)
         return self.stage.chances.get((self.at + node + 1, token), 0.0)
 
     def laws(self, nodes: Sequence[int]) -> None:
-        """No rows are kept: grades hold what was made of them."""
+        """No rows are kept: grades were computed when recording."""
 
     def overlaps(self) -> Sequence[float]:
         """The recorded raw overlaps of the draft's tokens."""
@@ -230,7 +232,7 @@ def _parents(n: int) -> tuple[int, ...]:
 
 
 def _depths(parents: Sequence[int]) -> list[int]:
-    """Tokens from the last committed one down to each node, itself included."""
+    """The tokens from the last committed one down to each node, itself included."""
     depths: list[int] = []
     for parent in parents:
         depths.append(1 if parent < 0 else depths[parent] + 1)
@@ -242,7 +244,7 @@ def _read(stops: tuple[Stop, ...]) -> frozenset[str]:
 
 
 def _stopped(signals: Sequence[Signals], stops: tuple[Stop, ...]) -> int:
-    """How many tokens are drafted before a rule fires, the one that makes it fire included."""
+    """How many tokens are drafted until a rule applies, including the one that triggers it."""
     joint, previous, last = 1.0, None, len(stops) - 1
     for position, now in enumerate(signals):
         rule = stops[position if position < last else last]
