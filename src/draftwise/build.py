@@ -25,7 +25,7 @@ LOG = getLogger(__name__)
 def build_target(
     target: Any, tokenizer: Any, *, pack: bool | str, probe: bool = True, device_map: Any, **load: Any
 ) -> tuple[Target, Any, Any]:
-    """The target role, the model behind it and the tokenizer."""
+    """The target role, the underlying model and the tokenizer."""
     model = target
     checked(pack)
     if isinstance(target, str):
@@ -50,7 +50,7 @@ def build_drafters(
     pack: bool | str,
     **load: Any,
 ) -> dict[str, Drafter]:
-    """Every drafter by the name it was asked for with."""
+    """All drafters, by the names under which they were requested."""
     check_names(drafters)
     team: dict[str, Drafter] = {}
     for asked in registry.listed(drafters, "drafters"):
@@ -80,7 +80,7 @@ def build_drafters(
 
 
 def _registered(spec: registry.Spec, target: Target, *, pack: bool | str) -> Drafter:
-    """A drafter of the registry, given its path and the target where it asks for them."""
+    """A drafter of the registry, built with its path, and with the target if it takes one."""
     arguments: list[Any] = [spec.path] if spec.path else []
     if "target" in inspect.signature(registry.load("drafters", spec.name)).parameters:
         if not hasattr(target, "features"):
@@ -96,7 +96,7 @@ def _registered(spec: registry.Spec, target: Target, *, pack: bool | str) -> Dra
 
 
 class Assembled(NamedTuple):
-    """Drafters by name, the policy over them, and how both were asked for."""
+    """Drafters by name, the policy for them, and how both were requested."""
 
     team: dict[str, Drafter]
     method: Method
@@ -114,9 +114,9 @@ def assemble(
     pack: bool | str,
     **load: Any,
 ) -> Assembled:
-    """The drafters, and the policy over them, checked against each other and the target's tokenizer.
+    """The drafters and their policy, checked against each other and the target's tokenizer.
 
-    Everyone who serves texts puts them together here: `Decoder` and the hosts.
+    Used by `Decoder` and by the hosts.
 
     Raises:
         UserError: an unknown name or option, or parts that do not fit together.
@@ -129,30 +129,30 @@ def assemble(
 
 
 def decide(policy: str, team: Mapping[str, Drafter], tokenizer: Any, asked: Mapping[str, Any]) -> Method:
-    """The policy of this name over a team that is there already, checked like any other."""
+    """The policy of this name for existing drafters, with the same checks."""
     chosen = method(policy, list(team))
     check_policy(chosen, tokenizer, asked)
     return chosen
 
 
 def complete(team: dict[str, Drafter], method: Method) -> dict[str, Drafter]:
-    """The team with the drafter that asks all others, where the policy has an arm for it."""
+    """The drafters, plus the one that combines all others if the policy has an arm for it."""
     if any(arm.drafter == TOGETHER for arm in method.policy.arms):
         return team | {TOGETHER: TogetherDrafter()}
     return team
 
 
 def check_policy(method: Method, tokenizer: Any, asked: Mapping[str, Any]) -> None:
-    """See that a policy that was trained was trained for this tokenizer and these drafters.
+    """Check that a trained policy was trained for this tokenizer and these drafters.
 
-    A classifier for another drafter may still do some good: it is used, with a warning.
+    A classifier for another drafter may still help: it is used, with a warning.
 
     Raises:
-        UserError: the tokenizer is another one.
+        UserError: it was trained for another tokenizer.
     """
     for arm in method.policy.arms:
         made_for = getattr(getattr(arm.stop, "scorer", None), "drafter", "")
-        name = asked.get(arm.drafter)  # a loaded model has no fingerprint that a file could hold
+        name = asked.get(arm.drafter)  # a loaded model has no fingerprint to compare with a file
         if made_for and isinstance(name, str) and drafter_fingerprint(name) != made_for:
             warnings.warn(
                 f"the classifier was trained for another drafter than {arm.drafter}: train one for it with "
@@ -191,7 +191,7 @@ def _load_lm(
 
 
 def check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None:
-    """Refuse a drafter whose token ids mean something else; ids that only one side knows are padding."""
+    """Reject a drafter whose token ids have other meanings; ids known to one side only are padding."""
     a, b = theirs.get_vocab(), ours.get_vocab()
     shared = a.keys() & b.keys()
     wrong = next((t for t in shared if a[t] != b[t]), None)
@@ -206,7 +206,7 @@ def check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None:
 
 
 def _from_object(model: Any, target: Target) -> Drafter:
-    """A drafter that is one already, or a loaded causal LM whose vocabulary differs by padding at most."""
+    """A drafter object unchanged, or a loaded causal LM whose vocabulary differs at most by padding."""
     if isinstance(model, Drafter):
         return model
     if not hasattr(model, "config"):
@@ -222,7 +222,7 @@ def _from_object(model: Any, target: Target) -> Drafter:
 
 
 def _probed(target: Target) -> bool:
-    """Drafters are probed where their target is."""
+    """Drafters are probed if their target is."""
     return bool(getattr(target, "probe", True))
 
 

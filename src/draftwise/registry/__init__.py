@@ -1,6 +1,6 @@
-"""Finds drafters, policies and targets by name, through the entry points of built-ins and plug-ins alike.
+"""Finds drafters, policies and targets by name, through entry points, for built-ins and plug-ins alike.
 
-A component is written `name?key=value&key=value`, or `name:PATH` where it reads files. Its options are the
+A component is written `name?key=value&key=value`, or `name:PATH` if it reads files. Its options are the
 keyword-only parameters of the class or function behind the name.
 """
 
@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 from ..errors import UserError
 
 GROUPS = ("drafters", "policies", "targets")
-NEAR = 0.75  # of difflib's ratio, from which another name may have been meant
+NEAR = 0.75  # minimum difflib ratio of a suggested name
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -68,13 +68,13 @@ def point(group: str, name: str) -> EntryPoint:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The known name that is nearest to a mistyped one, as a question; empty if none is near."""
+    """A suggestion of the known name closest to a mistyped one, as a question; empty if none is close."""
     near = get_close_matches(name, list(known), n=1, cutoff=NEAR)
     return f"did you mean {near[0]}? Or " if near else ""
 
 
 def listed(names: Any, what: str) -> list[Any]:
-    """Names or objects as a list; a text holds comma-separated names.
+    """Names or objects as a list; a string holds comma-separated names.
 
     Raises:
         UserError: a name is empty, or the value is not a list.
@@ -93,7 +93,7 @@ def parse(text: str) -> Spec:
     """Split `name:path?key=value&key=value`.
 
     Raises:
-        UserError: an option has no `=` or is repeated, or the value is not a text.
+        UserError: an option has no `=` or is repeated, or the value is not a string.
     """
     if not isinstance(text, str):
         raise UserError(f"{text!r} is not a name: give a text such as name?key=value")
@@ -120,7 +120,7 @@ def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def build(group: str, spec: Spec, *args: Any) -> Any:
-    """Call what is registered under `spec.name`, with the options converted to their declared types.
+    """Call the factory registered under `spec.name`, with the options converted to their declared types.
 
     Raises:
         UserError: an unknown name or option, or a value of the wrong type.

@@ -1,6 +1,6 @@
-"""Describes what is registered: what it is, its source, and its options with types and defaults.
+"""Describes registered components: purpose, source, and options with types and defaults.
 
-A description is read from the source file where that suffices, so that listing drafters imports no torch.
+The description is read from the source file if possible, so that listing drafters imports no torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOURCE = "Source: "  # the line of a docstring that names paper and reference
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: the name of its type, its default, and what it sets (the text of its `Annotated`)."""
+    """One option: the name of its type, its default, and its help (the text of its `Annotated`)."""
 
     type: str
     default: Any
@@ -32,9 +32,9 @@ class Option:
 class Entry:
     """One registered component.
 
-    `help` is the first sentence of its docstring and `details` the rest of the text. `source` is its line
-    `Source: NAME (REFERENCE), PLACE.`, where it has one. `argument` is what follows the name and a colon,
-    such as PATH, or empty.
+    `help` is the first line of its docstring and `details` the other paragraphs. `source` is its line
+    `Source: NAME (REFERENCE), PLACE.`, if it has one. `argument` is the placeholder for what follows the name
+    and a colon, such as PATH, or empty.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def usage(self) -> str:
-        """How the component is written on a command line, with its first option at its default."""
+        """How to write the component on a command line, with its first option at its default."""
         said = f"{self.name}:{self.argument}" if self.argument else self.name
         first = next(((k, o.default) for k, o in self.options.items() if o.default != ""), None)
         return f"{said}?{first[0]}={shown(first[1])}" if first else said
@@ -79,7 +79,7 @@ def entry(group: str, name: str) -> Entry:
 
 
 def shown(default: Any) -> str:
-    """A default as a user writes it."""
+    """A default as a user would write it."""
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
@@ -87,7 +87,7 @@ Found = tuple[str, list[str], dict[str, Option]]  # docstring, positional parame
 
 
 def _parts(doc: str) -> tuple[str, str, str]:
-    """First sentence, other paragraphs, and source of a docstring; its `Raises:` section is left out."""
+    """First line, other paragraphs, and source of a docstring; its `Raises:` section is left out."""
     text = inspect.cleandoc(doc).partition("\nRaises:\n")[0].strip()
     first, _, rest = text.partition("\n")
     lines = rest.splitlines()
@@ -97,7 +97,7 @@ def _parts(doc: str) -> tuple[str, str, str]:
 
 
 def _imported(factory: Callable[..., Any]) -> Found:
-    """The description of an object in memory."""
+    """The description of an imported object."""
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     positional, options = list[str](), dict[str, Option]()
     for name, parameter in inspect.signature(factory).parameters.items():
@@ -111,7 +111,7 @@ def _imported(factory: Callable[..., Any]) -> Found:
 
 
 def _written(found: EntryPoint) -> Found | None:
-    """The description as the source file has it; None where only an import can tell."""
+    """The description from the source file; None if the object must be imported."""
     spec = find_spec(found.module)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return None
@@ -138,7 +138,7 @@ def _literal(arguments: ast.arguments) -> Iterator[tuple[str, Option]]:
     """The keyword-only parameters that a user may set.
 
     Raises:
-        ValueError: a default or a type is not written out.
+        ValueError: a default or a type is not a literal.
     """
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         value = None if default is None else ast.literal_eval(default)

@@ -1,4 +1,4 @@
-"""The file that keeps what a policy has learnt from run to run."""
+"""The file that stores what a policy has learnt between runs."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .numbers import Assignment, apply, dump, fit
 FORMAT, VERSION = "draftwise-state", 1
 PARTS = {"format", "version", "policy", "target", "drafters", "arms", "numbers"}
 LOG = getLogger(__name__)
-WAIT = 10.0  # seconds for another process to read or write, which takes milliseconds
+WAIT = 10.0  # seconds to wait for another process's lock, which lasts milliseconds
 
 
 class StateWarning(DraftwiseWarning):
-    """A state file is left alone, and the run goes on without it."""
+    """A state file is left unchanged, and the run continues without it."""
 
 
 def usable(path: str | Path) -> Path:
-    """The path of a state file, which is there or can be made; a link is followed.
+    """The path of a state file, which exists or can be created; links are followed.
 
     Raises:
-        UserError: no such folder, a folder of that name, or no right to read or write there.
+        UserError: no such folder, a folder of that name, or no permission to read or write there.
     """
     full = Path(os.path.realpath(Path(path).expanduser()))
     if (full.exists() and not full.is_file()) or not full.parent.is_dir():
@@ -52,13 +52,12 @@ def usable(path: str | Path) -> Path:
 
 
 class StateFile:
-    """One policy's numbers on disk, and what they are true of.
+    """One policy's learnt numbers on disk, and the models and arms they belong to.
 
-    A file that was made with something else, or is damaged, is refused and never written over. A new one is
-    written beside the old one and takes its place at once, so that no reader and no crash meets half a file.
-    Where several processes share a file, the last to save wins. A policy that keeps nothing from text to
-    text needs no file, and is told so. `policy` must be freshly built; `target` and `drafters` are
-    fingerprints.
+    A file for something else, or a damaged one, is rejected and never overwritten. A new file is written
+    beside the old one and replaces it atomically, so that neither a reader nor a crash sees half a file. If
+    several processes share a file, the last to save wins. A policy that keeps nothing between texts needs no
+    file, and a warning says so. `policy` must be newly built; `target` and `drafters` are fingerprints.
     """
 
     def __init__(
@@ -84,9 +83,9 @@ class StateFile:
         return cls(path, policy, name=name, target=model_fingerprint(target), drafters=known)
 
     def load(self) -> bool:
-        """Put the saved numbers into the policy; False, and nothing is changed, if there are none for it.
+        """Load the saved numbers into the policy; False, with nothing changed, if there are none for it.
 
-        A file that is refused or of no use is a `StateWarning`.
+        A file that is rejected or useless causes a `StateWarning`.
         """
         try:
             with self._explained("read"):
@@ -102,12 +101,12 @@ class StateFile:
         """Write what the policy has learnt.
 
         Raises:
-            UserError: it cannot be written, there is a file that `load` would refuse, or nothing to keep.
+            UserError: it cannot be written, there is a file that `load` would reject, or nothing to save.
         """
         numbers = dump(self.policy)
         try:
             fit(self.policy, self.blank, numbers)
-        except UserError as error:  # what is written can be read
+        except UserError as error:  # a written file must be readable
             raise UserError(f"state file {self.path} is not written: {error}") from error
         body = self.header | {"numbers": numbers}
         text = json.dumps(body | {"sha256": _seal(body)}, allow_nan=False)
@@ -117,7 +116,7 @@ class StateFile:
             _replace(self.path, text)
 
     def keep(self) -> None:
-        """As `save`, but what is wrong is a `StateWarning`, said once: it never costs a text."""
+        """Like `save`, but errors are a `StateWarning`, issued once: they never cost a text."""
         try:
             self.save()
         except UserError as error:
@@ -142,7 +141,7 @@ class StateFile:
             raise UserError(f"state file {self.path} cannot be {what}: {_reason(error)}") from error
 
     def _read(self) -> list[Assignment]:
-        """What the file would set, all of it checked."""
+        """The file's content, completely checked."""
         try:
             body = _parse(self.path.read_bytes())
             for key, mine in self.header.items():
@@ -202,9 +201,9 @@ def _swap(path: Path) -> Path:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Swap a file's content in one step; the caller holds the lock."""
+    """Replace a file's content atomically; the caller holds the lock."""
     swap = _swap(path)
-    swap.unlink(missing_ok=True)  # of a process that was killed
+    swap.unlink(missing_ok=True)  # left by a killed process
     try:
         with swap.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -3,9 +3,9 @@
     counts: list[float] = field(default_factory=list, metadata=learned(adds))
     means: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
 
-A field marked `LEARNED` is saved as well, but has no rule: state that holds it cannot be merged. An object
-that computes some fields from others declares those with `follows`, and has a method `merged()`, which is
-called once the others are set.
+A field marked `LEARNED` is saved as well, but has no merge rule: state with such a field cannot be merged. An
+object that computes some fields from others declares those with `follows`, and has a method `merged()`, which
+is called once the others are set.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 Rule: TypeAlias = Callable[[Any, Sequence[Any], str], Any]
-"""The merged value of a field, from an object that has learnt nothing, the objects to merge, and its name."""
+"""Returns the merged value of a field, from a new object, the objects to merge, and the field's name."""
 
 LEARNED: Mapping[str, Any] = MappingProxyType({"learned": True})
-"""Marks a dataclass field that is learned and no option: `field(default=0, metadata=LEARNED)`."""
+"""Marks a dataclass field as learned rather than an option: `field(default=0, metadata=LEARNED)`."""
 
 L = TypeVar("L")
 
 
 def learned(rule: Rule) -> Mapping[str, Any]:
-    """Marks a dataclass field that is learned, and says how several of them are merged."""
+    """Marks a dataclass field as learned, with its merge rule."""
     return MappingProxyType({"learned": True, "merge": rule})
 
 
 def is_learned(field: Field[Any]) -> bool:
-    """Whether a dataclass field is learned, and no option."""
+    """Whether a dataclass field is learned rather than an option."""
     return bool(field.metadata.get("learned"))
 
 
 def learned_fields(node: Any) -> list[Field[Any]]:
-    """The learned fields of a dataclass, less `flight`: decisions in flight are not state."""
+    """The learned fields of a dataclass, without `flight`: decisions in flight are not state."""
     return [field for field in fields(node) if is_learned(field) and field.name != "flight"]
 
 
 def fresh(learner: L) -> L:
-    """A learner with the same options that has learnt nothing, as a new query wants it."""
+    """A learner with the same options that has learnt nothing, for a new text."""
     options = {f.name: getattr(learner, f.name) for f in fields(cast(Any, learner)) if not is_learned(f)}
     return type(learner)(**options)
 
 
 def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
-    """A learner from its saved fields, less the decisions that were in flight when it was saved."""
+    """A learner from its saved fields, without the decisions that were in flight when it was saved."""
     return kind(**{name: value for name, value in saved.items() if name != "flight"})
 
 
@@ -56,14 +56,14 @@ def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
 
 
 def adds(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """The sum of what each part has beyond a blank one; whole numbers stay whole."""
+    """The sum of each part's increase over a new object; integers stay integers."""
     start = np.asarray(getattr(blank, name))
     total = start + sum(np.asarray(getattr(part, name)) - start for part in parts)
     return total.tolist()
 
 
 def mean_by(weight: str) -> Rule:
-    """The mean, weighted by the field of the name `weight`, place by place."""
+    """The elementwise mean, weighted by the field named `weight`."""
 
     def rule(blank: Any, parts: Sequence[Any], name: str) -> Any:
         known = [part for part in parts if np.sum(getattr(part, weight)) > 0]
@@ -92,7 +92,7 @@ def mean_over(weigh: Callable[[Any], float]) -> Rule:
 
 
 def averages(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """The mean over the parts that have moved in any learned field; whole numbers are rounded."""
+    """The mean over the parts with a change in any learned field; integers are rounded."""
     names = [field.name for field in learned_fields(blank)]
     start, value = [getattr(blank, key) for key in names], getattr(blank, name)
     moved = [part for part in parts if [getattr(part, key) for key in names] != start]
@@ -109,5 +109,5 @@ def mean_of_known(blank: Any, parts: Sequence[Any], name: str) -> Any:
 
 
 def follows(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """Nothing: the method `merged` computes this field from the others."""
+    """Unset: the method `merged` computes this field from the others."""
     return getattr(blank, name)

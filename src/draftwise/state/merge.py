@@ -1,4 +1,4 @@
-"""One state file of several: what replicas have learnt apart, as if one of them had seen it all."""
+"""Merges several state files into one: what replicas have learnt, as if one of them had seen all texts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .file import StateFile, StateWarning
 from .learned import learned_fields
 
 NewPolicy = Callable[[str, Sequence[str]], Policy]
-"""Builds a policy by its name, over the drafters of these names."""
+"""Builds a policy by its name, for drafters of the given names."""
 
 
 def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy) -> dict[str, Any]:
-    """Write to `out` what several state files of one policy, target and team have learnt together.
+    """Merge the state files of one policy, target and drafters, and write the result to `out`.
 
     Each learned field is merged by the rule that it declares (see `learned`). Returns the policy's name and
     the files.
@@ -43,10 +43,10 @@ def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy
 
 
 def combine(into: Any, parts: Sequence[Any]) -> None:
-    """Put into a fresh policy, or a part of one, what `parts` of the same shape have learnt.
+    """Merge what `parts` have learnt into a new policy, or a part of one, of the same shape.
 
     Raises:
-        UserError: a learned field without a rule; it names the field.
+        UserError: a learned field without a rule; the message names the field.
     """
     merged = {}
     for field in learned_fields(into):
@@ -83,7 +83,7 @@ def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loaded(path: Path, header: Mapping[str, Any], new_policy: NewPolicy) -> Any:
-    """The policy as one file has it, which must be of the first one's kind."""
+    """The policy with the state of one file, which must be of the same kind as the first file."""
     policy = _policy(header, new_policy)
     file = StateFile(path, policy, **_identity(header))
     with warnings.catch_warnings():

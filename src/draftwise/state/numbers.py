@@ -1,4 +1,4 @@
-"""What a policy has learnt, taken out of its dataclasses as strict JSON and put back."""
+"""What a policy has learnt, read from its dataclasses as strict JSON and written back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..errors import UserError
 from .learned import is_learned, learned_fields
 
 NOT_FINITE = ("nan", "inf", "-inf")
-LARGEST_FLOAT = 1e100  # its square still is a number
-LARGEST_INT = 2**53  # the last that a float counts exactly
+LARGEST_FLOAT = 1e100  # its square is still finite
+LARGEST_INT = 2**53  # the last integer that a float represents exactly
 
 
 Assignment = tuple[Any, str, Any]
@@ -24,7 +24,7 @@ def dump(policy: Any) -> dict[str, Any]:
     """The learned numbers of a tree of dataclasses, by field name, ready for strict JSON.
 
     A field is state if it is learned (see `learned`); decisions in flight are not. Dataclasses are found in
-    fields, in sequences, and in learned mappings; any other mapping holds what belongs to single requests.
+    fields, in sequences, and in learned mappings; other mappings hold data of single requests.
     """
     _complete(policy)
     saved = {name: _encode(value) for name, value in _numbers(policy).items()}
@@ -32,7 +32,7 @@ def dump(policy: Any) -> dict[str, Any]:
 
 
 def load(policy: Any, saved: Any) -> None:
-    """Put what `dump` took into a freshly built policy of the same shape: all of it, or nothing.
+    """Load the output of `dump` into a newly built policy of the same shape: completely, or not at all.
 
     Raises:
         UserError: other fields, another kind or number of values, or a value out of range.
@@ -41,10 +41,10 @@ def load(policy: Any, saved: Any) -> None:
 
 
 def fit(policy: Any, blank: Mapping[str, Any], saved: Any) -> list[Assignment]:
-    """What would be set, all of it checked; `blank` is the dump of such a policy that has learnt nothing.
+    """The values to set, completely checked; `blank` is the dump of a new policy of the same shape.
 
-    A list has the length of the blank one. A blank list that is empty may have grown, and one of distinct
-    whole numbers, such as the arms still in the race, may have lost some.
+    A list must have the length of the blank one. A list that is empty in the blank dump may have grown, and
+    one of distinct integers, such as the arms still in a race, may have lost some.
 
     Raises:
         UserError: as `load`.
@@ -53,7 +53,7 @@ def fit(policy: Any, blank: Mapping[str, Any], saved: Any) -> list[Assignment]:
 
 
 def apply(assignments: Iterable[Assignment]) -> None:
-    """Set what `fit` has checked."""
+    """Set the values that `fit` has checked."""
     for owner, name, value in assignments:
         setattr(owner, name, value)
 
@@ -70,7 +70,7 @@ def _numbers(node: Any) -> dict[str, Any]:
 
 
 def _parts(node: Any) -> dict[str, Any]:
-    """The fields or items of a node that are dataclasses, or hold some."""
+    """The fields or items of a node that are dataclasses or contain some."""
     items: dict[Any, Any] = {}
     if is_dataclass(node):
         options = {f.name: getattr(node, f.name) for f in fields(node) if not is_learned(f)}
@@ -120,7 +120,7 @@ def _fit(node: Any, blank: Mapping[str, Any], saved: Any, where: str) -> Iterato
 
 
 def _decode(saved: Any, blank: Any, hint: Any, where: str) -> Any:
-    """A value of the hinted kind, as long as its blank one."""
+    """A value of the type of the hint, with the length of its blank value."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         if saved is None and type(None) in inner:
@@ -160,7 +160,7 @@ def _mapping(saved: Any, blank: Any, inner: tuple[Any, ...], where: str) -> dict
 
 
 def _chosen(items: list[Any], blank: list[Any]) -> bool:
-    """Whether some of distinct whole numbers are left, such as the arms that are still in the race."""
+    """Whether the value is a subset of distinct integers, such as the arms still in a race."""
     distinct = len(set(blank)) == len(blank) if all(type(x) is int for x in blank) else False
     return distinct and bool(items) and len(set(items)) == len(items) and set(items) <= set(blank)
 

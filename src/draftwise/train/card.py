@@ -1,4 +1,4 @@
-"""The model card: what a training learnt from, under which licence, and how well it does."""
+"""The model card: training data, licence, and measured quality."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MEASURES = {
 
 
 def card(kind: str, out: str, run: Run, results: Mapping[str, Any], material: Material | None) -> str:
-    """The text of README.md, with the metadata that Hugging Face reads at its head."""
+    """The text of README.md, with Hugging Face's metadata as front matter."""
     import yaml
 
     options = plain(run)
@@ -76,7 +76,7 @@ TAGS = ["speculative-decoding", "draftwise"]
 
 
 def _measured(results: Mapping[str, Any]) -> str:
-    """What was measured on prompts held out, and before training where there was something."""
+    """Measurements on held-out prompts, and before training if there was a model."""
     before, after = results.get("before") or {}, results["after"]
     lines = [f"On held-out prompts. {BEFORE.get(results['train'], '')}".strip() + "\n"]
     lines += ["| | before | after |", "|---|---|---|"] if before else ["| | |", "|---|---|"]
@@ -87,7 +87,7 @@ def _measured(results: Mapping[str, Any]) -> str:
 
 
 def _data(run: Run, material: Material | None, files: Sequence[str]) -> str:
-    """Files, sources and domains, with how many prompts came from each."""
+    """Files, sources and domains, with their numbers of prompts."""
     licence = run.licence or "not stated: see the sources"
     lines = [f"Licence of the data: {licence}.\n"]
     if material is not None:

@@ -1,11 +1,11 @@
-"""Checkpoints of a training: folders of Safetensors and JSON, there whole or not at all.
+"""Checkpoints of a training: folders of Safetensors and JSON, written atomically.
 
     checkpoints/step-000100/weights.safetensors     the trained parameters, by name
                             optimizer.safetensors   NAME.KEY for every tensor that AdamW keeps of a parameter
                             state.json              steps done and the log so far
 
-Nothing else is needed to go on exactly: the learning rate, the order of the data and every random number
-follow from the seed and the number of the step.
+This is enough to resume exactly: the learning rate, the order of the data and every random number follow from
+the seed and the number of the step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WHOLE = re.compile(r"step-(\d{6,})")
 
 
 def save(folder: Path, step: int, model: nn.Module, optimizer: Any, log: list[dict[str, Any]]) -> None:
-    """Write the checkpoint after `step` steps; then the one before may go."""
+    """Write the checkpoint after `step` steps, then delete the previous one."""
     part = folder / f"step-{step:06}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -44,18 +44,18 @@ def save(folder: Path, step: int, model: nn.Module, optimizer: Any, log: list[di
         _sync(file)
     part.rename(folder / f"step-{step:06}")
     for older in _found(folder)[:-1]:
-        older.rename(older.with_name(f"{older.name}.part"))  # half a folder must never look like a whole one
+        older.rename(older.with_name(f"{older.name}.part"))  # half a folder must never look complete
     for gone in folder.glob("*.part"):
         shutil.rmtree(gone)
 
 
 def restore(folder: Path, model: nn.Module, optimizer: Any) -> tuple[int, list[dict[str, Any]]]:
-    """Go back to the latest checkpoint; returns the steps done, 0 where there is none, and the log.
+    """Restore the latest checkpoint; returns the steps done (0 without a checkpoint) and the log.
 
     Raises:
         UserError: it is damaged, or of another model.
     """
-    for gone in folder.glob("*.part"):  # a run that was killed while it saved
+    for gone in folder.glob("*.part"):  # left by a run killed while saving
         shutil.rmtree(gone)
     found = _found(folder)
     if not found:
@@ -83,7 +83,7 @@ def restore(folder: Path, model: nn.Module, optimizer: Any) -> tuple[int, list[d
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that training moves, by name; one that is tied stands there once."""
+    """The parameters that are trained, by name; tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 

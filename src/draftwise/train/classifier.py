@@ -1,4 +1,4 @@
-"""`draftwise train classifier`: DISCO's and SpecDec++'s answer to "is the next token worth drafting?"."""
+"""`draftwise train classifier`: DISCO's and SpecDec++'s classifiers that decide when to stop a draft."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .texts import Answer, Tell
 
 
 def weighted(z: Tensor, accepted: Tensor, weight: float) -> Tensor:
-    """Binary cross-entropy with soft labels, rejections weighted, over the sum of the weights.
+    """Binary cross-entropy with soft labels and weighted rejections, divided by the sum of the weights.
 
     `z` are the log-odds of acceptance (SpecDec++, arXiv 2405.19715, section 3.2).
     """
@@ -53,23 +53,23 @@ class DiscoTask:
         self.model = nn.Sequential(*body, nn.Linear(run.hidden or INPUTS, 1))
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """Over all tokens of some answers."""
+        """The loss over all tokens of some answers."""
         some = [self.learnt[i] for i in examples]
         return weighted(self._odds(some), torch.cat([one.accepted for one in some]), self.weight)
 
     def measure(self) -> dict[str, float]:
-        """F1 and accuracy on answers held out."""
+        """F1 and accuracy on held-out answers."""
         accepted = torch.cat([one.accepted for one in self.held])
         return scores(self._odds(self.held).sigmoid(), accepted, weight=self.weight)
 
     def scorer(self, drafter: str) -> Scorer:
-        """The classifier as it is stored, with the scaling of its inputs folded into the first layer."""
+        """The classifier as stored, with the scaling of its inputs folded into the first layer."""
         layers: list[Any] = [m for m in self.model if isinstance(m, nn.Linear)]
         first, last = layers[0], layers[-1]
         weight = first.weight.detach() / self.scale
         bias = first.bias.detach() - weight @ self.mean
         out, shift = last.weight.detach(), last.bias.detach()
-        if first is last:  # z = relu(z) - relu(-z): a straight line through a hidden layer of two
+        if first is last:  # z = relu(z) - relu(-z): a linear function as a hidden layer of two
             weight, bias = torch.cat((weight, -weight)), torch.cat((bias, -bias))
             out, shift = torch.tensor([[1.0, -1.0]]), torch.zeros(1)
         return Disco(weight.numpy(), bias.numpy(), out.numpy(), shift.numpy(), drafter)
@@ -104,9 +104,9 @@ class Head(nn.Module):
 class SpecDecPlusTask:
     """SpecDec++'s head on the drafter's hidden states (see `steps.Task`).
 
-    The drafter reads the answers with its own tokens in them: each position keeps the target's token with
-    the chance `keep` and has the drafted one otherwise, and only the latter are learnt from. The state after
-    a drafted token says whether that token is accepted.
+    The drafter reads the answers mixed with its own tokens: each position keeps the target's token with
+    probability `keep` and otherwise has the drafted one; the loss uses only the latter. The hidden state
+    after a drafted token predicts whether that token is accepted.
     """
 
     def __init__(self, run: ClassifierRun, drafter: Any, learnt: Sequence[Any], held: Sequence[Any]) -> None:
@@ -117,18 +117,18 @@ class SpecDecPlusTask:
         self.model = Head(width, run.blocks, shared=run.shared).to(drafter.device)
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """Over the drafted tokens of some answers."""
+        """The loss over the drafted tokens of some answers."""
         return weighted(*self._odds([self.learnt[i] for i in examples], rng), self.weight)
 
     def measure(self) -> dict[str, float]:
-        """F1 and accuracy on answers held out."""
+        """F1 and accuracy on held-out answers."""
         rng = torch.Generator().manual_seed(self.run.seed)
         parts = [self._odds(self.held[at : at + 16], rng) for at in range(0, len(self.held), 16)]
         odds, accepted = (torch.cat(part) for part in zip(*parts, strict=True))
         return scores(odds.sigmoid(), accepted, weight=self.weight)
 
     def scorer(self, drafter: str) -> Scorer:
-        """The head as it is stored."""
+        """The head as stored."""
         model = self.model.cpu()
         linears: list[Any] = list(model.blocks)
         blocks = tuple((b.weight.detach().numpy(), b.bias.detach().numpy()) for b in linears)
@@ -136,7 +136,7 @@ class SpecDecPlusTask:
         return SpecDecPlus(blocks, out, bias, model.repeat, drafter)
 
     def _odds(self, some: Sequence[Pair], rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Log-odds and chances of acceptance, both of shape (drafted tokens)."""
+        """Log-odds and probabilities of acceptance, both of shape (drafted tokens)."""
         texts, ours = [], []
         for answer, drafts in some:
             kept = torch.rand(len(answer.tokens), generator=rng) < self.run.keep
@@ -147,7 +147,7 @@ class SpecDecPlusTask:
         keep = torch.arange(first + 1, ids.shape[1], device=ids.device)
         with torch.no_grad():
             self.drafter(ids, logits_to_keep=keep, use_cache=False)
-        assert self.states.latest is not None  # the pass has just filled it
+        assert self.states.latest is not None  # set by the pass above
         states = self.states.latest[guessed].float()
         mine = torch.cat(ours).to(states.device)
         accepted = torch.cat([drafts.accepted for _, drafts in some]).to(states.device)
@@ -155,10 +155,10 @@ class SpecDecPlusTask:
 
 
 def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train a classifier; interrupted, the same call goes on. Gives what `results.json` holds.
+    """Train a classifier; calling it again resumes an interrupted run. Returns the content of `results.json`.
 
     Raises:
-        UserError: an option, a file or a model that cannot be used.
+        UserError: an invalid option, file or model.
     """
     folder = Folder(out)
     if done := folder.claim("classifier", run):
@@ -214,7 +214,7 @@ def _task(
 
 
 def _drafter(run: ClassifierRun, material: Material) -> Any:
-    """The drafter whose drafts are to be stopped."""
+    """The drafter whose drafts the classifier stops."""
     from ..build import check_vocabulary
 
     trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}

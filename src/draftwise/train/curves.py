@@ -1,4 +1,4 @@
-"""Loss and acceptance over the steps of a training, as a picture."""
+"""Plots of loss and acceptance over the steps of a training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def curves(log: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Draw the log's loss on the left, and what was measured on held-out text on the right."""
+    """Plot the log's loss on the left, and the measurements on held-out text on the right."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

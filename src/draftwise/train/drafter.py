@@ -1,4 +1,4 @@
-"""`draftwise train drafter`: a small model learns to guess what the target writes."""
+"""`draftwise train drafter`: trains a small model to predict the target's text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .texts import Answer, Tell
 
 
 class Distillation:
-    """A drafter brought nearer to the target on the target's own answers (see `steps.Task`)."""
+    """Distillation of the target into a drafter, on the target's own answers (see `steps.Task`)."""
 
     def __init__(self, run: DrafterRun, drafter: Any, material: Material, tell: Tell) -> None:
         self.model, self.material, self.kind = drafter, material, run.loss
@@ -33,12 +33,12 @@ class Distillation:
         self.device = drafter.device
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """The mean over the answers' tokens."""
+        """The mean loss over the answers' tokens."""
         q, p, tokens = self._rows([self.answers[i] for i in examples], teach=self.kind != "ce")
         return distance(self.kind, q, p, tokens)
 
     def measure(self) -> dict[str, float]:
-        """Mean overlap and agreement with the target over the tokens of the answers held out."""
+        """Mean overlap and agreement with the target over the tokens of held-out answers."""
         found: list[tuple[Tensor, Tensor]] = []
         for at in range(0, len(self.material.held_out), 16):
             q, p, _ = self._rows(self.material.held_out[at : at + 16], teach=True)
@@ -55,16 +55,16 @@ class Distillation:
         p = None
         if teach:
             p = self.teacher.logits(batch)
-            size = min(q.shape[-1], p.shape[-1])  # vocabularies of one family differ by padding at most
+            size = min(q.shape[-1], p.shape[-1])  # vocabularies of one family differ at most by padding
             q, p = q[:, :size], p[:, :size]
         return q, p, ids[:, first + 1 :][guessed]
 
 
 def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train a drafter; interrupted, the same call goes on. Gives what `results.json` holds.
+    """Train a drafter; calling it again resumes an interrupted run. Returns the content of `results.json`.
 
     Raises:
-        UserError: an option, a file or a model that cannot be used.
+        UserError: an invalid option, file or model.
     """
     folder = Folder(out)
     if done := folder.claim("drafter", run):
@@ -80,7 +80,7 @@ def _train(run: DrafterRun, folder: Folder, tell: Tell) -> dict[str, Any]:
     before = folder.once("before", lambda: _measured(run, material, drafter))
     log = take(Distillation(run, drafter, material, tell), run, folder.checkpoints, tell)
     tell("Measuring", 0, 1)
-    drafter.eval().to(dtype)  # what is measured is what is shipped
+    drafter.eval().to(dtype)  # the measured model is the stored one
     after = _measured(run, material, drafter.float())
     results = {"train": "drafter", "before": before, "after": after, "steps": run.steps, "log": log}
 
@@ -99,13 +99,13 @@ def _train(run: DrafterRun, folder: Folder, tell: Tell) -> dict[str, Any]:
 
 
 def _measured(run: DrafterRun, material: Material, drafter: Any) -> dict[str, float]:
-    """Accepted tokens on prompts held out."""
+    """Acceptance on held-out prompts."""
     target, tokenizer, prompts = material.target, material.tokenizer, material.measuring
     return acceptance(target, tokenizer, drafter, prompts, max_new_tokens=run.max_new_tokens)
 
 
 def _drafter(run: DrafterRun, material: Material) -> tuple[Any, torch.dtype]:
-    """The model to train, in float32 where the target is, and the type that its weights are kept in."""
+    """The model to train, in float32 on the target's device, and the dtype for storing its weights."""
     from ..build import check_vocabulary
     from ..models.load import load_model, load_tokenizer
 
@@ -119,7 +119,7 @@ def _drafter(run: DrafterRun, material: Material) -> tuple[Any, torch.dtype]:
 
 
 def _stored(name: str) -> torch.dtype:
-    """The type that a model's weights have on disk."""
+    """The dtype of a model's weights on disk."""
     from transformers import AutoConfig
 
     from ..models.load import resolve
@@ -129,7 +129,7 @@ def _stored(name: str) -> torch.dtype:
 
 
 def _smaller(run: DrafterRun, target: Any) -> Any:
-    """A new model of the target's kind with fewer layers and a smaller width."""
+    """A new model of the target's architecture with fewer layers and a smaller width."""
     from transformers import AutoModelForCausalLM
 
     config = type(target.config).from_dict(target.config.to_dict())
@@ -150,5 +150,5 @@ def _smaller(run: DrafterRun, target: Any) -> Any:
     config.tie_word_embeddings = True
     with torch.random.fork_rng():
         torch.manual_seed(run.seed)
-        auto: Any = AutoModelForCausalLM  # its methods have no types
+        auto: Any = AutoModelForCausalLM  # its methods are untyped
         return auto.from_config(config, dtype=torch.float32)

@@ -1,4 +1,6 @@
-"""`draftwise train eagle`: a head that goes on from the target's features, and from its own as it drafts."""
+"""`draftwise train eagle`: a head that continues from the target's features, and from its own in longer
+drafts.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,12 @@ from .texts import Answer, Tell
 
 
 class EagleTask:
-    """An EAGLE head learns all draft steps at once on the target's own answers (see `steps.Task`).
+    """An EAGLE head is trained on all draft steps at once, on the target's own answers (see `steps.Task`).
 
-    EAGLE (arXiv 2401.15077, section 3.2): smooth L1 to the target's next feature, and `share` times the
-    divergence from its next-token law; EAGLE-3 (arXiv 2503.01840) the latter alone. Step 1 reads the
-    target's features, each later one the head's own of the step before, as when it drafts (EAGLE-3's
-    training-time test); a step's weight is `fading` times that of the one before it.
+    EAGLE (arXiv 2401.15077, section 3.2): smooth L1 loss to the target's next feature, plus `share` times the
+    divergence from its next-token distribution; EAGLE-3 (arXiv 2503.01840): the latter alone. Step 1 reads
+    the target's features, each later step the head's own output of the previous step, as in drafting
+    (EAGLE-3's training-time test). The weight of a step is `fading` times that of the previous one.
     """
 
     def __init__(self, run: EagleRun, head: Eagle, material: Material, tell: Tell) -> None:
@@ -39,7 +41,7 @@ class EagleTask:
         self.teacher = teacher(run, material, tell, head.layers_read)
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """Over all steps and the tokens of some answers."""
+        """The loss over all steps and the tokens of some answers."""
         seen = self.teacher.read([self.answers[i] for i in examples], self.run.context)
         noise = torch.rand(seen.features.shape, generator=rng).to(seen.features) - 0.5
         parts = []
@@ -53,7 +55,7 @@ class EagleTask:
         return torch.stack(parts).sum() / sum(self.run.fading**k for k in range(len(parts)))
 
     def measure(self) -> dict[str, float]:
-        """Each step's agreement with the target on answers held out, given the right tokens before it."""
+        """Each step's agreement with the target on held-out answers, given correct tokens before it."""
         hits: dict[int, list[Tensor]] = {}
         for at in range(0, len(self.material.held_out), 16):
             seen = self.teacher.read(self.material.held_out[at : at + 16])
@@ -64,7 +66,7 @@ class EagleTask:
         return {f"agreement {k + 1}": float(torch.cat(found).mean()) for k, found in hits.items()}
 
     def _wanted(self, seen: Read, depth: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Which pairs are learnt from at a depth, the target's logits after them, and the next tokens.
+        """Which pairs have a loss at a depth, the target's logits after them, and the next tokens.
 
         A pair counts if all tokens of its draft belong to the answer.
         """
@@ -81,8 +83,8 @@ class EagleTask:
     def _unrolled(self, seen: Read, features: Tensor) -> list[Tensor]:
         """The head's states after each pair, at each depth: a list of tensors (answers, pairs, width).
 
-        At depth d the pair's state was drafted in d steps. It sees the target's features up to where that
-        draft began, and the draft's own states after that.
+        At depth d the pair's state was drafted in d steps. It attends to the target's features up to the
+        start of that draft, and to the draft's own states after that.
         """
         tokens, states = seen.ids[:, 1:], self.model.read(features[:, :-1])
         cache, found = DynamicCache(), list[Tensor]()
@@ -95,10 +97,11 @@ class EagleTask:
 
 
 def sight(pairs: int, depth: int) -> Tensor:
-    """The additive mask of draft step `depth` (from 0), shape (1, 1, pairs, (depth + 1) * pairs).
+    """The additive attention mask of draft step `depth` (from 0), shape (1, 1, pairs, (depth + 1) * pairs).
 
-    Keys are those of all steps so far, one after the other. Pair i of step d sees the pairs of step 0 up to
-    i - d, where its draft began, and then one pair of each step: i - d + 1 of step 1, ..., i of step d.
+    Keys are those of all steps so far, one after the other. Pair i of step d attends to the pairs of step 0
+    up to i - d, where its draft began, and then to one pair of each step: i - d + 1 of step 1, ..., i of step
+    d.
     """
     query, key = torch.arange(pairs)[:, None], torch.arange(pairs)[None]
     parts = [key <= query - depth]
@@ -108,10 +111,10 @@ def sight(pairs: int, depth: int) -> Tensor:
 
 
 def train(run: EagleRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train an EAGLE head; interrupted, the same call goes on. Gives what `results.json` holds.
+    """Train an EAGLE head; a second call resumes an interrupted run. Returns the content of `results.json`.
 
     Raises:
-        UserError: an option, a file or a model that cannot be used.
+        UserError: an invalid option, file or model.
     """
     folder = Folder(out)
     if done := folder.claim("eagle", run):
@@ -131,7 +134,7 @@ def _train(run: EagleRun, folder: Folder, tell: Tell) -> dict[str, Any]:
 
 
 def started(run: EagleRun, target: Any) -> Eagle:
-    """The head to go on from, in float32.
+    """The head to continue training, in float32.
 
     Raises:
         UserError: it cannot be read, or is of the other kind.
@@ -153,7 +156,7 @@ def _fresh(run: EagleRun, material: Material) -> Eagle:
 
 
 def frequent(answers: Sequence[Answer], n: int, vocab_size: int) -> list[int]:
-    """The `n` tokens that the answers have most often; of equally frequent ones the lower ids."""
+    """The `n` most frequent tokens of the answers; among equally frequent ones the lowest ids."""
     counts = torch.zeros(vocab_size, dtype=torch.long)
     for one in answers:
         counts += torch.bincount(torch.tensor(one.tokens), minlength=vocab_size)

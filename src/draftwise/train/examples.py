@@ -1,5 +1,4 @@
-"""What a stop classifier learns from: the tokens a drafter would draft along the target's text, and whether
-the target accepts them."""
+"""Training examples of a stop classifier: tokens drafted along the target's text, and their acceptance."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from .texts import Answer, Tell
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """One answer, token by token: what DISCO reads, shape (tokens, 12), the token drafted in its place, and
-    the chance that the target accepts that one, both of shape (tokens)."""
+    """One answer, token by token: the inputs of DISCO's classifier, shape (tokens, 12), the token drafted at
+    each position, and its acceptance probability, both of shape (tokens)."""
 
     features: Tensor
     tokens: Tensor
@@ -38,15 +37,15 @@ def drafted(
     tell: Tell,
     half: bool = False,
 ) -> list[Drafted]:
-    """Let the drafter guess every token of the answers, each after the target's own text before it.
+    """Let the drafter predict every token of the answers, each after the target's own text before it.
 
-    `labels`: `agree` takes its likeliest token, accepted if it is the target's too (greedy decoding);
-    `chance` draws one from q, accepted with min(1, p / q) (SpecDec++, arXiv 2405.19715); `overlap` is the
-    chance before it is drawn, 1 - TV (DISCO, arXiv 2405.04304). Draws depend on the seed alone. `half` has
-    the models' products in bfloat16.
+    `labels`: `agree` takes its most likely token, accepted if it is the target's too (greedy decoding);
+    `chance` samples one from q, accepted with min(1, p / q) (SpecDec++, arXiv 2405.19715); `overlap` is the
+    probability before sampling, 1 - TV (DISCO, arXiv 2405.04304). Samples depend on the seed alone. With
+    `half` the models' matrix products are in bfloat16.
     """
     rng, found = torch.Generator().manual_seed(seed), dict[int, Drafted]()
-    order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # little padding
+    order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # less padding
     for at in range(0, len(answers), batch):
         some = [answers[i] for i in order[at : at + batch]]
         ids, guessed, first = padded(some, drafter.device)
@@ -87,10 +86,10 @@ def _labels(labels: str, q: Tensor, p: Tensor, rng: torch.Generator) -> tuple[Te
 
 
 def scores(chances: Tensor, accepted: Tensor, *, weight: float = 1.0) -> dict[str, float]:
-    """F1 of the answer "accepted", and the share that is right.
+    """F1 of the prediction "accepted", and accuracy.
 
-    The answer is yes where acceptance is as likely as not: for one who has learnt with rejections weighing
-    `weight`, that is a chance of 1 / (1 + weight).
+    The threshold corresponds to an acceptance probability of 1/2: after training with rejections weighted by
+    `weight`, this is an output of 1 / (1 + weight).
     """
     said, true = chances * (1.0 + weight) >= 1.0, accepted >= 0.5
     hits = float((said & true).sum())

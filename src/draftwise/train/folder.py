@@ -1,7 +1,7 @@
-"""The folder of one training: the model in it, and beneath `training` all that a killed run goes on from.
+"""The folder of one training: the model, and in `training` everything needed to resume a killed run.
 
-OUT/README.md, curves.png, results.json, the model's own files
-OUT/training/run.yaml, numerics.json, answers.jsonl, checkpoints/
+OUT/README.md, curves.png, results.json, the model's own files OUT/training/run.yaml, numerics.json,
+answers.jsonl, checkpoints/
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .texts import Answer, Tell, answers, encoded, prompts
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where a training keeps what."""
+    """The paths of a training."""
 
     out: Path
 
     @property
     def work(self) -> Path:
-        """What only training needs."""
+        """The folder for files that only training needs."""
         return self.out / "training"
 
     @property
@@ -39,14 +39,14 @@ class Folder:
 
     @property
     def numerics(self) -> Path:
-        """The precision and the threads that it began with."""
+        """The file with the precision and the number of threads."""
         return self.work / "numerics.json"
 
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
-        """Make the folder, or go on in it; gives the results of a training that has finished.
+        """Make the folder, or resume in it; returns the results of a finished training.
 
-        One that failed before it learnt anything, as by a misspelt name, leaves nothing to go on with: other
-        options take its place. What the target has answered stays, where it fits.
+        A training that failed before it began, for example because of a misspelt name, leaves nothing to
+        resume: other options replace its own. The target's answers stay if they fit.
 
         Raises:
             UserError: it holds another training, or something else.
@@ -79,7 +79,7 @@ class Folder:
         return json.loads(results.read_text()) if results.exists() else None
 
     def _begun(self, file: Path) -> bool:
-        """Whether anything has been made here but the options and the target's answers."""
+        """Whether the folder holds more than the options and the target's answers."""
         return not (
             set(self.out.iterdir()) <= {self.work}
             and set(self.work.iterdir()) <= {file, self.numerics, self.work / "answers.jsonl"}
@@ -91,7 +91,7 @@ class Folder:
         replace(file, lambda part: part.write_text(yaml.safe_dump(said, sort_keys=False)))
 
     def once(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """What was measured before training: a run that goes on has it already."""
+        """What was measured before training; a resumed run reads it from the folder."""
         file = self.work / f"{name}.json"
         if not file.exists():
             text = json.dumps(measure())
@@ -100,26 +100,26 @@ class Folder:
         return found
 
     def deliver(self, write: Callable[[Path], None]) -> None:
-        """Let something write its files elsewhere, then move them in, each whole."""
+        """Write files to a temporary folder, then move each in atomically."""
         part = self.work / "delivery.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         write(part)
-        mode = (self.work / "run.yaml").stat().st_mode  # Safetensors would keep weights to their owner
+        mode = (self.work / "run.yaml").stat().st_mode  # Safetensors' own mode is owner-only
         for file in sorted(part.iterdir()):
             file.chmod(mode)
             file.replace(self.out / file.name)
         part.rmdir()
 
     def finish(self, results: dict[str, Any]) -> None:
-        """Write the results, the last file of all: a training that has them is done."""
+        """Write the results, the last file of all: it marks a training as finished."""
         text = json.dumps(results, indent=1) + "\n"
         replace(self.out / "results.json", lambda part: part.write_text(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a drafter learns from: the target, its answers and their `file`, and prompts held out."""
+    """The data of a training: the target, its answers and their `file`, and held-out prompts."""
 
     target: Any
     tokenizer: Any
@@ -132,13 +132,13 @@ class Material:
 
 
 def gather(run: Training, folder: Folder, tell: Tell) -> Material:
-    """Load the target, read the prompts, and let it answer them all."""
+    """Load the target, read the prompts, and generate its answers to all of them."""
     from ..models.load import load_model, load_tokenizer
 
     to_learn, held = prompts(run)
     tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)
     trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
-    dtype = "auto" if in_half(run) and not on_cpu(run) else "float32"  # which decodes faster on a CPU
+    dtype = "auto" if in_half(run) and not on_cpu(run) else "float32"  # float32 decodes faster on a CPU
     target = load_model(run.target, dtype=dtype, device=run.device, **trust)
     target.requires_grad_(False)
     learnt = encoded(run, to_learn, target, tokenizer)
@@ -159,7 +159,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under another name, then give it its own."""
+    """Write a file under a temporary name, then rename it."""
     part = path.with_name(f"{path.name}.part")
     write(part)
     part.replace(path)

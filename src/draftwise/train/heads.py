@@ -1,4 +1,4 @@
-"""How EAGLE and Medusa heads are finished: stored, measured, described."""
+"""Final steps for EAGLE and Medusa heads: storing, measuring, model card."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def finish(
     tell: Tell,
     before: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Store a head as it is published, measure it by decoding with it, and write its card.
+    """Store a head in the published format, measure it by decoding, and write its model card.
 
-    `before` is what was measured of the head that it went on from, if there was one.
+    `before` is the measurement of the head that training started from, if there was one.
     """
     results: dict[str, Any] = {"train": kind, "steps": run.steps, "log": log}
     results |= {"before": dict(before)} if before else {}
@@ -50,6 +50,6 @@ def finish(
 
 
 def measured(run: EagleRun | MedusaRun, material: Material, drafter: str) -> dict[str, float]:
-    """Accepted tokens of a head on prompts held out."""
+    """Acceptance of a head on held-out prompts."""
     target, tokenizer, prompts = material.target, material.tokenizer, material.measuring
     return acceptance(target, tokenizer, drafter, prompts, max_new_tokens=run.max_new_tokens)

@@ -1,4 +1,4 @@
-"""How far a drafter is from the target at each token: cross-entropy, Kullback-Leibler, total variation."""
+"""Distances of a drafter from the target at each token: cross-entropy, Kullback-Leibler, total variation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .texts import Answer
 
 
 def distance(loss: str, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
-    """The mean over tokens of one loss, from raw logits at temperature 1, in nats.
+    """The mean of a loss over tokens, from raw logits at temperature 1, in nats.
 
-    `ce` is -ln q(token); `kl` is sum p ln(p / q); `tv` is 1 - sum min(p, q), which is the chance that a drawn
+    `ce` is -ln q(token); `kl` is sum p ln(p / q); `tv` is 1 - sum min(p, q), the probability that a sampled
     draft is rejected. Shapes: drafter and target (tokens, vocabulary), tokens (tokens).
     """
     if loss == "ce" or target is None:
@@ -26,16 +26,18 @@ def distance(loss: str, drafter: Tensor, target: Tensor | None, tokens: Tensor) 
 
 
 def agreement(drafter: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each token, the overlap sum min(p, q), and whether both prefer the same token; shape (tokens)."""
+    """For each token, the overlap sum min(p, q), and whether both have the same most likely token; shape
+    (tokens).
+    """
     p, q = target.float().softmax(-1), drafter.float().softmax(-1)
     return torch.minimum(p, q).sum(-1), (p.argmax(-1) == q.argmax(-1)).float()
 
 
 def padded(batch: Sequence[Answer], device: torch.device) -> tuple[Tensor, Tensor, int]:
-    """Texts side by side, padded on the right, where causal attention never looks.
+    """A batch of texts, padded on the right, where causal attention never sees the padding.
 
-    Returns the ids, shape (answers, longest), which of the positions from `first` on are followed by a token
-    of the answer, shape (answers, longest - first - 1), and `first`.
+    Returns the ids, shape (answers, longest); which of the positions from `first` on are followed by a token
+    of the answer, shape (answers, longest - first - 1); and `first`.
     """
     longest = max(len(one.text) for one in batch)
     first = min(len(one.prompt) for one in batch) - 1

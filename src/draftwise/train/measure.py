@@ -1,4 +1,4 @@
-"""The acceptance of a drafter, measured by decoding: what the model card says."""
+"""The acceptance of a drafter, measured by decoding, for the model card."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ..core.sampling import Sampling
 from ..generation.decoder import Decoder
 
-LENGTH = 5  # tokens a draft, as MetaSD has it
-BATCH = 8  # texts decoded together: what is accepted does not depend on it
+LENGTH = 5  # tokens per draft, as in MetaSD
+BATCH = 8  # batch size, which does not affect acceptance
 
 
 def acceptance(
@@ -21,9 +21,9 @@ def acceptance(
     max_new_tokens: int,
     policy: str = f"static-{LENGTH}",
 ) -> dict[str, float]:
-    """Greedy decoding of some prompts by one policy, five tokens drafted each round if it names none.
+    """Greedy decoding of some prompts by one policy, five draft tokens per round unless it sets a length.
 
-    `mean_accepted` counts accepted tokens a round without the target's own; `acceptance_rate` is accepted /
+    `mean_accepted` counts accepted tokens per round without the target's own; `acceptance_rate` is accepted /
     drafted.
     """
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, drafters=[drafter], policy=policy)

@@ -1,4 +1,4 @@
-"""`draftwise train medusa`: heads that each guess one later token."""
+"""`draftwise train medusa`: heads that each predict one later token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .texts import Answer, Tell
 class MedusaTask:
     """Medusa's heads (arXiv 2401.10774, section 2.2.1) on the target's own answers (see `steps.Task`).
 
-    The loss is a weighted mean over heads, the weight of each a share of the one before it.
+    The loss is a weighted mean over heads, with geometrically falling weights.
     """
 
     def __init__(self, run: MedusaRun, heads: Medusa, material: Material, tell: Tell) -> None:
@@ -32,14 +32,14 @@ class MedusaTask:
         self.teacher = teacher(run, material, tell, (-1,))
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """Over all heads and the tokens of some answers."""
+        """The loss over all heads and the tokens of some answers."""
         guesses = self._guesses([self.answers[i] for i in examples])
         weights = [self.run.fading**k for k in range(len(guesses))]
         losses = [w * distance(self.run.loss, *rows) for w, rows in zip(weights, guesses, strict=True)]
         return torch.stack(losses).sum() / sum(weights)
 
     def measure(self) -> dict[str, float]:
-        """Each head's agreement with the target on answers held out."""
+        """Each head's agreement with the target on held-out answers."""
         found: list[list[Tensor]] = []
         for at in range(0, len(self.material.held_out), 16):
             guesses = self._guesses(self.material.held_out[at : at + 16])
@@ -48,11 +48,11 @@ class MedusaTask:
         return {f"agreement {k + 1}": float(hits.mean()) for k, hits in enumerate(heads)}
 
     def _guesses(self, batch: Sequence[Answer]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Each head's logits and the target's, both (tokens, vocabulary), and the tokens it is to guess."""
+        """Each head's logits and the target's, both (tokens, vocabulary), and the tokens to predict."""
         seen = self.teacher.read(batch)
         found = []
         for k, head in enumerate(self.model.medusa_head):
-            ahead = k + 1  # from a state, whose own next token is the target's, to what this head guesses
+            ahead = k + 1  # offset from the target's next token to the one this head predicts
             wanted = seen.guessed[:, ahead:]
             q = head(seen.states[:, :-ahead][wanted])
             if self.model.tied:
@@ -65,10 +65,10 @@ class MedusaTask:
 
 
 def train(run: MedusaRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train Medusa heads; interrupted, the same call goes on. Gives what `results.json` holds.
+    """Train Medusa heads; calling it again resumes an interrupted run. Returns the content of `results.json`.
 
     Raises:
-        UserError: an option, a file or a model that cannot be used.
+        UserError: an invalid option, file or model.
     """
     folder = Folder(out)
     if done := folder.claim("medusa", run):

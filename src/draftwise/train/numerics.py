@@ -1,7 +1,7 @@
-"""What a training takes from its machine: the precision of its products, and its threads.
+"""The settings that a training takes from its machine: precision and number of threads.
 
-Both decide the last bits of every step. They are chosen when a training begins and kept in its folder, so
-that it goes on exactly, with whatever settings it is started again.
+Both affect the last bits of every step. They are chosen when a training begins and stored in its folder, so a
+resumed run is exact whatever the machine's settings are then.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ Capable = Callable[[str], bool]
 
 
 def fast_in_half(device: str) -> bool:
-    """Whether bfloat16 helps on this machine's `cpu` or `cuda`: a GPU that knows it, a CPU with AMX."""
+    """Whether bfloat16 is faster on this machine's `cpu` or `cuda`: a GPU with support, a CPU with AMX."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported())
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # late versions of PyTorch
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # recent versions of PyTorch
     return bool(known.get("amx_bf16"))
 
 
 def in_half(run: Training, capable: Capable = fast_in_half) -> bool:
-    """Whether products are in bfloat16: where it is asked for, or where the device is `capable` of it."""
+    """Whether matrix products are in bfloat16: if requested, or if the device is `capable` of it."""
     if run.precision != "auto":
         return run.precision == "bfloat16"
     return capable("cpu" if on_cpu(run) else "cuda")
 
 
 def on_cpu(run: Training) -> bool:
-    """Whether it trains without a GPU."""
+    """Whether training runs without a GPU."""
     return run.device == "cpu" or not torch.cuda.is_available()
 
 
 @contextmanager
 def settled(run: T, file: Path, capable: Capable = fast_in_half) -> Iterator[T]:
-    """The run with its precision chosen, under the threads it began with; both are kept in `file`.
+    """The run with its precision chosen, and its initial number of threads set; both are stored in `file`.
 
     Raises:
         UserError: the file is damaged.

@@ -1,4 +1,4 @@
-"""Options from a YAML file and from the command line: every field of a run can stand in both."""
+"""Options from a YAML file and from the command line: both accept every field of a run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ R = TypeVar("R", bound=Run)
 
 
 def read(kind: type[R], config: Path | None, given: Mapping[str, Any]) -> R:
-    """Options from a YAML file and from the command line, which goes first.
+    """Options from a YAML file and from the command line, which takes precedence.
 
     Raises:
-        UserError: the file cannot be read, or an option is unknown or does not fit.
+        UserError: the file cannot be read, or an option is unknown or invalid.
     """
     found = dict(_yaml(config)) if config else {}
     known = get_type_hints(kind)
@@ -29,20 +29,20 @@ def read(kind: type[R], config: Path | None, given: Mapping[str, Any]) -> R:
 
 
 def plain(run: Run) -> dict[str, Any]:
-    """The options as YAML and JSON have them."""
+    """The options as YAML and JSON values."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(run).items()}
 
 
 def defaults(kind: type[Run]) -> dict[str, tuple[Any, str]]:
-    """Every option's default and its line of help, by name."""
+    """Every option's default and help text, by name."""
     return {f.name: (f.default, f.metadata["help"]) for f in fields(kind)}
 
 
 def packages() -> None:
-    """See that what only training needs is there.
+    """Check that the packages that only training needs are installed.
 
     Raises:
-        UserError: it is not.
+        UserError: one is missing.
     """
     missing = [name for name in ("accelerate", "matplotlib", "sklearn", "yaml") if find_spec(name) is None]
     if missing:

@@ -21,10 +21,10 @@ from .texts import Prompt, Tell, prompts
 
 
 def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train a router. Gives what `results.json` holds.
+    """Train a router. Returns the content of `results.json`.
 
     Raises:
-        UserError: an option, a file or a tokenizer that cannot be used.
+        UserError: an invalid option, file or tokenizer.
     """
     folder = Folder(out)
     if done := folder.claim("router", run):
@@ -58,7 +58,7 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
 
 
 def labelled(run: RouterRun) -> tuple[list[tuple[Prompt, str]], list[tuple[Prompt, str]]]:
-    """Prompts to learn from and those held out, each with its drafter; those without one are left out.
+    """Training and held-out prompts, each with its drafter; prompts without one are left out.
 
     Raises:
         UserError: fewer than two drafters have prompts.
@@ -76,11 +76,11 @@ def labelled(run: RouterRun) -> tuple[list[tuple[Prompt, str]], list[tuple[Promp
 
 
 def fitted(run: RouterRun, texts: Sequence[Sequence[int]], names: Sequence[str], vocabulary: str) -> Router:
-    """TF-IDF over runs of tokens, and logistic regression, both scikit-learn's."""
+    """TF-IDF over token n-grams, and logistic regression, both from scikit-learn."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    # A term that is in one prompt only does not generalise; few prompts share few terms.
+    # A term in only one prompt does not generalise; but few prompts share few terms.
     words = TfidfVectorizer(
         analyzer=lambda ids: runs(ids, run.longest),
         sublinear_tf=True,
@@ -97,7 +97,7 @@ def fitted(run: RouterRun, texts: Sequence[Sequence[int]], names: Sequence[str],
 
 
 def measured(router: Router, held: Sequence[tuple[Prompt, str]], encode: Any) -> dict[str, float]:
-    """The share of held-out prompts sent to the right drafter, as they stand and in other words."""
+    """Accuracy on held-out prompts, and on reworded copies of them."""
     right = _right(router, encode([p.text for p, _ in held]), [name for _, name in held])
     others = [(text, name) for p, name in held for text in reword(p.text)]
     found = {"accuracy": sum(right) / len(right)}
@@ -108,7 +108,7 @@ def measured(router: Router, held: Sequence[tuple[Prompt, str]], encode: Any) ->
 
 
 def route(pairs: dict[str, str], domain: str) -> str:
-    """The drafter of a domain: of the longest name that it begins with; none where no name fits."""
+    """The drafter of a domain: that of the longest matching prefix; none if no prefix matches."""
     fitting = [name for name in pairs if domain.startswith(name)]
     return pairs[max(fitting, key=len)] if fitting else ""
 

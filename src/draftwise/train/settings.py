@@ -22,13 +22,13 @@ COUNTS = (
 
 
 def option(default: Any, help: str) -> Any:
-    """A field with the line of help that the command line prints."""
+    """A field with its help text for the command line."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What every training reads.
+    """The options of every training.
 
     Raises:
         UserError: an option out of its range.
@@ -53,7 +53,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training(Run):
-    """What every training on a target's answers has: how they are written, and how steps are taken."""
+    """The options of every training on a target's answers: how to generate them, and how to take steps."""
 
     temperatures: tuple[float, ...] = option(
         (0.0, 0.3, 0.7, 1.0), "The target answers every prompt once at each."
@@ -142,7 +142,7 @@ class EagleRun(Training):
 
     @property
     def eagle3(self) -> bool:
-        """EAGLE-3, not EAGLE."""
+        """Whether it is EAGLE-3 rather than EAGLE."""
         return self.kind == "eagle3"
 
 
@@ -193,12 +193,12 @@ class ClassifierRun(Training):
 
     @property
     def what(self) -> str:
-        """The labels, with the default for this kind."""
+        """The labels; the default depends on the kind."""
         return self.labels if self.labels != "auto" else {"disco": "agree"}.get(self.kind, "chance")
 
     @property
     def weight(self) -> float:
-        """The weight of rejections, with the default for this kind (SpecDec++ has 6)."""
+        """The weight of rejections; the default depends on the kind (6 for SpecDec++)."""
         return self.reject_weight or {"disco": 1.0}.get(self.kind, 6.0)
 
 
@@ -227,18 +227,18 @@ class RouterRun(Run):
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """The drafters that it picks among."""
+        """The drafters to choose from."""
         return tuple(dict.fromkeys(self.pairs.values()))
 
 
 def check(run: Run, names: tuple[str, ...], good: Any, remedy: str) -> None:
-    """Refuse an option out of its range."""
+    """Reject an option out of its range."""
     for name in names:
         if not good(getattr(run, name)):
             raise UserError(f"{name}={getattr(run, name)}: {remedy}")
 
 
 def choose(run: Run, name: str, among: tuple[str, ...]) -> None:
-    """Refuse an option that is none of a few words."""
+    """Reject an option that is not one of the given words."""
     if getattr(run, name) not in among:
         raise UserError(f"{name}={getattr(run, name)}: choose from {', '.join(among)}")

@@ -1,4 +1,4 @@
-"""The steps of a training: every one follows from the seed, its number and the weights before it."""
+"""The steps of a training: each depends only on the seed, its number and the weights before it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .texts import Answer, Tell
 
 
 class Task(Protocol):
-    """What one kind of training brings: a module, examples, their loss, and what to measure."""
+    """One kind of training: a module, examples, their loss, and what to measure."""
 
     @property
     def model(self) -> nn.Module:
-        """What is trained, in float32."""
+        """The module to train, in float32."""
         ...
 
     @property
     def answers(self) -> Sequence[Answer]:
-        """What is learnt from: the examples."""
+        """The training examples."""
         ...
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
@@ -36,15 +36,15 @@ class Task(Protocol):
         ...
 
     def measure(self) -> dict[str, float]:
-        """How good it is on what was held out, by name: a point of the acceptance curve."""
+        """Quality on held-out data, by name: a point of the acceptance curve."""
         ...
 
 
 def take(task: Task, run: Training, folder: Path, tell: Tell) -> list[dict[str, Any]]:
-    """Take all steps, from the latest checkpoint on; returns the log, one row a point of the curves.
+    """Run all steps, starting from the latest checkpoint; returns the log, one row per point of the curves.
 
     Raises:
-        UserError: the loss is no longer a number, or a checkpoint cannot be used.
+        UserError: the loss is NaN or infinite, or a checkpoint cannot be used.
     """
     accelerator = accelerate(run)
     parameters = list(checkpoints.trained(task.model).values())
@@ -66,7 +66,7 @@ def take(task: Task, run: Training, folder: Path, tell: Tell) -> list[dict[str, 
         if at % run.measure_every == 0 or at == run.steps:
             log.append({"step": at, **measured(task, accelerator)})
         if at % run.checkpoint_every == 0 or at == run.steps:
-            losses = []  # a run that goes on from here has not seen them
+            losses = []  # a run resumed from here has not seen them
             checkpoints.save(folder, at, task.model, optimizer.optimizer, log)
         tell("Training", at, run.steps)
     return log
@@ -77,7 +77,7 @@ def _step(
 ) -> float:
     task.model.train()
     rng = torch.Generator().manual_seed(_number(run.seed, "step", step))
-    # What draws from PyTorch's own generator, such as dropout, must not depend on where a run began.
+    # Random numbers from PyTorch's own generator, such as dropout, must not depend on where a run resumed.
     devices = [] if accelerator.device.type == "cpu" else [accelerator.device]
     total = 0.0
     with torch.random.fork_rng(devices):
@@ -98,14 +98,14 @@ def _step(
 
 @torch.no_grad()
 def measured(task: Task, accelerator: Any) -> dict[str, float]:
-    """What the task measures, with the model at rest."""
+    """The task's measurements, with the model in evaluation mode."""
     task.model.eval()
     with accelerator.autocast():
         return task.measure()
 
 
 def examples(size: int, batch: int, seed: int, step: int) -> list[int]:
-    """The examples of a step: every one once in each round through the data, each round in its own order."""
+    """The examples of a step: each once per epoch, in a new order for each epoch."""
     batch = min(batch, size)
     a_round = ceil(size / batch)
     turn, place = divmod(step, a_round)
@@ -115,7 +115,7 @@ def examples(size: int, batch: int, seed: int, step: int) -> list[int]:
 
 
 def pieces(answers: Sequence[Answer], chosen: Sequence[int], n: int) -> list[tuple[float, list[int]]]:
-    """A batch in `n` parts of texts of like length, each with its share of the tokens: less is padded."""
+    """A batch in `n` parts of texts of similar length (less padding), each with its share of the tokens."""
     if n > 1:
         chosen = sorted(chosen, key=lambda i: (len(answers[i].text), i))
     size = ceil(len(chosen) / n)
@@ -125,7 +125,7 @@ def pieces(answers: Sequence[Answer], chosen: Sequence[int], n: int) -> list[tup
 
 
 def schedule(step: int, steps: int, warmup: float) -> float:
-    """The learning rate as a share of its highest: up in a line, then down as half a cosine."""
+    """The learning rate as a fraction of its maximum: linear warm-up, then half a cosine."""
     rising = warmup * steps
     if step < rising:
         return (step + 1) / (rising + 1)
@@ -137,7 +137,7 @@ def accelerate(run: Training) -> Any:
     from accelerate import Accelerator  # type: ignore[import-untyped]
     from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 
-    AcceleratorState._reset_state(True)  # else a process keeps the first training's device and precision
+    AcceleratorState._reset_state(True)  # otherwise a process keeps the first training's device and precision
     accelerator = Accelerator(cpu=on_cpu(run), mixed_precision="bf16" if in_half(run) else "no")
     if accelerator.num_processes > 1:
         raise UserError("training runs in one process: start it without `accelerate launch`")

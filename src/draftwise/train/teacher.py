@@ -1,4 +1,4 @@
-"""The target as a teacher: its states along its own answers, computed once if they are wanted again."""
+"""The target as a teacher: its hidden states along its own answers, computed once if they are used again."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .texts import Answer, Tell
 if TYPE_CHECKING:
     from .folder import Material
 
-GROUP = 16  # answers in one pass of what is kept
+GROUP = 16  # answers in one pass when states are stored
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """Some answers as the target reads them.
 
-    `features` are its hidden states of the layers asked for beside each other, shape (answers, length, layers
-    * width), `states` the last ones after the final norm, (answers, length, width), `ids` the tokens and
-    `guessed` the places whose next token belongs to the answer, both (answers, length). States of padding
+    `features` are its hidden states of the requested layers, concatenated, shape (answers, length, layers *
+    width), `states` the last ones after the final norm, (answers, length, width), `ids` the tokens and
+    `guessed` the positions whose next token belongs to the answer, both (answers, length). States of padding
     are 0.
     """
 
@@ -43,16 +43,16 @@ class Read:
 
 
 class Teacher:
-    """Reads answers with the target, in `dtype`; what has been `kept` is not read again."""
+    """Reads answers with the target, in `dtype`; states that were `kept` are not computed again."""
 
     def __init__(self, target: Any, layers: Sequence[int] = (), dtype: torch.dtype | None = None) -> None:
         self.target, self.dtype = target, dtype or target.dtype
-        self.others = () if tuple(layers) == (-1,) else tuple(layers)  # the layers beside the last
+        self.others = () if tuple(layers) == (-1,) else tuple(layers)  # the layers other than the last
         self.kept: dict[tuple[int, ...], Tensor] = {}
 
     @torch.no_grad()
     def read(self, answers: Sequence[Answer], context: int = 0) -> Read:
-        """The states along some answers; with a `context`, of the prompts' last so many tokens only."""
+        """The states along some answers; with `context`, only that many last tokens of each prompt."""
         rows = self._rows(answers)
         if context:
             rows = [row[max(0, len(a.prompt) - context) :] for row, a in zip(rows, answers, strict=True)]
@@ -77,10 +77,10 @@ class Teacher:
 
     @torch.no_grad()
     def keep(self, answers: Sequence[Answer], file: Path, tell: Tell) -> None:
-        """Read answers once and for all: their states are in a file, which later trainings share.
+        """Compute the states of answers once and store them in a file, which later trainings share.
 
-        They are read in groups that depend on the answers alone, so that every run learns from the very same
-        numbers. A file of other answers is written anew.
+        Groups depend on the answers alone, so every run learns from identical numbers. A file of other
+        answers is overwritten.
 
         Raises:
             UserError: the file cannot be written.
@@ -116,7 +116,7 @@ class Teacher:
         }
 
     def size(self, answers: Sequence[Answer]) -> int:
-        """Bytes that keeping these answers takes."""
+        """The size of these answers' states in bytes."""
         return sum(map(len, {one.text for one in answers})) * self._width * self.dtype.itemsize
 
     @property
@@ -124,7 +124,7 @@ class Teacher:
         return int(self.target.get_output_embeddings().weight.shape[1]) * (1 + len(self.others))
 
     def _said(self, order: Sequence[Answer]) -> str:
-        """What the states are of."""
+        """What determines the states."""
         from ..models.fingerprints import model_fingerprint
 
         texts = sha256(str([one.text for one in order]).encode()).hexdigest()
@@ -132,7 +132,7 @@ class Teacher:
 
     @cached_property
     def _plain(self) -> bool:
-        """Whether nothing comes after the output layer, such as a bound on the logits."""
+        """Whether nothing follows the output layer, such as a bound on the logits."""
         ids = torch.tensor([next(iter(self.kept))[:8]], device=self.target.device)
         out = self.target(ids, output_hidden_states=True, use_cache=False)
         bare = self.target.get_output_embeddings()(out.hidden_states[-1])
@@ -152,7 +152,7 @@ class Teacher:
 
 
 def teacher(run: Training, material: Material, tell: Tell, layers: Sequence[int] = ()) -> Teacher:
-    """The teacher of a training: it keeps its states if the answers are gone through more than once."""
+    """The teacher of a training: it stores its states if the answers are used more than once."""
     made = Teacher(material.target, layers, torch.bfloat16 if in_half(run) else None)
     every = [*material.answers, *material.held_out]
     if run.steps * run.batch > len(every) and made.size(every) <= run.remember * 2**30:
@@ -168,7 +168,7 @@ def _places(answers: Sequence[Answer], device: torch.device) -> tuple[Tensor, Te
 
 
 def _about(file: Path) -> dict[str, str]:
-    """What a file of states says of itself; nothing if it is no such file."""
+    """The header of a file of states; empty if it is another file."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,4 +1,4 @@
-"""The prompts of a training, and the answers that the target gives to them: what is learnt from."""
+"""The prompts of a training, and the target's answers to them: the training data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WANTED = 'write {"prompt": "..."} or {"turns": ["..."]} on each line, "domain" 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of the data, the domain it is of, and where its text comes from."""
+    """One prompt of the data, its domain, and the source of its text."""
 
     text: str
     domain: str
@@ -34,7 +34,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt's tokens and what the target wrote after them at a temperature."""
+    """A prompt's tokens and the target's answer at a temperature."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -42,17 +42,17 @@ class Answer:
 
     @property
     def text(self) -> tuple[int, ...]:
-        """All of it."""
+        """Prompt and answer."""
         return self.prompt + self.tokens
 
 
 def prompts(run: Run) -> tuple[list[Prompt], list[Prompt]]:
-    """The prompts to train on and those held out, in an order that the seed alone decides.
+    """The training prompts and the held-out ones, in an order that depends only on the seed.
 
     Raises:
         UserError: a file cannot be read, has a line without a prompt, or too few are left.
     """
-    known: dict[str, Prompt] = {}  # a prompt held out must not be trained on
+    known: dict[str, Prompt] = {}  # a held-out prompt must not be trained on
     rng = Random(f"prompts {run.seed}")
     for name in run.data:
         mine = [p for p in _read(Path(name).expanduser()) if p.domain.startswith(run.domain)]
@@ -96,16 +96,16 @@ def _read(path: Path) -> Iterator[Prompt]:
 def answers(
     run: Training, encoded: Sequence[Sequence[int]], target: Any, tokenizer: Any, path: Path, tell: Tell
 ) -> list[Answer]:
-    """Every prompt answered at every temperature, by the project's own decoder, and kept in a file.
+    """Every prompt answered at every temperature, by the project's own decoder, and stored in a file.
 
-    Prompts are answered in groups, each decoded afresh and written as one line, so that a run which is
-    killed and goes on writes the very same text.
+    Prompts are answered in groups, each decoded independently and written as one line, so a run that is
+    killed and resumed writes exactly the same text.
 
     Raises:
-        UserError: the file is there and holds other prompts, another target's text, or is damaged.
+        UserError: the file exists and holds other prompts, another target's text, or is damaged.
     """
     jobs = [(list(ids), t, i) for i, ids in enumerate(encoded) for t in run.temperatures]
-    jobs.sort(key=lambda job: len(job[0]))  # the rows of a batch are as long as its longest
+    jobs.sort(key=lambda job: len(job[0]))  # the longest row of a batch determines its cost
     size = run.together * GROUP
     groups = [jobs[at : at + size] for at in range(0, len(jobs), size)]
     done = _known(path, header(run, encoded, target), len(groups))
@@ -122,7 +122,7 @@ def answers(
 
 
 def header(run: Training, encoded: Sequence[Sequence[int]], target: Any) -> dict[str, Any]:
-    """What a file of answers says of itself: any of it changed, and it is another file."""
+    """The header of a file of answers: if any of it changes, it is another file."""
     from ..models.fingerprints import model_fingerprint
 
     asked = sha256(json.dumps([list(ids) for ids in encoded]).encode()).hexdigest()
@@ -137,7 +137,7 @@ def header(run: Training, encoded: Sequence[Sequence[int]], target: Any) -> dict
 
 
 def _known(path: Path, header: dict[str, Any], groups: int) -> list[list[list[int]]]:
-    """The groups that are there; a line that a killed run left unfinished is cut off."""
+    """The finished groups; an incomplete last line of a killed run is cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         part = path.with_name(f"{path.name}.part")
@@ -188,7 +188,7 @@ def _decoded(
 
 
 def encoded(run: Training, found: Sequence[Prompt], target: Any, tokenizer: Any) -> list[list[int]]:
-    """The prompts as tokens; those that leave no room for the answer are left out.
+    """The prompts as tokens; prompts that leave no room for an answer are left out.
 
     Raises:
         UserError: none fits.
