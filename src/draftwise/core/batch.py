@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -88,24 +87,19 @@ class Batch:
                 "shorten the prompt"
             )
 
-    @contextmanager
-    def _turns(self, requests: Iterable[Request] | None) -> Iterator[list[Turn]]:
-        """A turn for each open request, or for each of `requests`; closes them if their text has ended."""
-        with self.lock:
-            if self._leaving is not None:
-                raise RuntimeError("a step within a step: a processor must not run the decoder it serves")
-            only = None if requests is None else {request.id for request in requests}
-            turns = [Turn(r, len(r.tokens)) for r in self.open.values() if only is None or r.id in only]
-            self._leaving = []
-            try:
-                yield turns
-                for turn in turns:
-                    if turn.request.done:
-                        self._end(turn.request)
-            finally:
-                leaving, self._leaving = self._leaving, None
-                for request in leaving:
-                    self.close(request)
+    def _enter(self, requests: Iterable[Request] | None) -> list[Turn]:
+        """Begin a step: a turn for each open request, or for each of `requests`."""
+        if self._leaving is not None:
+            raise RuntimeError("a step within a step: a processor must not run the decoder it serves")
+        self._leaving = []
+        only = None if requests is None else {request.id for request in requests}
+        return [Turn(r, len(r.tokens)) for r in self.open.values() if only is None or r.id in only]
+
+    def _leave(self) -> None:
+        """End a step: close the requests that were closed within it."""
+        leaving, self._leaving = self._leaving or (), None
+        for request in leaving:
+            self.close(request)
 
     def _begin(self, request: Request, tokens: Sequence[int], sampling: Sampling) -> None:
         room = self.target.max_length - len(request.tokens) - len(tokens)

@@ -17,18 +17,3 @@ class Clock(Protocol):
     def round(self, seconds: Seconds) -> Seconds:
         """Seconds of one request's round, by phase."""
         ...
-
-
-class Measured:
-    """The measured times, unchanged."""
-
-    def target(self, seconds: float, tokens: int) -> float:
-        """The measured time."""
-        return seconds
-
-    def round(self, seconds: Seconds) -> Seconds:
-        """The measured times."""
-        return seconds
-
-
-MEASURED = Measured()

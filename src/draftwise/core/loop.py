@@ -16,7 +16,7 @@ from random import Random
 from time import perf_counter
 
 from .batch import Batch
-from .clock import MEASURED, Clock
+from .clock import Clock
 from .guarded import UNDECIDED, Guarded
 from .outcomes import Feedback, Spent
 from .request import Request
@@ -51,7 +51,7 @@ class Loop(Batch):
         seed: int = 0,
         strikes: int = 3,
         slow_seconds: float = 5.0,
-        clock: Clock = MEASURED,
+        clock: Clock | None = None,
     ) -> None:
         if not isinstance(drafters, Team):
             size = target.vocab_size
@@ -84,8 +84,12 @@ class Loop(Batch):
         Raises:
             RuntimeError: called from within a step, by a processor or a criterion.
         """
-        with self._turns(requests) as turns:
-            return self._round(turns) if turns else []
+        with self.lock:
+            turns = self._enter(requests)
+            try:
+                return self._round(turns) if turns else []
+            finally:
+                self._leave()
 
     def _round(self, turns: Sequence[Turn]) -> list[Round]:
         began = perf_counter()
@@ -102,10 +106,11 @@ class Loop(Batch):
         self._learn(turns, feedback)
         phases = (decided - began, accepted - drafted - reading, graded - accepted, perf_counter() - graded)
         choose, accept, grade, learn = (seconds / len(turns) for seconds in phases)
+        rounds = [self._record(turn, Seconds(choose, *turn.cost, accept, grade, learn)) for turn in turns]
         for turn in turns:
-            turn.trouble = turn.trouble or self.team.trouble(turn.request)
-        spent = (self.clock.round(Seconds(choose, *turn.cost, accept, grade, learn)) for turn in turns)
-        return [turn.record(seconds) for turn, seconds in zip(turns, spent, strict=True)]
+            if turn.request.done:
+                self._end(turn.request)
+        return rounds
 
     def _decide(self, turns: Sequence[Turn]) -> None:
         """A decision for each request; none, and no draft, if the policy raises."""
@@ -154,7 +159,8 @@ class Loop(Batch):
         The target pass took `reading` seconds, shared by all requests; a pass with a prefill is not timed.
         """
         tokens = len(turns) + sum(len(turn.draft.tokens) for turn in turns)
-        reading = self.clock.target(reading, tokens)
+        if self.clock is not None:
+            reading = self.clock.target(reading, tokens)
         self.team.took(reading)
         timed, overlap = all(turn.request.rounds for turn in turns), "overlap" in self.recorder.reads
         for turn in turns:
@@ -162,8 +168,9 @@ class Loop(Batch):
         decided = [turn for turn in turns if turn.decision is not UNDECIDED]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]
         feedback, trouble = self.guarded.grade([turn.seen for turn in decided if turn.seen], self.team)
-        for turn in decided:
-            turn.trouble = turn.trouble or trouble
+        if trouble:
+            for turn in decided:
+                turn.trouble = turn.trouble or trouble
         return [*lost, *feedback]
 
     def _learn(self, turns: Sequence[Turn], feedback: Sequence[Feedback]) -> None:
@@ -174,3 +181,7 @@ class Loop(Batch):
                 turn.request.last_accepted = len(turn.verdict.path)
                 turn.request.rounds += 1
                 self.team.observe(turn.request)
+
+    def _record(self, turn: Turn, seconds: Seconds) -> Round:
+        turn.trouble = turn.trouble or self.team.trouble(turn.request)
+        return turn.record(seconds if self.clock is None else self.clock.round(seconds))

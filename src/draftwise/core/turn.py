@@ -129,7 +129,8 @@ class Turn:
             spent=known,
         )
         # An engine may have written more tokens than it verified.
-        nodes = (-1, *self.verdict.path, *range(outcome.accepted, len(self.tokens) - 1))[: len(self.tokens)]
+        known, count = (-1, *self.verdict.path), len(self.tokens)
+        nodes = known[:count] if count <= len(known) else (*known, *range(outcome.accepted, count - 1))
         self.seen = Seen(request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores)
 
     @property
