@@ -1,1 +1,1 @@
-"""Studies: what produced the figures of the documentation, one folder a theme."""
+"""Studies: the programs that produced the figures of the documentation, one folder per theme."""

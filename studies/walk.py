@@ -1,15 +1,15 @@
-"""The functions that three values pass: a prompt, an outcome, an option. Found by running a checkout.
+"""The functions that three values pass through: a prompt, an outcome, an option.
 
     python -m studies.walk [--root CHECKOUT] [--value prompt] [--json]
 
-A small text is written with the bundled models, and every call of a function of the package is looked at. A
-function is listed when it receives or returns the value, at its first such call; constructors included.
+The bundled models decode a small text, and every call of a function of the package is inspected. A function
+is listed if it receives or returns the value, at its first such call; constructors included.
 
 prompt    from the command line to the tokens of the answer: the text, and its token ids
-outcome   from the loop to a learner and into the state file: outcomes, their rewards, the numbers learnt
+outcome   from the loop to a learner and into the state file: outcomes, their rewards, the learned numbers
 option    from the command line to a drafter: the number in `suffix?history=98765`
 
-Values are followed by identity, or by content where the content is unmistakable (the text, the ids, 98765).
+Values are followed by identity, or by content if the content is unique (the text, the ids, 98765).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Carries = Callable[[Any], bool]
 
 
 def inside(value: Any, found: Carries, depth: int) -> bool:
-    """Whether a value is what is looked for, or holds it: in a container, or as an attribute of its own."""
+    """Whether a value is the wanted one, or has it as an item or as an attribute of its own."""
     if found(value):
         return True
     if depth == 0 or isinstance(value, str | bytes | int | float):
@@ -58,7 +58,7 @@ class Walk:
         self.passed: dict[str, None] = {}
 
     def __call__(self, frame: FrameType, event: str, value: Any) -> None:
-        """What `sys.setprofile` calls."""
+        """The callback of `sys.setprofile`."""
         if event not in ("call", "return") or not frame.f_code.co_filename.startswith(self.package):
             return
         if frame.f_code.co_name.startswith("<"):
@@ -92,7 +92,7 @@ def nothing(frame: FrameType, value: Any) -> None:
 
 
 def prompt(package: Path, folder: Path) -> list[str]:
-    """The walk of a prompt: its text, then its ids, whoever holds them."""
+    """The walk of a prompt: its text, then its ids, in any container."""
     from draftwise import Decoder
     from draftwise.cli.app import app
 
@@ -120,7 +120,7 @@ def holds(value: Sequence[Any], ids: Sequence[int]) -> bool:
 
 
 def outcome(package: Path, folder: Path) -> list[str]:
-    """The walk of an outcome: the object, its reward, the numbers of the learner that heard it."""
+    """The walk of an outcome: the object, its reward, the numbers of the learner that it updated."""
     from draftwise.cli.app import app
 
     kept: dict[int, Any] = {}  # held, so that no identity is given twice
@@ -172,7 +172,7 @@ WALKS = {"prompt": prompt, "outcome": outcome, "option": option}
 
 
 def walked(package: Path, carries: Carries, follow: Callable[[FrameType, Any], None], what: Any) -> list[str]:
-    """Run something and say which functions the value passed."""
+    """Run something and return the functions that the value passed."""
     walk = Walk(package, carries, follow)
     sys.setprofile(walk)
     try:
@@ -210,7 +210,7 @@ def lines(named: dict[str, str]) -> str:
 
 
 def summary(functions: Sequence[str]) -> str:
-    """Functions, modules and rooms that a value passes, and how often it goes from a room to another."""
+    """Functions, modules and rooms that a value passes, and how often it moves from one room to another."""
     rooms = [name.split(".")[0] for name in functions]
     modules = {name.rsplit(".", 1)[0] for name in functions}
     crossings = sum(a != b for a, b in pairwise(rooms))

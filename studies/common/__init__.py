@@ -1,1 +1,1 @@
-"""What several studies share."""
+"""Helpers that several studies share."""

@@ -1,4 +1,4 @@
-"""The command line of a study: one parser, one way to start, lists with commas between."""
+"""The command line of a study: one parser, one way to start, comma-separated lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from draftwise.errors import UserError
 
 
 def command(about: str | None, page: str) -> ArgumentParser:
-    """The parser of a study: its docstring is the help text, and `page` is where its figures stand."""
+    """The parser of a study: its docstring is the help text, and `page` has its figures."""
     spec = sys.modules["__main__"].__spec__
     return ArgumentParser(
         prog=f"python -m {spec.name}" if spec else None,
@@ -23,7 +23,7 @@ def command(about: str | None, page: str) -> ArgumentParser:
 
 
 def start(main: Callable[[], int | None]) -> NoReturn:
-    """Start a study; what the user can mend is one line."""
+    """Start a study; an error that the user can fix is printed as one line."""
     try:
         sys.exit(main())
     except UserError as error:
@@ -44,12 +44,12 @@ def add_pictures(parser: ArgumentParser) -> None:
 
 
 def listed(text: str) -> list[str]:
-    """Names with commas between."""
+    """Comma-separated names."""
     return [name for name in text.split(",") if name]
 
 
 def numbers(text: str) -> list[int]:
-    """Whole numbers with commas between."""
+    """Comma-separated whole numbers."""
     return [int(number) for number in listed(text)]
 
 

@@ -1,4 +1,4 @@
-"""Every learner that needs no features: those of one outcome a round, and those of all losses."""
+"""Every learner that needs no features: bandits (feedback for one arm) and full information (for all)."""
 
 from __future__ import annotations
 

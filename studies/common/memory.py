@@ -1,4 +1,4 @@
-"""What the kernel counts as this process's own memory (Linux)."""
+"""The anonymous memory of this process, as the kernel counts it (Linux)."""
 
 from __future__ import annotations
 

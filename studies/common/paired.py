@@ -1,4 +1,4 @@
-"""Ratios of total times with intervals, shared by the scripts that hold methods against each other."""
+"""Ratios of total times with intervals, for the studies that compare methods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Real = NDArray[np.float64]
 DRAWS = 2000
-FEWEST = 5  # prompts; an interval from fewer says nothing
+FEWEST = 5  # prompts; an interval from fewer is not meaningful
 
 
 def ratio(first: Real, second: Real) -> tuple[float, float, float]:
@@ -30,7 +30,7 @@ def ratio(first: Real, second: Real) -> tuple[float, float, float]:
 
 
 def verdict(low: float, high: float) -> str:
-    """Of an ordering, by the interval of its ratio; none without one."""
+    """The verdict on an ordering, by the interval of its ratio; none without an interval."""
     if not low <= high:
         return "no verdict"
     return "confirmed" if low > 1.0 else "reversed" if high < 1.0 else "not confirmed"

@@ -1,4 +1,4 @@
-"""One style for every picture of `docs/pictures`."""
+"""One style for all pictures of `docs/pictures`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts of Spec-Bench, spread over all its categories."""
+"""Prompts of Spec-Bench, evenly from all its categories."""
 
 from __future__ import annotations
 

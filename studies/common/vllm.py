@@ -1,4 +1,4 @@
-"""vLLM as the studies run it; they need an environment with vLLM (`scripts/setup-vllm` makes one)."""
+"""How the studies run vLLM; they need an environment with vLLM (`scripts/setup-vllm` makes one)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DRAFTERS = "ngram,suffix,zoo:general"
 
 
 def settings(*, level: str = "ERROR", cores: str | None = "0") -> dict[str, str]:
-    """Environment variables of vLLM on a CPU; those that are set already stay."""
+    """Environment variables of vLLM on a CPU; those that are already set are kept."""
     wanted = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": level}
     if cores is not None:
         wanted["VLLM_CPU_OMP_THREADS_BIND"] = cores
@@ -18,7 +18,7 @@ def settings(*, level: str = "ERROR", cores: str | None = "0") -> dict[str, str]
 
 
 def in_this_process() -> None:
-    """The engine runs in this process, where it can be looked at; to be called before vLLM is imported."""
+    """The engine runs in this process, where it can be inspected; call this before vLLM is imported."""
     os.environ.update(settings() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
 
 
@@ -51,7 +51,7 @@ def encode(llm: Any, text: str) -> list[int]:
 
 
 def prompts(llm: Any, texts: Sequence[str], new_tokens: int) -> list[list[int]]:
-    """Their token ids, the end of those that leave too little room for an answer."""
+    """Their token ids; prompts that leave too little room for an answer keep only their end."""
     room = llm.llm_engine.vllm_config.model_config.max_model_len - new_tokens - 16
     return [encode(llm, text)[-room:] for text in texts]
 

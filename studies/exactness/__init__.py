@@ -1,1 +1,1 @@
-"""Is the text the target's own, and would the tests notice if it were not?"""
+"""Is the text identical to the target's own, and would the tests detect a difference?"""

@@ -1,13 +1,13 @@
-"""What every policy decides on one trace, as one hash a policy: for comparing two versions of the code.
+"""The decisions of every policy on one trace, one hash per policy: compares two versions of the code.
 
     python -m studies.exactness.decisions --json now.json                        hashes of this tree
     python -m studies.exactness.decisions --tree ../before --against now.json    another tree, compared
 
-A hash covers, for every round, the request, the arm, its stop rule, what was drafted, accepted and committed,
-the feedback, and at the end the numbers that the policy would save. Prices and seeds are fixed, so that equal
-code gives equal hashes on one machine. The traces are those of `sims`: one greedy, one with sampling; the
-scripted worlds of `tests.policies.auto.script` add batches, where seconds are counted. Exit status 1 says
-that some hash differs.
+A hash covers, for every round, the request, the arm, its stop rule, the drafted, accepted and committed
+tokens, the feedback, and at the end the state that the policy would save. Costs and seeds are fixed, so that
+equal code gives equal hashes on one machine. The traces are those of `sims`: one greedy, one with sampling;
+the scripts of `tests.policies.auto.script` add batches with simulated seconds. The exit status is 1 if a hash
+differs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def ablated(part: str, drafters: list[str], length: int) -> Any:
 
 
 def hashed(made: Any, rounds: Iterator[Any], learnt: list[str]) -> dict[str, Any]:
-    """The number of rounds and the hash of all that was decided and learnt."""
+    """The number of rounds and the hash of all decisions and of the learned state."""
     dump = module("draftwise.state.numbers", "draftwise.state").dump
     digest, n = sha256(), 0
     for n, r in enumerate(rounds, 1):  # noqa: B007  (the count is what is returned)
@@ -83,7 +83,7 @@ def hashed(made: Any, rounds: Iterator[Any], learnt: list[str]) -> dict[str, Any
 
 
 def overheard(made: Any) -> list[str]:
-    """Everything that this policy will be told, in order."""
+    """All feedback that this policy will get, in order."""
     heard: list[str] = []
     policy, learn = made.policy, type(made.policy).learn
 
@@ -123,7 +123,7 @@ def replays(sims: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def worlds(script: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`auto` in batches, in worlds whose seconds are counted."""
+    """`auto` in batches, with simulated seconds."""
     method = module("draftwise.policies.catalogue", "draftwise.catalogue").method
     dear = script.Prices(target=lambda tokens: 10e-3 * max(1.0, tokens / 2))
     right = {
@@ -156,7 +156,7 @@ def sampled(world: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def merged(sims: Any, adding: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What two policies that played on two halves of a trace have learnt together, and small learners."""
+    """The merged state of two policies that played on two halves of a trace, and of small learners."""
     method = module("draftwise.policies.catalogue", "draftwise.catalogue").method
     replay = module("draftwise.measure.trace.replay", "draftwise.trace.replay").Replay
     stage = module("draftwise.measure.trace.stage", "draftwise.trace.stage").Stage
@@ -181,7 +181,7 @@ def merged(sims: Any, adding: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def combined(into: Any, parts: list[Any]) -> dict[str, Any]:
-    """The hash of what these have learnt together, or that they cannot be merged."""
+    """The hash of their merged state, or a note that they cannot be merged."""
     dump = module("draftwise.state.numbers", "draftwise.state").dump
     merge = module("draftwise.state.merge", "draftwise.merge")
     for one in (into, *parts):

@@ -4,10 +4,11 @@
     python -m studies.exactness.exact --policies all --every 10 --new-tokens 32      # the whole catalogue
     python -m studies.exactness.exact --policies hedgespec,draft-all --batches 8
 
-Policies decide over `zoo:general`, `ngram` and `suffix`; `disco` and `specdecpp` ask classifiers of random
-weights. Prints, per way of decoding, how many texts differ. A first difference counts as a tie only where the
-margin between the two likeliest tokens, recomputed in float64 on the same prefix, is below four times the
-float32 error measured on that row and below 1e-4; each is listed. Exit status 1 at any other difference.
+Policies choose among `zoo:general`, `ngram` and `suffix`; `disco` and `specdecpp` use classifiers with random
+weights. Prints how many texts differ for each way of decoding. A first difference counts as a tie only if the
+margin between the two most likely tokens, recomputed in float64 on the same prefix, is below four times the
+float32 error measured on that row and below 1e-4; each tie is listed. The exit status is 1 at any other
+difference.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ CHOICE = ["zoo:general", "ngram", "suffix"]  # whom the policies of `--policies`
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where two greedy texts part."""
+    """The first position where two greedy texts differ."""
 
     way: str
     batch: int
@@ -221,7 +222,7 @@ def compare(way: str, batch: int, prompts: Any, own: Any, texts: Any, dtype: str
 
 @torch.inference_mode()
 def judge(prefix: Sequence[int], dtype: str) -> tuple[float, float]:
-    """Margin of the two likeliest tokens in float64, and the largest error of the row in `dtype`."""
+    """Margin of the two most likely tokens in float64, and the largest error of the row in `dtype`."""
     exact = row("float64", prefix)
     top = exact.topk(2).values
     return float(top[0] - top[1]), float((row(dtype, prefix).double() - exact).abs().max())

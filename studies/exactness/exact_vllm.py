@@ -1,7 +1,7 @@
-"""Hold texts written with Draftwise inside vLLM against vLLM's own, token by token.
+"""Compare texts decoded with Draftwise inside vLLM with vLLM's own, token by token.
 
-Run it in an environment with vLLM (`scripts/setup-vllm` makes one): for each drafter alone, and for drafters
-drawn at random in every step, the prompts of Spec-Bench at every concurrency, greedy, in float32.
+Run it in an environment with vLLM (`scripts/setup-vllm` makes one): for each drafter alone, and for a random
+drafter in every step, the prompts of Spec-Bench at every concurrency, greedy, in float32.
 """
 
 from __future__ import annotations

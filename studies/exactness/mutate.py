@@ -1,13 +1,13 @@
-"""Mutation testing: small faults are put into a module, one at a time, and its tests must notice each.
+"""Mutation testing: put small faults into a module, one at a time; its tests must detect each.
 
     python -m studies.exactness.mutate core.accept core.loop --sample 50 --out mutants.jsonl
     python -m studies.exactness.mutate core.accept core.loop --again --out mutants.jsonl     # survivors only
     python -m studies.exactness.mutate --table --out mutants.jsonl
 
 The faults are cosmic-ray's (pip install 'draftwise[mutation]'): another operator, comparison or number, a
-loop that ends at once, a decorator that is gone. Files stay as they are: each mutant lives in a fork that
-imports the changed source, so that torch is imported once for all. One place in the source has one mutant at
-most, drawn by the seed; faults in annotations change nothing and are left out. A run that is stopped goes on.
+loop that ends at once, a removed decorator. No file changes: each mutant runs in a fork that imports the
+changed source, so that torch is imported only once. Each place in the source has at most one mutant, sampled
+by the seed; faults in annotations change nothing and are left out. An interrupted run continues.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ TESTS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One fault: where it is, what it changes, and the whole changed source."""
+    """One fault: its position, its change, and the whole changed source."""
 
     module: str
     operator: str
@@ -197,7 +197,7 @@ def lives(mutant: Mutant | None, tests: Sequence[str], seconds: int, told: Path)
 
 
 def judged(module: str, wanted: Sequence[Mutant], scratch: Path) -> Iterator[dict[str, Any]]:
-    """What became of each mutant of a module."""
+    """The outcome of each mutant of a module."""
     tests = [f"tests/{name}" for name in TESTS[module].split()]
     told = scratch / "told"
     passed, seconds = lives(None, tests, 1200, told)
@@ -216,7 +216,7 @@ def judged(module: str, wanted: Sequence[Mutant], scratch: Path) -> Iterator[dic
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
-    """What is known, the latest of each mutant."""
+    """The recorded outcomes, the latest of each mutant."""
     lines = out.read_text().splitlines() if out.exists() else []
     return list({row["key"]: row for row in map(json.loads, lines)}.values())
 

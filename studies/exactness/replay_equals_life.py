@@ -1,13 +1,13 @@
-"""Is a replay the live run? Every round of some policies, live and replayed from a trace, with equal seeds.
+"""Does a replay equal the live run? Compares every round of some policies, with equal seeds.
 
     python -m studies.exactness.replay_equals_life [--per-category 2] [--new-tokens 64] [--length 16]
         [--seed 0] [--policies A,B] [--drafters zoo:general,ngram,suffix] [--trace DIR] [--json FILE]
 
-Records a trace of the bundled target on Spec-Bench (26 prompts by default, or as far as DIR has it already),
+Records a trace of the bundled target on Spec-Bench (26 prompts by default; what DIR already holds is kept),
 runs each policy live and on the trace, and compares arm, draft and accepted tokens of every round. At a first
-difference it prints both rounds and the smallest margin between the two likeliest tokens of a recorded
-draft; one of some 1e-6 is a tie that passes of other widths may break either way. Exit status 1 at any other.
-Then it times replays: rounds per second of processor time for each policy.
+difference it prints both rounds and the smallest margin between the two most likely tokens of a recorded
+draft; a margin of some 1e-6 is a tie that passes of other widths may break either way. The exit status is 1
+at any other difference. Then it times replays: rounds per second of processor time for each policy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from studies.common.command import command, listed, start
 PAGE = "docs/how-to/replay.md"
 
 POLICIES = "static-4,ucb1,metasd-ucb,tapout-seq-ucb1?length=16,hedgespec"
-TIE = 1e-5  # of a probability, between the two likeliest tokens
+TIE = 1e-5  # of a probability, between the two most likely tokens
 SPEED_ROUNDS = 5000
 
 
@@ -77,7 +77,7 @@ def parse() -> Namespace:
 
 
 def recorded(decoder: Decoder, sampling: Sampling, folder: Path, options: Namespace) -> Trace:
-    """The trace of the prompts that fit, recorded as far as it is not there."""
+    """The trace of the prompts that fit; records what is missing."""
     questions = choose(load("spec-bench"), per_category=options.per_category)
     prompts = [Prompt(str(q.question_id), q.category, decoder.encode(q.text)) for q in questions]
     window = window_of(decoder.loop.target)
@@ -122,7 +122,7 @@ def known(round: Round) -> tuple[Any, ...]:
 
 
 def least_margin(stage: Stage, rounds: list[Round], at: int) -> float:
-    """The smallest margin between the two likeliest tokens anywhere in the recorded draft of a round."""
+    """The smallest margin between the two most likely tokens in the recorded draft of a round."""
     round, place = rounds[at], sum(len(r.tokens) for r in rounds[:at])
     lines = stage.lines.get(round.arm.drafter)
     room = stage.recording.budget - place - 1

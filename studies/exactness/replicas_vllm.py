@@ -1,9 +1,9 @@
-"""Two vLLM servers that learn apart, and two that start from what both have learnt.
+"""Two vLLM servers that learn separately, and two that start from the merged state of both.
 
-Run it in an environment with vLLM (`scripts/setup-vllm` makes one). Each replica has a port, a core and a
-state file of its own and answers half of the prompts. Both stop, `draftwise merge` adds up their files, and
-two new replicas start from the sum and answer each other's half. Exit status 1 if an answer is not the same,
-or if what was learnt is lost on the way.
+Run it in an environment with vLLM (`scripts/setup-vllm` makes one). Each replica has its own port, core and
+state file, and answers half of the prompts. Both stop, `draftwise merge` adds up their state files, and two
+new replicas start from the sum and answer each other's half. The exit status is 1 if an answer differs, or if
+learned state is lost.
 """
 
 from __future__ import annotations
@@ -73,10 +73,8 @@ class Replica(NamedTuple):
     log: Path
 
 
-def life(
-    options: Namespace, files: Sequence[Path], halves: Sequence[Sequence[str]]
-) -> list[list[str]]:
-    """What two replicas answer between their start and their end, one list for each."""
+def life(options: Namespace, files: Sequence[Path], halves: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The answers of two replicas, one list for each."""
     with replica(options, 0, files[0]) as a, replica(options, 1, files[1]) as b:
         for one in (a, b):
             wait(one)
@@ -86,9 +84,7 @@ def life(
 @contextmanager
 def replica(options: Namespace, number: int, file: Path) -> Iterator[Replica]:
     """A server from its start to its end."""
-    config = draftwise.vllm_config(
-        drafters=options.drafters, policy=options.policy, state=file.resolve()
-    )
+    config = draftwise.vllm_config(drafters=options.drafters, policy=options.policy, state=file.resolve())
     port, core, path = options.port + number, number % (os.cpu_count() or 1), file.with_suffix(".log")
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", resolve(options.target), "--served-model-name", "target", "--dtype", "float32"]
@@ -107,7 +103,7 @@ def replica(options: Namespace, number: int, file: Path) -> Iterator[Replica]:
 
 
 def wait(one: Replica) -> None:
-    """Until a server answers."""
+    """Wait until a server answers."""
     print(f"waiting for {one.url}", file=sys.stderr, flush=True)
     while True:
         try:
@@ -130,7 +126,7 @@ def answer(one: Replica, options: Namespace, prompt: str) -> str:
 
 
 def played(file: Path) -> int:
-    """How many rounds a state file knows of."""
+    """The number of rounds in a state file."""
     pulls: list[float] = json.loads(file.read_text())["numbers"]["shared"]["pulls"]
     return round(sum(pulls))
 

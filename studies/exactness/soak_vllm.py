@@ -1,8 +1,8 @@
-"""Many requests through one vLLM with Draftwise inside: memory, leftovers, and time outside the drafters.
+"""Many requests through one vLLM with Draftwise inside: memory growth, state left behind, overhead.
 
-Run it in an environment with vLLM (`scripts/setup-vllm` makes one). Some requests are aborted half-way. Exit
-status 1 if anonymous memory grows by more than 2 % over the last quarter, or if a drafter keeps anything.
-Before that it grows with every new size of pass, for which PyTorch and oneDNN keep room.
+Run it in an environment with vLLM (`scripts/setup-vllm` makes one). Some requests are aborted half-way. The
+exit status is 1 if anonymous memory grows by more than 2 % over the last quarter, or if a drafter keeps state
+of finished requests. Earlier growth is expected: PyTorch and oneDNN reserve memory for every new pass size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from studies.common.command import command, listed, start
 from studies.common.memory import anonymous
 
 PAGE = "docs/how-to/vllm.md"
-
 
 
 def main() -> int:

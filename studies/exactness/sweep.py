@@ -1,11 +1,11 @@
-"""Every causal LM class of Transformers, small and random, decoded in every way and compared with itself.
+"""Every causal LM class of Transformers, small, with random weights, in every way of decoding.
 
     python -m studies.exactness.sweep                      # all of them, some minutes on one core
-    python -m studies.exactness.sweep llama gemma3         # those whose name begins so
+    python -m studies.exactness.sweep llama gemma3         # those whose names begin so
     python -m studies.exactness.sweep --table docs/reference/architectures.md
 
 Prints a line for each model: equal, tie (rounding alone), refused (with the reason), different, crash, or not
-built (Transformers itself cannot make or run it). Exit status 1 if any is different or crashed.
+built (Transformers itself cannot make or run it). The exit status is 1 if any is different or crashes.
 """
 
 from __future__ import annotations

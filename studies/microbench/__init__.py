@@ -1,1 +1,1 @@
-"""What single parts cost on this machine."""
+"""Microbenchmarks of single parts."""

@@ -1,10 +1,10 @@
-"""Microbenchmarks: what single parts cost on this machine, the least of several passes.
+"""Microbenchmarks of single parts on this machine: the minimum of several passes.
 
     python -m studies.microbench [PART ...] [--passes 5] [--trace TRACE] [--json FILE]
 
-The benchmarks are those of pytest-benchmark in `bench_PART.py`, a process each. The parts take turns, pass by
-pass, so that a busy minute falls on all of them alike. A time is seconds of the CPU in the benchmark's own
-thread where nothing else is said, the least of all rounds; the range is that of the passes' own least values.
+The benchmarks use pytest-benchmark, in `bench_PART.py`, one process each. The parts take turns, pass by pass,
+so that load on the machine affects all of them alike. Unless stated otherwise, a time is CPU seconds of the
+benchmark's own thread, the minimum over all rounds; the range is that of the minima of the passes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the drafters that need no model cost, in microseconds: per committed token, per hint, per draft of 8.
+"""Cost of the drafters that need no model, in microseconds: per committed token, per hint, per draft of 8.
 
-Three texts: *prose*, words drawn by Zipf's law with phrases that return; *loop*, a period of 12 tokens, the
-worst case of the suffix automaton; *random*, where nothing matches. Rounds commit 3 tokens each after a
-prompt of a quarter of the text. The datastore is built from prose of its own.
+Three texts: *prose*, words with Zipf-distributed frequencies and repeated phrases; *loop*, a period of 12
+tokens, the worst case of the suffix automaton; *random*, where nothing matches. Rounds commit 3 tokens each
+after a prompt of a quarter of the text. The datastore is built from separate prose.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEP = 3
 
 
 def prose(rng: Random, size: int) -> list[int]:
-    """Tokens by Zipf's law; a third of the text repeats an earlier phrase of 3 to 12 tokens."""
+    """Zipf-distributed tokens; a third of the text repeats an earlier phrase of 3 to 12 tokens."""
     text: list[int] = []
     while len(text) < size:
         if len(text) > 100 and rng.random() < 0.1:

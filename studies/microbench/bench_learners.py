@@ -1,7 +1,7 @@
-"""One choice and what is learnt from it.
+"""Cost of one choice and one update.
 
-Every learner; whole rounds of TapOut's token level, with drafts of 1 to 16 tokens and of 1 to its cap; and
-what full information costs for each token and arm.
+Every learner; whole rounds of TapOut's token level, with drafts of 1 to 16 tokens and of 1 to its maximum;
+and the cost of full information per token and arm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Peak memory of decoding beyond the models' weights and caches, at batch 1 (Linux).
 
-A thread reads the kernel's count of anonymous memory while a prompt is read and answered; what there was
-before and what the caches hold is taken off. More than 10 % of the weights is a failure.
+A thread reads the kernel's count of anonymous memory during prefill and decoding; the memory used before and
+the KV caches are subtracted. The benchmark fails above 10 % of the weights.
 """
 
 from __future__ import annotations

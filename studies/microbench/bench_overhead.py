@@ -1,9 +1,9 @@
-"""Time outside the models' forwards, and where it goes: `zoo:target` drafted by `zoo:general` and `ngram`.
+"""Time outside the models' forward passes, by phase: `zoo:target` with `zoo:general` and `ngram`.
 
-A forward is the call of the Transformers model alone. Everything else counts as outside: choosing, building
-inputs and masks, reading logits, acceptance, caches' bookkeeping, learning, and this benchmark's own loop.
-What it reports beside the whole is in microseconds a request and round, by the clock on the wall, as the
-phases of the loop are.
+A forward pass is the call of the Transformers model alone. Everything else counts as outside: choosing,
+building inputs and masks, reading logits, acceptance, bookkeeping of the KV cache, learning, and this
+benchmark's own loop. The parts are reported in microseconds of wall time per request and round, like the
+phases of the loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replaying a trace, policy by policy; the trace is of a simulated world unless one is given."""
+"""Replay of a trace, policy by policy; without a given trace, of a simulated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The option of the microbenchmarks."""
+"""Command-line option of the microbenchmarks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Making the bundled models."""
+"""Programs that make the bundled models."""

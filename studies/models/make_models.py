@@ -1,13 +1,13 @@
-"""Make every bundled model but the target from the data, with the commands of `draftwise train`.
+"""Make every bundled model except the target from the data, with the commands of `draftwise train`.
 
     python -m studies.models.make_models --data DATA --out OUT
     python -m studies.models.make_models --data DATA --out OUT --only general,sql --scale 0.1
 
-`--data` holds `code_python/train.jsonl`, `gsm8k/train.jsonl` and so on. Each model is one folder of OUT
-with its card, curves and results; interrupted, the same command goes on where it was. The target answers
-the mixture of all domains once, for the generalist, the heads and the classifiers; each specialist has
-answers of its own. `--scale` and `--steps` make everything smaller, for a small machine or to see that it
-runs. The second edition that comes with Draftwise was made on two CPU cores, by
+`--data` holds `code_python/train.jsonl`, `gsm8k/train.jsonl` and so on. Each model is one folder of OUT with
+its card, curves and results; after an interruption the same command continues. The target answers the mixture
+of all domains once, for the generalist, the heads and the classifiers; each specialist has its own answers.
+`--scale` and `--steps` reduce data and training, for a small machine or a trial run. The second edition that
+comes with Draftwise was made on two CPU cores, by
 
     python -m studies.models.make_models --data DATA --out OUT --scale 0.1 --steps 0.2 --start zoo:general \\
         --precision bfloat16 --pieces 4
@@ -81,11 +81,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder with the training text")
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
     parser.add_argument("--target", default="zoo:target")
-    parser.add_argument("--start", default="", help="what the generalist goes on from; default: a new model")
-    parser.add_argument("--only", type=listed, default="", help="names with commas between; default: all")
+    parser.add_argument(
+        "--start", default="", help="start of the generalist's training; default: a new model"
+    )
+    parser.add_argument("--only", type=listed, default="", help="comma-separated names; default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the prompts")
     parser.add_argument("--steps", type=float, default=1.0, help="share of the steps")
-    parser.add_argument("--answers", action="store_true", help="let the target answer, and train nothing yet")
+    parser.add_argument("--answers", action="store_true", help="only let the target answer; do not train yet")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--pieces", type=int, default=1, help="parts of an update: 4 on a CPU")
     parser.add_argument("--together", type=int, default=16, help="prompts answered at once: 256 on a GPU")
@@ -123,7 +125,7 @@ SAID: dict[str, int] = {}  # what was told last, in twentieths
 
 
 def tell(what: str, done: int, total: int) -> None:
-    """A line now and then: the first, the last and one in twenty."""
+    """Progress lines: the first, the last and one in twenty."""
     part = done * 20 // max(total, 1)
     if done in (0, total) or part != SAID.get(what):
         print(f"  {what} {done}/{total}", file=sys.stderr, flush=True)

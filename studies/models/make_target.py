@@ -1,10 +1,10 @@
-"""Pre-train a target for the bundled models: a small Llama on prompts and completions, from nothing.
+"""Pre-train a target for the bundled models: a small Llama on prompts and completions, from random weights.
 
     python -m studies.models.make_target --data DATA --out OUT --tokenizer zoo:target --steps 20000
 
-`--data` is a folder of DOMAIN/train.jsonl with `prompt` and `completion`. The steps are those of
-`draftwise train`: a GPU is used where there is one, and a run that was killed goes on exactly. The drafters
-are then made with `python -m studies.models.make_models --target OUT`.
+`--data` is a folder of DOMAIN/train.jsonl with `prompt` and `completion`. The training steps are those of
+`draftwise train`: they use a GPU if there is one, and a killed run continues exactly. The drafters are then
+made with `python -m studies.models.make_models --target OUT`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Pretraining:
         return self._lost(self.text[list(examples)])
 
     def measure(self) -> dict[str, float]:
-        """Nats a token on text held out."""
+        """Nats per token on held-out text."""
         parts = [self._lost(part) for part in torch.split(self.held_out, 16)]
         return {"loss held out": float(torch.stack(parts).mean())}
 
@@ -127,7 +127,7 @@ def packed(run: Training, tokenizer: Any, length: int) -> Tensor:
 
 
 def fresh(args: Namespace, tokenizer: Any) -> Any:
-    """A Llama with random weights, of the shape asked for."""
+    """A Llama with random weights, of the given shape."""
     heads = args.width // HEAD
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -149,7 +149,7 @@ def fresh(args: Namespace, tokenizer: Any) -> Any:
 
 
 def tell(what: str, done: int, total: int) -> None:
-    """A line now and then."""
+    """A progress line now and then."""
     if done % 100 == 0 or done == total:
         print(f"  {what} {done}/{total}", file=sys.stderr, flush=True)
 

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def ship(source: Path, place: Path) -> None:
-    """One model: its files elsewhere first, then in one move."""
+    """One model: its files are written elsewhere first, then moved at once."""
     part = place.with_name(f"{place.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(source, part, ignore=shutil.ignore_patterns(*LEFT))

@@ -1,1 +1,1 @@
-"""How fast each way of drafting is, and why."""
+"""The speed of each way of drafting, and its causes."""

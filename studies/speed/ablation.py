@@ -1,9 +1,9 @@
-"""What each part of `auto` is worth: replays of traces with one part taken out at a time.
+"""The gain of each part of `auto`: replays of traces with one part left out at a time.
 
     python -m studies.speed.ablation TRACE [TRACE ...] [--costs COSTS] [--parts costs,stop] [--json FILE]
 
-For each trace the time without the part over the time with it, and the middle 95 % of that ratio over
-resampled prompts (the same prompts on both sides). Above 1 the part is worth having.
+For each trace: the time without the part divided by the time with it, and the middle 95 % of that ratio over
+resampled prompts (the same prompts on both sides). Above 1 the part saves time.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ def main() -> None:
     kept = {}
     for folder in asked.traces:
         trace, costs = Trace(folder), read_costs(asked.costs or str(folder / "costs.json"))
-        found = kept[folder.name] = rows(
-            *seconds(trace, costs, variants(trace.drafters, asked.parts))
-        )
+        found = kept[folder.name] = rows(*seconds(trace, costs, variants(trace.drafters, asked.parts)))
         print(f"\n{folder.name}, {len(trace)} prompts\n")
         print("| without | time | 95 % | least and most in a category |\n|---|---|---|---|")
         for row in found:

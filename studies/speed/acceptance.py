@@ -1,9 +1,9 @@
-"""Acceptance of every drafter on every domain: tokens accepted a round, greedy, five drafted.
+"""Acceptance of every drafter on every domain: accepted tokens per round, greedy, drafts of five tokens.
 
     python -m studies.speed.acceptance --data DATA --drafters zoo:general,zoo:code,ngram --limit 20
 
-`--data` is a folder with one `DOMAIN/test.jsonl` each, a JSONL file of prompts, or `spec-bench`. A domain's
-best drafter is marked with a star. Counts only: the table is the same on a busy machine.
+`--data` is a folder with one `DOMAIN/test.jsonl` each, a JSONL file of prompts, or `spec-bench`. A star
+marks a domain's best drafter. Counts only: the table does not depend on the machine's load.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
         zoo:general,zoo:code,zoo:math,zoo:qa,zoo:sql,zoo:summarization,zoo:translation,ngram,suffix
     python -m studies.speed.adapt TRACE --costs llama-8b-eagle --out FOLDER --pictures docs/pictures
 
-Figures of docs/explanation/adapt.md. Policies have their defaults, and drafts of at most 16 tokens, which is
-what the trace holds. Accepted tokens are exact: a replay makes the same rounds as live decoding. Times come
-from the costs, by default those measured with the trace; `auto` learns from them.
+Figures of docs/explanation/adapt.md. Policies have their defaults, and drafts of at most 16 tokens, the
+longest in the trace. Accepted tokens are exact: a replay makes the same rounds as live decoding. Times are
+computed from the costs, by default those measured with the trace; `auto` learns from them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Throughput inside vLLM: plain, its own ways of drafting, and Draftwise, on prompts of every category.
+"""Throughput inside vLLM: plain decoding, vLLM's own drafting methods, and Draftwise.
 
-Run it in an environment with vLLM (`scripts/setup-vllm` makes one) on a quiet machine. Each method is an
-engine in a process of its own: it warms up, then writes the same texts with 1, 4 and 16 requests in flight.
-Plain vLLM runs first and last: how far the two are apart is the noise of the machine. Of each of vLLM's own
-methods the best length is named in the table; all are in the JSON.
+Run it in an environment with vLLM (`scripts/setup-vllm` makes one) on a quiet machine. Each method runs
+in an engine and process of its own: it warms up, then decodes the same texts with 1, 4 and 16 requests in
+flight. Plain vLLM runs first and last: their difference is the noise of the machine. For vLLM's own methods
+the table has the best length; the JSON has all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from studies.common.command import again, command, listed, numbers, start
 from studies.common.prompts import spread
 
 PAGE = "docs/archive/vllm.md"
-
 
 
 def methods(model: str) -> Iterator[tuple[str, dict[str, Any] | None]]:

@@ -1,11 +1,11 @@
-"""A pool of EAGLE heads, one a domain: made, then held against the generalist head by counts.
+"""A pool of EAGLE heads, one per domain: trains them, then compares them with the generalist head by counts.
 
     python -m studies.speed.eagle_pool --data DATA --out OUT
 
-Each head goes on from the bundled one (`--start`) on the target's answers to prompts of its domain, as
-`draftwise train eagle` does it. Then every method decodes test prompts of each domain, greedily, five tokens
-a draft, learning anew for each text: what is counted is target passes and accepted tokens, which a busy
-machine does not change. Interrupted, the same command goes on; `--stage` does one half.
+The training of each head continues from the bundled one (`--start`) on the target's answers to prompts of its
+domain, like `draftwise train eagle`. Then every method decodes test prompts of each domain, greedily, with
+drafts of five tokens and learners reset for each text. It counts target passes and accepted tokens, which do
+not depend on the machine's load. After an interruption the same command continues; `--stage` runs one half.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BATCH = 8  # texts decoded together: what is accepted does not depend on it
 
 @dataclass(frozen=True)
 class Row:
-    """What a method did with one prompt; `text` is a digest of what it wrote."""
+    """The counts of a method on one prompt; `text` is a digest of its text."""
 
     method: str
     domain: str
@@ -65,7 +65,7 @@ class Row:
 
 
 def recipe(name: str, args: Namespace) -> EagleRun:
-    """How the head of a domain is made."""
+    """The training of the head of a domain."""
     prompts, batch, steps = SIZES[name]
     return EagleRun(
         data=tuple(str(args.data / file / "train.jsonl") for file in DOMAINS[name]),
@@ -196,7 +196,7 @@ def tables(found: Passes) -> Iterator[str]:
 
 
 def tell(what: str, done: int, total: int) -> None:
-    """A line now and then."""
+    """A progress line now and then."""
     if done % 20 == 0 or done == total:
         print(f"  {what} {done}/{total}", file=sys.stderr, flush=True)
 
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder with the texts")
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
     parser.add_argument("--target", default="zoo:target")
-    parser.add_argument("--start", default="zoo:eagle", help="the head that all go on from: the generalist")
+    parser.add_argument("--start", default="zoo:eagle", help="the head that all start from: the generalist")
     parser.add_argument("--stage", choices=("all", "make", "measure"), default="all")
     parser.add_argument("--steps", type=float, default=1.0, help="share of the updates")
     parser.add_argument("--rate", type=float, default=3e-4)

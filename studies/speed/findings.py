@@ -1,11 +1,11 @@
-"""The papers' headline orderings, on the bundled models: every table of docs/explanation/findings.md.
+"""The papers' main orderings, on the bundled models: every table of docs/explanation/findings.md.
 
     python -m studies.speed.findings --trace general/ --specialists specialists/ --costs trace/costs.json
 
 Both traces are replayed under each table of `--costs`, in several orders of their prompts with as many seeds.
-An ordering says that one method is faster than another: it is confirmed where the ratio of total times lies
-above 1 with its whole 95 % interval (bootstrap over prompts and orders, both methods on the same ones),
-reversed where it lies below, and not confirmed where it holds 1.
+An ordering is the claim that one method is faster than another. It is confirmed if the whole 95 % interval of
+the ratio of total times lies above 1 (bootstrap over prompts and orders, both methods on the same ones),
+reversed if it lies below, and not confirmed if it contains 1.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ paper and code, and both ends and the middle of the range that AdaEDL sweeps its
 
 @dataclass(frozen=True)
 class Ran:
-    """What a method did in each order with each prompt, shape (orders, prompts)."""
+    """The results of a method in each order on each prompt, shape (orders, prompts)."""
 
     seconds: Real
     rounds: Real
@@ -101,13 +101,13 @@ class World:
         return {arm: np.array([one[arm] for one in found]) for arm in found[0]}
 
     def best_fixed(self, drafters: Sequence[str], lengths: Sequence[int]) -> tuple[str, Real]:
-        """The drafter and length of the least total, in hindsight, with the seconds of each prompt."""
+        """The drafter and length with the least total time in hindsight, with the seconds of each prompt."""
         arms = [arm for arm in self.fixed if arm[0] in drafters and arm[1] in lengths]
         best = min(arms, key=lambda arm: self.fixed[arm].sum())
         return f"{best[0]} {best[1]}", self.fixed[best]
 
     def exact(self, drafter: str) -> Real:
-        """Seconds of DISCO's oracle, which drafts just what will be accepted."""
+        """Seconds of DISCO's oracle, which drafts exactly what will be accepted."""
         return np.array([exactly(stage, self.costs)[drafter] for stage in self.stages])
 
 
@@ -129,7 +129,7 @@ def many_thresholds(drafter: str, longest: int, of: Mapping[str, Sequence[float]
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a claim in one world; `detail` is what differs from world to world."""
+    """One side of a claim under one table of costs; `detail` is what differs between tables."""
 
     name: str
     seconds: Real

@@ -1,11 +1,12 @@
-"""Which draft length wins at which batch size: BanditSpec's Figure 1 (arXiv 2505.15141), by replay.
+"""The best draft length by batch size: BanditSpec's Figure 1 (arXiv 2505.15141), by replay.
 
     python -m studies.speed.lengths --trace TRACE --costs llama-8b-eagle --knee 153
 
-A pass over few tokens takes as long as the weights take to read, whatever their number; from `--knee` tokens
-on it is arithmetic that takes time, in proportion to the tokens. In a batch of B requests that all draft as
-many tokens, each pays its share of such passes, the drafter's too. 153 is the knee of Llama 3.1 8B in float16
-on an A100: 16.1 GB at 2,039 GB/s are 7.9 ms, and 16.1 GFLOP a token at 312 TFLOP/s are 51.5 us.
+A forward pass over few tokens is memory-bound: it takes the time to read the weights. From `--knee` tokens on
+it is compute-bound: its time is proportional to the tokens. In a batch of B requests that all draft equally
+many tokens, each request is charged its share of such passes, those of the drafter included. 153 is the knee
+of Llama 3.1 8B in float16 on an A100: 16.1 GB at 2,039 GB/s are 7.9 ms, and 16.1 GFLOP a token at 312 TFLOP/s
+are 51.5 us.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The router beside policies that learn: prompts as they stand, in other words, out of domain, and long.
+"""The router against policies that learn: prompts as in training, reworded, out of domain, and long.
 
     draftwise train router --out R --data ... --routes ...
     python -m studies.speed.router --router R --data DATA --limit 10 --out OUT
 
 `--data` is a folder with one `DOMAIN/test.jsonl` each. Four workloads are written to OUT, recorded once each
-(`draftwise trace`) and replayed under every policy. Accepted tokens a round are exact; tokens per second are
-those of the costs measured beside the trace, so leave the machine alone while it records.
+(`draftwise trace`) and replayed under every policy. Accepted tokens per round are exact; tokens per second
+come from the costs measured with the trace, so run nothing else while it records.
 
     as asked       test prompts of every domain
     other words    the same requests in other words (draftwise/data/rewordings.json)
@@ -79,7 +79,7 @@ def measured(
 
 
 def run(words: list[str]) -> str:
-    """What a command prints; it says itself what is wrong."""
+    """The output of a command; its own error message is shown."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         status = draftwise(words)
@@ -114,7 +114,7 @@ def in_other_words(domains: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
 
 
 def after_a_page(domains: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
-    """Each prompt after some text of the next domain, which does not matter."""
+    """Each prompt after some irrelevant text of the next domain."""
     names = list(domains)
     for i, (name, texts) in enumerate(domains.items()):
         page = "\n\n".join(domains[names[(i + 1) % len(names)]])[:NOTES]

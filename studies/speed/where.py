@@ -1,10 +1,10 @@
-"""Where `auto` stands in each category: against fixed arms, the best causal rule, and the optimum.
+"""`auto` in each category against fixed arms, the best causal rule, and the optimum.
 
     python -m studies.speed.where TRACE [--costs COSTS] [--picture docs/pictures/losses.svg]
 
 Ratios are of total times, with the middle 95 % over resampled prompts. The arm and the rule are the best in
-hindsight, each fitted to the very texts of its category. Losses against the optimum are in percent of the
-time that `auto` took, and add up.
+hindsight, each fitted to the texts of its category. Losses against the optimum are in percent of the time of
+`auto`, and add up.
 """
 
 from __future__ import annotations

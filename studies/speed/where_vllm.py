@@ -1,8 +1,8 @@
-"""Where the time of `bench_vllm.py` goes, one policy in one engine: drafts, grading, overhead, and the rest.
+"""The time of `bench_vllm.py` by part, one policy in one engine: drafts, grading, overhead, and the rest.
 
-Run it in an environment with vLLM, with OMP_NUM_THREADS=1: what it counts is this process's own CPU seconds,
-which other work on the machine changes little. The same texts are written `--passes` times by a policy that
-knew nothing at first, so that what learning costs is the difference of the first pass from the later ones.
+Run it in an environment with vLLM, with OMP_NUM_THREADS=1: it counts this process's own CPU seconds, which
+depend little on other work on the machine. A new policy decodes the same texts `--passes` times, so that the
+cost of learning is the difference between the first pass and the later ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from studies.common.command import command, listed, start
 from studies.common.prompts import spread
 
 PAGE = "docs/archive/vllm.md"
-
 
 
 def main() -> None:

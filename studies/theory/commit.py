@@ -1,9 +1,9 @@
-"""Switches and what they cost: explore-then-commit against learners that never stop looking.
+"""Number and cost of switches: explore-then-commit against learners that never stop exploring.
 
     python -m studies.theory.commit [--pictures docs/pictures]
 
-Seven stationary drafters at random places, each text with a new learner. A switch costs what MetaSD's model
-says: the drafter that comes back first reads all that was written since its own last round.
+Seven stationary drafters in random order, a new learner for each text. The cost of a switch is MetaSD's: the
+drafter that plays again first reads all that was written since its own last round.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How many rounds tell two drafters apart: block divergence against block efficiency, on the bundled models.
+"""Rounds needed to tell two drafters apart: block divergence against block efficiency, on the bundled models.
 
     python -m studies.theory.divergence [--prompts 170] [--new-tokens 64] [--pictures docs/pictures]
 
-MetaSD (arXiv 2604.05417) rewards a round with its block divergence, the mean of 1 - TV between the raw laws
-of target and drafter over the drafted tokens, in place of its block efficiency, accepted over drafted. Its
-Theorem 1 compares R = gap^2 / max(variance) of two drafters; the rounds that it takes to tell their means
-apart fall as it grows. Here a drafter is drawn anew for every round, so all see the same texts.
+MetaSD (arXiv 2604.05417) rewards a round with its block divergence, the mean of 1 - TV between the raw
+distributions of target and drafter over the drafted tokens, in place of its block efficiency, accepted over
+drafted. Its Theorem 1 compares R = gap^2 / max(variance) of two drafters: the larger R, the fewer rounds tell
+their means apart. Here every round has a random drafter, so all drafters are measured on the same texts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Values = NDArray[np.float64]
 
 
 class Draw:
-    """A policy that draws a drafter for every round and learns nothing."""
+    """A policy that samples a drafter for every round and learns nothing."""
 
     reads_hints = False
 
@@ -152,12 +152,12 @@ def wrong(
 
 
 def ahead(divergence: Pair, efficiency: Pair) -> float:
-    """How many times as far block divergence tells a pair apart, in R."""
+    """The ratio of R by block divergence to R by block efficiency."""
     return divergence.r / efficiency.r if efficiency.r else float("inf")
 
 
 def report(title: str, rewards: Rewards) -> dict[str, Values]:
-    """Print what the rounds say; the mean chance of a wrong order per reward, over the clear pairs."""
+    """Print the results; the mean probability of a wrong order per reward, over the clear pairs."""
     print(f"\n{title}\n{'drafter':<20}{'rounds':>7}{'BD mean':>9}{'var':>8}{'BE mean':>9}{'var':>8}")
     for name in rewards["divergence"]:
         columns = [rewards[reward][name] for reward in ("divergence", "efficiency")]

@@ -1,9 +1,9 @@
-"""Stopping-time regret against the number of drafters: what each further one costs to tell from the best.
+"""Stopping-time regret against the number of drafters.
 
     python -m studies.theory.drafters [--pictures docs/pictures]
 
-One drafter, at a random place, is right with chance 0.8, all others with 0.5; every text is 65536 tokens.
-Then the same for UCB1 where the drafters are more alike and the texts shorter.
+One drafter, at a random index, is right with probability 0.8, all others with 0.5; every text is 65536
+tokens. Then the same for UCB1 with more similar drafters and shorter texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Speculative sampling by enumeration: every draft, acceptance and residual token with its probability.
 
-For vocabularies of a few tokens. Laws are functions of the whole history, so nothing is i.i.d.
+For vocabularies of a few tokens. Distributions depend on the whole history, so nothing is i.i.d.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Law = Callable[[History], Vector]
 
 
 def random_law(vocab: int, seed: int, *, sharp: float = 1.0) -> Law:
-    """A law that depends on the whole history; `sharp` above 1 makes its rows less even."""
+    """A distribution that depends on the whole history; `sharp` above 1 makes its rows less even."""
     rows: dict[History, Vector] = {}
 
     def law(history: History) -> Vector:
@@ -37,17 +37,17 @@ def random_law(vocab: int, seed: int, *, sharp: float = 1.0) -> Law:
 
 
 def near(law: Law, other: Law, share: float) -> Law:
-    """A law between two: `share` of the second."""
+    """A mixture of two distributions: `share` of the second."""
     return lambda history: (1.0 - share) * law(history) + share * other(history)
 
 
 def greedy(law: Law) -> Law:
-    """All weight on the likeliest token, the lowest id among equals."""
+    """All weight on the most likely token, the lowest id among equals."""
     return lambda history: one_hot(int(law(history).argmax()), len(law(history)))
 
 
 def one_hot(token: int, vocab: int) -> Vector:
-    """The law of a token that is certain."""
+    """The distribution with all weight on one token."""
     row = np.zeros(vocab)
     row[token] = 1.0
     return row
@@ -55,14 +55,14 @@ def one_hot(token: int, vocab: int) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A model that drafts token by token from a law of its own, and stops by `stops`."""
+    """A model that samples drafts token by token from its own distribution, and stops by `stops`."""
 
     law: Law
     length: int
     stops: tuple[Stop, ...] = (NEVER,)
 
     def drafts(self, history: History) -> Iterator[tuple[History, list[Vector], float]]:
-        """Every draft with the rows it was drawn from and its probability."""
+        """Every draft with the rows it was sampled from and its probability."""
         yield from self._drafts(history, (), [], 1.0, ())
 
     def _drafts(
@@ -93,7 +93,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """A lookup: where a round starts it picks all its tokens at once."""
+    """A lookup: it picks all tokens of a draft at the start of a round."""
 
     pick: Callable[[History], History]
     length: int
@@ -115,7 +115,7 @@ Drafter = Chain | Picked
 
 
 def signals(q: Vector, token: int) -> Signals:
-    """What a stop rule sees of one row."""
+    """The inputs of a stop rule from one row."""
     top = np.sort(q)[::-1]
     entropy = float(-sum(x * np.log(x) for x in q if x > 0.0))
     return Signals(float(top[0]), float(top[1]), entropy, float(q[token]))
@@ -127,7 +127,7 @@ def grade(p: Vector, q: Vector, token: int) -> Grade:
 
 
 def rounds(p: Law, drafter: Drafter, history: History) -> dict[History, float]:
-    """The law of what one round writes: its accepted tokens and the target's own (Leviathan et al. 2023)."""
+    """The distribution of the tokens of one round, with the target's own (Leviathan et al. 2023)."""
     out: dict[History, float] = defaultdict(float)
     for draft, rows, prob in drafter.drafts(history):
         left = prob
@@ -156,7 +156,7 @@ def chunk(p: Law, drafter: Drafter, history: History = ()) -> float:
 
 
 def ends(p: Law, drafter: Drafter, budget: int, history: History = ()) -> dict[tuple[History, int], float]:
-    """The chance that the text starts so *and* that one of the arm's own rounds ends right there.
+    """The probability that the text starts so *and* that one of the arm's own rounds ends right there.
 
     Keys are (the first `budget` tokens, position from 1); a text ends where its budget does.
     """

@@ -1,9 +1,9 @@
-"""What one text says of a drafter that did not write it, against the truth by enumeration.
+"""Estimates for a drafter that did not write the text, against the true value by enumeration.
 
     python -m studies.theory.estimators [--pictures docs/pictures]
 
-The forms are those of `draftwise.policies.recorders.cursors`; the truth is speculative sampling itself,
-enumerated.
+The forms are those of `draftwise.policies.recorders.cursors`; the true value comes from enumerated
+speculative sampling.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def windows(p: Law, drafter: Drafter, form: str, history: History = ()) -> tuple
 
 
 def own(p: Law, drafter: Drafter, history: History = ()) -> tuple[float, float]:
-    """Mean and variance of the drafter's own chunk: what a bandit sees when it plays it."""
+    """Mean and variance of the drafter's own chunk: the feedback of a bandit that plays it."""
     return moments((float(len(tokens)), prob) for tokens, prob in rounds(p, drafter, history).items())
 
 
@@ -100,7 +100,7 @@ def _picked_steps(p: Law, drafter: Picked, text: History, form: str, history: Hi
 
 
 def clustered(length: int) -> tuple[Law, Chain]:
-    """Half the texts are all `a`, half all `b`, and the drafter knows `a` only.
+    """Half the texts are all `a`, half all `b`, and the drafter predicts `a` only.
 
     The counterexample to the product form: one token tells how all the others will go.
     """
@@ -144,7 +144,7 @@ def example() -> tuple[Law, dict[str, Drafter], Drafter]:
 
 
 def forms(p: Law, drafter: Drafter, played: Drafter) -> dict[str, tuple[float, float]]:
-    """Mean and variance of every way to know a drafter's chunk."""
+    """Mean and variance of every estimate of a drafter's chunk."""
     return {
         "rb": windows(p, drafter, "rb"),
         "ratio": windows(p, drafter, "ratio"),

@@ -1,9 +1,9 @@
-"""Stopping-time regret against the length of the text: which learners grow like its logarithm.
+"""Stopping-time regret against the length of the text: for which learners it grows logarithmically.
 
     python -m studies.theory.length [--pictures docs/pictures]
 
-Stationary arms with a clear best one, then arms whose gap shrinks as the text grows, which is the hardest
-case of each length, then a text written against UCB1.
+Stationary arms with a clear best one, then arms whose gap shrinks as the text grows, the hardest case of each
+length, then a text constructed against UCB1.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def against(makers: Makers, marks: Sequence[int]) -> dict[str, Vector]:
 
 
 def locked(regret: Vector, mark: int) -> float:
-    """The share of texts on which a learner lost a twentieth of a round per token: it sits on a wrong arm."""
+    """The share of texts with a loss above a twentieth of a round per token: stuck on a wrong arm."""
     return float(np.mean(regret[:, -1] > 0.05 * mark))
 
 

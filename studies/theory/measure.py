@@ -1,4 +1,4 @@
-"""Regret of learners on simulated texts, and which shape its growth has."""
+"""Regret of learners on simulated texts, and fits of its growth."""
 
 from __future__ import annotations
 

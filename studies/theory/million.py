@@ -1,7 +1,7 @@
-"""Seconds that a million simulated rounds take with every learner: `python -m studies.theory.million`.
+"""Seconds for a million simulated rounds with every learner: `python -m studies.theory.million`.
 
-Seven arms, texts of 65536 tokens drawn as they are needed, the learner kept from text to text. Seconds are
-those of the process on one core; the spread is that of the five fifths of the million, each times five.
+Seven arms, texts of 65536 tokens sampled when needed, the learner kept from text to text. Seconds are those
+of the process on one core; the spread is that of the five fifths of the million, each times five.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m studies.theory.proxy [--pictures docs/pictures]
 
-Block divergence averages 1 - TV over the whole draft, also over what comes after the first rejection. A
-drafter with a doubtful first token and good later ones earns more of it than one that starts well and fades,
-and writes fewer tokens per round. Every round here is independent of the ones before.
+Block divergence averages 1 - TV over the whole draft, including positions after the first rejection. A
+drafter with a poor first token and good later ones has a higher block divergence than one that starts well
+and gets worse, and commits fewer tokens per round. Every round here is independent of the ones before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def divergence(name: str) -> float:
 
 @cache
 def chunks(name: str) -> Values:
-    """The law of a round's tokens by enumeration: entry n is the chance of n, the target's own included."""
+    """By enumeration: entry n is the probability of n tokens in a round, the target's own included."""
     p, never = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])
     overlaps = OVERLAPS[name]
 
@@ -115,7 +115,7 @@ def simulated(marks: Sequence[int], texts: int) -> dict[str, tuple[Values, Value
 
 
 def draw(marks: Sequence[int], found: dict[str, tuple[Values, Values]], path: Path) -> None:
-    """What the first rounds cost by both measures, exactly; and two learners, simulated."""
+    """The regret of the first rounds by both measures, exactly; and two learners, simulated."""
     from studies.common.plot import panels, save
 
     figure, (left, right) = panels(2)

@@ -1,9 +1,9 @@
-"""Tokens lost against the best arm by a player who prices seconds at the rate that he has seen so far.
+"""Tokens lost against the best arm by a learner that prices seconds at the rate observed so far.
 
     python -m studies.theory.rate [--pictures docs/pictures]
 
-Arms are drafters and lengths, and no draft. Every round shows what each of them would have won, some rounds
-late; the player takes the arm of the most tokens less rate times seconds, by the means so far.
+Arms are drafters and lengths, and no draft. Feedback shows the outcome of every arm in every round, some
+rounds late; the learner plays the arm with the most tokens minus rate times seconds, by the means so far.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLEAR = ((0.8, 0.04), (0.6, 0.02), (0.3, 0.0))
 PASS = 0.01  # seconds more for each token in the pass
 
 Rate = Callable[[float, float, float, float], tuple[float, float]]
-"""Tokens and seconds so far, and those of the last round: what the rate is made of now."""
+"""Tokens and seconds so far, and those of the last round: the inputs of the current rate."""
 
 
 def total(tokens: float, seconds: float, more: float, took: float) -> tuple[float, float]:
@@ -34,7 +34,7 @@ def total(tokens: float, seconds: float, more: float, took: float) -> tuple[floa
 
 
 def lately(tokens: float, seconds: float, more: float, took: float) -> tuple[float, float]:
-    """The rate of some ten rounds: as `auto` has it."""
+    """The rate of some ten rounds, as in `auto`."""
     return 0.85 * tokens + more, 0.85 * seconds + took
 
 

@@ -1,9 +1,9 @@
-"""Learners that forget on arms that change: rounds more than whoever is best at each place.
+"""Discounted and windowed learners on arms that change: rounds in excess of the best arm at each position.
 
     python -m studies.theory.switching [--pictures docs/pictures]
 
-In the first world a generalist is steady while one of two specialists is better for a stretch; in the
-second the drafters take turns. Discount and window are those of Garivier and Moulines 2008
+In the first world a generalist is constant while two specialists alternate in being better for a stretch; in
+the second the drafters take turns. Discount and window are those of Garivier and Moulines 2008
 (arXiv 0805.3415) for the number of changes.
 """
 

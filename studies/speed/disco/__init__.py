@@ -1,1 +1,1 @@
-"""DISCO against tuned lengths: what is recorded, the rounds that it gives, and the tables (`study`)."""
+"""DISCO against tuned lengths: recording (`record`), replayed rounds (`rounds`), and tables (`study`)."""

@@ -1,6 +1,6 @@
-"""Records what DISCO's classifier reads at every place where a draft may come: any threshold can be replayed.
+"""Record the inputs of DISCO's classifier at every draft position, so that any threshold can be replayed.
 
-A trace of `draftwise trace` holds four signals of a token, where the classifier reads ten probabilities.
+A trace of `draftwise trace` has only four signals per token; the classifier reads ten probabilities.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ def record(
     rng: torch.Generator | None = None,
     **about: Any,
 ) -> Recorded:
-    """Both models read a text that the target wrote; then the drafter goes on from where it was wrong.
+    """Both models read a text of the target; then the drafter continues from where it was wrong.
 
-    Without `rng` both are greedy. With it the text was drawn at temperature 1, and so are drafts: one that
-    was right before token j has that very token there with the chance min(1, q / p) given the text, else a
-    token of the law (q - p)+, after which it draws on from q. So rounds have the law of live ones.
+    Without `rng` both are greedy. With it the text was sampled at temperature 1, and so are drafts: a draft
+    that was right before token j has that very token there with probability min(1, q / p) given the text,
+    else a token from (q - p)+, normalized, after which it continues to sample from q. So rounds have the
+    distribution of live ones.
     """
     n, ids = len(text), torch.tensor([[*prompt, *text]])
     cache = DynamicCache()
@@ -128,7 +129,7 @@ def onward(
 
 
 def drawn(weights: Tensor, rng: torch.Generator) -> Tensor:
-    """One index a row with chances in proportion to `weights`; of a row of zeros the first."""
+    """One index per row with probabilities in proportion to `weights`; for a row of zeros the first."""
     total = weights.cumsum(-1)
     at = torch.rand(len(weights), 1, generator=rng) * total[:, -1:]
     return (total <= at).sum(-1).clamp(max=weights.shape[-1] - 1)

@@ -1,4 +1,4 @@
-"""The rounds that a rule gives along a recorded text, and what they cost: numbers only."""
+"""The rounds of a stop rule along a recorded text, and their cost: numbers only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scored:
-    """A text with the classifier's chances in the place of what it reads."""
+    """A text with the classifier's probabilities in place of its inputs."""
 
     on: Real
     off: Real
@@ -34,7 +34,7 @@ class Rounds:
     accepted: list[int] = field(default_factory=list)
 
     def seconds(self, costs: Costs, drafter: str) -> float:
-        """All rounds; a draft of nothing asks nobody."""
+        """Seconds of all rounds; an empty draft costs nothing."""
         mine = costs.of(drafter)
         return sum(costs.target(1 + n) + (mine.draft(n) if n else 0.0) for n in self.drafted)
 
@@ -67,7 +67,7 @@ def walk(text: Scored, rule: Rule) -> Rounds:
 
 
 def stopping(threshold: float, longest: int) -> Rule:
-    """Draft until a chance is below the threshold, that token included (DISCO); 0 is a fixed length."""
+    """Draft until a probability is below the threshold, that token included (DISCO); 0 is a fixed length."""
 
     def rule(text: Scored, at: int, room: int) -> tuple[int, int]:
         most = min(longest, room)
@@ -88,7 +88,7 @@ def run(accepted: NDArray[np.bool_], at: int, most: int) -> int:
 
 
 def oracle(longest: int) -> Rule:
-    """Draft just what will be accepted (DISCO's oracle)."""
+    """Draft exactly the tokens that will be accepted (DISCO's oracle)."""
 
     def rule(text: Scored, at: int, room: int) -> tuple[int, int]:
         right = run(text.accepted, at, min(longest, room))

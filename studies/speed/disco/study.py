@@ -1,11 +1,12 @@
-"""DISCO against tuned lengths: threshold and longest draft are tuned on a quarter of the prompts too.
+"""DISCO against tuned lengths: both are tuned on a quarter of the prompts.
 
     python -m studies.speed.disco.study --out OUT --costs c=0.06 --costs llama-8b-eagle
     python -m studies.speed.disco.study --out OUT --temperature 1 --classifier chance=FOLDER --costs c=0.06
 
-The target writes a text for each prompt and what the classifier reads along it is recorded (OUT/0 or OUT/1;
-interrupted, the same command goes on). Then every threshold and length is replayed exactly, at temperature 1
-in law, and priced by a table of costs: no clock is read. The tables go to standard output.
+The target decodes a text for each prompt, and the inputs of the classifier are recorded along it (OUT/0 or
+OUT/1; after an interruption the same command continues). Then every threshold and length is replayed:
+exactly, at temperature 1 in distribution. Times come from a table of costs, not from a clock. The tables go
+to standard output.
 """
 
 from __future__ import annotations
