@@ -11,14 +11,14 @@ from typing import Any
 class Stop:
     """When a draft ends early: a rule and its threshold.
 
-    The token that triggered the rule stays in the draft, which is what keeps early stopping lossless.
+    The token that triggers the rule stays in the draft, which keeps early stopping lossless.
 
     Attributes:
         rule: A name of `draftwise.core.stops.RULES`.
         threshold: In that rule's own units: a probability, the root of an entropy in nats, a perplexity.
-        scorer: The classifier that a learned rule asks, with a method `score(signals)` that gives a
-            probability; told apart by identity.
-        shortest: No rule fires before the draft has so many tokens.
+        scorer: The classifier of a learned rule, with a method `score(signals)` that returns a
+            probability; compared by identity.
+        shortest: Minimum draft length: no rule applies before.
     """
 
     rule: str = "never"
@@ -36,9 +36,9 @@ class Arm:
 
     Attributes:
         drafter: The drafter's name in the loop.
-        length: The most tokens of a draft, of each branch where it is a tree; 0 is plain decoding.
+        length: Maximum draft length in tokens, of each branch in a tree; 0 is plain decoding.
         width: The branches of a tree; 1 for chains.
-        stop: One rule for the whole draft, or one per draft position, the last for all later ones.
+        stop: One rule for the whole draft, or one per draft position; the last applies to all later ones.
     """
 
     drafter: str
@@ -69,10 +69,10 @@ class Context:
         request: The request's id; the same in `Feedback` and in `Policy.close`.
         batch_size: Requests in this round.
         position: Tokens written since the prompt.
-        last_accepted: Draft tokens accepted in the round before; -1 before the first round.
-        hints: One finite score per drafter by name, 0 = nothing to offer; empty unless the policy
-            `reads_hints`. A drafter that is out of use has none.
-        unavailable: Drafters that cannot draft for this request now: they failed, or wait.
+        last_accepted: Draft tokens accepted in the previous round; -1 before the first round.
+        hints: One finite score per drafter by name, 0 = no draft available; empty unless the policy
+            `reads_hints`. A disabled drafter has none.
+        unavailable: Drafters that cannot draft for this request now: they failed or are not ready.
         length: Tokens of the text, the prompt included.
     """
 
@@ -91,8 +91,8 @@ class Decision:
 
     Attributes:
         arm: An index into `Policy.arms`.
-        propensity: The probability in (0, 1] that this arm had; 1 where nothing was random, NaN where it
-            has no closed form. Late feedback is divided by it.
+        propensity: The probability in (0, 1] of choosing this arm; 1 for deterministic choices, NaN if it
+            has no closed form. Delayed feedback is divided by it.
         stops: One rule per draft position, the last for all later ones; at least one.
     """
 

@@ -34,11 +34,13 @@ class Draft:
     """Drafted tokens as a tree: parent -1 is the last committed token; a chain is a tree without branches.
 
     A *picked* draft (looked up, greedy, top-k) has no `dist`: any choice of tokens is lossless. A *sampled*
-    one declares what its tokens were drawn from, and must be a chain. Lossless acceptance needs each token to
-    be drawn with `request.rng` from its own row, and none to be dropped or replaced for its probability.
+    one declares the distributions of its tokens, and must be a chain. Lossless acceptance requires that each
+    token is sampled with `request.rng` from its own row, and none is dropped or replaced because of its
+    probability.
 
-    A draft breaks its contract, and counts as empty, if it is longer than asked, has a token outside the
-    vocabulary, parents that are not earlier nodes, probabilities outside [0, 1] or a `dist` of another shape.
+    A draft violates its contract, and counts as empty, if it is longer than requested, has a token outside
+    the vocabulary, parents that are not earlier nodes, probabilities outside [0, 1] or a `dist` of another
+    shape.
 
     Attributes:
         tokens: Token ids of the target's vocabulary, n of them.
@@ -46,7 +48,7 @@ class Draft:
         probs: Each token's probability, n numbers in [0, 1] where `dist` is given, else n or none.
         dist: The distributions that the tokens were drawn from: n rows over the target's whole vocabulary, a
             list of arrays or tensors, or one of shape (n, vocabulary), on any device; None if picked.
-        signals: What stop rules see, one for each token, or none.
+        signals: The input of stop rules, one per token, or none.
         rows: If the job asked for them, the drafter's raw logits, one row per token, shape (n, vocabulary).
     """
 
@@ -67,7 +69,7 @@ class Draft:
         signals: Sequence[Signals] = (),
         rows: Any = None,
     ) -> Draft:
-        """A draft in which every token follows the one before it: `Draft.chain([5, 6, 7])`."""
+        """A draft in which each token follows the previous one: `Draft.chain([5, 6, 7])`."""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(probs), dist, tuple(signals), rows)
 
     @property
@@ -84,8 +86,8 @@ class Verdict:
     """The accepted nodes from the root down, and the target's own token after them.
 
     Attributes:
-        path: Indices of accepted nodes of the draft, each a child of the one before; empty if none was.
-        token: A token id; `NOTHING` (-1) where the last accepted node ends the text.
+        path: Indices of accepted nodes of the draft, each a child of the previous one; empty if none.
+        token: A token id; `NOTHING` (-1) if the last accepted node ends the text.
     """
 
     path: tuple[int, ...]
@@ -99,11 +101,11 @@ class Job:
     Attributes:
         request: The text is `request.tokens`; its sampling settings and its generator `rng` are the drafter's
             to use.
-        length: The most tokens of a chain, at least 1.
+        length: Maximum number of tokens of a chain, at least 1.
         stops: One stop rule per draft position, the last for all later ones; see `stop_at`.
-        width: The branches that a tree may have: it has at most `length * width` tokens.
-        rows: Keep the raw logits in the draft, for a drafter that has some.
-        picked: Draft the likeliest tokens even where the request samples.
+        width: Branches of a tree, which has at most `length * width` tokens.
+        rows: Keep the raw logits in the draft, if the drafter has any.
+        picked: Draft the most likely tokens even if the request samples.
     """
 
     request: Request

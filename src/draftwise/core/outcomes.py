@@ -14,10 +14,10 @@ class Spent:
     """The seconds of a round.
 
     Attributes:
-        draft: Of drafting for this request.
-        target: Of the whole target pass, which serves all requests of the round.
+        draft: Seconds of drafting for this request.
+        target: Seconds of the whole target pass, shared by all requests of the round.
         pass_tokens: Tokens that this pass read.
-        requests: Requests that it read them for.
+        requests: Requests in this pass.
     """
 
     draft: float
@@ -26,8 +26,7 @@ class Spent:
     requests: int = 1
 
     def share(self, tokens: int) -> float:
-        """The share of the pass's seconds for `tokens` of its tokens: in proportion to what each request put
-        in."""
+        """The seconds of the pass for `tokens` of its tokens, in proportion to all its tokens."""
         return self.target * tokens / self.pass_tokens
 
 
@@ -39,14 +38,14 @@ class Outcome:
         arm: An index into `Policy.arms`.
         accepted: Draft tokens that the target accepted.
         drafted: Draft tokens that it verified.
-        seconds: Of drafting and of this request's share of the target pass; NaN where the round also read
-            the prompt, so that its time is not the arm's.
-        censored: The round is not counted for its arm, as when the text ended inside the draft.
-        reward: In [0, 1], as the recorder scales it.
+        seconds: Drafting plus this request's share of the target pass; NaN if the round includes a
+            prefill, since its time is not the arm's.
+        censored: The round is not counted for its arm, for example because the text ended inside the draft.
+        reward: In [0, 1], scaled by the recorder.
         overlaps: 1 - TV between the raw distributions (temperature 1) of target and drafter, for each
-            position of the draft, of a tree one path; empty unless the recorder reads "overlap".
+            position of the draft (one path of a tree); empty unless the recorder reads "overlap".
         signals: Those of the draft, one per token, or none.
-        spent: The seconds apart; None where `seconds` is NaN.
+        spent: The seconds by part; None if `seconds` is NaN.
     """
 
     arm: int
@@ -81,12 +80,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a text says of one draft that would have begun where a round began.
+    """What a text shows about one draft, had it started where a round started.
 
     Attributes:
-        drafter: The drafter's index among those that the policy knows.
-        context: The class of match or text it was made in, a whole number of the policy's own.
-        accepts: The chance that each of its tokens was accepted, in order, up to the last that is known.
+        drafter: The drafter's index in the policy.
+        context: The class of match or text it was made in, an integer defined by the policy.
+        accepts: The acceptance probability of each of its tokens, in order, up to the last known.
     """
 
     drafter: int
@@ -98,16 +97,16 @@ class Window:
 class Grade:
     """How well a drafter predicted one committed token x, had it drafted at this position.
 
-    p is the target's distribution there and q the drafter's, both under the request's sampling settings, not
+    p is the target's distribution there and q the drafter's, both with the request's sampling settings, not
     the raw ones; a drafter that picks d has q(d) = 1.
 
     Attributes:
-        accept: min(1, q(x) / p(x)), in [0, 1]: the chance that a draft was accepted, given that the text went
-            on with x.
-        overlap: sum_v min(p(v), q(v)) = 1 - TV, the same before x was known; NaN where p is gone.
-        signals: What stop rules see there, with the fields that the job names; None if it names none.
-        deeper: For a drafter that knows less of a token the more of its own draft stands before it: `accept`
-            and `overlap` where 1, 2, ... tokens do, the last for all longer drafts.
+        accept: min(1, q(x) / p(x)), in [0, 1]: the acceptance probability, given that the text continues
+            with x.
+        overlap: sum_v min(p(v), q(v)) = 1 - TV, the same before x is known; NaN if p is gone.
+        signals: The input of stop rules there, with the fields that the job names; None if it names none.
+        deeper: For a drafter whose accuracy falls with its own draft tokens before the position: `accept`
+            and `overlap` after 1, 2, ... such tokens, the last for all longer drafts.
     """
 
     accept: float
@@ -124,16 +123,16 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What came of a decision; with nothing in it, the decision is to be forgotten.
+    """The result of a decision; empty feedback means that the decision has no outcome and is dropped.
 
     Attributes:
         request: The request's id.
         decision: The decision itself, with its propensity.
         outcomes: Of the arm that ran (bandit feedback).
         losses: In [0, 1], one for each arm, on the committed text (full information); None for an arm that
-            was asleep.
-        windows: Of drafts that were held against the text.
-        observed: What else a recorder hands to its own policy, of a type that both know.
+            was not available.
+        windows: Of drafts compared with the text.
+        observed: Other data from a recorder to its own policy, of a type that both know.
     """
 
     request: int

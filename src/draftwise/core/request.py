@@ -16,16 +16,16 @@ class Request:
     Attributes:
         id: Unique within a loop.
         tokens: Token ids of the whole text, the prompt included.
-        prompt_length: Where the present answer starts in `tokens`.
-        sampling: How the target's distribution is shaped, and when the text ends.
-        rng: For draws of the drafter (in `draft` only) and of the acceptance test; seeded for each answer.
-        uniforms: Behind `uniform`: no one else draws from it.
-        last_accepted: Draft tokens accepted in the last round; -1 before the first.
-        rounds: Rounds of the present answer.
-        keep: Park the request when its text ends, so that it can go on.
+        prompt_length: Index in `tokens` at which the current answer starts.
+        sampling: Settings of the target's distribution and of the end of the text.
+        rng: Random numbers for the drafter (in `draft` only) and the acceptance test; seeded for each answer.
+        uniforms: The generator of `uniform` alone.
+        last_accepted: Draft tokens accepted in the previous round; -1 before the first.
+        rounds: Rounds of the current answer.
+        keep: Park the request when its text ends, so that it can be extended.
         done: The text has ended.
-        finish_reason: "eos", "length", "stop" or "error"; "" while it goes on.
-        out: Drafters that failed in it.
+        finish_reason: "eos", "length", "stop" or "error"; "" while it is open.
+        out: Drafters disabled for it after a fault.
         waits: Drafters that are not ready for it.
         reach: The longest draft that the target can verify in its next pass, in tokens.
     """

@@ -12,7 +12,7 @@ LLAMA = re.compile(r"(?:Meta-)?Llama-(\d(?:\.\d)?)-(\d+[Bb])(?:-(.+))?", re.IGNO
 
 
 def size_of(name: str) -> float | None:
-    """Billions of parameters by a model's name; None if the name does not say."""
+    """Billions of parameters by a model's name; None if the name has no size."""
     found = SIZE.search(name.rpartition("/")[2])
     return None if found is None else float(found[1]) * (1.0 if found[2] in "Bb" else 1e-3)
 
@@ -40,7 +40,7 @@ def heads(name: str) -> list[tuple[str, str]]:
 
 
 def _forms(model: str) -> Iterator[str]:
-    """How the makers of EAGLE write a model: `Llama-3.1-8B-Instruct` is `LLaMA3.1-Instruct-8B`."""
+    """A model's name as EAGLE's authors write it: `Llama-3.1-8B-Instruct` is `LLaMA3.1-Instruct-8B`."""
     if match := LLAMA.fullmatch(model):
         version, size, variant = match.groups()
         yield "-".join(part for part in (f"LLaMA{version}", variant, size.upper()) if part)
@@ -52,7 +52,7 @@ def _forms(model: str) -> Iterator[str]:
 
 
 def _written(size: float, unit: str) -> str:
-    """A size as names have it: 0.5B, 7B, 135M."""
+    """A size as written in names: 0.5B, 7B, 135M."""
     if size < 0.5:
         return f"{1000 * size:g}{'M' if unit.isupper() else 'm'}"
     return f"{size:g}{'B' if unit in 'BM' else 'b'}"
