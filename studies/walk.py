@@ -134,7 +134,7 @@ def outcome(package: Path, folder: Path) -> list[str]:
         return own or known(value)
 
     def keep(value: Any) -> None:
-        if value not in (0.0, 1.0):  # constants are one object for everybody
+        if value not in (0.0, 1.0):  # constants are shared objects
             kept[id(value)] = value
 
     def follow(frame: FrameType, value: Any) -> None:

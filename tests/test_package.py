@@ -22,7 +22,7 @@ from hatchling.plugin.manager import PluginManager
 import draftwise
 
 ROOT = Path(__file__).parents[1]
-MOST = 2_000_000  # bytes of the wheel that everybody downloads
+MOST = 2_000_000  # bytes of the wheel that all users download
 
 
 def metadata(project: Path = ROOT) -> ProjectMetadata[Any]:

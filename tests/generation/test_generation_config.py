@@ -31,7 +31,7 @@ def sampled(**fields: Any) -> Any:
 
 
 def test_every_field_of_transformers_is_decided() -> None:
-    """A field of a new release fails here until somebody has looked at it."""
+    """A field of a new release fails here until it has been looked at."""
     parts = (USED, ELSEWHERE, NEUTRAL, LEFT_OUT)
     assert frozenset().union(*parts) >= set(GenerationConfig().to_dict())
     assert sum(map(len, parts)) == len(frozenset().union(*parts))

@@ -74,7 +74,7 @@ def suggest(
 
 
 def _print(found: Sequence[Suggestion]) -> None:
-    """One block for each drafter; names that nobody could check on a line each."""
+    """One block for each drafter; names that could not be checked on a line each."""
     for one in found:
         if one.status != UNCHECKED:
             line(f"{one.drafter} ({one.status})")

@@ -19,8 +19,8 @@ class ExpertPolicy:
     """One full-information learner over the arms; with `per_query`, a fresh one for every request.
 
     `play` "sample" draws an arm by its weight, for which the learner's regret is proved; "best" plays the arm
-    of the highest weight and changes it only for one more than `margin` above it, since each change of
-    model makes the new one read up.
+    of the highest weight and changes it only for one more than `margin` above it, since after each change
+    the new model must prefill the text.
     """
 
     arms: tuple[Arm, ...]

@@ -42,7 +42,7 @@ def test_others_are_all_busy_time_less_ours(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Meter, "_own", lambda self: next(own))
     meter = Meter()
     assert meter.sample()["others"] == 0.3
-    assert meter.sample()["others"] == 0.0, "a tick of the clock is not somebody else"
+    assert meter.sample()["others"] == 0.0, "a tick of the clock is not another process"
 
 
 def test_without_proc_the_load_average_must_do(monkeypatch: pytest.MonkeyPatch) -> None:

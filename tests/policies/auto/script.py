@@ -45,7 +45,7 @@ class Clock:
 
 @dataclass
 class Prices:
-    """Seconds of a pass by its tokens; of a draft, its start and each token; of a token read up.
+    """Seconds of a pass by its tokens; of a draft, its start and each token; of a prefilled token.
 
     By default a pass is bound by memory up to 64 tokens and by arithmetic beyond, so that in a batch of 32 no
     draft is free.

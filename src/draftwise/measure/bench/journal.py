@@ -177,7 +177,7 @@ class Journal:
                 try:
                     yield json.loads(line)
                 except ValueError as error:
-                    said = f"{path}, line {number}: not JSON; mend it or name another folder"
+                    said = f"{path}, line {number}: not JSON; fix it or name another folder"
                     raise UserError(said) from error
 
     def _keep(self, name: str, wanted: Callable[[Row], bool]) -> None:

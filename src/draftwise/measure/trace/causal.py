@@ -53,7 +53,7 @@ def causal(stages: Sequence[Stage], costs: Costs) -> Rule:
 
     A drafter's confidence is calibrated on the tokens of these texts (isotonic regression of acceptance). A
     model keeps the token whose probability falls below the threshold, since it has been computed; a lookup,
-    whose tokens cost next to nothing, does not.
+    whose tokens cost almost nothing, does not.
 
     Raises:
         UserError: a text was sampled, so that acceptance would be random.

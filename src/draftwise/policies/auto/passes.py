@@ -99,7 +99,7 @@ class PassCost:
             self.extra = []  # for this size it was extrapolated
         self.part += weight
         self.idle = 0.0 if tokens > requests else self.idle + weight
-        if self.idle > IDLE:  # where the price keeps everybody from drafting, no pass could show that it fell
+        if self.idle > IDLE:  # where the price stops all drafts, no pass could show that it fell
             self.idle, self.extra = 0.0, []
         drafts = tokens > requests or not self.extra  # a plain pass does not show what the others draft
         if self.part >= 1.0 and drafts if requests > 1 else fresh:

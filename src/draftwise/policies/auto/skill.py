@@ -44,7 +44,7 @@ class Skill:
 
     @property
     def seen(self) -> float:
-        """How many tokens were tested of late, in all contexts."""
+        """How many tokens were tested recently, in all contexts."""
         return self._sums()[0]
 
     @property
@@ -54,7 +54,7 @@ class Skill:
         return (accepted + 1.0) / (tested + 2.0)
 
     def _sums(self) -> tuple[float, float]:
-        """Tokens tested and accepted of late, in all contexts."""
+        """Tokens tested and accepted recently, in all contexts."""
         if self.whole is None:
             self.whole = (sum(map(sum, self.tested)), sum(map(sum, self.accepted)))
         return self.whole

@@ -74,7 +74,7 @@ class PolicySuite(TextsDecided, KeptChecks):
                 fail(f"{arms[decision.arm].name}, whose drafter is unavailable", "choose among the others")
 
     def test_any_context_gets_a_decision(self) -> None:
-        """Large batches, long texts, no hints, odd hints, nobody available."""
+        """Large batches, long texts, no hints, odd hints, no drafter available."""
         policy, lots = self.fresh().policy, Random(4)
         for at in range(60):
             hints = {name: lots.choice((0.0, 1.0, -3.0, 1e9)) for name in NAMES if lots.random() < 0.7}
