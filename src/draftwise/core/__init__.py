@@ -1,1 +1,1 @@
-"""The loop (decide, draft, verify, accept, learn) and the types that it passes on: numbers only, no torch."""
+"""The loop (decide, draft, verify, accept, learn) and the types of its data: numbers only, no torch."""

@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def overlap(self) -> float:
-        """The mean of `overlaps`; NaN where there are none."""
+        """The mean of `overlaps`; NaN if there are none."""
         return sum(self.overlaps) / len(self.overlaps) if self.overlaps else nan
 
 

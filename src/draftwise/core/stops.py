@@ -99,23 +99,24 @@ RULES: Mapping[str, Rule] = {
 
 - `never`: drafts to the full length.
 - `max-confidence`: top-1 probability < 0.8 (TapOut, arXiv 2511.02017, Table 1).
-- `svip`: sqrt(H) > 0.6 as TapOut runs it. SVIP (arXiv 2411.18462) prints 0.3; its code tests
+- `svip`: sqrt(H) > 0.6 as TapOut runs it. The SVIP paper (arXiv 2411.18462) has 0.3; its code tests
   sqrt(0.15 H) > 0.3, which is 0.775.
 - `svip-difference`: sqrt(H_t) - sqrt(H_{t-1}) > 0.2 (TapOut, Table 1); never at the first position.
-- `adaedl`: 1 - sqrt(0.2 H) < lambda (AdaEDL, arXiv 2410.18351). The paper asks before it samples from a
-  row; here, as for every rule, the row's own token is drafted and kept first, so a draft is one token
-  longer for a row that was computed anyway. Both are lossless: the answer depends on the row alone.
-  No lambda is printed to start from; 0.6 is the middle of the range it was swept over, 0.3 to 0.9.
-- `logit-margin`: top-1 less top-2 probability < 0.2 (TapOut, Table 1).
+- `adaedl`: 1 - sqrt(0.2 H) < lambda (AdaEDL, arXiv 2410.18351). The paper applies the rule before it samples
+  from a row; here, as for every rule, the row's own token is drafted and kept first, so a draft is one
+  token longer, whose row was computed anyway. Both are lossless: the rule depends on the row alone. The
+  paper gives no initial lambda; 0.6 is the middle of the range of its sweep, 0.3 to 0.9.
+- `logit-margin`: top-1 minus top-2 probability < 0.2 (TapOut, Table 1).
 - `cumulative`: product of the chosen probabilities < 0.3. SpecDec++ (arXiv 2405.19715) stops on the same
   product of *predicted acceptances*, at 1 - 0.7.
 - `perplexity`: exp of the mean -ln(chosen) over the draft > 2, a geometric mean under one half (ours).
 - `confidence`: probability of the chosen token < 0.4 (Transformers, `assistant_confidence_threshold`).
-- `gain`: the product of calibrated chances < the price of one more token (`draftwise.policies.auto`).
-- `disco`: the classifier's chance that the token is accepted < 0.5. DISCO (arXiv 2405.04304) tunes its
-  threshold for speed on each data set and prints none; 0.5 is where the classifier turns from yes to no.
-- `specdecpp`: 1 less the product of the classifier's chances > 0.7 (SpecDec++, arXiv 2405.19715; its code's
-  example, while its evaluation uses 0.3).
+- `gain`: the product of calibrated acceptance probabilities < the cost of one more token
+  (`draftwise.policies.auto`).
+- `disco`: the classifier's acceptance probability of the token < 0.5. DISCO (arXiv 2405.04304) tunes its
+  threshold for speed on each data set and gives none; 0.5 is the classifier's decision boundary.
+- `specdecpp`: 1 minus the product of the classifier's probabilities > 0.7 (SpecDec++, arXiv 2405.19715;
+  its code's example, while its evaluation uses 0.3).
 """
 
 DEFAULTS: Mapping[str, float] = {name: rule.default for name, rule in RULES.items() if not rule.scored}

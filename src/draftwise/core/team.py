@@ -71,7 +71,7 @@ class Team:
         return hints
 
     def waiting(self, request: Request) -> frozenset[str]:
-        """The drafters that are not ready for a request."""
+        """The drafters that are not ready to draft for a request."""
         waits = set()
         for name, waiter in self.waiters.items():
             try:
@@ -123,7 +123,7 @@ class Team:
             if name not in request.out:
                 self._tell(name, request, len(request.tokens))
 
-    # -- grading: what a recorder may ask ------------------------------------------------------------
+    # -- grading, for recorders ----------------------------------------------------------------------
 
     def grades_itself(self, name: str) -> bool:
         """Whether a drafter grades text position by position; others are graded by the drafts they would have
@@ -202,7 +202,7 @@ class Team:
                 return False
         return True
 
-    # -- how long a call may take --------------------------------------------------------------------
+    # -- time limits ---------------------------------------------------------------------------------
 
     def took(self, seconds: float) -> None:
         """Record the duration of a target pass."""

@@ -9,7 +9,7 @@ from ..core.request import Request
 
 
 class NoneDrafter:
-    """No drafts: the target decodes alone, one token a round.
+    """No drafts: plain decoding with the target alone, one token per round.
 
     Source: baseline.
     """

@@ -1,1 +1,1 @@
-"""Text in, text out: the decoder, chat, prompts, tokens to text."""
+"""Text in, text out: decoder, chat, prompts and detokenization."""

@@ -191,7 +191,7 @@ class Decoder:
 
         return Chat(self)
 
-    # -- what these are made of ---------------------------------------------------------------------
+    # -- parts of the above, for chats and hosts ----------------------------------------------------
 
     def encode(self, prompt: Prompt, *, chat: bool = True) -> list[int]:
         """Token ids of a prompt.

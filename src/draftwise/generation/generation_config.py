@@ -68,7 +68,7 @@ def own_settings(generation_config: Any, *, level: int = 2) -> Mapping[str, Any]
 
 
 def _usual(generation_config: Any) -> dict[str, Any]:
-    """Transformers' defaults where a model's `generation_config` sets nothing."""
+    """Transformers' defaults for settings missing in a model's `generation_config`."""
     usual: dict[str, Any] = {"temperature": 1.0, "top_k": 50}
     told = getattr(generation_config, "_get_default_generation_params", None)
     return usual | (told() if told is not None else {})

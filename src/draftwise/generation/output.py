@@ -39,11 +39,11 @@ class Output:
         return f"Output({len(self.token_ids)} tokens, {self.finish_reason!r}, {shorten(self.text)!r})"
 
     def _repr_html_(self) -> str:
-        """The text as notebooks show it: coloured by drafter, with the summary below."""
+        """The text for notebooks: coloured by drafter, with the summary below."""
         return html(self.pieces, self.summary())
 
     def summary(self) -> str:
-        """One line: speed, accepted tokens a round, and tokens by drafter."""
+        """One line: speed, accepted tokens per round, and tokens by drafter."""
         stats = self.stats
         line = (
             f"{stats.tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_s:.1f} tokens/s, "
@@ -79,7 +79,7 @@ class Writer:
         self.began = self.ended = perf_counter()
 
     def add(self, round: Round) -> None:
-        """Take one more round."""
+        """Add one round."""
         self.rounds.append(round)
         self.error = round.error
         if round.sources:

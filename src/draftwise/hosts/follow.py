@@ -92,7 +92,7 @@ class Follower:
     def _drafters_seconds(self) -> float:
         return self._drafting + self.team.graded_seconds
 
-    # -- what the step wrote -----------------------------------------------------------------------------
+    # -- outcomes of the step ----------------------------------------------------------------------------
 
     def _follows(self, row: Row) -> bool:
         """Whether a row continues from the previous step, without any step in between."""
@@ -159,7 +159,7 @@ class Follower:
             if turn.seen:
                 self.tally.add(turn.seen.outcome, len(turn.tokens))
 
-    # -- what to guess next ------------------------------------------------------------------------------
+    # -- new drafts --------------------------------------------------------------------------------------
 
     def _meet(self, row: Row) -> Request:
         """The request of a row; opened if it is new."""

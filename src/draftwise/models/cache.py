@@ -44,7 +44,8 @@ class Plan:
     index: dict[torch.device, Tensor] = field(default_factory=dict)
 
     def flat(self, device: torch.device) -> Tensor:
-        """Row-major positions of an uneven pass in a buffer of `slots` slots a row, shape (rows * width,)."""
+        """Row-major positions of an uneven pass in a buffer of `slots` slots per row, shape (rows *
+        width,)."""
         if device not in self.index:
             self.index[device] = next(iter(self.index.values())).to(device)
         return self.index[device]

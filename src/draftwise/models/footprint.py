@@ -19,7 +19,7 @@ CACHED = 1000  # tokens of KV cache that are counted
 class Footprint:
     """Parameters, bytes of the weights as stored, and bytes of KV cache for 1,000 tokens in 16 bits.
 
-    Each is None where the files do not say.
+    Each is None if the files do not contain it.
     """
 
     parameters: int | None = None
@@ -59,9 +59,9 @@ def read_config(folder: Path) -> Mapping[str, Any]:
 
 
 def cache_bytes(config: Mapping[str, Any]) -> int | None:
-    """Bytes of keys and values for 1,000 tokens in 16 bits; None if the configuration does not say.
+    """Bytes of keys and values for 1,000 tokens in 16 bits; None if the configuration does not determine it.
 
-    It is an upper bound where layers attend to a window or share their cache.
+    It is an upper bound if layers use sliding windows or share their cache.
     """
     text = config.get("text_config", config)
     layers = _first(text, "num_hidden_layers", "n_layer", "n_layers")

@@ -29,7 +29,7 @@ def smaller(name: str) -> list[str]:
 
 
 def heads(name: str) -> list[tuple[str, str]]:
-    """(kind, id) of EAGLE and Medusa heads as their publishers name them for this target."""
+    """(kind, id) of EAGLE and Medusa heads for this target, as their publishers name them."""
     owner, _, model = name.rpartition("/")
     if not owner:
         return []

@@ -69,7 +69,7 @@ class Rows:
             self.held.append(0)
 
     def close(self, key: int) -> None:
-        """Free a row; nothing moves until a pass needs its place."""
+        """Free a row; rows are moved only when a pass needs the place."""
         if key in self.keys:
             row = self.keys.index(key)
             self.keys[row], self.held[row] = FREE, 0

@@ -44,7 +44,7 @@ def zoo_folder() -> Path | None:
 
 
 def zoo_names() -> list[str]:
-    """`zoo:NAME` of everything bundled, sorted; empty where the zoo is not installed."""
+    """`zoo:NAME` of everything bundled, sorted; empty if the zoo is not installed."""
     folder = zoo_folder()
     return sorted(f"{PREFIX}{file.parent.name}" for file in folder.glob(f"*/{WEIGHTS}")) if folder else []
 

@@ -44,7 +44,7 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Callable[..., Any]:
-    """The class or function behind a name.
+    """The class or function registered under a name.
 
     Raises:
         UserError: nothing is registered under it.

@@ -59,7 +59,7 @@ def apply(assignments: Iterable[Assignment]) -> None:
 
 
 def _complete(policy: Any) -> None:
-    """Build the learner that a policy shares among requests, as its first choice would."""
+    """Build the learner that a policy shares among requests, as its first choice does."""
     if getattr(policy, "shared", True) is None and not getattr(policy, "per_query", False):
         policy.shared = policy.new_learner(len(policy.arms))
 

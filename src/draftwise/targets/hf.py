@@ -145,8 +145,7 @@ class HFTarget:
     def _read(
         self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int
     ) -> None:
-        """Prefill a long prompt; its last chunk is left to the verification pass if no other row would
-        wait."""
+        """Prefill a long prompt; the last chunk is left to the verification pass if no other row waits."""
         held, tokens = self.rows.held, request.tokens
         if held[row] == 0:
             self._share(row, tokens, batch)

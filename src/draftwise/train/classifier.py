@@ -83,7 +83,7 @@ Pair: TypeAlias = tuple[Answer, Drafted]
 
 
 class Head(nn.Module):
-    """SpecDec++'s head: `x + SiLU(W x + b)` a few times, then two outputs."""
+    """SpecDec++'s head: `x + SiLU(W x + b)` several times, then two outputs."""
 
     def __init__(self, width: int, blocks: int, *, shared: bool) -> None:
         super().__init__()

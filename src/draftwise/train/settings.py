@@ -1,4 +1,4 @@
-"""The options of every training: the fields of one dataclass, for the command line and a YAML file alike."""
+"""The options of every training: fields of one dataclass, for the command line and YAML files alike."""
 
 from __future__ import annotations
 

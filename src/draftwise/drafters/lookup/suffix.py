@@ -127,8 +127,10 @@ class SuffixDrafter:
 
 @dataclass(slots=True, eq=False)
 class _Text:
-    """One request: its tokens, the length of its prompt, their index, and its place in the history, `behind`
-    tokens ago."""
+    """One request: its tokens, the length of its prompt, their index, and its place in the history.
+
+    The place is that of the text `behind` tokens ago.
+    """
 
     index: Automaton
     prompt: int

@@ -179,7 +179,7 @@ class EagleDrafter:
         return drafts
 
     def _step(self, rows: Sequence[int], tokens: Texts, above: Places, kin: Kin) -> Tensor:
-        """Read drafted tokens, each beside the head's own state of its parent."""
+        """Read drafted tokens, each with the head's own state of its parent."""
         texts: list[Sequence[int]] = [()] * len(rows)
         widest = max(map(len, tokens))
         given = self.last.new_zeros(len(rows), widest, self.last.shape[2])

@@ -12,7 +12,7 @@ from ...core.round import Round
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One prompt to decode: its place in the workload, and its token ids."""
+    """One prompt to decode: its index in the workload, and its token ids."""
 
     index: int
     question_id: int | str

@@ -32,7 +32,7 @@ class Unit:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of its lines."""
+        """The keys of the unit's lines."""
         return [f"{self.method} @{self.batch} #{prompt}" for prompt in self.prompts]
 
 

@@ -1,4 +1,4 @@
-"""One benchmark from its settings to `results.json`."""
+"""One benchmark, from its settings to `results.json`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .runner import Progress, Runner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run measures. `batch` may have several sizes; 0 is no limit."""
+    """What a run measures. `batch` may list several sizes; 0 means no limit."""
 
     workload: str
     target: str = "zoo:target"

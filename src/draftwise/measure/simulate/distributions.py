@@ -20,7 +20,7 @@ class Law(Protocol):
     """Samples, for one text, which of its tokens each drafter would have predicted."""
 
     def hits(self, query: int, tokens: int, rng: np.random.Generator) -> Hits:
-        """Shape (drafters, tokens): True where the drafter's token at this place is the text's own."""
+        """Shape (drafters, tokens): True where the drafter's token is the text's own."""
         ...
 
 

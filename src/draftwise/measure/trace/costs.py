@@ -15,7 +15,7 @@ from ...inputs import parse_json
 from ..quiet import judge, split
 
 FORMAT, VERSION = "draftwise-costs", 1
-MEASURED = "measured"  # the source of costs that `draftwise trace` measured
+MEASURED = "measured"  # the source of costs measured by `draftwise trace`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def busy(costs: Costs) -> list[str] | None:
 
 
 def as_json(costs: Costs) -> dict[str, Any]:
-    """Costs as they are written to a file."""
+    """Costs as written to a file."""
     return {"format": FORMAT, "version": VERSION, **asdict(costs)}
 
 

@@ -65,7 +65,7 @@ def measure(
         temperature=sampling.temperature,
     )
     samples, wanted = Samples(), ROUNDS + PER_DRAFTER * len(names)
-    _play(loop, prompts[0], settings, Samples())  # the first text warms everything up
+    _play(loop, prompts[0], settings, Samples())  # the first text is a warm-up
     at = 0
     while samples.rounds < wanted:
         _play(loop, prompts[at % len(prompts)], settings, samples)

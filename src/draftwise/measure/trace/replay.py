@@ -187,7 +187,7 @@ def replay(
     """Every text by every named policy, text by text, with its rounds.
 
     Raises:
-        UserError: an unknown policy, or one that the trace does not have what it asks for.
+        UserError: an unknown policy, or one that needs data missing in the trace.
     """
     loops = {name: Replay(trace, method(name, trace.drafters), costs, seed=seed) for name in names}
     for recording in trace:

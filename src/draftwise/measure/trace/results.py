@@ -1,4 +1,4 @@
-"""Replays and oracles as files: the same rows, rounds and prompts as a live benchmark writes."""
+"""Replays and oracles as files: the same rows, rounds and prompts as in a live benchmark."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def load_eagle(name: str | Path, target: Any) -> Eagle:
 
 
 def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names as our module has them, for every known way of publishing a head."""
+    """Tensor names as in our module, for every known way of publishing a head."""
     names = {name: name.removeprefix("model.") for name in tensors if not name.endswith("inv_freq")}
     if any(name.endswith("hidden_norm.weight") for name in names):
         names = {old: new.replace("layers.0.", "midlayer.") for old, new in names.items()}
