@@ -20,7 +20,7 @@ WIDTHS = (1, 5, 9)  # tokens per pass: plain decoding, and drafts of four and ei
 FEWEST = 6  # minimum number of rounds; each times one pass per width and layout
 DOUBT = 0.02  # significance level of a sign test: the chance of as many wins by luck
 SLOWER = 1.05  # slowdown at one width that no gain at another outweighs
-STEADY = 0.1  # largest deviation from the median of half the rounds; above it, the machine counts as busy
+STEADY = 0.1  # largest relative median absolute deviation; above it, the machine counts as busy
 BUDGET = 0.4  # seconds for one shape
 
 Pass = Callable[[int], object]  # a pass through some layers, at a width

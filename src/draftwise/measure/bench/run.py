@@ -66,7 +66,7 @@ class Settings:
 
 
 def policy_names(text: str) -> tuple[str, ...]:
-    """Policies separated by commas, or by blanks, in which case commas do not separate.
+    """Policies separated by commas; or by blanks, and then commas do not separate.
 
     A comma inside an option (`lengths=2,8`) does not separate: no policy's name follows it.
 
