@@ -16,7 +16,7 @@ from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import worth
 
 LENGTHS = (0, 1, 2, 4, 8)
-RIGHT = 0.8  # the chance of a drafted token, a geometric law
+RIGHT = 0.8  # the chance of a drafted token, a geometric distribution
 POLICIES = ("ucb1?", "ucbspec?per_query=false&", "exp3spec?per_query=false&", "linucb?")
 
 

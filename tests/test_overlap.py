@@ -125,8 +125,8 @@ def by_hand(made: object, seen: Seen, text: list[int]) -> float:
     total, node, path = 0.0, -1, list(seen.nodes[1:])
     draft, before = seen.draft, list(text)
     while below := [i for i, parent in enumerate(draft.parents) if parent == node]:
-        law = made(torch.tensor([before])).logits[0, -1].detach().softmax(-1)  # type: ignore[operator]
-        total += sum(float(law[draft.tokens[i]]) for i in below)
+        distribution = made(torch.tensor([before])).logits[0, -1].detach().softmax(-1)  # type: ignore[operator]
+        total += sum(float(distribution[draft.tokens[i]]) for i in below)
         node = path.pop(0) if path else below[0]
         before.append(draft.tokens[node])
     return total

@@ -17,7 +17,16 @@ from draftwise.core.roles import GradeJob, Seen
 from draftwise.core.sampling import Sampling
 from draftwise.policies.recorders import full_information as grading
 from draftwise.policies.recorders.full_information import Grading
-from studies.theory.enumeration import Chain, History, Law, Picked, count, ends, random_law, texts
+from studies.theory.enumeration import (
+    Chain,
+    Distribution,
+    History,
+    Picked,
+    count,
+    ends,
+    random_distribution,
+    texts,
+)
 
 SHORT, TOKENS = 2, 8  # stretches of two tokens, of which every second is graded
 LIVE = [at for at in range(TOKENS) if at // SHORT % 2 == 0]
@@ -28,7 +37,7 @@ class World:
 
     graded_seconds = 0.0
 
-    def __init__(self, p: Law, drafter: Chain | Picked) -> None:
+    def __init__(self, p: Distribution, drafter: Chain | Picked) -> None:
         self.p, self.drafter = p, drafter
         self.history: History = ()
 
@@ -52,10 +61,12 @@ class World:
     def chance(self, node: int, token: int) -> float:
         return float(self.p(self.history)[token])
 
-    def laws(self, nodes: Sequence[int]) -> None: ...
+    def distributions(self, nodes: Sequence[int]) -> None: ...
 
 
-def losses(p: Law, drafter: Chain | Picked, text: History, *, thin: int = 2, form: str = "rb") -> list[float]:
+def losses(
+    p: Distribution, drafter: Chain | Picked, text: History, *, thin: int = 2, form: str = "rb"
+) -> list[float]:
     """What the grading says of an arm on one text."""
     arms = (Arm("one", drafter.length),)
     world, graded = World(p, drafter), Grading(arms, form=form, thin=thin)
@@ -72,7 +83,7 @@ def losses(p: Law, drafter: Chain | Picked, text: History, *, thin: int = 2, for
     return found
 
 
-def expected(p: Law, drafter: Chain | Picked, form: str) -> np.ndarray[Any, Any]:
+def expected(p: Distribution, drafter: Chain | Picked, form: str) -> np.ndarray[Any, Any]:
     """The mean loss at each graded token, over every text there is."""
     found = np.zeros(len(LIVE))
     for text, prob in texts(p, TOKENS):
@@ -86,9 +97,9 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def steady(seed: int, size: int = 2) -> Law:
-    """A law that does not depend on the text."""
-    row = random_law(size, seed)(())
+def steady(seed: int, size: int = 2) -> Distribution:
+    """A distribution that does not depend on the text."""
+    row = random_distribution(size, seed)(())
     return lambda history: row
 
 
@@ -98,7 +109,8 @@ def steady(seed: int, size: int = 2) -> Law:
 def test_a_models_graded_stretches_count_the_rounds_of_as_long_a_text(
     seed: int, length: int, form: str
 ) -> None:
-    """In a world without memory the stretches side by side are a text of the law, so the mean is exact."""
+    """In a world without memory the stretches side by side are a text of the distribution, so the mean is
+    exact."""
     p, drafter = steady(seed), Chain(steady(seed + 10), length)
     assert expected(p, drafter, form).sum() == pytest.approx(count(p, drafter, len(LIVE)), abs=1e-12)
 
@@ -110,8 +122,9 @@ def test_the_test_would_see_a_round_begun_with_each_stretch() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_lookups_losses_are_its_own_rounds_where_it_is_scored(seed: int) -> None:
-    """Whatever the law: it is followed through what is left out, so each token's loss has the true mean."""
-    p = random_law(2, seed)
+    """Whatever the distribution: it is followed through what is left out, so each token's loss has the true
+    mean."""
+    p = random_distribution(2, seed)
     drafter = Picked(lambda history: (1, *history[::-1], 0, 1), 3)
     true = np.zeros(TOKENS + 1)
     true[0] = 1.0

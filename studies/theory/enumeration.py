@@ -20,30 +20,30 @@ from draftwise.core.stops import stop
 
 History = tuple[int, ...]
 Vector = NDArray[np.float64]
-Law = Callable[[History], Vector]
+Distribution = Callable[[History], Vector]
 
 
-def random_law(vocab: int, seed: int, *, sharp: float = 1.0) -> Law:
+def random_distribution(vocab: int, seed: int, *, sharp: float = 1.0) -> Distribution:
     """A distribution that depends on the whole history; `sharp` above 1 makes its rows less even."""
     rows: dict[History, Vector] = {}
 
-    def law(history: History) -> Vector:
+    def distribution(history: History) -> Vector:
         if history not in rows:
             weights = np.random.default_rng([seed, *history]).exponential(size=vocab) ** sharp
             rows[history] = weights / weights.sum()
         return rows[history]
 
-    return law
+    return distribution
 
 
-def near(law: Law, other: Law, share: float) -> Law:
+def near(distribution: Distribution, other: Distribution, share: float) -> Distribution:
     """A mixture of two distributions: `share` of the second."""
-    return lambda history: (1.0 - share) * law(history) + share * other(history)
+    return lambda history: (1.0 - share) * distribution(history) + share * other(history)
 
 
-def greedy(law: Law) -> Law:
+def greedy(distribution: Distribution) -> Distribution:
     """All weight on the most likely token, the lowest id among equals."""
-    return lambda history: one_hot(int(law(history).argmax()), len(law(history)))
+    return lambda history: one_hot(int(distribution(history).argmax()), len(distribution(history)))
 
 
 def one_hot(token: int, vocab: int) -> Vector:
@@ -57,7 +57,7 @@ def one_hot(token: int, vocab: int) -> Vector:
 class Chain:
     """A model that samples drafts token by token from its own distribution, and stops by `stops`."""
 
-    law: Law
+    distribution: Distribution
     length: int
     stops: tuple[Stop, ...] = (NEVER,)
 
@@ -71,7 +71,7 @@ class Chain:
         if len(draft) == self.length or (draft and self._ends(seen)):
             yield draft, rows, prob
             return
-        q = self.law(history + draft)
+        q = self.distribution(history + draft)
         for token in np.flatnonzero(q).tolist():
             now = (*seen, signals(q, token))
             yield from self._drafts(history, (*draft, token), [*rows, q], prob * float(q[token]), now)
@@ -82,12 +82,12 @@ class Chain:
         rule = self.stops[min(at, len(self.stops) - 1)]
         return bool(stop(rule, seen[at], position=at, previous=seen[at - 1] if at else None, joint=joint))
 
-    def grades(self, p: Law, history: History, text: History) -> list[Grade]:
+    def grades(self, p: Distribution, history: History, text: History) -> list[Grade]:
         """Its grade for every token of `text` after `history`."""
         grades = []
         for i, token in enumerate(text):
             before = history + text[:i]
-            grades.append(grade(p(before), self.law(before), token))
+            grades.append(grade(p(before), self.distribution(before), token))
         return grades
 
 
@@ -104,7 +104,7 @@ class Picked:
         vocab = max(draft, default=0) + 1
         yield draft, [one_hot(token, vocab) for token in draft], 1.0
 
-    def grades(self, p: Law, history: History, text: History) -> list[Grade]:
+    def grades(self, p: Distribution, history: History, text: History) -> list[Grade]:
         """Its grade for every token of `text`, had its round started right after `history`."""
         draft = self.pick(history)[: self.length]
         rows = [p(history + text[:i]) for i in range(len(text))]
@@ -126,7 +126,7 @@ def grade(p: Vector, q: Vector, token: int) -> Grade:
     return Grade(min(1.0, float(q[token] / p[token])), float(np.minimum(p, q).sum()), signals(q, token))
 
 
-def rounds(p: Law, drafter: Drafter, history: History) -> dict[History, float]:
+def rounds(p: Distribution, drafter: Drafter, history: History) -> dict[History, float]:
     """The distribution of the tokens of one round, with the target's own (Leviathan et al. 2023)."""
     out: dict[History, float] = defaultdict(float)
     for draft, rows, prob in drafter.drafts(history):
@@ -150,42 +150,44 @@ def rounds(p: Law, drafter: Drafter, history: History) -> dict[History, float]:
     return dict(out)
 
 
-def chunk(p: Law, drafter: Drafter, history: History = ()) -> float:
+def chunk(p: Distribution, drafter: Drafter, history: History = ()) -> float:
     """The true E[L]: the tokens of one round, the target's own included."""
     return sum(prob * len(tokens) for tokens, prob in rounds(p, drafter, history).items())
 
 
-def ends(p: Law, drafter: Drafter, budget: int, history: History = ()) -> dict[tuple[History, int], float]:
+def ends(
+    p: Distribution, drafter: Drafter, budget: int, history: History = ()
+) -> dict[tuple[History, int], float]:
     """The probability that the text starts so *and* that one of the arm's own rounds ends right there.
 
     Keys are (the first `budget` tokens, position from 1); a text ends where its budget does.
     """
     out: dict[tuple[History, int], float] = defaultdict(float)
-    law = cache(lambda text: rounds(p, drafter, history + text))
+    distribution = cache(lambda text: rounds(p, drafter, history + text))
 
     def go(text: History, marks: tuple[int, ...], prob: float) -> None:
         if len(text) >= budget:
             for mark in marks:
                 out[text[:budget], mark] += prob
             return
-        for tokens, chance in law(text).items():
+        for tokens, chance in distribution(text).items():
             go(text + tokens, (*marks, len(text) + len(tokens)), prob * chance)
 
     go((), (), 1.0)
     return dict(out)
 
 
-def count(p: Law, drafter: Drafter, budget: int, history: History = ()) -> float:
+def count(p: Distribution, drafter: Drafter, budget: int, history: History = ()) -> float:
     """The true mean number of rounds for a text of `budget` tokens."""
     if budget <= 0:
         return 0.0
-    laws = rounds(p, drafter, history).items()
+    distributions = rounds(p, drafter, history).items()
     return 1.0 + sum(
-        prob * count(p, drafter, budget - len(tokens), history + tokens) for tokens, prob in laws
+        prob * count(p, drafter, budget - len(tokens), history + tokens) for tokens, prob in distributions
     )
 
 
-def texts(p: Law, length: int, history: History = ()) -> Iterator[tuple[History, float]]:
+def texts(p: Distribution, length: int, history: History = ()) -> Iterator[tuple[History, float]]:
     """Every text of `length` tokens that the target may write, with its probability."""
     if not length:
         yield (), 1.0

@@ -19,9 +19,9 @@ from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
 from studies.common.command import pictures, start
 from studies.theory.enumeration import (
     Chain,
+    Distribution,
     Drafter,
     History,
-    Law,
     Picked,
     Vector,
     chunk,
@@ -29,7 +29,7 @@ from studies.theory.enumeration import (
     greedy,
     near,
     one_hot,
-    random_law,
+    random_distribution,
     rounds,
     texts,
 )
@@ -44,7 +44,7 @@ def moments(values: Iterator[tuple[float, float]]) -> tuple[float, float]:
     return mean, sum(prob * (value - mean) ** 2 for value, prob in pairs)
 
 
-def windows(p: Law, drafter: Drafter, form: str, history: History = ()) -> tuple[float, float]:
+def windows(p: Distribution, drafter: Drafter, form: str, history: History = ()) -> tuple[float, float]:
     """Mean and variance of `cursors.window` along the target's own text."""
     stops = drafter.stops if isinstance(drafter, Chain) else (NEVER,)
     return moments(
@@ -53,13 +53,19 @@ def windows(p: Law, drafter: Drafter, form: str, history: History = ()) -> tuple
     )
 
 
-def own(p: Law, drafter: Drafter, history: History = ()) -> tuple[float, float]:
+def own(p: Distribution, drafter: Drafter, history: History = ()) -> tuple[float, float]:
     """Mean and variance of the drafter's own chunk: the feedback of a bandit that plays it."""
     return moments((float(len(tokens)), prob) for tokens, prob in rounds(p, drafter, history).items())
 
 
 def seen(
-    p: Law, drafter: Drafter, played: Drafter, form: str, history: History = (), *, weigh: bool = True
+    p: Distribution,
+    drafter: Drafter,
+    played: Drafter,
+    form: str,
+    history: History = (),
+    *,
+    weigh: bool = True,
 ) -> tuple[float, float]:
     """Mean and variance of the estimate from the tokens of one round that `played` drafted.
 
@@ -75,7 +81,7 @@ def seen(
     return moments((estimate(tokens), prob) for tokens, prob in rounds(p, played, history).items())
 
 
-def steps(p: Law, drafter: Drafter, text: History, form: str, history: History = ()) -> list[float]:
+def steps(p: Distribution, drafter: Drafter, text: History, form: str, history: History = ()) -> list[float]:
     """`Cursor.step` along one text: the chance that a round of the arm ends with each token."""
     if isinstance(drafter, Chain):
         cursor = Cursor(drafter.length, stops=drafter.stops, form=form)
@@ -83,7 +89,9 @@ def steps(p: Law, drafter: Drafter, text: History, form: str, history: History =
     return _picked_steps(p, drafter, text, form, history)
 
 
-def _picked_steps(p: Law, drafter: Picked, text: History, form: str, history: History) -> list[float]:
+def _picked_steps(
+    p: Distribution, drafter: Picked, text: History, form: str, history: History
+) -> list[float]:
     # A lookup is graded by the draft that it made where its own round began; a shorter one is a shorter arm.
     out: list[float] = []
     while len(out) < len(text):
@@ -99,7 +107,7 @@ def _picked_steps(p: Law, drafter: Picked, text: History, form: str, history: Hi
     return out
 
 
-def clustered(length: int) -> tuple[Law, Chain]:
+def clustered(length: int) -> tuple[Distribution, Chain]:
     """Half the texts are all `a`, half all `b`, and the drafter predicts `a` only.
 
     The counterexample to the product form: one token tells how all the others will go.
@@ -111,7 +119,7 @@ def clustered(length: int) -> tuple[Law, Chain]:
     return p, Chain(lambda history: one_hot(0, 2), length)
 
 
-def locked(length: int = 4) -> tuple[Law, Chain, Chain]:
+def locked(length: int = 4) -> tuple[Distribution, Chain, Chain]:
     """`steady` is right half the time; `starter` is right 3 times in 10 at first, and then always.
 
     Token 2 never comes: a drafter that puts 1 - c of its weight there accepts any text with chance c.
@@ -126,10 +134,10 @@ def locked(length: int = 4) -> tuple[Law, Chain, Chain]:
     return lambda history: p, steady, starter
 
 
-def example() -> tuple[Law, dict[str, Drafter], Drafter]:
+def example() -> tuple[Distribution, dict[str, Drafter], Drafter]:
     """A target over three tokens, drafters of each kind, and the one that wrote the text."""
-    p = random_law(3, 1, sharp=1.5)
-    q = near(p, random_law(3, 2, sharp=2.0), 0.7)
+    p = random_distribution(3, 1, sharp=1.5)
+    q = near(p, random_distribution(3, 2, sharp=2.0), 0.7)
 
     def lookup(history: History) -> History:
         first = int(p(history).argmax())
@@ -140,10 +148,10 @@ def example() -> tuple[Law, dict[str, Drafter], Drafter]:
         "greedy model": Chain(greedy(q), 4),
         "lookup": Picked(lookup, 4),
     }
-    return p, kinds, Chain(near(p, random_law(3, 3, sharp=2.0), 0.8), 4)
+    return p, kinds, Chain(near(p, random_distribution(3, 3, sharp=2.0), 0.8), 4)
 
 
-def forms(p: Law, drafter: Drafter, played: Drafter) -> dict[str, tuple[float, float]]:
+def forms(p: Distribution, drafter: Drafter, played: Drafter) -> dict[str, tuple[float, float]]:
     """Mean and variance of every estimate of a drafter's chunk."""
     return {
         "rb": windows(p, drafter, "rb"),
@@ -155,12 +163,12 @@ def forms(p: Law, drafter: Drafter, played: Drafter) -> dict[str, tuple[float, f
     }
 
 
-def sums(p: Law, drafter: Drafter, budget: int) -> dict[str, float]:
+def sums(p: Distribution, drafter: Drafter, budget: int) -> dict[str, float]:
     """Mean rounds of a text of `budget` tokens: the truth, and the mean of each form's steps."""
     out = {"truth": count(p, drafter, budget)}
     for form in FORMS:
-        law = texts(p, budget)
-        out[form] = sum(prob * (sum(steps(p, drafter, text, form)[:-1]) + 1.0) for text, prob in law)
+        distribution = texts(p, budget)
+        out[form] = sum(prob * (sum(steps(p, drafter, text, form)[:-1]) + 1.0) for text, prob in distribution)
     return out
 
 
@@ -170,10 +178,22 @@ def draw(path: Path) -> None:
 
     figure, (left, right) = panels(2)
     lengths = range(1, 11)
-    laws = [clustered(length) for length in lengths]
-    left.plot(lengths, [chunk(*law) for law in laws], label="truth")
-    left.plot(lengths, [windows(*law, "rb")[0] for law in laws], "o", ms=4, label="rb, ratio: mean")
-    left.plot(lengths, [windows(*law, "product")[0] for law in laws], "s-", ms=4, label="product: mean")
+    distributions = [clustered(length) for length in lengths]
+    left.plot(lengths, [chunk(*distribution) for distribution in distributions], label="truth")
+    left.plot(
+        lengths,
+        [windows(*distribution, "rb")[0] for distribution in distributions],
+        "o",
+        ms=4,
+        label="rb, ratio: mean",
+    )
+    left.plot(
+        lengths,
+        [windows(*distribution, "product")[0] for distribution in distributions],
+        "s-",
+        ms=4,
+        label="product: mean",
+    )
     left.set(title="Clustered agreement", xlabel="draft length", ylabel="tokens per round")
     left.legend()
     p, kinds, played = example()
@@ -202,14 +222,20 @@ def main() -> int:
         print("  rounds of six tokens:", ", ".join(f"{form} {mean:.4f}" for form, mean in whole))
     print("\nclustered agreement: length, truth, rb, product")
     for length in (2, 5, 10):
-        law, drafter = clustered(length)
-        values = chunk(law, drafter), windows(law, drafter, "rb")[0], windows(law, drafter, "product")[0]
+        distribution, drafter = clustered(length)
+        values = (
+            chunk(distribution, drafter),
+            windows(distribution, drafter, "rb")[0],
+            windows(distribution, drafter, "product")[0],
+        )
         print(length, *(f"{v:.4f}" for v in values))
-    law, steady, starter = locked()
-    print("\ntruth: steady", chunk(law, steady), "starter", chunk(law, starter))
+    distribution, steady, starter = locked()
+    print("\ntruth: steady", chunk(distribution, steady), "starter", chunk(distribution, starter))
     for name, writer in (("steady", steady), ("starter", starter)):
         for weigh in (False, True):
-            pair = [seen(law, drafter, writer, "rb", weigh=weigh)[0] for drafter in (steady, starter)]
+            pair = [
+                seen(distribution, drafter, writer, "rb", weigh=weigh)[0] for drafter in (steady, starter)
+            ]
             print(f"{name} plays, {'weighted' if weigh else 'cut off'}: {pair[0]:.4f} {pair[1]:.4f}")
     draw(folder / "estimators.svg")
     return 0

@@ -48,17 +48,17 @@ def on_hard_arms(makers: Makers, marks: Sequence[int], texts: int) -> dict[str, 
     """
     found: dict[str, list[float]] = {name: [] for name in makers}
     for mark in marks:
-        law = Stationary([0.6 + 3.0 / mark**0.5, 0.6, 0.6, 0.6])
+        acceptance = Stationary([0.6 + 3.0 / mark**0.5, 0.6, 0.6, 0.6])
         seeds = range(max(6, min(200, texts * marks[-1] // (4 * mark))))
-        for name, regret in regrets(makers, law, ARMS, [mark], seeds=seeds).items():
+        for name, regret in regrets(makers, acceptance, ARMS, [mark], seeds=seeds).items():
             found[name].append(float(regret.mean()))
     return {name: np.array(regret) for name, regret in found.items()}
 
 
 def against(makers: Makers, marks: Sequence[int]) -> dict[str, Vector]:
     """Regret at each mark, shape (1, marks), on the text that the adversary of UCB1 writes."""
-    law = punish(UCB1(len(ARMS)), marks[-1] + 5, rng=Random(0))
-    return regrets(makers, law, ARMS, marks, seeds=[0])
+    acceptance = punish(UCB1(len(ARMS)), marks[-1] + 5, rng=Random(0))
+    return regrets(makers, acceptance, ARMS, marks, seeds=[0])
 
 
 def locked(regret: Vector, mark: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from draftwise.measure.simulate import Law, SimArm, Text, play
+from draftwise.measure.simulate import Acceptance, SimArm, Text, play
 
 Vector = NDArray[np.float64]
 Makers = dict[str, Callable[[int], Any]]
@@ -27,7 +27,12 @@ def doublings(first: int, last: int) -> list[int]:
 
 
 def regrets(
-    makers: Makers, law: Law, arms: Sequence[SimArm], marks: Sequence[int], *, seeds: Sequence[int]
+    makers: Makers,
+    acceptance: Acceptance,
+    arms: Sequence[SimArm],
+    marks: Sequence[int],
+    *,
+    seeds: Sequence[int],
 ) -> dict[str, Vector]:
     """Stopping-time regret at text lengths `marks`, shape (seeds, marks), of a new learner on each text.
 
@@ -37,7 +42,7 @@ def regrets(
     used: dict[str, list[list[int]]] = {name: [] for name in makers}
     alone = []
     for seed in seeds:
-        text = Text.draw(law, arms, marks[-1], rng=Random(seed))
+        text = Text.draw(acceptance, arms, marks[-1], rng=Random(seed))
         alone.append([[text.rounds(arm, mark) for mark in marks] for arm in range(len(arms))])
         for name, maker in makers.items():
             run = play(maker(len(arms)), text, rng=Random(seed + 10_000))

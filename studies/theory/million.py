@@ -22,12 +22,12 @@ CHANCES = (0.8, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3)
 
 def fifths(learner: Any, rounds: int, arms: int, *, tokens: int = 65_536) -> list[float]:
     """Seconds of each fifth of so many rounds or slightly more, scaled to the exact number."""
-    law, rng = Stationary((CHANCES * arms)[:arms]), Random(0)
+    acceptance, rng = Stationary((CHANCES * arms)[:arms]), Random(0)
     taken = []
     for _ in range(5):
         start, done = process_time(), 0
         while done < rounds / 5:
-            done += simulate(learner, law, [SimArm(i) for i in range(arms)], [tokens], rng=rng).rounds
+            done += simulate(learner, acceptance, [SimArm(i) for i in range(arms)], [tokens], rng=rng).rounds
         taken.append((process_time() - start) * rounds / 5 / done)
     return taken
 

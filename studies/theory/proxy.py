@@ -43,19 +43,19 @@ def chunks(name: str) -> Values:
     p, never = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])
     overlaps = OVERLAPS[name]
 
-    def law(history: History) -> Values:
+    def acceptance(history: History) -> Values:
         return overlaps[len(history)] * p + (1.0 - overlaps[len(history)]) * never
 
     out = np.zeros(len(overlaps) + 2)
-    for tokens, prob in rounds(lambda history: p, Chain(law, len(overlaps)), ()).items():
+    for tokens, prob in rounds(lambda history: p, Chain(acceptance, len(overlaps)), ()).items():
         out[len(tokens)] += prob
     return out
 
 
 def length(name: str) -> float:
     """Mean tokens per round."""
-    law = chunks(name)
-    return float(law @ np.arange(len(law)))
+    acceptance = chunks(name)
+    return float(acceptance @ np.arange(len(acceptance)))
 
 
 def mean_rounds(name: str, first: int, tokens: int) -> float:
@@ -66,12 +66,14 @@ def mean_rounds(name: str, first: int, tokens: int) -> float:
     return float(needed[tokens])
 
 
-def _one_more(law: Values, then: Values | None, tokens: int) -> Values:
-    """Mean rounds for 0 to `tokens` tokens: one by `law`, then `then` for the rest (None: itself)."""
+def _one_more(acceptance: Values, then: Values | None, tokens: int) -> Values:
+    """Mean rounds for 0 to `tokens` tokens: one by `acceptance`, then `then` for the rest (None: itself)."""
     out = np.zeros(tokens + 1)
     rest = out if then is None else then
     for b in range(1, tokens + 1):
-        out[b] = 1.0 + sum(float(law[n] * rest[b - n]) for n in range(1, min(b, len(law) - 1) + 1))
+        out[b] = 1.0 + sum(
+            float(acceptance[n] * rest[b - n]) for n in range(1, min(b, len(acceptance) - 1) + 1)
+        )
     return out
 
 
@@ -88,7 +90,7 @@ def learn(reward: str, marks: Sequence[int], names: Sequence[str], *, rng: Rando
     that has most of it, over as many rounds as were played. `marks` are lengths of the text in tokens.
     """
     learner, everyone = UCB1(len(names)), range(len(names))
-    laws = [np.cumsum(chunks(name)).tolist() for name in names]
+    distributions = [np.cumsum(chunks(name)).tolist() for name in names]
     worth = [divergence(name) for name in names]
     longest = max(length(name) for name in names)
     written = played = 0
@@ -97,8 +99,12 @@ def learn(reward: str, marks: Sequence[int], names: Sequence[str], *, rng: Rando
         while written < mark:
             arm, chance = learner.choose(everyone, rng)
             u = rng.random()
-            tokens = next(n for n, total in enumerate(laws[arm]) if u < total or n == len(laws[arm]) - 1)
-            share = (tokens - 1) / (len(laws[arm]) - 2)
+            tokens = next(
+                n
+                for n, total in enumerate(distributions[arm])
+                if u < total or n == len(distributions[arm]) - 1
+            )
+            share = (tokens - 1) / (len(distributions[arm]) - 2)
             learner.update(arm, worth[arm] if reward == "divergence" else share, chance)
             written, played, earned = written + tokens, played + 1, earned + worth[arm]
         out.append((played * max(worth) - earned, played - written / longest))

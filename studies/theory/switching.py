@@ -68,13 +68,13 @@ def behind_the_best(phases: Phases, tokens: int, changes: int, texts: int) -> di
 
     "best fixed arm" is there for comparison. The rounds that the formulas ask for are those of the best arms.
     """
-    law = Switching(phases, every=-(-tokens // (changes + 1)))
+    acceptance = Switching(phases, every=-(-tokens // (changes + 1)))
     arms = [SimArm(i) for i in range(len(phases[0]))]
     at = np.arange(tokens)
-    best = np.array([int(np.argmax(phase)) for phase in phases])[law.phase(at)]
+    best = np.array([int(np.argmax(phase)) for phase in phases])[acceptance.phase(at)]
     found: dict[str, list[float]] = {}
     for seed in range(texts):
-        text = Text.draw(law, arms, tokens, rng=Random(seed))
+        text = Text.draw(acceptance, arms, tokens, rng=Random(seed))
         least = int(text.ends[best, at].sum())
         for name, learner in learners(len(arms), changes, least).items():
             run = play(learner, text, rng=Random(seed + 10_000))

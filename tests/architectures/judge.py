@@ -200,7 +200,7 @@ def trees(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
 
 
 def past(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
-    """To the end of the model's positions and, where Transformers goes on, beyond."""
+    """To the end of the model's positions and, where Transformers continues, beyond."""
     prompt = (prompts()[2] * 2)[: POSITIONS - 12]
     for n in (24, 12):
         try:

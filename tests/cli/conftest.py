@@ -12,7 +12,7 @@ import pytest
 
 from draftwise import Decoder, UserError, method
 from draftwise.cli import main
-from draftwise.testing.distributions import Law, Vector
+from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
@@ -39,45 +39,45 @@ class Letters:
         return "".join(LETTERS[token] for token in tokens)
 
 
-def after(step: int) -> Law:
+def after(step: int) -> Distribution:
     """Nearly always the letter that stands `step` places further in the line."""
 
-    def law(history: Sequence[int]) -> Vector:
+    def distribution(history: Sequence[int]) -> Vector:
         logits = np.zeros(len(LETTERS))
         logits[(history[-1] + step) % len(LINE)] = 20.0
         return logits
 
-    return law
+    return distribution
 
 
 class Sometimes(SimDrafter):
     """Right about most letters and wrong about every vowel."""
 
     def __init__(self) -> None:
-        def law(history: Sequence[int]) -> Vector:
+        def distribution(history: Sequence[int]) -> Vector:
             following = LINE[(history[-1] + 1) % len(LINE)]
             return after(2 if following in "aeiou" else 1)(history)
 
-        super().__init__(law)
+        super().__init__(distribution)
 
 
 class Models:
     """What `Decoder.from_pretrained` finds: one target and two drafters, good and always wrong."""
 
     def __init__(self) -> None:
-        self.law = after(1)
+        self.distribution = after(1)
         self.max_length = 400
         self.asked: list[dict[str, Any]] = []
         self.targets: list[SimTarget] = []
         self.opened = 0
-        self.defaults: dict[str, Any] = {}  # what the makers of the target set
+        self.defaults: dict[str, Any] = {}  # what the authors of the target set
 
     def from_pretrained(self, target: str, *, drafters: Sequence[str], policy: str, **rest: Any) -> Decoder:
         self.asked.append({"target": target, "drafters": list(drafters), "policy": policy, **rest})
         if target != "zoo:target":
             raise UserError(f"no model {target!r}: give zoo:target")
         team = {name: SimDrafter(after(3)) if name == "ngram" else Sometimes() for name in drafters}
-        sim = SimTarget(lambda history: self.law(history), len(LETTERS), max_length=self.max_length)
+        sim = SimTarget(lambda history: self.distribution(history), len(LETTERS), max_length=self.max_length)
         sim.open = self.count_open  # type: ignore[method-assign]
         self.targets.append(sim)
         return Decoder(

@@ -93,10 +93,10 @@ def test_interrupted_it_says_how_to_go_on(run: Run, tmp_path: Path, monkeypatch:
     command = ("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path))
     real, calls = Policy.decode, iter(range(100))
 
-    def decode(self: Policy, items: Any, law: Any) -> Any:
+    def decode(self: Policy, items: Any, generation: Any) -> Any:
         if next(calls) == 3:
             raise KeyboardInterrupt
-        return real(self, items, law)
+        return real(self, items, generation)
 
     with monkeypatch.context() as patch:
         patch.setattr(Policy, "decode", decode)

@@ -23,7 +23,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_lines_are_turns_and_caches_are_kept(models: Models, run: Run, say: Callable[[str], None]) -> None:
     say("a\n\nx\n")
     assert run(*SHORT) == (0, "bcde\n" + "yz a\n", "")
-    assert models.opened == 1, "the second turn goes on where the first ended"
+    assert models.opened == 1, "the second turn continues where the first ended"
 
 
 def test_the_conversation_is_remembered(models: Models, run: Run, say: Callable[[str], None]) -> None:
@@ -33,7 +33,7 @@ def test_the_conversation_is_remembered(models: Models, run: Run, say: Callable[
         lengths.append(len(history))
         return after(1)(history)
 
-    models.law = watched
+    models.distribution = watched
     say("a\na\n/reset\na\n")
     run(*SHORT, "--drafters", "none")
     first, second, afresh = lengths[0], lengths[4], lengths[8]
@@ -84,7 +84,7 @@ def test_ctrl_c_ends_an_answer_not_the_conversation(
             raise KeyboardInterrupt
         return after(1)(history)
 
-    models.law = impatient
+    models.distribution = impatient
     monkeypatch.setattr(sys, "stdin", Screen("a\nx\n"))
     shown = on_terminal(*SHORT, "--drafters", "none")
     assert "bc\n" in shown

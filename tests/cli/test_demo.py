@@ -76,7 +76,7 @@ def test_a_prompt_that_does_not_fit_is_left_out(models: Models, run: Run) -> Non
 
 
 def test_live_columns(models: Models, on_terminal: Callable[..., str]) -> None:
-    models.law = lambda history: after(0)(history)
+    models.distribution = lambda history: after(0)(history)
     shown = on_terminal(*SMALL)
     assert "plain" in shown
     assert "adaptive" in shown

@@ -69,7 +69,7 @@ def test_escape_codes_of_a_model_do_not_reach_the_terminal(
         logits[LETTERS.index("\x1b")] = 30.0
         return logits
 
-    models.law = escapes
+    models.distribution = escapes
     shown = on_terminal("generate", "a", "--max-new-tokens", "3", "--drafters", "none")
     assert shown.splitlines()[0] == "␛␛␛"
 
@@ -97,7 +97,7 @@ def test_logprobs_are_reported_where_asked(models: Models, run: Run) -> None:
 
 
 def test_samples_differ_and_a_seed_repeats_them(models: Models, run: Run) -> None:
-    models.law = lambda history: after(1)(history) / 20.0
+    models.distribution = lambda history: after(1)(history) / 20.0
     # auto goes by the clock, and with sampled drafts the text depends on who drafts
     drawn = ("--max-new-tokens", "20", "--temperature", "1", "-n", "3", "--policy", "static-3")
     draw = ("generate", "a", *drawn, "--json")
@@ -111,7 +111,7 @@ def test_samples_differ_and_a_seed_repeats_them(models: Models, run: Run) -> Non
 
 
 def test_without_a_seed_the_text_is_new_and_tells_its_seed(models: Models, run: Run) -> None:
-    models.law = lambda history: after(1)(history) / 20.0
+    models.distribution = lambda history: after(1)(history) / 20.0
     draw = ("generate", "a", "--max-new-tokens", "20", "--temperature", "1", "--drafters", "none")
     one, two = (json.loads(run(*draw, "--json")[1]) for _ in range(2))
     assert one["text"] != two["text"]
@@ -123,7 +123,7 @@ def test_without_a_seed_the_text_is_new_and_tells_its_seed(models: Models, run: 
 
 def test_what_is_not_asked_for_is_the_models_own(models: Models, run: Run) -> None:
     models.defaults = {"max_new_tokens": 7, "temperature": 1.0, "top_k": 1}
-    models.law = lambda history: after(1)(history) / 20.0
+    models.distribution = lambda history: after(1)(history) / 20.0
     own = json.loads(run("generate", "a", "--json")[1])
     assert own["seed"] is not None and len(own["token_ids"]) == 7
     greedy = json.loads(run("generate", "a", "--temperature", "0", "--max-new-tokens", "9", "--json")[1])
@@ -142,7 +142,7 @@ def test_stop_strings(models: Models, run: Run) -> None:
 def test_sampling_options_arrive(models: Models, run: Run) -> None:
     even = run("generate", "a", "--max-new-tokens", "9", "--presence-penalty", "100", "--drafters", "none")
     assert even[1] == "bcdefghij\n"
-    models.law = lambda history: after(0)(history)
+    models.distribution = lambda history: after(0)(history)
     assert run("generate", "a", "--max-new-tokens", "4")[1] == "aaaa\n"
     penalty = run("generate", "a", "--max-new-tokens", "4", "--frequency-penalty", "100")[1].strip()
     assert len(set(penalty)) == 4
@@ -165,7 +165,7 @@ def test_ctrl_c_keeps_what_was_printed(models: Models, run: Run) -> None:
             raise KeyboardInterrupt
         return after(1)(history)
 
-    models.law = impatient
+    models.distribution = impatient
     status, out, err = run("generate", "a", "--drafters", "none")
     assert (status, out, err) == (130, "bcdefghijklm\n", "")
 

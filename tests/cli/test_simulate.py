@@ -48,9 +48,9 @@ def test_the_tables(run: Run) -> None:
 
 def test_rounds_and_seconds_are_those_of_playing_the_learner() -> None:
     arms = (SimArm(0, 4, 0.1), SimArm(1, 2, 0.02))
-    world = World(law=Stationary([0.8, 0.5]), arms=arms, tokens=(200,))
+    world = World(acceptance=Stationary([0.8, 0.5]), arms=arms, tokens=(200,))
     found = study([Player("ucb1", UCB1)], world, seeds=1)
-    text = Text.draw(world.law, arms, 200, rng=Random(0))
+    text = Text.draw(world.acceptance, arms, 200, rng=Random(0))
     run = play(UCB1(2), text, rng=Random(10_000))
     row = policy(found, "ucb1")
     assert (row["rounds"], row["seconds"]) == (run.rounds, pytest.approx(run.seconds))
@@ -64,13 +64,13 @@ def test_rounds_and_seconds_are_those_of_playing_the_learner() -> None:
 
 def test_a_curve_over_several_texts_adds_up_their_rounds() -> None:
     arms = (SimArm(0, 3), SimArm(1, 3))
-    world = World(law=Stationary([1.0, 0.0]), arms=arms, tokens=(8, 8))
+    world = World(acceptance=Stationary([1.0, 0.0]), arms=arms, tokens=(8, 8))
     found = study([Player("ucb1", UCB1, keep=True), Player("fresh", UCB1)], world, seeds=1)
     assert found["marks"] == list(range(1, 17))
     assert [arm["rounds"] for arm in found["arms"]] == [4, 16]
     assert [sum(row["pulls"]) for row in found["policies"]] == [row["rounds"] for row in found["policies"]]
     kept, fresh = found["policies"]
-    assert fresh["pulls"][1] > kept["pulls"][1]  # it looks at the bad arm in each text anew
+    assert fresh["pulls"][1] > kept["pulls"][1]  # it looks at the bad arm in each text again
 
 
 def test_the_best_arm_follows_the_phases(simulated: Callable[..., dict[str, Any]]) -> None:

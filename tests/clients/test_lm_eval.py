@@ -15,7 +15,7 @@ QUESTIONS = [
     "One, two, three,",
     "Question: what is water?\nAnswer:",
     "The sea is",
-    "Dear Sir,",
+    "Expensive Sir,",
 ]
 
 

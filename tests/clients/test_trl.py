@@ -16,8 +16,8 @@ trl = pytest.importorskip("trl")
 def test_rollouts_are_those_of_plain_decoding(
     small: Any, tokenizer: Any, drafted: Any, tmp_path: Path
 ) -> None:
-    """Each of the rollouts is made both ways from the weights of that moment; of each law only the likeliest
-    token is drawn, so that they can be compared."""
+    """Each of the rollouts is made both ways from the weights of that moment; of each distribution only the
+    most likely token is drawn, so that they can be compared."""
     from datasets import Dataset
 
     model, said = copy.deepcopy(small), copy.deepcopy(tokenizer)

@@ -32,7 +32,7 @@ class Opinions:
     def chance(self, node: int, token: int) -> float:
         return float(self.choices[node] == token)
 
-    def laws(self, nodes: Sequence[int]) -> None:
+    def distributions(self, nodes: Sequence[int]) -> None:
         return None
 
     def overlaps(self) -> list[float]:

@@ -1,4 +1,5 @@
-"""Everything at once: requests join, leave, stall, park, go on and fail, and drafters and policies fail."""
+"""Everything at once: requests join, leave, stall, park, continue and fail, and drafters and policies
+fail."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def written(kind: str, prompt: tuple[int, ...], n: int) -> list[int]:
 
 
 def chaos(kind: str, seed: int, *, steps: int) -> tuple[int, int, int]:
-    """Texts held against the target's own, requests that failed, and tokens that were accepted."""
+    """Texts compared with the target's own, requests that failed, and tokens that were accepted."""
     rng = random.Random(seed)
     team: dict[str, Any] = {
         "good": LMDrafter(model(kind, scale=5.0), VOCAB),

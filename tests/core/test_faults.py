@@ -1,4 +1,4 @@
-"""A fault stays in the request that had it: whatever raises, every other text goes on exactly."""
+"""A fault stays in the request that had it: whatever raises, every other text continues exactly."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_the_examples_run(module: ModuleType) -> None:
     tests = [t for t in finder.find(module, extraglobs=world()) if t.examples]
     assert tests
     for test in tests:
-        test.globs = world()  # each example starts anew
+        test.globs = world()  # each example starts again
         assert runner.run(test).failed == 0
 
 

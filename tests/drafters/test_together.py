@@ -27,8 +27,8 @@ from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.core.turns import Anyone
+from tests.distributions import exact, p_value, sample
 from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, SETTINGS, P, V
-from tests.laws import exact, p_value, sample
 from tests.tiny import CONFIGS, VOCAB, model, own_text
 
 
@@ -120,13 +120,13 @@ def test_those_that_would_sample_draft_their_likeliest_tokens() -> None:
     request = made.add(PROMPT, Sampling(max_new_tokens=20, temperature=1.0))
     made.step()
     (draft,) = seen
-    likeliest, at = [], PROMPT[-1]
+    most_likely, at = [], PROMPT[-1]
     for _ in range(3):
         at = int(GOOD[at].argmax())
-        likeliest.append(at)
-    assert draft.dist is None and draft.tokens[:3] == tuple(likeliest) and len(draft.tokens) >= 4
+        most_likely.append(at)
+    assert draft.dist is None and draft.tokens[:3] == tuple(most_likely) and len(draft.tokens) >= 4
     greedy = LMDrafter(model("llama"), V).draft([Job(_at(request), 3)])[0].tokens
-    assert merged([Draft.chain(likeliest), Draft.chain(greedy)], 6) == draft
+    assert merged([Draft.chain(most_likely), Draft.chain(greedy)], 6) == draft
 
 
 def _at(request: Request) -> Request:
@@ -185,24 +185,24 @@ def parts_of_the_law() -> dict[str, Drafter]:
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_law_is_kept(settings: str) -> None:
-    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
     counts = sample(lambda: loop(parts_of_the_law()), PROMPT, SETTINGS[settings], 1200, batch=5)
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 class Copies(SimDrafter):
-    """Samples although it was asked for its likeliest tokens: lossless all the same."""
+    """Samples although it was asked for its most likely tokens: lossless all the same."""
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         return [self._chain(Job(j.request, j.length)) for j in jobs]
 
 
 def test_sampled_tokens_may_count_as_picked() -> None:
-    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
     counts = sample(
         lambda: loop({"a": Copies(markov(GOOD)), "b": Copies(markov(BAD))}), PROMPT, SETTINGS["plain"], 2000
     )
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 def test_more_is_accepted_than_of_any_part_alone() -> None:

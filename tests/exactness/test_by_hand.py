@@ -15,7 +15,7 @@ from transformers import LogitsProcessor
 from draftwise.core.drafts import Draft
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
-from draftwise.models.distributions import Chain, likeliest, on_host, warp, warpers
+from draftwise.models.distributions import Chain, most_likely, on_host, warp, warpers
 from draftwise.targets.scores import GreedyScores, SampledScores, overlaps
 
 Row = NDArray[np.float64]
@@ -48,7 +48,7 @@ def softmax(row: Row) -> Row:
 
 
 def shaped(row: Row, history: Sequence[int], **s: Any) -> Row:
-    """The law of Transformers' processors in their order, from their definitions."""
+    """The distribution of Transformers' processors in their order, from their definitions."""
     z, out = row.astype(np.float64).copy(), history[len(PROMPT) :]
     penalty = s.get("repetition_penalty", 1.0)
     for token in set(history):
@@ -91,7 +91,7 @@ def test_the_law_after_each_node(settings: dict[str, Any]) -> None:
     made = scores(CHAIN, **settings)
     for node, drafted in HISTORIES.items():
         wanted = shaped(LOGITS[node + 1].numpy(), [*PROMPT, *SAID, *drafted], **settings)
-        found = made.laws([node])
+        found = made.distributions([node])
         assert found is not None and found[0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
         assert [made.chance(node, t) for t in range(6)] == pytest.approx(wanted.tolist(), abs=1e-6)
     for node, (token, above) in enumerate(zip(CHAIN.tokens, CHAIN.parents, strict=True)):
@@ -111,7 +111,7 @@ def test_a_tree_has_its_own_history_at_each_node() -> None:
     made = scores(TREE, **settings)
     for node, drafted in {-1: [], 0: [4], 1: [1], 2: [4, 0]}.items():
         wanted = shaped(LOGITS[node + 1].numpy(), [*PROMPT, *SAID, *drafted], **settings)
-        found = made.laws([node])
+        found = made.distributions([node])
         assert found is not None and found[0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
@@ -120,7 +120,7 @@ def test_a_choice_is_the_quantile_of_its_own_position(settings: dict[str, Any]) 
     made, uniforms = scores(CHAIN, **settings), Random(6)
     drawn = [uniforms.random() for _ in range(12)]
     for depth, node in enumerate(HISTORIES):
-        found = made.laws([node])
+        found = made.distributions([node])
         assert found is not None
         at = drawn[len(SAID) + depth]
         wanted = int(np.searchsorted(np.cumsum(found[0].double().numpy()), at, side="right"))
@@ -160,7 +160,7 @@ def test_greedy_by_node(draft: Draft, host: bool) -> None:
         assert made.prob(node) == float(best[above + 1] == token)
         assert made.residual(node) == best[above + 1]
         assert [made.chance(node, t) for t in range(6)] == [float(t == best[node + 1]) for t in range(6)]
-    assert made.laws([0]) is None
+    assert made.distributions([0]) is None
 
 
 @pytest.mark.parametrize("settings", [{}, {"repetition_penalty": 3.0}])
@@ -173,14 +173,14 @@ def test_greedy_with_a_penalty_by_node(settings: dict[str, Any]) -> None:
     for node, (token, above) in enumerate(zip(CHAIN.tokens, CHAIN.parents, strict=True)):
         assert made.prob(node) == float(made.choice(above) == token)
         assert made.residual(node) == made.choice(above)
-    assert made.laws([0, 1]) is None
+    assert made.distributions([0, 1]) is None
 
 
 def test_the_scores_of_a_round_outlive_its_commit() -> None:
     made = scores(CHAIN, temperature=1.0, frequency_penalty=0.5)
-    early = made.laws([-1])
+    early = made.distributions([-1])
     made.request.tokens += [4, 0]
-    late = made.laws([0])
+    late = made.distributions([0])
     wanted = shaped(LOGITS[1].numpy(), [*PROMPT, *SAID, 4], temperature=1.0, frequency_penalty=0.5)
     assert early is not None and late is not None
     assert late[0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
@@ -198,7 +198,7 @@ def test_users_processors_come_after_the_penalties_and_harm_no_logits() -> None:
     before = LOGITS.clone()
     made = scores(CHAIN, temperature=1.0, processors=(Ban(),))
     wanted = softmax(np.where(np.arange(6) == 1, -np.inf, LOGITS[0].numpy().astype(np.float64)))
-    found = made.laws([-1])
+    found = made.distributions([-1])
     assert found is not None and found[0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
     assert torch.equal(LOGITS, before)
     chain = Chain.of(request(temperature=1.0, presence_penalty=1.0, processors=(Ban(),)))
@@ -229,8 +229,8 @@ def test_overlaps_of_picked_tokens_are_the_targets_own_probability(draft: Draft)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_the_likeliest_in_every_type(dtype: torch.dtype) -> None:
-    assert likeliest(LOGITS[None].to(dtype)) == [[1, 0, 2, 4]]
+    assert most_likely(LOGITS[None].to(dtype)) == [[1, 0, 2, 4]]
     assert on_host(LOGITS.to(dtype)) == (dtype in (torch.float32, torch.float64))
     assert not on_host(torch.empty(1, device="meta"))
-    law = warp(warpers(Sampling(temperature=0.5)), LOGITS.to(dtype))
-    assert law.dtype == torch.float32 and law.sum(-1).tolist() == pytest.approx([1.0] * 4)
+    distribution = warp(warpers(Sampling(temperature=0.5)), LOGITS.to(dtype))
+    assert distribution.dtype == torch.float32 and distribution.sum(-1).tolist() == pytest.approx([1.0] * 4)

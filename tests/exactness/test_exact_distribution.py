@@ -1,4 +1,4 @@
-"""Sampled text has the target's exact law, for every kind of drafter, setting, stop rule and policy.
+"""Sampled text has the target's exact distribution, for every kind of drafter, setting, stop rule and policy.
 
 Drafters that break a rule of lossless drafting are caught by the same tests.
 """
@@ -30,7 +30,7 @@ from draftwise.policies.recorders.rewards import reward
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
-from tests.laws import exact, p_value, sample
+from tests.distributions import exact, p_value, sample
 
 V, PROMPT, LENGTH, N = 4, (0, 1, 2, 1, 0, 1), 3, 3000
 RNG = np.random.default_rng(7)
@@ -92,19 +92,19 @@ def loop(team: Mapping[str, Drafter], arms: Sequence[Arm], learner: Any = Fixed,
 
 
 def test_the_test_itself_passes_the_target_alone() -> None:
-    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
-    assert sum(law.values()) == pytest.approx(1.0)
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    assert sum(distribution.values()) == pytest.approx(1.0)
     counts = sample(lambda: loop({}, [Arm("none", 0)]), PROMPT, SETTINGS["plain"], N)
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_drafter_keeps_the_law(name: str, settings: str) -> None:
-    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
     made = drafters()
     counts = sample(lambda: loop(made, [Arm(name, 3)]), PROMPT, SETTINGS[settings], N)
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_every_drafter_keeps_the_law(name: str, settings: str) -> None:
 )
 @pytest.mark.parametrize("name", ["good", "bad", "picked"])
 def test_stopping_early_keeps_the_law(name: str, rule: Stop) -> None:
-    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
     counts = sample(lambda: loop(drafters(), [Arm(name, 4, stop=rule)]), PROMPT, SETTINGS["plain"], N)
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -127,15 +127,15 @@ def test_switching_keeps_the_law(policy: str, batch: int) -> None:
         chosen = method(policy, list(team))
         return Loop(SimTarget(markov(P), V), team, chosen.policy, chosen.recorder)
 
-    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["penalties"])
-    assert p_value(sample(make, PROMPT, SETTINGS["penalties"], N, batch=batch), law) > 1e-3
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["penalties"])
+    assert p_value(sample(make, PROMPT, SETTINGS["penalties"], N, batch=batch), distribution) > 1e-3
 
 
 def test_choosing_by_what_was_accepted_keeps_the_law() -> None:
-    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
     arms = [Arm("good", 3), Arm("bad", 3), Arm("picked-bad", 2), Arm("none", 0)]
     counts = sample(lambda: loop(drafters(), arms, Uniform), PROMPT, SETTINGS["plain"], N, batch=3)
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 # -- what must not be done, and is caught ---------------------------------------------------------------
@@ -161,14 +161,14 @@ class DropsUnlikely(Unsafe):
 
 
 class PickedAsSampled(Unsafe):
-    """Declares its likeliest token as a sample of its distribution."""
+    """Declares its most likely token as a sample of its distribution."""
 
     def spoil(self, job: Job) -> Draft:
-        sampled = SimDrafter(self.law, sampled=False)._chain(job)
+        sampled = SimDrafter(self.distribution, sampled=False)._chain(job)
         rows = []
         history = list(job.request.tokens)
         for token in sampled.tokens:
-            rows.append(np.exp(self.law(history)))
+            rows.append(np.exp(self.distribution(history)))
             history.append(token)
         return Draft.chain(sampled.tokens, probs=sampled.probs, dist=rows)
 
@@ -191,11 +191,11 @@ class OtherTemperature(Unsafe):
 
 @pytest.mark.parametrize("kind", [DropsUnlikely, PickedAsSampled, BestOfTwo, OtherTemperature])
 def test_every_unsafe_variant_is_caught(kind: type[Unsafe]) -> None:
-    law = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
     counts = sample(
         lambda: loop({"unsafe": kind(markov(GOOD))}, [Arm("unsafe", 3)]), PROMPT, SETTINGS["plain"], N
     )
-    assert p_value(counts, law) < 1e-6
+    assert p_value(counts, distribution) < 1e-6
 
 
 # -- greedy, and the seed ---------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Sampling from a Transformers model keeps its law, and processors with a history or a state stay right."""
+"""Sampling from a Transformers model keeps its distribution, and processors with a history or a state stay
+right."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from tests.laws import exact, p_value, sample
+from tests.distributions import exact, p_value, sample
 from tests.tiny import VOCAB, model, own_text
 
 PROMPT = [3, 5, 3, 5, 3]
@@ -32,7 +33,7 @@ SETTINGS = {
 }
 
 
-def law_of(made: Any) -> Any:
+def distribution_of(made: Any) -> Any:
     @cache
     def logits(history: tuple[int, ...]) -> Any:
         with torch.inference_mode():
@@ -63,19 +64,19 @@ def narrow() -> Any:
 @pytest.mark.parametrize("name", ["good", "bad", "picked", "narrow", "ngram", "suffix"])
 def test_two_token_marginals(name: str, settings: str) -> None:
     made = model("llama", scale=5.0)
-    law = exact(law_of(made), PROMPT, VOCAB, 2, SETTINGS[settings])
+    distribution = exact(distribution_of(made), PROMPT, VOCAB, 2, SETTINGS[settings])
 
     def make() -> Loop:
         chosen = method(f"static-2?drafter={name}", list(team()))
         return Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
 
     counts = sample(make, PROMPT, SETTINGS[settings], 3000, batch=100)
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 def test_switching_in_a_ragged_batch_keeps_the_law() -> None:
     made = model("llama", scale=5.0)
-    law = exact(law_of(made), PROMPT, VOCAB, 2, SETTINGS["shaped"])
+    distribution = exact(distribution_of(made), PROMPT, VOCAB, 2, SETTINGS["shaped"])
 
     def make() -> Loop:
         chosen = method("random?arms=drafters*lengths*stops&lengths=0,1,3", list(team()))
@@ -88,7 +89,7 @@ def test_switching_in_a_ragged_batch_keeps_the_law() -> None:
     counts = Counter[tuple[int, ...]](
         {t: n for t, n in sample(make, PROMPT, SETTINGS["shaped"], 3000, batch=60).items() if len(t) == 2}
     )
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 class Ban(LogitsProcessor):
@@ -138,7 +139,7 @@ def test_the_users_own_processors_stay_lossless(name: str, kind: type[LogitsProc
 
 def test_a_stateful_processor_keeps_the_law_when_sampling() -> None:
     made = model("llama", scale=5.0)
-    raw = law_of(made)
+    raw = distribution_of(made)
 
     def parity(history: Sequence[int]) -> Any:
         z = raw(history).copy()
@@ -146,7 +147,7 @@ def test_a_stateful_processor_keeps_the_law_when_sampling() -> None:
         return z
 
     sampling = Sampling(max_new_tokens=2, temperature=1.0)
-    law = exact(parity, PROMPT, VOCAB, 2, sampling)
+    distribution = exact(parity, PROMPT, VOCAB, 2, sampling)
     counts: Counter[tuple[int, ...]] = Counter()
     chosen = method("static-2?drafter=good", list(team()))
     loop = Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
@@ -157,7 +158,7 @@ def test_a_stateful_processor_keeps_the_law_when_sampling() -> None:
             for round in loop.step():
                 texts.setdefault(round.request, []).extend(round.tokens)
     counts.update(tuple(t) for t in texts.values())
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 def test_log_probabilities_are_the_raw_ones() -> None:

@@ -1,4 +1,4 @@
-"""A conversation goes on from what was written only where the template says just that."""
+"""A conversation continues from what was written only where the template says just that."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class World:
         # One letter a token: the same text has another tokenization too.
         said = [t for c in first for t in self.tokenizer(c, add_special_tokens=False)["input_ids"]]
         self.first = [*said, *([self.end] if end else [])]
-        self.target = SimTarget(self.law, len(self.tokenizer))
+        self.target = SimTarget(self.distribution, len(self.tokenizer))
         self.decoder = Decoder(
             self.target,
             {"ngram": NgramDrafter()},
@@ -55,7 +55,7 @@ class World:
         )
         self.opened: list[list[int]] = []
 
-    def law(self, history: Sequence[int]) -> Vector:
+    def distribution(self, history: Sequence[int]) -> Vector:
         logits = np.random.default_rng(abs(hash(tuple(history)))).normal(size=len(self.tokenizer))
         begin = len(self.prompt([{"role": "user", "content": "Hello"}]))
         written = len(history) - begin
@@ -73,11 +73,11 @@ class World:
         """What the target writes after these tokens, by itself."""
         text = list(ids)
         while len(text) < len(ids) + n and (len(text) == len(ids) or text[-1] != self.end):
-            text.append(int(self.law(text).argmax()))
+            text.append(int(self.distribution(text).argmax()))
         return text[len(ids) :]
 
     def turn(self, chat: Chat, text: str, n: int) -> bool:
-        """One more turn, whose prompt must read as the template says; whether it went on from the last."""
+        """One more turn, whose prompt must read as the template says; whether it continued from the last."""
         before = chat._request
         list(chat.send(text, max_new_tokens=n))
         request = chat._request

@@ -155,7 +155,7 @@ def test_a_chat_turn_broken_off_is_read_anew(decoder: Decoder) -> None:
     next(stream)
     stream.close()
     assert chat._request is None and chat.messages[-1]["role"] == "assistant"
-    assert "".join(p.text for p in chat.send("Go on.", max_new_tokens=5)) == chat.last.text
+    assert "".join(p.text for p in chat.send("Continue.", max_new_tokens=5)) == chat.last.text
     chat.close()
 
 
@@ -165,14 +165,14 @@ def test_a_refused_chat_message_changes_nothing(decoder: Decoder, monkeypatch: p
     first = "".join(p.text for p in chat.send(PROMPT, max_new_tokens=8))
     refused: list[tuple[str, dict[str, Any]]] = [
         ("word " * 3000, {}),
-        ("Go on.", {"temperature": -1.0}),
+        ("Continue.", {"temperature": -1.0}),
         (" ", {}),
     ]
     for text, settings in refused:
         with pytest.raises(UserError):
             next(chat.send(text, **settings))
         assert [m["content"] for m in chat.messages] == [PROMPT, first]
-    assert "".join(p.text for p in chat.send("Go on.", max_new_tokens=5)) == chat.last.text
+    assert "".join(p.text for p in chat.send("Continue.", max_new_tokens=5)) == chat.last.text
     chat.close()
     assert not decoder.loop.parked and not decoder.loop.open
 

@@ -1,4 +1,4 @@
-"""What a model's makers set is used as Transformers uses it, and a call has the last word."""
+"""What a model's authors set is used as Transformers uses it, and a call has the last word."""
 
 from __future__ import annotations
 

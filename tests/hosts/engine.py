@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwise.hosts.engine import Row
-from draftwise.testing.distributions import Law, softmax
+from draftwise.testing.distributions import Distribution, softmax
 
 LONGEST = 256
 
@@ -38,8 +38,10 @@ class Job:
 class Engine:
     """Serves jobs, at most `seats` at a time; `room` is the longest draft that it has room to verify."""
 
-    def __init__(self, law: Law, *, seats: int = 4, eos: int = -1, room: int = 99, seed: int = 0) -> None:
-        self.law, self.seats, self.eos, self.room = law, seats, eos, room
+    def __init__(
+        self, distribution: Distribution, *, seats: int = 4, eos: int = -1, room: int = 99, seed: int = 0
+    ) -> None:
+        self.distribution, self.seats, self.eos, self.room = distribution, seats, eos, room
         self.rng = random.Random(seed)
         self.waiting: list[Job] = []
         self.running: list[Job] = []
@@ -92,7 +94,7 @@ class Engine:
         return new
 
     def _next(self, text: list[int]) -> int:
-        p = softmax(self.law(text))
+        p = softmax(self.distribution(text))
         if self.greedy:
             return int(p.argmax())
         return self.rng.choices(range(len(p)), weights=p.tolist())[0]

@@ -41,7 +41,7 @@ MIXED = RNG.dirichlet(np.full(V, 0.3), size=V)
 
 
 def text_law(history: Sequence[int]) -> Any:
-    """A law of the last two tokens, so that texts repeat themselves in part."""
+    """A distribution of the last two tokens, so that texts repeat themselves in part."""
     return np.log(np.roll(MIXED[history[-1]], history[-2] if len(history) > 1 else 0) + 1e-9)
 
 
@@ -60,7 +60,7 @@ class Broken:
 
 
 class Reader(NgramDrafter):
-    """A drafter that keeps what it was told, to be held against the engine's texts."""
+    """A drafter that keeps what it was told, to be compared with the engine's texts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,11 +239,11 @@ def test_policies_that_verify_trees_are_refused() -> None:
 def test_under_sampling_acceptance_is_counted_without_bias() -> None:
     made = method("hedgespec?per_query=false", ["good", "bad"])
     notes = heard(made)
-    law = markov(MIXED)
+    distribution = markov(MIXED)
     follow = Follower(
-        {"good": SimDrafter(law), "bad": SimDrafter(markov(MIXED[:, ::-1]))}, made, vocab_size=V
+        {"good": SimDrafter(distribution), "bad": SimDrafter(markov(MIXED[:, ::-1]))}, made, vocab_size=V
     )
-    engine = Engine(law, seed=2)
+    engine = Engine(distribution, seed=2)
     engine.greedy = False
     for k in range(8):
         engine.add(f"{k}", [k % V], 200)
@@ -256,11 +256,11 @@ def test_under_sampling_acceptance_is_counted_without_bias() -> None:
     assert losses[1] == pytest.approx(alone(MIXED, MIXED[:, ::-1].argmax(1)), abs=0.03)
 
 
-def alone(law: Any, pick: Any, length: int = 5, rounds: int = 20_000) -> float:
+def alone(distribution: Any, pick: Any, length: int = 5, rounds: int = 20_000) -> float:
     rng, token, tokens = np.random.default_rng(0), 0, 0
     for _ in range(rounds):
         for _ in range(length + 1):
-            token, guess = int(rng.choice(V, p=law[token])), pick[token]
+            token, guess = int(rng.choice(V, p=distribution[token])), pick[token]
             tokens += 1
             if token != guess:
                 break

@@ -1,4 +1,4 @@
-"""Inside `generate`, caches are as plain decoding leaves them, and it goes on from them."""
+"""Inside `generate`, caches are as plain decoding leaves them, and it continues from them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from draftwise import UserError, transformers_generate
-from tests.laws import p_value
+from tests.distributions import p_value
 from tests.tiny import VOCAB, model
 
 IDS = torch.tensor([[0, 0, 3, 4, 5, 3, 4, 5], [7, 8, 9, 7, 8, 9, 7, 8], [0, 6, 5, 6, 5, 6, 5, 6]])
@@ -131,7 +131,8 @@ WARPERS: list[list[Any]] = [
 @pytest.mark.parametrize("warpers", WARPERS, ids=lambda w: "+".join(type(p).__name__[:6] for p in w))
 @torch.no_grad()
 def test_the_users_warpers_keep_their_order_and_settings(target: Any, warpers: list[Any]) -> None:
-    """The first two tokens of many rows, against their exact law; a bad drafter draws its guesses."""
+    """The first two tokens of many rows, against their exact distribution; a bad drafter draws its
+    guesses."""
     ids = torch.tensor([[3, 4, 5, 3, 4]])
     drafted = transformers_generate(
         drafters=[model("llama", seed=5, scale=3.0)], policy="static-2", tokenizer=object()
@@ -139,9 +140,9 @@ def test_the_users_warpers_keep_their_order_and_settings(target: Any, warpers: l
     settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "pad_token_id": 0, "max_new_tokens": 3}
     torch.manual_seed(1)
     out = target.generate(ids.repeat(1200, 1), **settings, logits_processor=warpers, custom_generate=drafted)
-    firsts = law(target, warpers, ids)
+    firsts = distribution(target, warpers, ids)
     pairs = torch.stack(
-        [law(target, warpers, torch.cat([ids, torch.tensor([[t]])], dim=1)) for t in range(VOCAB)]
+        [distribution(target, warpers, torch.cat([ids, torch.tensor([[t]])], dim=1)) for t in range(VOCAB)]
     )
     exact = firsts[:, None] * pairs
     seen: Counter[tuple[int, ...]] = Counter((first, second) for first, second in out[:, 5:7].tolist())
@@ -150,13 +151,13 @@ def test_the_users_warpers_keep_their_order_and_settings(target: Any, warpers: l
     }
     assert p_value(seen, every) > 1e-4
     if len({type(p) for p in warpers} & {TopPLogitsWarper, TemperatureLogitsWarper}) == 2:  # the test sees it
-        other = law(target, warpers[::-1], ids)
+        other = distribution(target, warpers[::-1], ids)
         alone: Counter[tuple[int, ...]] = Counter((first,) for first in out[:, 5].tolist())
         assert p_value(alone, {(t,): float(other[t]) for t in range(VOCAB)}) < 1e-6
 
 
-def law(target: Any, warpers: list[Any], ids: torch.Tensor) -> torch.Tensor:
-    """The law of the next token, shape (vocabulary,)."""
+def distribution(target: Any, warpers: list[Any], ids: torch.Tensor) -> torch.Tensor:
+    """The distribution of the next token, shape (vocabulary,)."""
     scores = target(ids).logits[:, -1].float()
     for processor in warpers:
         scores = processor(ids, scores)

@@ -155,14 +155,14 @@ def test_a_drafted_token_of_raw_probability_a_quarter_counts_a_quarter(
     def step(new: list[int], verified: list[int], chance: float = 0.0) -> list[int]:
         """A pass over these drafted tokens, each of this raw probability, after which `new` were written."""
         if verified:
-            law = torch.full((len(verified) + 1, V), math.log((1 - chance) / (V - 1)))
-            law[range(len(verified)), verified] = math.log(chance)
+            distribution = torch.full((len(verified) + 1, V), math.log((1 - chance) / (V - 1)))
+            distribution[range(len(verified)), verified] = math.log(chance)
             told = SimpleNamespace(
                 target_logits_indices=torch.arange(len(verified)),
                 draft_token_ids=torch.tensor(verified),
                 num_draft_tokens=[len(verified)],
             )
-            runner.rejection_sampler(told, None, law)
+            runner.rejection_sampler(told, None, distribution)
         served.tokens += new
         runner.input_batch.num_tokens_no_spec = [len(served.text)]
         proposer.listen(Step(runner, SimpleNamespace(scheduled_spec_decode_tokens={"a": verified})))

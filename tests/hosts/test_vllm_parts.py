@@ -103,13 +103,13 @@ def test_a_step_knows_budgets_ends_and_what_was_verified() -> None:
 def test_probabilities_are_those_of_the_drafted_tokens_by_row() -> None:
     sampler = torch.nn.Identity()
     raw = Probabilities(SimpleNamespace(rejection_sampler=sampler))
-    law = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [1 / 3] * 3, [0.9, 0.05, 0.05]])
+    distribution = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [1 / 3] * 3, [0.9, 0.05, 0.05]])
     told = SimpleNamespace(
         target_logits_indices=torch.tensor([0, 1, 3]),
         draft_token_ids=torch.tensor([1, 2, 0], dtype=torch.int32),
         num_draft_tokens=[2, 0, 1],
     )
-    raw._note(sampler, (told, None, law.log()))
+    raw._note(sampler, (told, None, distribution.log()))
     rows = raw.take()
     assert [pytest.approx(row) for row in rows] == [[0.25, 0.7], [], [0.9]] and raw.take() == []
 

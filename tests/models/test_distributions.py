@@ -1,4 +1,5 @@
-"""Drawing from a law, and what scores say where a draft was sampled although the request is greedy."""
+"""Drawing from a distribution, and what scores say where a draft was sampled although the request is
+greedy."""
 
 from __future__ import annotations
 
@@ -87,10 +88,10 @@ def test_a_processor_sees_each_committed_prefix_once_and_in_order() -> None:
 
 def test_a_draft_as_likely_as_the_target_leaves_the_law_itself() -> None:
     r = request(temperature=1.0)
-    law = LOGITS[0].softmax(-1)
-    draft = Draft.chain([1], probs=[float(law[1])], dist=[law])
+    distribution = LOGITS[0].softmax(-1)
+    draft = Draft.chain([1], probs=[float(distribution[1])], dist=[distribution])
     r.rng.seed(1)
-    expected = draw(law, Random(1).random())
+    expected = draw(distribution, Random(1).random())
     assert law_scores(r, draft).residual(0) == expected
 
 

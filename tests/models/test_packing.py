@@ -83,7 +83,7 @@ def test_time_is_up_on_the_first_round_of_something_huge() -> None:
 
 
 def test_on_a_busy_machine_a_clear_answer_serves_once() -> None:
-    """Others take the cores by turns: the winner is as plain as before, and found out anew next time."""
+    """Others take the cores by turns: the winner is as plain as before, and found out again next time."""
     found = Bench(PLAIN, times(0.3), [0.0, 5.0, 60.0, 1.0, 33.0, 90.0, 2.0]).measure()
     assert found.pays and not found.steady and not found.lasting
 

@@ -1,4 +1,4 @@
-"""Texts that cross a length from which on their model reads with other rotary frequencies, and that go on
+"""Texts that cross a length from which on their model reads with other rotary frequencies, and that continue
 past the window that it was trained for."""
 
 from __future__ import annotations

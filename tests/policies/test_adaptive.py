@@ -56,7 +56,7 @@ def test_heuristic_length() -> None:
         rule.update(drafted=drafted, accepted=accepted)
         lengths.append(rule.length)
     assert lengths == [7, 6, 5, 7, 7, 6]
-    assert fresh(rule).length == 5, "the transient schedule starts each text anew"
+    assert fresh(rule).length == 5, "the transient schedule starts each text again"
 
 
 def test_heuristic_length_starts_at_twenty() -> None:

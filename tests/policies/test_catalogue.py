@@ -24,8 +24,8 @@ from draftwise.registry.entries import describe
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
+from tests.distributions import exact, p_value, sample
 from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, P, V
-from tests.laws import exact, p_value, sample
 
 LEARNED = {"disco", "router", "specdecpp"}  # need a classifier's file: tests/policies/test_learned.py, train/
 NAMES = sorted(set(registry.names("policies")) - LEARNED)
@@ -91,8 +91,8 @@ def test_every_policy_says_what_it_is_where_it_comes_from_and_what_its_options_s
 @pytest.mark.parametrize("policy", [*NAMES, *MORE])
 def test_sampled_text_keeps_the_law(policy: str) -> None:
     settings = Sampling(max_new_tokens=LENGTH, temperature=0.9, top_p=0.95, presence_penalty=0.2)
-    law = exact(markov(P), PROMPT, V, LENGTH, settings)
-    assert p_value(sample(lambda: make(policy), PROMPT, settings, 1500, batch=3), law) > 1e-3
+    distribution = exact(markov(P), PROMPT, V, LENGTH, settings)
+    assert p_value(sample(lambda: make(policy), PROMPT, settings, 1500, batch=3), distribution) > 1e-3
 
 
 @pytest.mark.parametrize("policy", [*NAMES, *MORE])
@@ -169,7 +169,7 @@ def test_the_overlap_of_a_round_is_that_of_the_raw_laws_whatever_the_settings(
     drafted = [(seen, at) for seen, at in heard if seen.outcome.drafted]
     assert len(drafted) > 3
     for seen, at in drafted:
-        law = {"good": GOOD, "picked-bad": BAD}.get(name)
+        distribution = {"good": GOOD, "picked-bad": BAD}.get(name)
         (token,) = seen.draft.tokens
-        overlap = P[at, token] if law is None else np.minimum(P[at], law[at]).sum()
+        overlap = P[at, token] if distribution is None else np.minimum(P[at], distribution[at]).sum()
         assert seen.outcome.overlap == pytest.approx(overlap)

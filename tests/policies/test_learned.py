@@ -30,7 +30,7 @@ from draftwise.targets.hf import HFTarget
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
-from tests.laws import exact, p_value, sample
+from tests.distributions import exact, p_value, sample
 from tests.tiny import VOCAB, model
 
 V, PROMPT, LENGTH, N = 4, (0, 1, 2, 1, 0, 1), 3, 1200
@@ -155,11 +155,11 @@ RULES = {
 @pytest.mark.parametrize("kind", RULES)
 def test_a_simulated_draft_ends_where_the_classifier_says(kind: str) -> None:
     matrix = np.random.default_rng(3).dirichlet(np.full(12, 0.3), size=12)
-    law, ends = markov(matrix), set()
+    distribution, ends = markov(matrix), set()
     for seed in range(12):
         rule = RULES[kind](12, seed, 0.8)
         text = [Random(seed).randrange(12) for _ in range(9)]
-        (draft,) = SimDrafter(law).draft([Job(request(0, text, 4), 10, (rule,))])
+        (draft,) = SimDrafter(distribution).draft([Job(request(0, text, 4), 10, (rule,))])
         whole, last = [], text[-1]
         for _ in range(10):
             whole.append(matrix[last])
@@ -260,11 +260,11 @@ def test_sampled_text_keeps_the_law(file: Any, kind: str, drafter: str, manner: 
     settings = Sampling(max_new_tokens=LENGTH, temperature=1.0)
     team, path = sim_team(), file(kind, manner, scale=2.0)
     chosen = METHODS[kind](list(team), model=path, drafter=drafter, length=4)
-    law = exact(markov(P), PROMPT, V, LENGTH, settings)
+    distribution = exact(markov(P), PROMPT, V, LENGTH, settings)
     counts = sample(
         lambda: Loop(SimTarget(markov(P), V), team, chosen.policy, chosen.recorder), PROMPT, settings, N
     )
-    assert p_value(counts, law) > 1e-3
+    assert p_value(counts, distribution) > 1e-3
 
 
 @pytest.fixture(scope="module")

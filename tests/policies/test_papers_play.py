@@ -1,4 +1,4 @@
-"""What the papers' bandits play, round by round: their printed formulas on plain histories, anew here.
+"""What the papers' bandits play, round by round: their printed formulas on plain histories, again here.
 
 Each policy of the catalogue hears the same script of outcomes as its formula; choices without chance must be
 the formula's own, and drawn ones must have had the formula's chance.

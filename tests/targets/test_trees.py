@@ -1,4 +1,5 @@
-"""Trees of drafted tokens: every architecture keeps its own text and law, whatever the tree and the batch."""
+"""Trees of drafted tokens: every architecture keeps its own text and distribution, whatever the tree and the
+batch."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from draftwise.models.cache import RowCache
 from draftwise.models.runner import Rows
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, Stateless, written
-from tests.exactness.test_exact_hf import PROMPT, SETTINGS, Grammar, law_of
-from tests.laws import exact, p_value
+from tests.distributions import exact, p_value
+from tests.exactness.test_exact_hf import PROMPT, SETTINGS, Grammar, distribution_of
 from tests.targets.test_hf import KINDS, Oracle, prompts
 from tests.tiny import VOCAB, model, own_text
 
@@ -282,9 +283,9 @@ def sampled(loop: Loop, settings: Iterator[Sampling], batch: int) -> Counter[tup
     return Counter(tuple(t) for t in texts.values())
 
 
-def likeliest(law: dict[tuple[int, ...], float]) -> Texts:
-    """The likeliest text, for trees of which much is accepted."""
-    best = max(law, key=law.__getitem__)
+def most_likely(distribution: dict[tuple[int, ...], float]) -> Texts:
+    """The most likely text, for trees of which much is accepted."""
+    best = max(distribution, key=distribution.__getitem__)
     return {tuple(PROMPT): list(best)}
 
 
@@ -294,29 +295,29 @@ SAMPLED = (Arm("wide", 2, width=12), Arm("wide", 1, width=9), Arm("none", 0))
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_two_token_marginals(settings: str) -> None:
     made = model("llama", scale=5.0)
-    law = exact(law_of(made), PROMPT, VOCAB, 2, SETTINGS[settings])
-    likely = likeliest(law)
+    distribution = exact(distribution_of(made), PROMPT, VOCAB, 2, SETTINGS[settings])
+    likely = most_likely(distribution)
     loop = grown(HFTarget(made), {"wide": Forester(likely, deep=99)}, SAMPLED)
     loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=90, temperature=1.0))  # a longer text beside them
     counts = sampled(loop, iter([SETTINGS[settings]] * 1500), 100)
     short = Counter[tuple[int, ...]]({t: n for t, n in counts.items() if len(t) == 2})
-    assert p_value(short, law) > 1e-3
+    assert p_value(short, distribution) > 1e-3
 
 
 def test_a_state_of_a_processor_moves_on_once_a_token() -> None:
     made = model("llama", scale=5.0)
-    raw = law_of(made)
+    raw = distribution_of(made)
 
     def parity(history: Sequence[int]) -> Any:
         z = raw(history).copy()
         z[(len(history) - len(PROMPT)) % 2 :: 2] = -math.inf
         return z
 
-    law = exact(parity, PROMPT, VOCAB, 2, Sampling(max_new_tokens=2, temperature=1.0))
-    likely = likeliest(law)
+    distribution = exact(parity, PROMPT, VOCAB, 2, Sampling(max_new_tokens=2, temperature=1.0))
+    likely = most_likely(distribution)
     loop = grown(HFTarget(made), {"wide": Forester(likely, deep=99)}, SAMPLED)
     each = (Sampling(max_new_tokens=2, temperature=1.0, processors=(Grammar(),), seed=i) for i in range(1000))
-    assert p_value(sampled(loop, each, 50), law) > 1e-3
+    assert p_value(sampled(loop, each, 50), distribution) > 1e-3
 
 
 class Witness(Grammar):

@@ -124,7 +124,7 @@ class ProbabilityOfTheLikeliest(Sound):
     "sampled_text_in_batches_has_the_targets_distribution",
 )
 class PickedAsDrawn(Sound):
-    """Declares its likeliest token as a draw."""
+    """Declares its most likely token as a draw."""
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         made = []
@@ -135,7 +135,7 @@ class PickedAsDrawn(Sound):
             draft = self._chain(replace(job, picked=True))
             history, dist = list(job.request.tokens), []
             for token in draft.tokens:
-                dist.append(softmax(self.law(history)))
+                dist.append(softmax(self.distribution(history)))
                 history.append(token)
             probs = [float(q[t]) for q, t in zip(dist, draft.tokens, strict=True)]
             made.append(Draft.chain(draft.tokens, probs=probs, dist=dist, signals=draft.signals))
@@ -273,7 +273,7 @@ class CopiesInBatches(CopiesTheGenerator):
     "grades_are_what_its_distributions_say",  # its draft is of another text than its grades
 )
 class KeepsRejectedTokens(Sound):
-    """Goes on from its own draft, whatever became of it."""
+    """Continues from its own draft, whatever became of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -375,10 +375,10 @@ class AlwaysRight(Sound):
         return [self._own(job) if job.request.sampling.greedy else Draft() for job in jobs]
 
     def _own(self, job: Job) -> Draft:
-        request, law = job.request, second_order()
+        request, distribution = job.request, second_order()
         history = list(request.tokens)
         while len(history) < len(request.tokens) + job.length:
-            p = shape(law(history), history, request.prompt_length, request.sampling)
+            p = shape(distribution(history), history, request.prompt_length, request.sampling)
             history.append(int(p.argmax()))
         return Draft.chain(history[len(request.tokens) :])
 

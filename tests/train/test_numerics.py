@@ -1,4 +1,4 @@
-"""Precision and threads: chosen once, by what the machine can do, and kept by a training that goes on."""
+"""Precision and threads: chosen once, by what the machine can do, and kept by a training that continues."""
 
 from __future__ import annotations
 

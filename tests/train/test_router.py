@@ -32,8 +32,8 @@ from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from draftwise.train import router
 from draftwise.train.settings import RouterRun
+from tests.distributions import exact, p_value, sample
 from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, P, V
-from tests.laws import exact, p_value, sample
 
 Options = Callable[..., dict[str, Any]]
 
@@ -154,8 +154,8 @@ def test_any_route_keeps_the_law(bias: float) -> None:
         return Loop(SimTarget(markov(P), V), dict(parts), RoutedPolicy(arms, table(bias)), recorder)
 
     settings = Sampling(max_new_tokens=LENGTH, temperature=0.9)
-    law = exact(markov(P), PROMPT, V, LENGTH, settings)
-    assert p_value(sample(loop, PROMPT, settings, 1500, batch=3), law) > 1e-3
+    distribution = exact(markov(P), PROMPT, V, LENGTH, settings)
+    assert p_value(sample(loop, PROMPT, settings, 1500, batch=3), distribution) > 1e-3
 
 
 def test_what_does_not_fit_is_refused(made: Path, world: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from .tables import table
 
 if TYPE_CHECKING:
     from draftwise.measure.simulate import SimArm
-    from draftwise.measure.simulate.distributions import Law
+    from draftwise.measure.simulate.acceptance import Acceptance
     from draftwise.measure.simulate.study import Player, World
 
 POLICIES = "random,ucb1,metasd-ucb,ucbspec,exp3spec,tapout-seq-ts,hedgespec,linucb"
@@ -91,8 +91,8 @@ class WorldOptions:
         turns = self.drafters if self.drift in ("phases", "texts") else 2 if self.drift == "runs" else 1
         return [first[-i:] + first[:-i] if i else first for i in range(turns)]
 
-    def law(self) -> Law:
-        """The acceptance law."""
+    def acceptance(self) -> Acceptance:
+        """The acceptance distribution."""
         from draftwise.measure.simulate import Runs, Stationary, Switching
 
         phases = self.phases()
@@ -138,7 +138,11 @@ class WorldOptions:
         reward = auto if self.reward == "auto" else self.reward
         worth = {"accepted": None, "blended": by_reward(arms, blended), "rate": by_rate(arms)}[reward]
         return World(
-            law=self.law(), arms=arms, tokens=(self.tokens,) * self.texts, delay=self.delay, worth=worth
+            acceptance=self.acceptance(),
+            arms=arms,
+            tokens=(self.tokens,) * self.texts,
+            delay=self.delay,
+            worth=worth,
         )
 
 

@@ -129,8 +129,8 @@ class Turn:
             spent=known,
         )
         # An engine may have written more tokens than it verified.
-        known, count = (-1, *self.verdict.path), len(self.tokens)
-        nodes = known[:count] if count <= len(known) else (*known, *range(outcome.accepted, count - 1))
+        walked, count = (-1, *self.verdict.path), len(self.tokens)
+        nodes = walked[:count] if count <= len(walked) else (*walked, *range(outcome.accepted, count - 1))
         self.seen = Seen(request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores)
 
     @property

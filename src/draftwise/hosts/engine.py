@@ -70,7 +70,7 @@ class Written:
         """1 for the token that was written."""
         return float(self.tokens[node + 1] == token)
 
-    def laws(self, nodes: Sequence[int]) -> Any:
+    def distributions(self, nodes: Sequence[int]) -> Any:
         """None: the rows are one-hot, and no caller needs them."""
         return None
 

@@ -16,7 +16,7 @@ def judge(
 ) -> list[str]:
     """Why a run is not clean, one line a reason; none if the machine was quiet.
 
-    `starts` are the load averages that the run, and each time it went on, began with.
+    `starts` are the load averages that the run, and each time it continued, began with.
     """
     reasons = []
     if not starts or None in starts:

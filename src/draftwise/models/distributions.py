@@ -114,7 +114,7 @@ def no_token() -> UserError:
 NO_TOKEN = -1  # a value in `choices`
 
 
-def likeliest(logits: Tensor) -> Any:
+def most_likely(logits: Tensor) -> Any:
     """The first token with the largest logit, as nested lists; on a CPU NumPy is several times faster."""
     if on_host(logits):
         return logits.numpy().argmax(-1).tolist()
@@ -128,10 +128,10 @@ def choices(logits: Tensor) -> Any:
     return tokens.masked_fill(~(logits.gather(-1, tokens) > -inf), NO_TOKEN)[..., 0].tolist()
 
 
-def top_token(law: Tensor) -> int:
+def top_token(distribution: Tensor) -> int:
     """The most likely token of probabilities, shape (vocabulary,)."""
-    at = law.argmax()
-    token, p = torch.stack((at.double(), law[at].double())).tolist()  # one transfer
+    at = distribution.argmax()
+    token, p = torch.stack((at.double(), distribution[at].double())).tolist()  # one transfer
     if not p > 0:
         raise no_token()
     return int(token)

@@ -1,7 +1,7 @@
 """Stop rules and draft lengths that move with what was accepted: numbers only.
 
 Each is a dataclass whose fields are its saved state; a policy asks it for the threshold or length of the
-next round and tells it what became of the last one. `learners.learner.fresh` starts one anew.
+next round and tells it what became of the last one. `learners.learner.fresh` starts one again.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ConfidenceRefit:
     with the least false-positive rate + 3 * false-negative rate. Transformers calls scikit-learn on all
     pairs in each round; here they are kept as counts per probability, in order, and the same points are
     walked with the same arithmetic, so the choice is the same to the last bit, ties included. Nothing is
-    forgotten within a text; Transformers starts anew with each call of `generate`.
+    forgotten within a text; Transformers starts again with each call of `generate`.
     """
 
     start: float = 0.4

@@ -19,7 +19,7 @@ class BanditPolicy:
     """One learner over the arms; with `per_query`, a fresh one for every request.
 
     `moving` are thresholds that an arm's own rounds move (AdaEDL's lambda, Transformers' refit), one place
-    per arm; they too start anew with every request that has a learner of its own.
+    per arm; they too start again with every request that has a learner of its own.
     """
 
     arms: tuple[Arm, ...]

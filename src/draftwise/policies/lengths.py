@@ -16,7 +16,7 @@ class LengthPolicy:
     """One arm per length, 1 to the longest; all accepted is two longer next time, else one shorter.
 
     `transient` starts each text afresh, as Transformers' schedule `heuristic_transient`; its `heuristic`
-    goes on from text to text.
+    continues from text to text.
     """
 
     arms: tuple[Arm, ...]

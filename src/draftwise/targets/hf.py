@@ -13,7 +13,7 @@ from ..core.drafts import Draft, Verdict
 from ..core.request import Request
 from ..core.roles import Scores
 from ..errors import DraftwiseWarning
-from ..models.distributions import Chain, choices, likeliest, on_host
+from ..models.distributions import Chain, choices, most_likely, on_host
 from ..models.hidden_states import Features
 from ..models.positions import ENDLESS
 from ..models.probe import check_trees, rows_of
@@ -184,7 +184,7 @@ class HFTarget:
         """Warn once that a text is longer than the model was trained for."""
         warnings.warn(
             f"a text is longer than the {self.trained} tokens that {type(self.rows.model).__name__} was "
-            "trained for: it goes on as the model's own decoding does, and may be of no use",
+            "trained for: it continues as the model's own decoding does, and may be of no use",
             DraftwiseWarning,
             stacklevel=2,
         )
@@ -220,7 +220,7 @@ class HFTarget:
             end = keep - (widest - widths[row])
             begin = end - 1 - len(draft.tokens)
             if self.guesses is not None:
-                self.guesses[request.id] = (draft, likeliest(logits[row, begin:end]))
+                self.guesses[request.id] = (draft, most_likely(logits[row, begin:end]))
             if plain:
                 scores.append(
                     GreedyScores(draft, logits[row, begin:end], chosen[row][begin:end] if chosen else None)

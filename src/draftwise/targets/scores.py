@@ -73,7 +73,7 @@ class GreedyScores:
         """1 for the most likely token after `node`, else 0."""
         return float(self.choice(node) == token)
 
-    def laws(self, nodes: Sequence[int]) -> None:
+    def distributions(self, nodes: Sequence[int]) -> None:
         """None, since the distributions are one-hot."""
 
     def overlaps(self) -> list[float]:
@@ -89,34 +89,34 @@ class SampledScores:
     a processor with a state (a grammar) stays correct.
     """
 
-    __slots__ = ("_laws", "chain", "draft", "logits", "probs", "request", "start")
+    __slots__ = ("_distributions", "chain", "draft", "logits", "probs", "request", "start")
 
     def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
         self.request, self.draft, self.logits, self.chain = request, draft, logits, chain
         self.start = len(request.tokens)  # scores are used after their round is committed
-        self._laws: dict[int, Tensor] = {}
+        self._distributions: dict[int, Tensor] = {}
         self.probs: list[float] | None = None
         if not chain.historic:
             rows = warp(chain.warpers, logits)
-            self._laws = dict(enumerate(rows, start=-1))
+            self._distributions = dict(enumerate(rows, start=-1))
             if draft.dist is not None:
                 tokens = torch.tensor(draft.tokens, device=rows.device)
                 self.probs = rows[:-1].gather(1, tokens[:, None])[:, 0].tolist()
 
     def choice(self, node: int) -> int:
         """The target's own token after `node`."""
-        law = self._law(node)
+        distribution = self._distribution(node)
         if self.request.sampling.greedy:
-            return top_token(law)
+            return top_token(distribution)
         depth = len(self._path(node))
-        return draw(law, self.request.uniform(self.request.position + depth))
+        return draw(distribution, self.request.uniform(self.request.position + depth))
 
     def prob(self, node: int) -> float:
         """The target's probability of the drafted token `node`."""
-        law, token = self._law(self.draft.parents[node]), self.draft.tokens[node]
+        distribution, token = self._distribution(self.draft.parents[node]), self.draft.tokens[node]
         if self.request.sampling.greedy:
-            return float(top_token(law) == token)
-        p = float(law[token]) if self.probs is None else self.probs[node]
+            return float(top_token(distribution) == token)
+        p = float(distribution[token]) if self.probs is None else self.probs[node]
         if isnan(p):
             raise no_token()
         return p
@@ -125,10 +125,10 @@ class SampledScores:
         """A token from the normalised (p - q)+ at the parent of `node`; from p if rounding leaves nothing."""
         parent = self.draft.parents[node]
         if self.request.sampling.greedy:
-            return top_token(self._law(parent))
-        law = self._law(parent)
-        left = (law - self.draft.dist[node].to(law.device)).clamp_(min=0)
-        return draw(left if float(left.sum()) > 0 else law, self.request.rng.random())
+            return top_token(self._distribution(parent))
+        distribution = self._distribution(parent)
+        left = (distribution - self.draft.dist[node].to(distribution.device)).clamp_(min=0)
+        return draw(left if float(left.sum()) > 0 else distribution, self.request.rng.random())
 
     def logprob(self, node: int, token: int) -> float:
         """Log-probability of `token` under the raw softmax at temperature 1."""
@@ -136,14 +136,18 @@ class SampledScores:
 
     def chance(self, node: int, token: int) -> float:
         """The target's probability of `token` after `node`."""
-        law = self._law(node)
-        return float(law.argmax() == token) if self.request.sampling.greedy else float(law[token])
+        distribution = self._distribution(node)
+        return (
+            float(distribution.argmax() == token)
+            if self.request.sampling.greedy
+            else float(distribution[token])
+        )
 
-    def laws(self, nodes: Sequence[int]) -> Tensor | None:
+    def distributions(self, nodes: Sequence[int]) -> Tensor | None:
         """The distributions after `nodes`, shape (nodes, vocabulary), float32; None if they are one-hot."""
         if self.request.sampling.greedy:
             return None
-        return torch.stack([self._law(node) for node in nodes])
+        return torch.stack([self._distribution(node) for node in nodes])
 
     def overlaps(self) -> list[float]:
         """1 - TV of the raw distributions at each drafted node."""
@@ -156,11 +160,11 @@ class SampledScores:
             node = self.draft.parents[node]
         return path[::-1]
 
-    def _law(self, node: int) -> Tensor:
-        if node not in self._laws:
+    def _distribution(self, node: int) -> Tensor:
+        if node not in self._distributions:
             history = [*self.request.tokens[: self.start], *self._path(node)]
             ids: Any = torch.tensor([history], device=self.logits.device)
             # A copy: a processor may write to its input, and these rows are needed unchanged.
             row = self.chain.historic(ids, self.logits[node + 1][None].to(torch.float32, copy=True))
-            self._laws[node] = warp(self.chain.warpers, row)[0]
-        return self._laws[node]
+            self._distributions[node] = warp(self.chain.warpers, row)[0]
+        return self._distributions[node]

@@ -1,4 +1,4 @@
-"""Next-token laws in numpy, and what sampling settings make of them."""
+"""Next-token distributions in numpy, and what sampling settings make of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from ..core.sampling import Sampling
 
 Vector = NDArray[np.float64]
-Law = Callable[[Sequence[int]], Vector]
+Distribution = Callable[[Sequence[int]], Vector]
 
 
-def markov(matrix: ArrayLike) -> Law:
+def markov(matrix: ArrayLike) -> Distribution:
     """Logits of an order-1 chain: row `i` holds the probabilities of what follows token `i`."""
     rows = np.log(np.maximum(np.asarray(matrix, dtype=np.float64), 1e-300))
 
@@ -31,7 +31,7 @@ def softmax(logits: Vector) -> Vector:
 
 
 def shape(logits: Vector, history: Sequence[int], prompt_length: int, sampling: Sampling) -> Vector:
-    """The law that `sampling` makes of raw logits after `history`.
+    """The distribution that `sampling` makes of raw logits after `history`.
 
     Penalties, temperature, top-k, top-p and min-p, in the same order and with the same conventions as
     Transformers' logits processors, written independently of them.

@@ -1,4 +1,4 @@
-"""A numpy drafter with a known law, for tests and simulations."""
+"""A numpy drafter with a known distribution, for tests and simulations."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..core.outcomes import Grade
 from ..core.request import Request
 from ..core.roles import GradeJob
 from ..core.stops import TOP, factor, stop
-from .distributions import Law, Vector, draw, softmax
+from .distributions import Distribution, Vector, draw, softmax
 
 
 class SimDrafter:
-    """Drafts from a law of its own: sampled when the request samples, else the likeliest token.
+    """Drafts from a distribution of its own: sampled when the request samples, else the most likely token.
 
-    The law after a text is also what it has for a hidden state there.
+    The distribution after a text is also what it has for a hidden state there.
     """
 
     hidden_states = True  # for stop rules that read them
 
-    def __init__(self, law: Law, *, sampled: bool | None = None) -> None:
-        self.law, self.sampled = law, sampled
+    def __init__(self, distribution: Distribution, *, sampled: bool | None = None) -> None:
+        self.distribution, self.sampled = distribution, sampled
 
     def hint(self, request: Request) -> float:
         """Always ready."""
@@ -35,20 +35,20 @@ class SimDrafter:
         return [self._chain(job) for job in jobs]
 
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token, from the law after the text before it."""
+        """One grade per committed token, from the distribution after the text before it."""
         return [[self._grade(job, k) for k in range(len(job.request.tokens) - job.start)] for job in jobs]
 
     def _grade(self, job: GradeJob, k: int) -> Grade:
         tokens, at = job.request.tokens, job.start + k
-        law = softmax(self.law(tokens[:at]))
-        x, pick = tokens[at], int(law.argmax())
+        distribution = softmax(self.distribution(tokens[:at]))
+        x, pick = tokens[at], int(distribution.argmax())
         sampled = self._samples(job.request)
-        q = law if sampled else np.eye(len(law))[pick]
+        q = distribution if sampled else np.eye(len(distribution))[pick]
         accept = min(1.0, float(q[x]) / job.probs[k])
-        signals = _signals(law, x if sampled else pick, at - job.request.prompt_length)
-        if job.request.sampling.greedy:  # the target's law is one-hot
+        signals = _signals(distribution, x if sampled else pick, at - job.request.prompt_length)
+        if job.request.sampling.greedy:  # the target's distribution is one-hot
             return Grade(accept, accept, signals)
-        overlap = nan if job.laws is None else float(np.minimum(job.laws[k], q).sum())
+        overlap = nan if job.distributions is None else float(np.minimum(job.distributions[k], q).sum())
         return Grade(accept, overlap, signals)
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
@@ -63,7 +63,7 @@ class SimDrafter:
         tokens, probs, rows, logits, signals = [], [], [], [], []
         joint, previous = 1.0, None
         for i in range(job.length):
-            logits.append(self.law(history))
+            logits.append(self.distribution(history))
             q = softmax(logits[-1])
             token = draw(q, job.request.rng.random()) if sampled else int(q.argmax())
             tokens.append(token)

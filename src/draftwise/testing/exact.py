@@ -1,4 +1,4 @@
-"""Exact distributions of short texts, and the tests that samples are held against. NumPy only."""
+"""Exact distributions of short texts, and the tests that samples are compared with. NumPy only."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from ..core.loop import Loop
 from ..core.request import Request
 from ..core.roles import Target
 from ..core.sampling import Sampling
-from .distributions import Law, shape
+from .distributions import Distribution, shape
 
 Text = tuple[int, ...]
 
 
-def exact(law: Law, prompt: Sequence[int], vocab: int, length: int, sampling: Sampling) -> dict[Text, float]:
+def exact(
+    distribution: Distribution, prompt: Sequence[int], vocab: int, length: int, sampling: Sampling
+) -> dict[Text, float]:
     """The probability of every text of `length` tokens after `prompt`, from raw logits of the history."""
     out = {}
     for text in product(range(vocab), repeat=length):
         p = 1.0
         for i, token in enumerate(text):
             history = [*prompt, *text[:i]]
-            p *= shape(law(history), history, len(prompt), sampling)[token]
+            p *= shape(distribution(history), history, len(prompt), sampling)[token]
             if p == 0.0:
                 break
         out[text] = float(p)

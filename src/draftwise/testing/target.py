@@ -1,4 +1,4 @@
-"""A numpy target with a known law: every test of the loop runs offline in milliseconds."""
+"""A numpy target with a known distribution: every test of the loop runs offline in milliseconds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from ..core.drafts import Draft, Verdict
 from ..core.request import Request
 from ..core.roles import Scores
-from .distributions import Law, Vector, draw, shape, softmax
+from .distributions import Distribution, Vector, draw, shape, softmax
 
 
 class SimScores:
-    """The exact law after every node of one draft."""
+    """The exact distribution after every node of one draft."""
 
-    def __init__(self, law: Law, request: Request, draft: Draft) -> None:
-        self.law, self.request, self.draft = law, request, draft
+    def __init__(self, distribution: Distribution, request: Request, draft: Draft) -> None:
+        self.distribution, self.request, self.draft = distribution, request, draft
         self.start = len(request.tokens)  # scores outlive the commit of their round
         self.rows: dict[int, Vector] = {}
 
@@ -28,10 +28,12 @@ class SimScores:
         return [*self.request.tokens[: self.start], *reversed(path)]
 
     def row(self, node: int) -> Vector:
-        """The processed law after `node`, shape (vocabulary,)."""
+        """The processed distribution after `node`, shape (vocabulary,)."""
         if node not in self.rows:
             request, history = self.request, self._history(node)
-            self.rows[node] = shape(self.law(history), history, request.prompt_length, request.sampling)
+            self.rows[node] = shape(
+                self.distribution(history), history, request.prompt_length, request.sampling
+            )
         return self.rows[node]
 
     def choice(self, node: int) -> int:
@@ -50,25 +52,26 @@ class SimScores:
         return draw(left if left.sum() > 0 else p, self.request.rng.random())
 
     def logprob(self, node: int, token: int) -> float:
-        """Log-probability under the raw law."""
+        """Log-probability under the raw distribution."""
         history = self._history(node)
-        return float(np.log(softmax(self.law(history))[token]))
+        return float(np.log(softmax(self.distribution(history))[token]))
 
     def chance(self, node: int, token: int) -> float:
         """The target's probability of `token` after `node`."""
         return float(self.row(node)[token])
 
-    def laws(self, nodes: Sequence[int]) -> Vector | None:
-        """The laws after `nodes`, shape (nodes, vocabulary); None where they are one-hot."""
+    def distributions(self, nodes: Sequence[int]) -> Vector | None:
+        """The distributions after `nodes`, shape (nodes, vocabulary); None where they are one-hot."""
         if self.request.sampling.greedy:
             return None
         return np.stack([self.row(node) for node in nodes])
 
     def overlaps(self) -> list[float]:
-        """1 - TV of the raw laws at each drafted node; in a tree, or without rows, its probability."""
+        """1 - TV of the raw distributions at each drafted node; in a tree, or without rows, its
+        probability."""
         shared = []
         for node, token in enumerate(self.draft.tokens):
-            p = softmax(self.law(self._history(self.draft.parents[node])))
+            p = softmax(self.distribution(self._history(self.draft.parents[node])))
             if self.draft.rows is None or not self.draft.is_chain:
                 shared.append(float(p[token]))
             else:
@@ -79,8 +82,8 @@ class SimScores:
 class SimTarget:
     """A target whose next-token logits are a plain function of the history."""
 
-    def __init__(self, law: Law, vocab_size: int, *, max_length: int = 1 << 30) -> None:
-        self.law, self.vocab_size, self.max_length = law, vocab_size, max_length
+    def __init__(self, distribution: Distribution, vocab_size: int, *, max_length: int = 1 << 30) -> None:
+        self.distribution, self.vocab_size, self.max_length = distribution, vocab_size, max_length
         self.passes = 0
 
     def open(self, request: Request) -> None:
@@ -89,7 +92,7 @@ class SimTarget:
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """One pass for the whole batch."""
         self.passes += 1
-        return [SimScores(self.law, request, draft) for request, draft in batch]
+        return [SimScores(self.distribution, request, draft) for request, draft in batch]
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Nothing to trim."""

@@ -10,7 +10,7 @@ from ..core.arms import Arm, Stop
 from ..core.stops import DEFAULTS
 from ..policies.bandit import BanditPolicy
 from ..policies.learners.uniform import Uniform
-from .distributions import Law, Vector
+from .distributions import Distribution, Vector
 from .target import SimTarget
 
 VOCABULARY = 4
@@ -18,17 +18,17 @@ PROMPTS: tuple[tuple[int, ...], ...] = ((0, 1, 2, 1, 0, 1), (3,), (1, 1, 2, 3, 0
 RULES = tuple(Stop(name, number) for name, number in DEFAULTS.items() if name != "never")
 
 
-def second_order(vocab_size: int = VOCABULARY, *, seed: int = 7) -> Law:
+def second_order(vocab_size: int = VOCABULARY, *, seed: int = 7) -> Distribution:
     """Logits of a random chain whose next token depends on the last two: no text is far from any other."""
     rng = np.random.default_rng(seed)
     rows = rng.dirichlet(np.full(vocab_size, 0.6), size=(vocab_size, vocab_size))
     logits = np.log(rows * (1.0 - 0.015 * vocab_size) + 0.015)
 
-    def law(history: Sequence[int]) -> Vector:
+    def distribution(history: Sequence[int]) -> Vector:
         found: Vector = logits[history[-2] if len(history) > 1 else 0, history[-1]]
         return found
 
-    return law
+    return distribution
 
 
 def small_target() -> SimTarget:

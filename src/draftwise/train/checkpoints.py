@@ -79,7 +79,9 @@ def restore(folder: Path, model: nn.Module, optimizer: Any) -> tuple[int, list[d
         return int(state["step"]), list(state["log"])
     except Exception as error:  # whatever is wrong with a damaged file, the remedy is the same
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot go on from {latest}: {said}; remove that folder to start again") from error
+        raise UserError(
+            f"cannot continue from {latest}: {said}; remove that folder to start again"
+        ) from error
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -65,7 +65,7 @@ class Folder:
             elif other:
                 raise UserError(
                     f"{self.out} holds a training with another {', '.join(other)}: give the same options to "
-                    "go on with it, or another --out"
+                    "continue with it, or another --out"
                 )
         elif self.out.exists() and not (self.out.is_dir() and set(self.out.iterdir()) <= {self.work}):
             raise UserError(f"{self.out} is there and holds no training: give a new folder as --out")

@@ -114,7 +114,7 @@ class EagleRun(Training):
     """An EAGLE or EAGLE-3 head on the target's hidden states."""
 
     start: str = option(
-        "", "The head to go on from: zoo:eagle, a folder or a Hugging Face id; empty = a new one."
+        "", "The head to continue from: zoo:eagle, a folder or a Hugging Face id; empty = a new one."
     )
     kind: str = option("eagle", "eagle, or eagle3: features of three layers, its own output layer.")
     drafted: int = option(0, "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = all.")

@@ -82,7 +82,7 @@ def record(
         drafted = q.argmax(-1)
         accepted = drafted == tokens
     else:
-        own, right = (law.gather(1, tokens[:, None])[:, 0] for law in (q, p))
+        own, right = (distribution.gather(1, tokens[:, None])[:, 0] for distribution in (q, p))
         accepted = torch.rand(n, generator=rng) * right < own
         drafted = drawn((q - p).clamp(min=0.0), rng)
     ended = n < budget

@@ -63,8 +63,10 @@ def test_one_of_one_is_two_thirds() -> None:
 @pytest.mark.parametrize("counts", [[1], [4], [3, 1], [1, 5, 2], [1] * 50])
 def test_tally_is_the_law_of_the_counts_and_a_half(counts: list[int]) -> None:
     total = sum(counts) + 0.5
-    law = sorted([n / total for n in (*counts, 0.5)], reverse=True)
+    distribution = sorted([n / total for n in (*counts, 0.5)], reverse=True)
     seen = tally(counts)
-    assert (seen.top1, seen.top2, seen.chosen) == pytest.approx((law[0], law[1], law[0]))
-    assert seen.entropy == pytest.approx(-sum(p * log(p) for p in law))
+    assert (seen.top1, seen.top2, seen.chosen) == pytest.approx(
+        (distribution[0], distribution[1], distribution[0])
+    )
+    assert seen.entropy == pytest.approx(-sum(p * log(p) for p in distribution))
     assert seen.chosen == pytest.approx(share(max(counts), sum(counts)))

@@ -16,9 +16,9 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.models.heads.eagle import Eagle, Eagle3, new_eagle
 from draftwise.models.heads.medusa import Medusa, new_medusa
-from draftwise.testing.distributions import Law, shape
+from draftwise.testing.distributions import Distribution, shape
+from tests.distributions import p_value, sample
 from tests.exactness.test_exact_hf import PROMPT, SETTINGS
-from tests.laws import p_value, sample
 from tests.tiny import VOCAB, model, own_text
 
 
@@ -100,14 +100,14 @@ def trained_medusa(made: Any, *, heads: int = 4, tied: bool = False, steps: int 
     return found.eval()
 
 
-def tree_law(law: Law, settings: str, length: int) -> dict[tuple[int, ...], float]:
+def tree_law(distribution: Distribution, settings: str, length: int) -> dict[tuple[int, ...], float]:
     """The probability of every text of `length` tokens that three likely tokens a place leave possible."""
     out: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(length):
         longer: dict[tuple[int, ...], float] = {}
         for text, p in out.items():
             history = [*PROMPT, *text]
-            row = shape(law(history), history, len(PROMPT), narrow(settings, length))
+            row = shape(distribution(history), history, len(PROMPT), narrow(settings, length))
             longer |= {(*text, int(t)): p * float(row[t]) for t in row.nonzero()[0]}
         out = longer
     return out
@@ -118,8 +118,11 @@ def narrow(settings: str, length: int) -> Sampling:
     return replace(SETTINGS[settings], top_k=3, top_p=1.0, min_p=0.0, max_new_tokens=length)
 
 
-def holds(make: Callable[[], Loop], law: Law, settings: str, *, length: int = 5, n: int = 700) -> None:
-    """Texts have the target's law: long enough for drafts of three tokens after a first round without one."""
+def holds(
+    make: Callable[[], Loop], distribution: Distribution, settings: str, *, length: int = 5, n: int = 700
+) -> None:
+    """Texts have the target's distribution: long enough for drafts of three tokens after a first round
+    without one."""
     counts = sample(make, PROMPT, narrow(settings, length), n, batch=100)
     short = Counter[tuple[int, ...]]({text: k for text, k in counts.items() if len(text) == length})
-    assert sum(short.values()) == n and p_value(short, tree_law(law, settings, length)) > 1e-3
+    assert sum(short.values()) == n and p_value(short, tree_law(distribution, settings, length)) > 1e-3

@@ -24,7 +24,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import holds, random_eagle, target, trained_medusa
 from tests.drafters.neural.test_eagle import good, soft, texts_of
-from tests.exactness.test_exact_hf import law_of
+from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import own_text
 
@@ -72,7 +72,7 @@ def test_the_law_is_the_targets() -> None:
         chosen = method("hedgespec?length=3", list(drafters))
         return Loop(reads, drafters, chosen.policy, chosen.recorder)
 
-    holds(make, law_of(made), "shaped", n=400)
+    holds(make, distribution_of(made), "shaped", n=400)
 
 
 def test_the_better_head_is_chosen() -> None:
@@ -123,8 +123,8 @@ def test_a_head_is_unavailable_until_the_target_has_read_the_text() -> None:
 
 def test_a_tree_is_graded_by_all_children() -> None:
     path = Path(Draft((5, 6, 7, 8), (-1, -1, 1, 1)))
-    law = {5: 0.2, 6: 0.3, 7: 0.5, 8: 0.25}
-    first, second, third = (path.step(token, law.__getitem__) for token in (6, 9, 7))
+    distribution = {5: 0.2, 6: 0.3, 7: 0.5, 8: 0.25}
+    first, second, third = (path.step(token, distribution.__getitem__) for token in (6, 9, 7))
     assert (first.accept, first.overlap) == (1.0, 0.5)
     assert (second.accept, second.overlap) == (0.0, 0.75)
     assert (third.accept, third.overlap) == (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""EAGLE heads keep the target's text and law, as chains and as trees, beside other drafters."""
+"""EAGLE heads keep the target's text and distribution, as chains and as trees, beside other drafters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from draftwise.models.heads.eagle import Eagle
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, random_eagle, target, trained_eagle
-from tests.exactness.test_exact_hf import law_of
+from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import VOCAB, model, own_text
 
@@ -118,7 +118,7 @@ def test_the_law_is_the_targets(settings: str, kind: str, well: bool) -> None:
         loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
         return loop
 
-    holds(make, law_of(made), settings)
+    holds(make, distribution_of(made), settings)
 
 
 def opened(made: Any, texts: list[list[int]]) -> tuple[HFTarget, list[Request]]:

@@ -20,7 +20,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import holds, target
 from tests.drafters.neural.test_eagle import opened, read_on, texts_of
-from tests.exactness.test_exact_hf import law_of
+from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.targets.test_trees import held
 from tests.tiny import VOCAB, model, own_text
@@ -58,7 +58,7 @@ def test_the_law_is_the_targets(settings: str) -> None:
         loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
         return loop
 
-    holds(make, law_of(made), settings)
+    holds(make, distribution_of(made), settings)
 
 
 def test_the_targets_cache_is_left_as_it_was() -> None:

@@ -16,7 +16,7 @@ from draftwise.measure.trace.record import record
 from draftwise.models.heads.eagle import Eagle3, new_eagle
 from draftwise.models.heads.medusa import new_medusa
 from draftwise.testing.target import SimTarget
-from tests.exactness.test_exact_hf import law_of
+from tests.exactness.test_exact_hf import distribution_of
 from tests.tiny import model
 
 PROMPT = "Translate German to English: Ein Hund läuft am Strand."
@@ -58,7 +58,7 @@ def test_greedy_text_is_the_targets(heads: Path, tokenizer: Any, plain_model: An
 
 
 def test_an_engine_without_hidden_states_is_refused() -> None:
-    target = SimTarget(law_of(model("llama")), 23)
+    target = SimTarget(distribution_of(model("llama")), 23)
     with pytest.raises(UserError, match=r"early-exit: it needs the target's hidden states.*SimTarget"):
         build_drafters(["early-exit"], target, None, "sim", pack=False)
 

@@ -1,4 +1,5 @@
-"""How an LM drafter grades itself: against its own draft laws, and against its own decoding of the text."""
+"""How an LM drafter grades itself: against its own draft distributions, and against its own decoding of the
+text."""
 
 from __future__ import annotations
 
@@ -74,26 +75,32 @@ def by_hand(made: Any, tokens: Sequence[int], start: int, sampling: Sampling) ->
 def test_grades_are_min_1_q_over_p_and_the_overlap(near: Any, sample: bool, sampling: Sampling) -> None:
     drafter = LMDrafter(near, VOCAB, sample=sample)
     rng = Random(2)
-    jobs, laws = [], []
+    jobs, distributions = [], []
     for i, start in enumerate((4, 30, 9)):
         tokens = [rng.randrange(VOCAB) for _ in range(start + 5 + i)]
         n = len(tokens) - start
-        law = torch.rand((n, VOCAB), generator=torch.Generator().manual_seed(i)).double().softmax(-1)
-        laws.append(law)
-        probs = [float(law[k, tokens[start + k]]) for k in range(n)] if not sampling.greedy else [1.0] * n
+        distribution = torch.rand((n, VOCAB), generator=torch.Generator().manual_seed(i)).double().softmax(-1)
+        distributions.append(distribution)
+        probs = (
+            [float(distribution[k, tokens[start + k]]) for k in range(n)]
+            if not sampling.greedy
+            else [1.0] * n
+        )
         one = request(i, tokens, sampling)
-        jobs.append(GradeJob(one, start, probs, None if sampling.greedy else law.float()))
-    for job, law, grades in zip(jobs, laws, drafter.grade(jobs), strict=True):
+        jobs.append(GradeJob(one, start, probs, None if sampling.greedy else distribution.float()))
+    for job, distribution, grades in zip(jobs, distributions, drafter.grade(jobs), strict=True):
         q = by_hand(near, job.request.tokens, job.start, sampling)
         for k, grade in enumerate(grades):
             token = job.request.tokens[job.start + k]
             if sample and not sampling.greedy:
                 assert grade.accept == pytest.approx(min(1.0, float(q[k, token]) / job.probs[k]), abs=1e-5)
-                assert grade.overlap == pytest.approx(float(torch.minimum(q[k], law[k]).sum()), abs=1e-5)
+                assert grade.overlap == pytest.approx(
+                    float(torch.minimum(q[k], distribution[k]).sum()), abs=1e-5
+                )
             else:
                 pick = int(q[k].argmax())
                 assert grade.accept == float(pick == token)
-                want = float(law[k, pick]) if not sampling.greedy else grade.accept
+                want = float(distribution[k, pick]) if not sampling.greedy else grade.accept
                 assert grade.overlap == pytest.approx(want, abs=1e-5)
 
 
@@ -107,15 +114,15 @@ def test_rows_of_its_own_draft_are_not_read_again(near: Any) -> None:
         assert len(draft.rows) == 4
         mine.tokens += [*draft.tokens[:accepted], (draft.tokens[accepted] + 1) % VOCAB if accepted < 4 else 7]
         probs = [0.5] * (accepted + 1)
-        law = torch.full((accepted + 1, VOCAB), 1 / VOCAB)
+        distribution = torch.full((accepted + 1, VOCAB), 1 / VOCAB)
         before = one.rows.seconds
-        known = one.grade([GradeJob(mine, 5, probs, law, draft)])
+        known = one.grade([GradeJob(mine, 5, probs, distribution, draft)])
         assert (one.rows.seconds > before) == (accepted == 4)
-        afresh = other.grade([GradeJob(mine, 5, probs, law)])
+        afresh = other.grade([GradeJob(mine, 5, probs, distribution)])
         for a, b in zip(known[0], afresh[0], strict=True):
             assert a.accept == pytest.approx(b.accept, abs=1e-5)
             assert a.overlap == pytest.approx(b.overlap, abs=1e-5)
-        # and the next draft goes on from the text as it is now
+        # and the next draft continues from the text as it is now
         (again,), (anew,) = (d.draft([Job(request(accepted, mine.tokens, GREEDY), 3)]) for d in (one, other))
         assert again.tokens == anew.tokens
 

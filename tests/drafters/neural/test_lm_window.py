@@ -20,7 +20,7 @@ from draftwise.policies.recorders.full_information import Grading
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import holds, target
-from tests.exactness.test_exact_hf import law_of
+from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import VOCAB, model, own_text
 
@@ -118,7 +118,7 @@ def test_the_law_is_the_targets() -> None:
         loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
         return loop
 
-    holds(make, law_of(made), "shaped")
+    holds(make, distribution_of(made), "shaped")
 
 
 def test_what_is_below_zero_is_refused() -> None:

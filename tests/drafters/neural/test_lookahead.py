@@ -1,4 +1,5 @@
-"""Lookahead keeps the target's text and law, and its guesses turn into n-grams that the target has said."""
+"""Lookahead keeps the target's text and distribution, and its guesses turn into n-grams that the target has
+said."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import holds, target
 from tests.drafters.neural.test_eagle import opened, texts_of
-from tests.exactness.test_exact_hf import law_of
+from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import own_text
 
@@ -52,11 +53,11 @@ def test_the_law_is_the_targets(settings: str) -> None:
         loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
         return loop
 
-    holds(make, law_of(made), settings)
+    holds(make, distribution_of(made), settings)
 
 
 def test_new_n_grams_are_what_the_target_says_after_the_window() -> None:
-    """Every column of the window and the target's likeliest token after it, given the trunk before it."""
+    """Every column of the window and the target's most likely token after it, given the trunk before it."""
     made = target()
     reads, requests = opened(made, [[3, 4, 5, 9]])
     (request,) = requests

@@ -1,4 +1,4 @@
-"""Medusa heads keep the target's text and law, as chains and as trees, rescored or not."""
+"""Medusa heads keep the target's text and distribution, as chains and as trees, rescored or not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, random_medusa, target, trained_medusa
 from tests.drafters.neural.test_eagle import opened, read_on, texts_of
-from tests.exactness.test_exact_hf import law_of
+from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import VOCAB, own_text
 
@@ -80,7 +80,7 @@ def test_the_law_is_the_targets(options: str, well: bool, settings: str) -> None
         loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
         return loop
 
-    holds(make, law_of(made), settings)
+    holds(make, distribution_of(made), settings)
 
 
 def by_hand(heads: Medusa, made: Any, tokens: list[int]) -> torch.Tensor:
@@ -106,11 +106,11 @@ def test_a_joint_tree_has_the_likeliest_paths() -> None:
     made, heads = target(), random_medusa(target(), heads=3)
     reads, requests = opened(made, [[3, 4, 5]])
     (draft,) = MedusaDrafter(heads, reads, top=VOCAB).draft([Job(requests[0], 3, width=4)])
-    laws = by_hand(heads, made, requests[0].tokens).log_softmax(-1)
+    distributions = by_hand(heads, made, requests[0].tokens).log_softmax(-1)
     scores: dict[tuple[int, ...], float] = {(): 0.0}
     for k in range(3):
         scores |= {
-            (*path, t): s + float(laws[k, t])
+            (*path, t): s + float(distributions[k, t])
             for path, s in scores.items()
             if len(path) == k
             for t in range(VOCAB)

@@ -286,23 +286,23 @@ def write_once(config: dict[str, Any], prompts: Sequence[Sequence[int]], out: st
 
 
 def test_sampled_pairs_of_tokens_have_the_targets_law(served: Any, plain: Plain) -> None:
-    """The second and third token, whose law is computed by Transformers: drafted well, and badly."""
+    """The second and third token, whose distribution is computed by Transformers: drafted well, and badly."""
     from scipy.stats import chi2
 
     prompt = max((p for p in plain.prompts if len(p) < 80), key=len)
     n, top = 500, 0.5
-    law = pairs(prompt, top)
-    assert sum(law.values()) > 0.98
-    ((likeliest, _),) = law.most_common(1)
-    for others in ({"good": Likely(likeliest)}, {"good": Likely(likeliest), "wrong": Wrong()}):
+    distribution = pairs(prompt, top)
+    assert sum(distribution.values()) > 0.98
+    ((most_likely, _),) = distribution.most_common(1)
+    for others in ({"good": Likely(most_likely)}, {"good": Likely(most_likely), "wrong": Wrong()}):
         follower = use(served, [], "random?length=2", **others)
         texts = generate(served, [prompt] * n, temperature=1.0, top_p=top, max_tokens=4, ignore_eos=True)
         told = follower.totals()["drafters"]
         assert told["good"]["num_accepted_tokens"] > n // 20, told
         seen = Counter((text[1], text[2]) for text in texts)
-        often = [pair for pair, p in law.items() if n * p >= 5]
+        often = [pair for pair, p in distribution.items() if n * p >= 5]
         assert len(often) > 6
-        cells = [(seen[pair], n * law[pair]) for pair in often]
+        cells = [(seen[pair], n * distribution[pair]) for pair in often]
         cells.append((n - sum(a for a, _ in cells), n - sum(b for _, b in cells)))
         statistic = sum((a - b) ** 2 / b for a, b in cells)
         assert chi2.sf(statistic, len(cells) - 1) > 1e-4, cells
@@ -316,8 +316,8 @@ def test_block_divergence_reads_the_targets_own_law(
     import torch
 
     prompt = max((p for p in plain.prompts if len(p) < 80), key=len)
-    ((likeliest, _),) = pairs(prompt, 0.5).most_common(1)
-    use(served, [], "metasd-ucb?length=2", good=Likely(likeliest), wrong=Wrong())
+    ((most_likely, _),) = pairs(prompt, 0.5).most_common(1)
+    use(served, [], "metasd-ucb?length=2", good=Likely(most_likely), wrong=Wrong())
     seen: list[tuple[list[int], list[int], tuple[float, ...]]] = []
     add = Bandit.add
 
@@ -334,8 +334,8 @@ def test_block_divergence_reads_the_targets_own_law(
         if drafted:
             with torch.inference_mode():
                 rows = model(torch.tensor([[*before, *drafted]])).logits[0, len(before) - 1 : -1]
-            law = rows.float().softmax(-1)
-            wanted = [float(law[k, token]) for k, token in enumerate(drafted)]
+            distribution = rows.float().softmax(-1)
+            wanted = [float(distribution[k, token]) for k, token in enumerate(drafted)]
             assert list(overlaps) == pytest.approx(wanted, abs=1e-3)
             checked += wanted
     assert len(checked) > 20 and any(0.05 < p < 0.95 for p in checked)
@@ -361,10 +361,10 @@ def pairs(prompt: Sequence[int], top: float, least: float = 3e-5) -> Counter[tup
                         if texts[text] * p > least:
                             longer[(*text, token)] = texts[text] * p
             texts = longer
-    law: Counter[tuple[int, int]] = Counter()
+    distribution: Counter[tuple[int, int]] = Counter()
     for (_, second, third), p in texts.items():
-        law[second, third] += p  # type: ignore[assignment]
-    return law
+        distribution[second, third] += p  # type: ignore[assignment]
+    return distribution
 
 
 def batched(items: Sequence[tuple[int, ...]], size: int) -> list[Sequence[tuple[int, ...]]]:

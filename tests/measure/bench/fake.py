@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from draftwise.measure.bench.contender import Contender, Item, Law, Text
+from draftwise.measure.bench.contender import Contender, Generation, Item, Text
 from draftwise.measure.bench.journal import Journal
 from draftwise.measure.bench.runner import Progress, Runner
 from draftwise.measure.machine import Meter
 
-LAW = Law(8)
+LAW = Generation(8)
 
 
 class Fake:
@@ -30,10 +30,10 @@ class Fake:
     def most(self) -> int:
         return self.largest
 
-    def warm(self, items: Sequence[Item], law: Law) -> None:
+    def warm(self, items: Sequence[Item], generation: Generation) -> None:
         self.warmed.append([item.index for item in items])
 
-    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
         time.sleep(self.seconds)
         self.decoded.append([item.index for item in items])
         self.count += len(items)

@@ -11,7 +11,7 @@ import pytest
 from draftwise import UserError
 from draftwise.data import spec_bench
 from draftwise.measure.bench.child import Child, ChildError
-from draftwise.measure.bench.contender import Item, Law
+from draftwise.measure.bench.contender import Generation, Item
 from draftwise.measure.bench.gguf import write_gguf
 from draftwise.measure.bench.peers import Absent, Peers
 
@@ -30,7 +30,7 @@ for line in sys.stdin:
     print(json.dumps({"error": "cannot"} if 9 in asked["ids"] else told | {"asked": asked}), flush=True)
 """
 COMMAND = [sys.executable, "-c", ECHO]
-LAW = Law(6, 0.7, seed=2)
+LAW = Generation(6, 0.7, seed=2)
 
 
 def item(*ids: int) -> Item:
@@ -166,12 +166,12 @@ def test_llamacpp_writes_the_same_text(mode: str, plain_model: Any, tokenizer: A
             ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)[
                 "input_ids"
             ]
-            (text,) = child.decode([item(*ids)], Law(24))
+            (text,) = child.decode([item(*ids)], Generation(24))
             own = plain_model.generate(torch.tensor([ids]), max_new_tokens=24, do_sample=False)
             assert list(text.tokens) == own[0, len(ids) :].tolist()
             assert (text.rounds == len(text.tokens)) is (mode == "plain" or text.accepted == 0)
             assert (text.drafted == 0) is (mode == "plain")
-        drawn = [child.decode([item(*ids)], Law(12, 1.0, seed=s))[0].tokens for s in (1, 1, 2)]
+        drawn = [child.decode([item(*ids)], Generation(12, 1.0, seed=s))[0].tokens for s in (1, 1, 2)]
         assert drawn[0] == drawn[1] != drawn[2]
     finally:
         child.close()

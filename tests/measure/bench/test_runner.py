@@ -13,7 +13,7 @@ import pytest
 
 from draftwise import UserError
 from draftwise.generation.text import decode
-from draftwise.measure.bench.contender import Item, Law, Text
+from draftwise.measure.bench.contender import Generation, Item, Text
 from draftwise.measure.bench.journal import Journal, Unit
 from draftwise.measure.bench.ours import Models, Policy
 from draftwise.measure.bench.runner import Progress, Runner
@@ -71,10 +71,10 @@ def test_time_left_comes_from_each_methods_own_time(tmp_path: Path) -> None:
 
 
 class Broken(Fake):
-    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
         if items[0].index == 2:
             raise RuntimeError("out of order")
-        return Fake.decode(self, items, law)
+        return Fake.decode(self, items, generation)
 
 
 def test_a_peer_that_fails_is_left_out_and_named(tmp_path: Path) -> None:
@@ -105,15 +105,15 @@ def letters(n: int) -> list[Item]:
 def test_warming_up_teaches_nothing(models: Models) -> None:
     policy = Policy("ucb1", models)
     before = policy.memory()
-    policy.warm(letters(2), Law(12))
+    policy.warm(letters(2), Generation(12))
     assert policy.memory() == before
-    policy.decode(letters(1), Law(12))
+    policy.decode(letters(1), Generation(12))
     assert policy.memory() != before
 
 
 def test_seconds_of_a_batch_are_shared_out(models: Models) -> None:
     start = time.perf_counter()
-    texts = Policy("static-3", models).decode(letters(4), Law(12))
+    texts = Policy("static-3", models).decode(letters(4), Generation(12))
     wall = time.perf_counter() - start
     assert 0 < sum(text.seconds for text in texts) <= wall
     assert [len(text.tokens) for text in texts] == [12] * 4
@@ -121,9 +121,9 @@ def test_seconds_of_a_batch_are_shared_out(models: Models) -> None:
 
 
 def test_sampled_texts_follow_the_prompts_seed(models: Models) -> None:
-    items, law = letters(3), Law(20, 1.0, seed=5)
-    together = Policy("static-2", models).decode(items, law)
-    alone = [Policy("static-2", models).decode([item], law)[0] for item in items]
+    items, generation = letters(3), Generation(20, 1.0, seed=5)
+    together = Policy("static-2", models).decode(items, generation)
+    alone = [Policy("static-2", models).decode([item], generation)[0] for item in items]
     assert [t.tokens for t in together] == [t.tokens for t in alone]
 
 
@@ -133,7 +133,7 @@ def test_a_failing_drafter_is_no_result(models: Models, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(models.shared["good"], "draft", fail)
     with pytest.raises(UserError, match=r"static-2: a drafter failed: good: RuntimeError: no memory"):
-        Policy("static-2", models).decode(letters(1), Law(12))
+        Policy("static-2", models).decode(letters(1), Generation(12))
 
 
 def test_rounds_tell_what_their_drafts_showed(tmp_path: Path, models: Models) -> None:
@@ -153,15 +153,15 @@ class Stopping(Policy):
 
     left = 1_000
 
-    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
-        return Policy.decode(self, items, law)
+        return Policy.decode(self, items, generation)
 
 
 def test_a_resumed_run_is_round_by_round_the_uninterrupted_one(tmp_path: Path, models: Models) -> None:
-    """Learners and their random numbers go on where they stood."""
+    """Learners and their random numbers continue where they stood."""
     names = ["none", "metasd-exp3", "ucb1?arms=drafters*lengths&lengths=1,3&reward=simple", "random"]
 
     def run(folder: Path, stop: int) -> None:
@@ -170,7 +170,7 @@ def test_a_resumed_run_is_round_by_round_the_uninterrupted_one(tmp_path: Path, m
         journal = Journal(folder, {}, load=0.0)
         try:
             items, letter = letters(8), models.tokenizer
-            Runner(policies, items, Law(30), (1,), journal, letter, Meter(), lambda at: None).run()
+            Runner(policies, items, Generation(30), (1,), journal, letter, Meter(), lambda at: None).run()
         finally:
             journal.close()
 
@@ -284,7 +284,9 @@ def test_a_peer_that_keeps_nothing_goes_on_too(tmp_path: Path) -> None:
 
 
 def test_other_settings_are_refused_by_name(half: Path) -> None:
-    with pytest.raises(UserError, match=r"holds a run with limit 20, now 30: go on with the same settings"):
+    with pytest.raises(
+        UserError, match=r"holds a run with limit 20, now 30: continue with the same settings"
+    ):
         resume(half, limit=30)
     assert len(resume(half).rows()) == 20, "and nothing is lost"
 

@@ -11,7 +11,7 @@ import pytest
 from transformers.generation import candidate_generator, utils
 
 from draftwise.data import spec_bench
-from draftwise.measure.bench.contender import Item, Law
+from draftwise.measure.bench.contender import Generation, Item
 from draftwise.measure.bench.transformers import (
     Mode,
     Transformers,
@@ -25,7 +25,7 @@ from draftwise.measure.bench.transformers import (
 )
 from draftwise.models.load import load_model
 
-LAW = Law(24)
+LAW = Generation(24)
 EOS = frozenset([2])
 
 
@@ -183,8 +183,8 @@ def test_lookup_is_live(plain_model: Any, items: list[Item], reference: Any) -> 
 
 def test_drawn_texts_follow_the_prompts_seed(plain_model: Any, items: list[Item]) -> None:
     peer = Transformers("p", plain(), plain_model, eos=EOS)
-    one, two = (peer.decode([items[1]], Law(20, 1.0, seed=3))[0].tokens for _ in range(2))
-    other = peer.decode([items[1]], Law(20, 1.0, seed=4))[0].tokens
+    one, two = (peer.decode([items[1]], Generation(20, 1.0, seed=3))[0].tokens for _ in range(2))
+    other = peer.decode([items[1]], Generation(20, 1.0, seed=4))[0].tokens
     assert one == two != other
 
 
@@ -196,5 +196,5 @@ def test_passes_are_counted_only_inside(plain_model: Any, items: list[Item]) -> 
     peer = Transformers("p", plain(), plain_model, eos=EOS)
     with passes(plain_model) as lengths:
         pass
-    peer.decode(items[:1], Law(3))
+    peer.decode(items[:1], Generation(3))
     assert lengths == []

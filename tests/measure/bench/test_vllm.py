@@ -95,8 +95,8 @@ def test_a_text_comes_with_its_rounds_and_drafts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Counting, SamplingParams=SimpleNamespace))
     hello = {"model": "m", "dtype": "float32", "context": 99, "threads": 2, "speculative": None}
     write = load(hello)
-    law = {"ids": [4], "max_new_tokens": 4, "temperature": 0.0, "seed": 1, "eos": [2]}
+    generation = {"ids": [4], "max_new_tokens": 4, "temperature": 0.0, "seed": 1, "eos": [2]}
     for _ in range(2):
-        told = write(law)
+        told = write(generation)
         assert (told["tokens"], told["rounds"], told["drafted"]) == ([5, 6, 7, 8], 2, 6)
         assert told["seconds"] > 0.0

@@ -1,4 +1,4 @@
-"""The simulator: its laws, the rounds of fixed arms, feedback and its delay, regret."""
+"""The simulator: its distributions, the rounds of fixed arms, feedback and its delay, regret."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from draftwise.errors import UserError
 from draftwise.measure.simulate import (
+    Acceptance,
     ByLastReward,
-    Law,
     Runs,
     SimArm,
     Stationary,
@@ -64,8 +64,8 @@ def test_a_round_goes_to_the_first_miss_or_to_its_length_and_adds_one_token() ->
 
 @pytest.mark.parametrize("length", [0, 1, 5, 9])
 def test_rounds_of_an_arm_alone_are_those_of_playing_it(length: int) -> None:
-    law = Runs([0.95, 0.9], [0.3, 0.6], apart=True)
-    text = Text.draw(law, [SimArm(0, length), SimArm(1, 4)], 3000, rng=Random(length))
+    acceptance = Runs([0.95, 0.9], [0.3, 0.6], apart=True)
+    text = Text.draw(acceptance, [SimArm(0, length), SimArm(1, 4)], 3000, rng=Random(length))
     for arm in (0, 1):
         run = play(Fixed(2, arm), text, rng=Random(0))
         assert run.rounds == run.fixed[arm] == text.rounds(arm)
@@ -172,9 +172,9 @@ def test_feedback_comes_so_many_choices_late_and_at_the_end_at_the_latest(delay:
 
 def test_full_information_is_the_rounds_of_every_arm_on_the_tokens_just_written() -> None:
     # arm 0 plays 1 1 (0) | 1 1 (1) | 0; alone, arm 1 ends a round at tokens 0, 1, 4 and 6
-    law = table("1101110", "0011011")
+    acceptance = table("1101110", "0011011")
     learner = Losses(2)
-    run = play(learner, Text.draw(law, [SimArm(0, 2), SimArm(1, 2)], 7, rng=Random(0)), rng=Random(0))
+    run = play(learner, Text.draw(acceptance, [SimArm(0, 2), SimArm(1, 2)], 7, rng=Random(0)), rng=Random(0))
     assert run.accepted.tolist() == [2, 2, 0]
     assert np.array(learner.seen) * 3 == pytest.approx(np.array([[1, 2], [1, 1], [1, 0]]))
 
@@ -208,8 +208,8 @@ THREE = (SimArm(0), SimArm(1), SimArm(2))
 )
 @pytest.mark.parametrize("delay", [0, 7])
 def test_bandits_find_the_best_arm_in_spite_of_delay(learner: Learner, delay: int) -> None:
-    law = Stationary([0.2, 0.9, 0.4])
-    run = simulate(fresh(learner), law, THREE, [8000], rng=Random(1), delay=delay)
+    acceptance = Stationary([0.2, 0.9, 0.4])
+    run = simulate(fresh(learner), acceptance, THREE, [8000], rng=Random(1), delay=delay)
     assert run.pulls[1] > 0.8 * run.rounds
     assert run.fixed[1] == min(run.fixed)
     assert 0 <= run.regret < 0.25 * (run.fixed[2] - run.fixed[1])
@@ -218,9 +218,9 @@ def test_bandits_find_the_best_arm_in_spite_of_delay(learner: Learner, delay: in
 @pytest.mark.parametrize("learner", [NormalHedge(3), Hedge(3), FollowTheLeader(3)])
 @pytest.mark.parametrize("delay", [0, 7])
 def test_full_information_finds_it_sooner(learner: FullInformation, delay: int) -> None:
-    law = Stationary([0.2, 0.9, 0.4])
-    run = simulate(fresh(learner), law, THREE, [8000], rng=Random(1), delay=delay)
-    bandit = simulate(UCB1(3), law, THREE, [8000], rng=Random(1), delay=delay)
+    acceptance = Stationary([0.2, 0.9, 0.4])
+    run = simulate(fresh(learner), acceptance, THREE, [8000], rng=Random(1), delay=delay)
+    bandit = simulate(UCB1(3), acceptance, THREE, [8000], rng=Random(1), delay=delay)
     assert run.regret < bandit.regret / 2
 
 
@@ -234,9 +234,9 @@ def test_full_information_weighs_rounds_by_their_time() -> None:
 
 
 def test_a_learner_is_kept_or_new_for_each_text() -> None:
-    law, texts = Stationary([0.9, 0.1]), [40] * 50
-    kept = simulate(UCB1(2, strength=0.1), law, THREE[:2], texts, rng=Random(0))
-    reset = simulate(UCB1(2, strength=0.1), law, THREE[:2], texts, rng=Random(0), keep=False)
+    acceptance, texts = Stationary([0.9, 0.1]), [40] * 50
+    kept = simulate(UCB1(2, strength=0.1), acceptance, THREE[:2], texts, rng=Random(0))
+    reset = simulate(UCB1(2, strength=0.1), acceptance, THREE[:2], texts, rng=Random(0), keep=False)
     assert kept.pulls[1] < 15
     assert reset.pulls[1] >= 50
 
@@ -244,18 +244,19 @@ def test_a_learner_is_kept_or_new_for_each_text() -> None:
 def test_the_adversary_catches_those_that_draw_no_lots() -> None:
     tokens = 3000
     for victim, again in ((UCB1(3), UCB1(3)), (FollowTheLeader(3), FollowTheLeader(3))):
-        law = punish(victim, tokens + 5, rng=Random(0))
-        run = simulate(again, law, THREE, [tokens], rng=Random(0))
+        acceptance = punish(victim, tokens + 5, rng=Random(0))
+        run = simulate(again, acceptance, THREE, [tokens], rng=Random(0))
         assert run.rounds == tokens
         assert run.regret > tokens / 4
-    law = punish(Hedge(3), tokens + 5, rng=Random(0))
-    assert simulate(Hedge(3), law, THREE, [tokens], rng=Random(1)).regret < tokens / 40
+    acceptance = punish(Hedge(3), tokens + 5, rng=Random(0))
+    assert simulate(Hedge(3), acceptance, THREE, [tokens], rng=Random(1)).regret < tokens / 40
 
 
 def test_the_context_tells_easy_text_from_hard() -> None:
-    law: Law = Runs([1.0, 0.5], [0.0, 0.5], easy_run=80, hard_run=80)
+    acceptance: Acceptance = Runs([1.0, 0.5], [0.0, 0.5], easy_run=80, hard_run=80)
     with_it, without = (
-        simulate(learner, law, THREE[:2], [20_000], rng=Random(3)) for learner in (ByLastReward(2), UCB1(2))
+        simulate(learner, acceptance, THREE[:2], [20_000], rng=Random(3))
+        for learner in (ByLastReward(2), UCB1(2))
     )
     assert with_it.rounds < 0.9 * min(without.rounds, *with_it.fixed)
 

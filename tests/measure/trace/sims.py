@@ -1,4 +1,4 @@
-"""A small world for traces: a target and drafters with known laws, lookups, and their recording."""
+"""A small world for traces: a target and drafters with known distributions, lookups, and their recording."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from draftwise.measure.trace.costs import Costs, DrafterCosts
 from draftwise.measure.trace.record import Prompt, header_of, record
 from draftwise.measure.trace.stage import Stage
 from draftwise.policies.catalogue import method
-from draftwise.testing.distributions import Law, Vector
+from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
@@ -35,8 +35,9 @@ COSTS = Costs(
 TEAM = ("good", "bad", "ngram", "suffix")
 
 
-def law(seed: int, *, noise: float = 0.0, noisy: int = 1) -> Law:
-    """Logits by the last two tokens and the place; two laws of one seed differ by noise of another."""
+def distribution(seed: int, *, noise: float = 0.0, noisy: int = 1) -> Distribution:
+    """Logits by the last two tokens and the place; two distributions of one seed differ by noise of
+    another."""
     table = 2.5 * np.random.default_rng(seed).normal(size=(V, V, V))
     table += noise * np.random.default_rng(noisy).normal(size=table.shape)
     phases = 1.2 * np.random.default_rng(seed + 100).normal(size=(17, V))
@@ -49,13 +50,13 @@ def law(seed: int, *, noise: float = 0.0, noisy: int = 1) -> Law:
 
 
 def target() -> SimTarget:
-    return SimTarget(law(0), V, max_length=400)
+    return SimTarget(distribution(0), V, max_length=400)
 
 
 def team(*names: str) -> dict[str, Drafter]:
     made: dict[str, Drafter] = {
-        "good": SimDrafter(law(0, noise=0.5)),
-        "bad": SimDrafter(law(0, noise=2.0, noisy=2)),
+        "good": SimDrafter(distribution(0, noise=0.5)),
+        "bad": SimDrafter(distribution(0, noise=2.0, noisy=2)),
         "ngram": NgramDrafter(),
         "suffix": SuffixDrafter(factor=1.0, offset=0.0, min_prob=0.05, depth=8, history=64),
     }

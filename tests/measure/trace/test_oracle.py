@@ -157,7 +157,8 @@ def test_fixed_arms_are_the_replays_of_static_policies(trace: Trace) -> None:
 
 
 def test_drafting_what_is_accepted_takes_the_fewest_rounds_but_not_the_least_time(trace: Trace) -> None:
-    """DISCO's oracle has the fewest passes a drafter allows; where tokens are dear it drafts too many."""
+    """DISCO's oracle has the fewest passes a drafter allows; where tokens are expensive it drafts too
+    many."""
     dear = Costs(passes=(1.0,), others=DrafterCosts(step=0.9), lookups=())
     stage = Stage(next(iter(trace)))
     assert best(stage, dear).seconds <= min(exactly(stage, dear).values())

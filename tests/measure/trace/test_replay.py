@@ -140,7 +140,7 @@ def test_grading_and_catching_up_are_charged(trace: Trace) -> None:
 
 
 def test_a_policy_on_the_clock_decides_by_the_costs(trace: Trace) -> None:
-    """The same costs, the same rounds; made dear, a drafter is hardly played any more."""
+    """The same costs, the same rounds; made expensive, a drafter is hardly played any more."""
     name = "ucb1?reward=rate&strength=0.1"
     rounds = replayed(name, trace)
     assert replayed(name, trace) == rounds

@@ -60,7 +60,7 @@ def test_every_replayed_round_is_the_live_one(name: str, models: Decoder, trace:
 
 
 def test_successors_are_what_the_model_would_draft(models: Decoder, trace: Trace) -> None:
-    """Positions inside a confirmed draft were not drafted anew; asked there, the model says the same."""
+    """Positions inside a confirmed draft were not drafted again; asked there, the model says the same."""
     one = next(iter(trace))
     drafter: Any = models.loop.team.drafters["zoo:general"]
     answers, prompt = one.answers["zoo:general"], one.prompt.tolist()

@@ -219,7 +219,7 @@ def test_calibration_finds_what_a_drafters_confidence_is_worth() -> None:
         assert calibration.score(Signals(said, 0.0, 0.0, said)) == pytest.approx(right, abs=0.08)
 
 
-# -- what is held against the text -----------------------------------------------------------------------
+# -- what is compared with the text -----------------------------------------------------------------------
 
 
 def test_a_held_draft_is_settled_where_it_is_wrong_or_has_no_more_to_offer() -> None:

@@ -76,7 +76,7 @@ def test_a_drafter_that_is_right_in_one_half_of_the_texts_is_asked_in_that_half(
         ({"dear": always(0.5)}, 10e-3),
         ({"dear": always(0.95)}, 10e-3),
     ],
-    ids=["useless", "four useless", "hostile text", "as dear as the target", "dear and right"],
+    ids=["useless", "four useless", "hostile text", "as expensive as the target", "expensive and right"],
 )
 @pytest.mark.parametrize("batch", [1, 8, 32])
 def test_never_below_98_hundredths_of_plain_decoding(
@@ -119,7 +119,7 @@ BY_THE_TOKEN = Prices(target=lambda tokens: 5e-3 + 1e-3 * tokens, token=0.05e-3)
 
 
 def test_a_tree_is_priced_by_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight nodes a depth: a tree of length 2 is as dear as a chain of 16, and as good as one of 2."""
+    """Eight nodes a depth: a tree of length 2 is as expensive as a chain of 16, and as good as one of 2."""
     stage = Stage(monkeypatch, GOOD, BY_THE_TOKEN, widths={"good": 8})
     best = min(best_fixed(stage, "good", 1, (1, 2, 3, 4)), stage.seconds("none"))
     assert stage.seconds("auto") < best / 0.97

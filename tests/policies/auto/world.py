@@ -19,7 +19,7 @@ from draftwise.core.roles import Drafter, GradeJob, Scores
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.catalogue import method
-from draftwise.testing.distributions import Law, Vector
+from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
@@ -46,8 +46,8 @@ class Prices:
 
 
 class Target(SimTarget):
-    def __init__(self, law: Law, clock: Clock, prices: Prices) -> None:
-        super().__init__(law, V)
+    def __init__(self, distribution: Distribution, clock: Clock, prices: Prices) -> None:
+        super().__init__(distribution, V)
         self.clock, self.prices = clock, prices
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
@@ -59,8 +59,8 @@ class Target(SimTarget):
 class Model(SimDrafter):
     """A model that takes time to draft, and to read what it has not read."""
 
-    def __init__(self, law: Law, clock: Clock, prices: Prices) -> None:
-        super().__init__(law)
+    def __init__(self, distribution: Distribution, clock: Clock, prices: Prices) -> None:
+        super().__init__(distribution)
         self.clock, self.prices = clock, prices
         self.read: dict[int, int] = {}
 
@@ -83,23 +83,23 @@ class Model(SimDrafter):
         return super().grade(jobs)
 
 
-def table(seed: int, sharp: float) -> Law:
-    """A text law of order two; the sharper, the easier to guess."""
+def table(seed: int, sharp: float) -> Distribution:
+    """A text distribution of order two; the sharper, the easier to guess."""
     logits = np.random.default_rng(seed).normal(size=(V, V, V)) * sharp
 
-    def law(history: Sequence[int]) -> Vector:
+    def distribution(history: Sequence[int]) -> Vector:
         return np.asarray(logits[history[-2], history[-1]], dtype=np.float64)
 
-    return law
+    return distribution
 
 
-def mixed(a: Law, b: Law, share: float) -> Law:
+def mixed(a: Distribution, b: Distribution, share: float) -> Distribution:
     return lambda history: share * a(history) + (1.0 - share) * b(history)
 
 
-def phases(laws: Sequence[Law], every: int) -> Law:
-    """Another law every so many tokens."""
-    return lambda history: laws[len(history) // every % len(laws)](history)
+def phases(distributions: Sequence[Distribution], every: int) -> Distribution:
+    """Another distribution every so many tokens."""
+    return lambda history: distributions[len(history) // every % len(distributions)](history)
 
 
 EASY, HARD = table(1, 3.0), table(1, 0.05)
@@ -108,12 +108,12 @@ PROMPT = [1, 2, 3, 4] * 4
 
 @dataclass
 class World:
-    """Runs policies over one text law and counts their seconds per token."""
+    """Runs policies over one text distribution and counts their seconds per token."""
 
     monkeypatch: pytest.MonkeyPatch
-    law: Law
+    distribution: Distribution
     prices: Prices
-    models: Mapping[str, Law]
+    models: Mapping[str, Distribution]
     lookups: Iterable[str] = ()
 
     def seconds(
@@ -128,10 +128,14 @@ class World:
         clock = Clock()
         self.monkeypatch.setattr(loop_module, "perf_counter", clock)
         self.monkeypatch.setattr(team_module, "perf_counter", clock)
-        team: dict[str, Drafter] = {name: Model(law, clock, self.prices) for name, law in self.models.items()}
+        team: dict[str, Drafter] = {
+            name: Model(distribution, clock, self.prices) for name, distribution in self.models.items()
+        }
         team |= {name: NgramDrafter(max=2 + i) for i, name in enumerate(self.lookups)}
         made = method(policy, list(team))
-        loop = Loop(Target(self.law, clock, self.prices), team, made.policy, made.recorder, seed=seed)
+        loop = Loop(
+            Target(self.distribution, clock, self.prices), team, made.policy, made.recorder, seed=seed
+        )
         rounds = list(
             loop.run([PROMPT] * texts, Sampling(max_new_tokens=tokens, temperature=1.0), batch=batch)
         )

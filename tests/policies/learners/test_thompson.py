@@ -1,4 +1,4 @@
-"""Thompson sampling: posteriors by hand, and choices as often as the exact law says."""
+"""Thompson sampling: posteriors by hand, and choices as often as the exact distribution says."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ from draftwise.core.roles import Graders, Seen
 from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
-from draftwise.testing.distributions import Law as Logits
+from draftwise.testing.distributions import Distribution as Logits
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from studies.theory.enumeration import (
     Chain,
+    Distribution,
     Drafter,
     History,
-    Law,
     Picked,
     chunk,
     count,
@@ -33,7 +33,7 @@ from studies.theory.enumeration import (
     grade,
     greedy,
     near,
-    random_law,
+    random_distribution,
     rounds,
     signals,
     texts,
@@ -45,9 +45,9 @@ RIGHT, WRONG = Grade(1.0, 1.0), Grade(0.0, 0.0)
 UNBIASED = ("rb", "ratio")
 BUDGET = 5
 
-P = random_law(3, 1, sharp=1.5)
-Q = near(P, random_law(3, 2, sharp=2.0), 0.7)
-OTHER = near(P, random_law(3, 3, sharp=2.0), 0.8)
+P = random_distribution(3, 1, sharp=1.5)
+Q = near(P, random_distribution(3, 2, sharp=2.0), 0.7)
+OTHER = near(P, random_distribution(3, 3, sharp=2.0), 0.8)
 
 
 def copies(history: History) -> History:
@@ -56,14 +56,14 @@ def copies(history: History) -> History:
 
 
 RULES = (Stop("svip", 0.9), Stop("svip-difference", 0.1), Stop("never"))
-CASES: dict[str, tuple[Law, Drafter]] = {
+CASES: dict[str, tuple[Distribution, Drafter]] = {
     "chain": (P, Chain(Q, 3)),
     "chain of one": (P, Chain(Q, 1)),
     "no draft": (P, Chain(Q, 0)),
     "greedy drafter, sampled target": (P, Chain(greedy(Q), 3)),
     "sampled drafter, greedy target": (greedy(P), Chain(Q, 3)),
     "greedy": (greedy(P), Chain(greedy(Q), 3)),
-    "four tokens": (random_law(4, 7), Chain(random_law(4, 8), 2)),
+    "four tokens": (random_distribution(4, 7), Chain(random_distribution(4, 8), 2)),
     "picked": (P, Picked(copies, 3)),
     "picked, greedy target": (greedy(P), Picked(copies, 3)),
     "stops on confidence": (P, Chain(Q, 3, (Stop("confidence", 0.4),))),
@@ -91,8 +91,8 @@ def test_a_window_is_as_long_as_its_arm() -> None:
 
 
 def test_a_cursor_by_hand() -> None:
-    """Length 2. `ratio`: half begins anew after token 1; after token 2, 0.4 has its draft accepted, 0.4 has
-    one token accepted and 0.2 begins anew; so token 3 ends a round with 0.4 + 0.6 * 0.75."""
+    """Length 2. `ratio`: half begins again after token 1; after token 2, 0.4 has its draft accepted, 0.4 has
+    one token accepted and 0.2 begins again; so token 3 ends a round with 0.4 + 0.6 * 0.75."""
     expected = {"ratio": (0.5, 0.2, 0.85), "rb": (0.4, 0.1, 0.82), "product": (0.4, 0.1, 0.862)}
     for form, chances in expected.items():
         cursor = Cursor(2, form=form)
@@ -132,7 +132,7 @@ def test_a_rule_that_fires_ends_the_draft_after_its_token() -> None:
     stops = (Stop("max-confidence", 0.8),)
     assert isclose(window(grades, 3, stops=stops), 1 + 0.7 + 0.8 * 0.5)
     cursor = Cursor(3, stops=stops)
-    # one that accepted both tokens is through; so is one that began anew and accepted the second alone
+    # one that accepted both tokens is through; so is one that began again and accepted the second alone
     expected = [0.3, 0.5, 0.8 * 0.6 + 0.2 * 0.6 + 0.4 * 0.1]
     assert [cursor.step(g) for g in grades] == pytest.approx(expected)
 
@@ -146,26 +146,28 @@ def test_an_unknown_form_is_refused() -> None:
 
 
 @cases
-def test_windows_are_unbiased(p: Law, drafter: Drafter) -> None:
+def test_windows_are_unbiased(p: Distribution, drafter: Drafter) -> None:
     truth = chunk(p, drafter)
     for form in UNBIASED:
         assert windows(p, drafter, form)[0] == pytest.approx(truth, abs=1e-12)
 
 
 @cases
-def test_the_steps_of_a_text_sum_to_the_mean_of_the_arms_own_rounds(p: Law, drafter: Drafter) -> None:
+def test_the_steps_of_a_text_sum_to_the_mean_of_the_arms_own_rounds(
+    p: Distribution, drafter: Drafter
+) -> None:
     """All steps: the rounds that end within the text. All but the last, plus one: a text that ends there."""
-    law = list(texts(p, BUDGET))
+    distribution = list(texts(p, BUDGET))
     within = sum(prob for (_, at), prob in ends(p, drafter, BUDGET).items() if at <= BUDGET)
     for form in UNBIASED:
-        walks = [(prob, steps(p, drafter, text, form)) for text, prob in law]
+        walks = [(prob, steps(p, drafter, text, form)) for text, prob in distribution]
         assert sum(prob * sum(walk) for prob, walk in walks) == pytest.approx(within, abs=1e-12)
         cut = sum(prob * (sum(walk[:-1]) + 1.0) for prob, walk in walks)
         assert cut == pytest.approx(count(p, drafter, BUDGET), abs=1e-12)
 
 
 @cases
-def test_the_ratio_form_is_the_chance_given_the_text_itself(p: Law, drafter: Drafter) -> None:
+def test_the_ratio_form_is_the_chance_given_the_text_itself(p: Distribution, drafter: Drafter) -> None:
     truth = ends(p, drafter, BUDGET)
     for text, prob in texts(p, BUDGET):
         for at, step in enumerate(steps(p, drafter, text, "ratio"), 1):
@@ -206,7 +208,7 @@ def test_the_bias_of_the_product_form_at_two_tokens_is_a_covariance() -> None:
 def test_weights_make_the_tokens_of_anothers_round_enough(name: str) -> None:
     p, drafter = CASES[name]
     length = drafter.length
-    played = Chain(OTHER if name != "four tokens" else random_law(4, 9), length)
+    played = Chain(OTHER if name != "four tokens" else random_distribution(4, 9), length)
     for form in UNBIASED:
         assert seen(p, drafter, played, form)[0] == pytest.approx(chunk(p, drafter), abs=1e-12)
         cut = seen(p, drafter, played, form, weigh=False)[0]
@@ -229,8 +231,8 @@ def test_where_the_played_drafter_never_goes_weights_cannot_help() -> None:
 def test_a_text_that_ends_cuts_every_chunk() -> None:
     """Token 0 ends the text: no draft goes past it, and the terms after it are 0."""
     drafter, length = Chain(Q, 3), 3
-    law = rounds(P, drafter, ()).items()
-    truth = sum(prob * (1 + min(len(tokens) - 1, (*tokens, 0).index(0) + 1)) for tokens, prob in law)
+    distribution = rounds(P, drafter, ()).items()
+    truth = sum(prob * (1 + min(len(tokens) - 1, (*tokens, 0).index(0) + 1)) for tokens, prob in distribution)
     for form in UNBIASED:
         mean = sum(
             prob * window(drafter.grades(P, (), text[: (*text, 0).index(0) + 1]), length, form=form)
@@ -272,8 +274,8 @@ class Deaf:
         return ()
 
 
-def logits(law: Law) -> Logits:
-    return lambda history: np.log(law(tuple(history)))
+def logits(distribution: Distribution) -> Logits:
+    return lambda history: np.log(distribution(tuple(history)))
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,10 @@ def logits(law: Law) -> Logits:
 def test_under_greedy_a_cursor_stands_where_the_loops_round_ends(
     length: int, stops: tuple[Stop, ...]
 ) -> None:
-    p, q = random_law(6, 11, sharp=2.0), near(random_law(6, 11, sharp=2.0), random_law(6, 12), 0.4)
+    p, q = (
+        random_distribution(6, 11, sharp=2.0),
+        near(random_distribution(6, 11, sharp=2.0), random_distribution(6, 12), 0.4),
+    )
 
     team = {"sim": SimDrafter(logits(q), sampled=False)}
     loop = Loop(SimTarget(logits(p), 6), team, One(Arm("sim", length, stop=stops)), Deaf())

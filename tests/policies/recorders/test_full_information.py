@@ -1,4 +1,4 @@
-"""Full information: what a text says of the arms that did not write it, held against their own decoding."""
+"""Full information: what a text says of the arms that did not write it, compared with their own decoding."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from draftwise.policies.learners.uniform import Uniform
 from draftwise.policies.recorders.bandit import Bandit
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.policies.recorders.rewards import reward
-from draftwise.testing.distributions import Law, Vector
+from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
 V, PROMPT = 6, [0, 1, 2, 3, 1, 2]
 
 
-def law(seed: int, sharp: float = 1.6) -> Law:
+def distribution(seed: int, sharp: float = 1.6) -> Distribution:
     """Logits that depend on the last two tokens: a text that neither repeats at once nor never."""
     table = np.random.default_rng(seed).normal(size=(V, V, V)) * sharp
 
@@ -44,18 +44,18 @@ def law(seed: int, sharp: float = 1.6) -> Law:
     return logits
 
 
-def mixed(own: Law, other: Law, share: float) -> Law:
+def mixed(own: Distribution, other: Distribution, share: float) -> Distribution:
     return lambda history: share * own(history) + (1 - share) * other(history)
 
 
-TARGET = law(1)
+TARGET = distribution(1)
 
 
 def drafters() -> dict[str, Drafter]:
     return {
-        "good": SimDrafter(mixed(TARGET, law(2), 0.8)),
-        "bad": SimDrafter(law(3)),
-        "picked": SimDrafter(mixed(TARGET, law(4), 0.6), sampled=False),
+        "good": SimDrafter(mixed(TARGET, distribution(2), 0.8)),
+        "bad": SimDrafter(distribution(3)),
+        "picked": SimDrafter(mixed(TARGET, distribution(4), 0.6), sampled=False),
         "ngram": NgramDrafter(max=2),
         "suffix": SuffixDrafter(min_prob=0.0),
     }
@@ -174,7 +174,7 @@ def test_sampled_the_losses_have_the_mean_of_every_arms_own_rounds(form: str) ->
     ear, _ = hear(sampling, n=n, form=form)
     for i, arm in enumerate(ARMS):
         if arm.drafter in ("ngram", "suffix"):
-            continue  # held against real drafts in the greedy tests; their sampled mean is in the next
+            continue  # compared with real drafts in the greedy tests; their sampled mean is in the next
         ours = np.array([begun([row[i] for row in ear.losses[24 * k : 24 * k + 24]]) for k in range(n)])
         own = np.bincount([r.request for r in alone(arm, sampling, n)])
         spread = np.sqrt(ours.var() / n + own.var() / n) or 1e-9
@@ -226,7 +226,7 @@ def test_the_acceptance_loss_asks_only_for_the_next_token() -> None:
     text = [*PROMPT, *(t for r in rounds for t in r.tokens)]
     assert len(ear.losses) == 40
     i = ARMS.index(Arm("bad", 3))
-    wrong = [float(np.argmax(law(3)(text[:at])) != text[at]) for at in range(len(PROMPT), len(text))]
+    wrong = [float(np.argmax(distribution(3)(text[:at])) != text[at]) for at in range(len(PROMPT), len(text))]
     assert [row[i] for row in ear.losses] == wrong
 
 
@@ -244,7 +244,7 @@ def test_weighted_windows_are_right_on_average() -> None:
     for censored in ("weight", "wait"):
         ear = Ear((Arm("half", 4), Arm("good", 3)))
         ear.new_learner = Fixed
-        team = drafters() | {"half": SimDrafter(mixed(TARGET, law(5), 0.5))}
+        team = drafters() | {"half": SimDrafter(mixed(TARGET, distribution(5), 0.5))}
         loop = Loop(SimTarget(TARGET, V), team, ear, Grading(ear.arms, windows="rounds", censored=censored))
         list(loop.run([PROMPT] * 12, sampling))
         losses = np.array([good for _, good in ear.losses], dtype=float)

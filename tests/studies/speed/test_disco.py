@@ -1,4 +1,5 @@
-"""The study of DISCO: recorded drafts give the very rounds of the live loop, drawn ones their law."""
+"""The study of DISCO: recorded drafts give the very rounds of the live loop, drawn ones their
+distribution."""
 
 from __future__ import annotations
 

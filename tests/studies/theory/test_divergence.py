@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from draftwise.core.sampling import Sampling
-from draftwise.testing.distributions import Law as Logits
+from draftwise.testing.distributions import Distribution as Logits
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from studies.theory.divergence import Draw, Pair, clear, measure, pairs, wrong
-from studies.theory.enumeration import Chain, Law, greedy, near, random_law, rounds, texts
+from studies.theory.enumeration import Chain, Distribution, greedy, near, random_distribution, rounds, texts
 
 SHARES = (0.15, 0.3, 0.5, 0.8)  # how far each drafter is from the target: the first is the best
 
 
-def exact(p: Law, q: Law, length: int) -> dict[str, tuple[float, float]]:
+def exact(p: Distribution, q: Distribution, length: int) -> dict[str, tuple[float, float]]:
     """Mean and variance of both rewards by enumeration; a round starts after any two tokens of the text."""
     values: dict[str, list[tuple[float, float]]] = {"divergence": [], "efficiency": []}
     drafter = Chain(q, length)
@@ -35,8 +35,8 @@ def exact(p: Law, q: Law, length: int) -> dict[str, tuple[float, float]]:
 
 
 def test_by_enumeration_the_divergence_has_the_larger_ratio() -> None:
-    p = random_law(3, 1)
-    found = [exact(p, near(p, random_law(3, 2 + i), share), 3) for i, share in enumerate(SHARES)]
+    p = random_distribution(3, 1)
+    found = [exact(p, near(p, random_distribution(3, 2 + i), share), 3) for i, share in enumerate(SHARES)]
     ratios = {
         reward: [
             (better[reward][0] - worse[reward][0]) ** 2 / max(better[reward][1], worse[reward][1])
@@ -50,16 +50,16 @@ def test_by_enumeration_the_divergence_has_the_larger_ratio() -> None:
     assert all(bd > 5 * be for bd, be in zip(*ratios.values(), strict=True))
 
 
-def logits(law: Law) -> Logits:
-    return lambda history: np.log(np.maximum(law(tuple(history[-3:])), 1e-300))
+def logits(distribution: Distribution) -> Logits:
+    return lambda history: np.log(np.maximum(distribution(tuple(history[-3:])), 1e-300))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_in_the_loop_the_divergence_tells_drafters_apart_sooner(temperature: float) -> None:
     size = 8
-    p = random_law(size, 1, sharp=2.0)
+    p = random_distribution(size, 1, sharp=2.0)
     team = {
-        f"drafter {i}": SimDrafter(logits(near(p, random_law(size, 2 + i, sharp=2.0), share)))
+        f"drafter {i}": SimDrafter(logits(near(p, random_distribution(size, 2 + i, sharp=2.0), share)))
         for i, share in enumerate(SHARES)
     }
     prompts = [[a, b] for a in range(size) for b in range(4)]
@@ -88,6 +88,6 @@ def test_the_chance_of_a_wrong_order_by_hand() -> None:
 def test_the_drawn_drafter_is_uniform_and_the_greedy_case_has_no_second_path() -> None:
     draw = Draw(("a", "b", "c"), 5)
     assert [arm.name for arm in draw.arms] == ["a:5", "b:5", "c:5"]
-    p = random_law(4, 1)
+    p = random_distribution(4, 1)
     same = exact(greedy(p), greedy(p), 2)
     assert same == {"divergence": (1.0, 0.0), "efficiency": (1.0, 0.0)}

@@ -18,14 +18,14 @@ from studies.theory.enumeration import (
     ends,
     greedy,
     near,
-    random_law,
+    random_distribution,
     rounds,
     texts,
 )
 from studies.theory.estimators import clustered, example, forms, locked, own, seen, sums, windows
 
-P = random_law(3, 21)
-Q = near(P, random_law(3, 22), 0.6)
+P = random_distribution(3, 21)
+Q = near(P, random_distribution(3, 22), 0.6)
 DRAFTERS: dict[str, Drafter] = {
     "model": Chain(Q, 3),
     "greedy model": Chain(greedy(Q), 3),
@@ -37,21 +37,24 @@ DRAFTERS: dict[str, Drafter] = {
 
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
 def test_what_rounds_write_has_the_targets_law(drafter: Drafter) -> None:
-    """Lossless: the marginal law of a text of four tokens, written round by round, is the target's."""
+    """Lossless: the marginal distribution of a text of four tokens, written round by round, is the
+    target's."""
     written: dict[History, float] = defaultdict(float)
     for (text, at), prob in ends(P, drafter, 4).items():
         if at >= 4:  # the round that ends the text, of which there is one
             written[text] += prob
-    law = dict(texts(P, 4))
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-12)
-    assert written == pytest.approx(law, abs=1e-12)
+    distribution = dict(texts(P, 4))
+    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-12)
+    assert written == pytest.approx(distribution, abs=1e-12)
 
 
 def test_a_round_by_hand() -> None:
     """p = (1/2, 1/2), q = (3/4, 1/4), one drafted token: token 0 is kept with 2/3, token 1 always."""
     half, biased = (lambda history: np.array([0.5, 0.5])), (lambda history: np.array([0.75, 0.25]))
-    law = rounds(half, Chain(biased, 1), ())
-    assert law == pytest.approx({(0, 0): 0.25, (0, 1): 0.25, (1, 0): 0.125, (1, 1): 0.125, (1,): 0.25})
+    distribution = rounds(half, Chain(biased, 1), ())
+    assert distribution == pytest.approx(
+        {(0, 0): 0.25, (0, 1): 0.25, (1, 0): 0.125, (1, 1): 0.125, (1,): 0.25}
+    )
     assert chunk(half, Chain(biased, 1)) == pytest.approx(1.75)
     # two tokens: one round if the draft is accepted, else two
     assert count(half, Chain(biased, 1), 2) == pytest.approx(1.25)

@@ -97,16 +97,16 @@ class Waiter(Protocol):
 class GradeJob:
     """Committed tokens to grade a drafter on: `request.tokens[start:]`, n of them.
 
-    `probs` are the target's probabilities of these tokens, n numbers, and `laws` the distributions that they
-    come from, shape (n, vocabulary), where these are still there (`Scores.laws`); None where they are not, or
-    are one-hot. `draft` is the draft that this drafter made at `start` itself, if it did. `signals` names the
-    fields of `Signals` that the grades are to have; empty = none.
+    `probs` are the target's probabilities of these tokens, n numbers, and `distributions` the distributions
+    that they come from, shape (n, vocabulary), where these are still there (`Scores.distributions`); None
+    where they are not, or are one-hot. `draft` is the draft that this drafter made at `start` itself, if it
+    did. `signals` names the fields of `Signals` that the grades are to have; empty = none.
     """
 
     request: Request
     start: int
     probs: Sequence[float]
-    laws: Any = None
+    distributions: Any = None
     draft: Draft | None = None
     signals: frozenset[str] = frozenset()
 

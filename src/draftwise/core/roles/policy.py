@@ -56,8 +56,8 @@ class Policy(Protocol):
     def close(self, request: int) -> None:
         """Forget what belongs to one request, by its id.
 
-        Called once when its text ends, also if no decision was made for it. A parked request may go on under
-        the same id: it is then a new text. What it raises is a warning.
+        Called once when its text ends, also if no decision was made for it. A parked request may continue
+        under the same id: it is then a new text. What it raises is a warning.
 
         Examples:
             >>> policy.close(0)

@@ -14,8 +14,8 @@ class Scores(Protocol):
 
     `accept` asks during a round, in path order and only below accepted nodes, so that a logits processor sees
     each committed prefix once. Recorders ask after the commit: scores answer for the text before it. Rows
-    stay on their device; each method but `laws` returns plain Python numbers. What a method raises during
-    acceptance ends the request with that error.
+    stay on their device; each method but `distributions` returns plain Python numbers. What a method raises
+    during acceptance ends the request with that error.
     """
 
     def choice(self, node: int) -> int:
@@ -82,7 +82,7 @@ class Scores(Protocol):
         """
         ...
 
-    def laws(self, nodes: Sequence[int]) -> Any:
+    def distributions(self, nodes: Sequence[int]) -> Any:
         """The target's distributions after `nodes`: shape (nodes, vocabulary), on the target's device.
 
         None where they are one-hot, as for a greedy request. Called by recorders of full information, which
@@ -90,7 +90,7 @@ class Scores(Protocol):
 
         Examples:
             >>> (scores,) = target.verify([(request, Draft())])
-            >>> scores.laws([-1]) is None
+            >>> scores.distributions([-1]) is None
             True
         """
         ...
@@ -193,7 +193,7 @@ class Limited(Protocol):
 def window_of(target: Target) -> int:
     """The tokens that a text may have where it should make sense: those that the target was trained for.
 
-    `max_length` is where the target itself ends; rotary models go on past their window.
+    `max_length` is where the target itself ends; rotary models continue past their window.
 
     Examples:
         >>> window_of(SimTarget(counting, 8, max_length=100))

@@ -15,7 +15,7 @@ from ...core.outcomes import Grade
 from ...core.roles import GradeJob
 from ...core.sampling import Sampling
 from ...core.stops import TOP, factor, needs, stop
-from ...models.distributions import draw, likeliest, warp, warpers
+from ...models.distributions import draw, most_likely, warp, warpers
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Chain:
         """
         job = self.job
         if sample and not job.picked and not job.request.sampling.greedy:
-            q = laws(job.request.sampling, row[None], vocab_size)[0]
+            q = distributions(job.request.sampling, row[None], vocab_size)[0]
             pick = draw(q, job.request.rng.random())
             self.dist.append(q)
             self.probs.append(float(q[pick]))
@@ -95,7 +95,7 @@ def draft_chains(
     """A chain for each job; `logits` (jobs, 1, vocabulary) and `states` are those after its text."""
     chains = [Chain(job, needs(job.stops)) for job in jobs]
     while True:
-        picks = likeliest(logits[:, 0, :vocab_size])
+        picks = most_likely(logits[:, 0, :vocab_size])
         for i, chain in enumerate(chains):
             if not chain.done:
                 hidden = None if states is None else states[i, 0]
@@ -105,7 +105,7 @@ def draft_chains(
         logits, states = step([[] if c.done else c.tokens[-1:] for c in chains], [[0]] * len(jobs), None)
 
 
-def laws(sampling: Sampling, rows: Tensor, vocab_size: int) -> Tensor:
+def distributions(sampling: Sampling, rows: Tensor, vocab_size: int) -> Tensor:
     """The distributions that tokens are sampled from, over the target's vocabulary, float32."""
     q = warp(warpers(sampling), rows[:, :vocab_size])
     missing = vocab_size - q.shape[1]
@@ -129,20 +129,20 @@ def grades(
     tokens = job.request.tokens[job.start :]
     sampling = job.request.sampling
     if sample and not sampling.greedy:
-        q = laws(sampling, logits, vocab_size)
+        q = distributions(sampling, logits, vocab_size)
         chances = q.gather(1, torch.tensor(tokens, device=q.device)[:, None])[:, 0].tolist()
         accept = [min(1.0, c / p) if p > 0.0 else 1.0 for c, p in zip(chances, job.probs, strict=True)]
         picks = tokens
         overlap = [nan] * len(tokens)
-        if job.laws is not None:
-            overlap = torch.minimum(q, job.laws.to(q.device)).sum(-1).tolist()
+        if job.distributions is not None:
+            overlap = torch.minimum(q, job.distributions.to(q.device)).sum(-1).tolist()
     else:
-        picks = likeliest(logits)
+        picks = most_likely(logits)
         accept = [float(pick == token) for pick, token in zip(picks, tokens, strict=True)]
         overlap = accept if sampling.greedy else [nan] * len(tokens)
-        if job.laws is not None:
-            ids = torch.tensor(picks, device=job.laws.device)
-            overlap = job.laws.gather(1, ids[:, None])[:, 0].tolist()
+        if job.distributions is not None:
+            ids = torch.tensor(picks, device=job.distributions.device)
+            overlap = job.distributions.gather(1, ids[:, None])[:, 0].tolist()
     seen: list[Signals | None] = [None] * len(tokens)
     if job.signals:
         first = job.start - job.request.prompt_length
@@ -173,8 +173,10 @@ class Drift:
         if len(rows) < 2:
             return
         mine = replace(job.request, tokens=job.request.tokens[: job.start + len(rows)])
-        laws = None if job.laws is None else job.laws[: len(rows)]
-        own = replace(job, request=mine, probs=job.probs[: len(rows)], laws=laws, signals=frozenset())
+        distributions = None if job.distributions is None else job.distributions[: len(rows)]
+        own = replace(
+            job, request=mine, probs=job.probs[: len(rows)], distributions=distributions, signals=frozenset()
+        )
         truth = grades(own, torch.stack(rows), None, vocab_size=vocab_size, sample=sample)
         missing = len(rows) - 1 - len(self.played)
         self.played += [0.0] * missing

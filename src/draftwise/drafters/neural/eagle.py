@@ -149,8 +149,8 @@ class EagleDrafter:
                 made.append([Grade(0.0, 0.0)] * (len(job.request.tokens) - job.start))
                 continue
             logits, states = found[i]
-            laws = None if job.laws is None else job.laws[n:]
-            rest = replace(job, start=job.start + n, probs=job.probs[n:], laws=laws)
+            distributions = None if job.distributions is None else job.distributions[n:]
+            rest = replace(job, start=job.start + n, probs=job.probs[n:], distributions=distributions)
             seen = grades(rest, logits, states, vocab_size=self.vocab_size, sample=self.sample)
             if not n:
                 self.drift.learn(job, seen, vocab_size=self.vocab_size, sample=self.sample)

@@ -15,7 +15,7 @@ from ...core.request import Request
 from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
-from ...models.distributions import likeliest
+from ...models.distributions import most_likely
 from ...models.hidden_states import States
 from ...models.probe import rows_of
 from .chains import Chain, grades, known
@@ -109,7 +109,9 @@ class LMDrafter:
         self._watch(chain.needs for chain in chains)
         logits, rows = self._catch_up([job.request for job in jobs])
         while True:
-            picks = likeliest(logits if logits.shape[-1] <= self.vocab_size else logits[:, : self.vocab_size])
+            picks = most_likely(
+                logits if logits.shape[-1] <= self.vocab_size else logits[:, : self.vocab_size]
+            )
             for chain, row in zip(chains, rows, strict=True):
                 if not chain.done:
                     hidden = self.hidden[row] if self.hidden is not None else None

@@ -16,7 +16,7 @@ from ...core.request import Request
 from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
-from ...models.distributions import likeliest
+from ...models.distributions import most_likely
 from ...models.heads.medusa import Medusa, load_medusa
 from ...models.hidden_states import Source
 from .chains import Chain, grades
@@ -107,7 +107,7 @@ class MedusaDrafter:
         chain = Chain(job, needs(job.stops))
         for k in range(job.length):
             row = self._rescored(job.request, rows[k], chain.tokens)
-            chain.extend(row, likeliest(row), None, vocab_size=self.vocab_size, sample=self.sample)
+            chain.extend(row, most_likely(row), None, vocab_size=self.vocab_size, sample=self.sample)
             if chain.done:
                 break
         return chain.draft
@@ -153,8 +153,8 @@ class MedusaDrafter:
         found: list[list[Grade]] = []
         for k in range(self.longest):
             blind = min(max(0, k + 2 - job.start), len(tokens) - job.start)
-            laws = None if job.laws is None else job.laws[blind:]
-            rest = replace(job, start=job.start + blind, probs=job.probs[blind:], laws=laws)
+            distributions = None if job.distributions is None else job.distributions[blind:]
+            rest = replace(job, start=job.start + blind, probs=job.probs[blind:], distributions=distributions)
             rows = logits[k, rest.start - k - 2 - first : len(tokens) - k - 2 - first]
             seen = [MISS] * blind
             if len(rows):

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .contender import Item, Law, Text
+from .contender import Generation, Item, Text
 
 PATIENCE = 5.0  # seconds for a child to exit after it was asked to
 
@@ -45,13 +45,13 @@ class Child:
         """1: one prompt at a time."""
         return 1
 
-    def warm(self, items: Sequence[Item], law: Law) -> None:
+    def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """One text for each prompt, discarded."""
-        self.decode(items, law)
+        self.decode(items, generation)
 
-    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
         """One text after the other."""
-        return [self._text(item, law) for item in items]
+        return [self._text(item, generation) for item in items]
 
     def memory(self) -> Any:
         """Nothing is kept between texts."""
@@ -71,13 +71,13 @@ class Child:
             self.process.kill()
             self.process.wait()
 
-    def _text(self, item: Item, law: Law) -> Text:
+    def _text(self, item: Item, generation: Generation) -> Text:
         told = self._ask(
             {
                 "ids": list(item.ids),
-                "max_new_tokens": law.max_new_tokens,
-                "temperature": law.temperature,
-                "seed": law.seed_of(item),
+                "max_new_tokens": generation.max_new_tokens,
+                "temperature": generation.temperature,
+                "seed": generation.seed_of(item),
                 "eos": sorted(self.eos),
             }
         )

@@ -57,7 +57,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class Generation:
     """The sampling settings of all contenders: maximum tokens, temperature (0 = greedy), and a seed per
     prompt.
     """
@@ -81,11 +81,11 @@ class Contender(Protocol):
         """The largest supported batch; 0 = any."""
         ...
 
-    def warm(self, items: Sequence[Item], law: Law) -> None:
+    def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """Run every code path once, and keep nothing of it."""
         ...
 
-    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
         """Write all texts in one batch, one per prompt; their seconds add up to the elapsed time."""
         ...
 

@@ -157,7 +157,8 @@ class Journal:
             if before.get(name) != self.settings.get(name):
                 raise UserError(
                     f"{self.folder} holds a run with {name} {_short(before.get(name))}, now "
-                    f"{_short(self.settings.get(name))}: go on with the same settings, or name another folder"
+                    f"{_short(self.settings.get(name))}: continue with the same settings, or name "
+                    "another folder"
                 )
         return list(starts)
 

@@ -28,7 +28,7 @@ from ...names import check_names
 from ...policies.catalogue import method
 from ...state.numbers import dump, load
 from ..learnt import learnt
-from .contender import Item, Law, Sight, Text
+from .contender import Generation, Item, Sight, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +130,17 @@ class Policy:
         """0: any batch."""
         return 0
 
-    def warm(self, items: Sequence[Item], law: Law) -> None:
+    def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """Decode in a separate loop, whose policy is discarded."""
-        _run(self._build(), items, law, self.models.eos)
+        _run(self._build(), items, generation, self.models.eos)
 
-    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
         """Decode one batch.
 
         Raises:
             UserError: a drafter failed, so the measurements would not be its own.
         """
-        texts = _run(self.loop, items, law, self.models.eos)
+        texts = _run(self.loop, items, generation, self.models.eos)
         faults = [r.fault for text in texts for r in text.log if r.fault]
         if faults:
             raise UserError(f"{self.name}: a drafter failed: {faults[0]}")
@@ -165,16 +165,16 @@ class Policy:
         )
 
 
-def _run(loop: Loop, items: Sequence[Item], law: Law, eos: frozenset[int]) -> list[Text]:
+def _run(loop: Loop, items: Sequence[Item], generation: Generation, eos: frozenset[int]) -> list[Text]:
     rounds: dict[int, list[Round]] = defaultdict(list)
     start = perf_counter()
     requests = [
         loop.add(
             item.ids,
             Sampling(
-                max_new_tokens=law.max_new_tokens,
-                temperature=law.temperature,
-                seed=law.seed_of(item),
+                max_new_tokens=generation.max_new_tokens,
+                temperature=generation.temperature,
+                seed=generation.seed_of(item),
                 eos=eos,
             ),
         )

@@ -19,7 +19,7 @@ from .. import machine
 from ..quiet import judge
 from ..results import BASELINE, identical, summarize
 from ..workloads import choose, load
-from .contender import Contender, Item, Law
+from .contender import Contender, Generation, Item
 from .journal import Journal, usable, write_json
 from .ours import Models, Policy
 from .peers import Absent, Peers
@@ -119,9 +119,9 @@ def bench(
         contenders, absent = _contenders(settings, models, peers)
         facts = machine.describe() | {"packed": models.layouts()}
         journal = Journal(out, _identity(settings, items, facts), load=load_average)
-        law = Law(settings.max_new_tokens, settings.temperature, settings.seed)
+        generation = Generation(settings.max_new_tokens, settings.temperature, settings.seed)
         meter = machine.Meter({child.process.pid for child in peers.children})
-        runner = Runner(contenders, items, law, settings.batch, journal, models.tokenizer, meter, tell)
+        runner = Runner(contenders, items, generation, settings.batch, journal, models.tokenizer, meter, tell)
         try:
             runner.run()
             found = _results(settings, runner, absent, facts) | {"left_out": left_out}

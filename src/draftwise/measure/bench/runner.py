@@ -12,7 +12,7 @@ from ...core.round import Round
 from ...generation.output import Writer
 from ...generation.text import decode
 from ..machine import Meter
-from .contender import Contender, Item, Law, Sight, Text
+from .contender import Contender, Generation, Item, Sight, Text
 from .journal import Journal, Row, Unit
 
 WARM_UP_TOKENS = 24
@@ -40,7 +40,7 @@ class Runner:
 
     contenders: Sequence[Contender]
     items: Sequence[Item]
-    law: Law
+    generation: Generation
     batches: Sequence[int]
     journal: Journal
     tokenizer: Any
@@ -68,7 +68,7 @@ class Runner:
                 continue
             self.tell(self._progress(at, work))
             try:
-                texts = contender.decode(items, self.law)
+                texts = contender.decode(items, self.generation)
             except Exception as error:
                 self._fail(contender, error)
                 continue
@@ -80,7 +80,7 @@ class Runner:
             able = [c for c in self.contenders if c.most() == 0 or batch <= c.most()]
             for start in range(0, len(self.items), batch):
                 group = self.items[start : start + batch]
-                turns = Random(f"turns {self.law.seed} {batch} {start}")
+                turns = Random(f"turns {self.generation.seed} {batch} {start}")
                 for contender in turns.sample(able, len(able)):
                     yield contender, Unit(contender.name, batch, tuple(i.index for i in group)), group
 
@@ -88,15 +88,19 @@ class Runner:
         """Run every code path on a short and a longer prompt, twice; nothing learnt there is kept."""
         by_length = sorted(self.items, key=lambda item: len(item.ids))
         some = [by_length[0], by_length[len(by_length) // 2]]
-        law = Law(min(self.law.max_new_tokens, WARM_UP_TOKENS), self.law.temperature, self.law.seed)
+        generation = Generation(
+            min(self.generation.max_new_tokens, WARM_UP_TOKENS),
+            self.generation.temperature,
+            self.generation.seed,
+        )
         for contender in self.contenders:
             try:
                 for _ in range(2):
                     for item in some:
-                        contender.warm([item], law)
+                        contender.warm([item], generation)
                 for batch in self.batches:
                     if 1 < batch <= (contender.most() or batch):
-                        contender.warm(self.items[:batch], law)
+                        contender.warm(self.items[:batch], generation)
             except Exception as error:
                 self._fail(contender, error)
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from .contender import Item, Law, Text
+from .contender import Generation, Item, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +92,22 @@ class Transformers:
         """Any batch for plain decoding; assisted generation takes one prompt at a time."""
         return 0 if self.mode == Mode() else 1
 
-    def warm(self, items: Sequence[Item], law: Law) -> None:
+    def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """One call, after which the settings that it may have changed are restored."""
-        self.decode(items, law)
+        self.decode(items, generation)
         self.config = self._fresh()
 
-    def decode(self, items: Sequence[Item], law: Law) -> list[Text]:
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
         """One call of `generate`; the prompts are padded on the left."""
         longest = max(len(item.ids) for item in items)
         pads = [longest - len(item.ids) for item in items]
         device = self.model.device
         ids = torch.tensor([[0] * p + list(i.ids) for p, i in zip(pads, items, strict=True)], device=device)
         mask = torch.tensor([[0] * p + [1] * (longest - p) for p in pads], device=device)
-        torch.manual_seed(law.seed_of(items[0]))
+        torch.manual_seed(generation.seed_of(items[0]))
         with quiet(), self._own_settings(), passes(self.model) as lengths:
             start = perf_counter()
-            out = self.model.generate(ids, attention_mask=mask, **self._call(law)).tolist()
+            out = self.model.generate(ids, attention_mask=mask, **self._call(generation)).tolist()
             seconds = perf_counter() - start
         texts = [self._cut(row[longest:]) for row in out]
         rounds = len(lengths)
@@ -146,13 +146,13 @@ class Transformers:
         finally:
             self.assistant.generation_config = before
 
-    def _call(self, law: Law) -> dict[str, Any]:
-        drawn = {"do_sample": True, "temperature": law.temperature, "top_k": 0, "top_p": 1.0}
+    def _call(self, generation: Generation) -> dict[str, Any]:
+        drawn = {"do_sample": True, "temperature": generation.temperature, "top_k": 0, "top_p": 1.0}
         return {
-            "max_new_tokens": law.max_new_tokens,
+            "max_new_tokens": generation.max_new_tokens,
             "eos_token_id": sorted(self.eos) or None,
             "pad_token_id": min(self.eos, default=0),
-            **(drawn if law.temperature else {"do_sample": False}),
+            **(drawn if generation.temperature else {"do_sample": False}),
             **({"assistant_model": self.assistant} if self.assistant is not None else {}),
             **self.mode.call,
         }

@@ -4,13 +4,13 @@ seconds.
 
 from __future__ import annotations
 
-from .distributions import Law, Runs, Stationary, Switching, Written, punish
+from .acceptance import Acceptance, Runs, Stationary, Switching, Written, punish
 from .play import ByLastReward, Run, play, simulate
 from .text import SimArm, Text, by_rate, by_reward
 
 __all__ = [
+    "Acceptance",
     "ByLastReward",
-    "Law",
     "Run",
     "Runs",
     "SimArm",

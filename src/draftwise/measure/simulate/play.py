@@ -16,7 +16,7 @@ from ...policies.learners.learner import FullInformation, Learner
 from ...policies.learners.linucb import LinUCB
 from ...policies.recorders.rewards import accepted as accepted_share
 from ...state.learned import LEARNED, fresh
-from .distributions import Law
+from .acceptance import Acceptance
 from .text import SimArm, Text, Worth, by_reward
 
 
@@ -75,7 +75,7 @@ class Run:
 
 def simulate(
     learner: Learner | FullInformation,
-    law: Law,
+    acceptance: Acceptance,
     arms: Sequence[SimArm],
     tokens: Sequence[int],
     *,
@@ -90,7 +90,7 @@ def simulate(
     """
     runs = []
     for query, length in enumerate(tokens):
-        text = Text.draw(law, arms, length, rng=rng, query=query)
+        text = Text.draw(acceptance, arms, length, rng=rng, query=query)
         runs.append(play(learner if keep else fresh(learner), text, rng=rng, delay=delay, worth=worth))
     played, accepted = (np.concatenate([getattr(r, name) for r in runs]) for name in ("played", "accepted"))
     fixed = tuple(sum(column) for column in zip(*(run.fixed for run in runs), strict=True))

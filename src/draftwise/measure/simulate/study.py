@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import UserError
 from ...policies.learners.learner import FullInformation, Learner
-from .distributions import Law
+from .acceptance import Acceptance
 from .play import Run, play
 from .text import SimArm, Text, Worth
 
@@ -33,7 +33,7 @@ class Player:
 class World:
     """The acceptance distribution, the arms, and the delay of feedback; `tokens` has each text's length."""
 
-    law: Law
+    acceptance: Acceptance
     arms: tuple[SimArm, ...]
     tokens: tuple[int, ...]
     delay: int = 0
@@ -100,7 +100,7 @@ def study(
 
 def _texts(world: World, seed: int) -> list[Text]:
     rng = Random(seed)
-    return [Text.draw(world.law, world.arms, n, rng=rng, query=i) for i, n in enumerate(world.tokens)]
+    return [Text.draw(world.acceptance, world.arms, n, rng=rng, query=i) for i, n in enumerate(world.tokens)]
 
 
 def _at(texts: Sequence[Text], marks: Sequence[int], arm: int) -> Iterator[tuple[Text, int, int]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...core.outcomes import Outcome
 from ...errors import UserError
-from .distributions import Hits, Law
+from .acceptance import Acceptance, Hits
 
 Worth = Sequence[Sequence[float]]
 
@@ -54,15 +54,17 @@ class Text:
     ends: Hits
 
     @classmethod
-    def draw(cls, law: Law, arms: Sequence[SimArm], tokens: int, *, rng: Random, query: int = 0) -> Text:
-        """A text by `law`; `query` is its number, for distributions that change from text to text."""
+    def draw(
+        cls, acceptance: Acceptance, arms: Sequence[SimArm], tokens: int, *, rng: Random, query: int = 0
+    ) -> Text:
+        """A text by `acceptance`; `query` is its number, for distributions that change from text to text."""
         if tokens < 1:
             raise UserError(f"tokens={tokens!r}: a text has at least 1 token")
         longest = max(arm.length for arm in arms)
-        hits = law.hits(query, tokens + longest, np.random.default_rng(rng.getrandbits(64)))
+        hits = acceptance.hits(query, tokens + longest, np.random.default_rng(rng.getrandbits(64)))
         wrong = [arm for arm in arms if not 0 <= arm.drafter < len(hits)]
         if wrong:
-            raise UserError(f"{wrong[0]}: the law has {len(hits)} drafters, numbered from 0")
+            raise UserError(f"{wrong[0]}: the distribution has {len(hits)} drafters, numbered from 0")
         accepted = tuple(_accepted(hits[arm.drafter], arm.length)[:tokens].tobytes() for arm in arms)
         ends = np.stack([_ends(hits[arm.drafter, :tokens], arm.length) for arm in arms])
         return cls(tuple(arms), tokens, accepted, ends)

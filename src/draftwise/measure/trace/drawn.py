@@ -26,7 +26,7 @@ def answers(drafter: Drafter, text: Text, length: int, ids: Iterator[int]) -> tu
         request.tokens = request.tokens + new
         nodes = range(-1, len(new) - 1)
         probs = [scores.chance(node, token) for node, token in zip(nodes, new, strict=True)]
-        job = GradeJob(request, len(text.prompt) + start, probs, scores.laws(nodes))
+        job = GradeJob(request, len(text.prompt) + start, probs, scores.distributions(nodes))
         (found,) = drafter.grade([job])
         grades += found
         drafter.observe(request, new)

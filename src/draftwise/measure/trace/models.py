@@ -113,7 +113,7 @@ def _draft(
         drafter.close(view)
         if draft.dist is not None or not draft.is_chain:
             raise UserError(
-                "it draws its tokens or drafts trees, where a greedy trace needs its likeliest chain"
+                "it draws its tokens or drafts trees, where a greedy trace needs its most likely chain"
             )
     return drafts
 

@@ -110,8 +110,8 @@ def _check(name: str, drafter: Drafter) -> None:
     """Reject drafters and settings that a trace cannot hold."""
     if isinstance(drafter, Waiter):
         raise UserError(
-            f"drafter {name}: it goes on from the target's hidden states, which a trace does not hold; leave "
-            "it out of --drafters, and use draftwise bench"
+            f"drafter {name}: it continues from the target's hidden states, which a trace does not hold; "
+            "leave it out of --drafters, and use draftwise bench"
         )
     if getattr(drafter, "branches", 1) > 1:
         raise UserError(f"drafter {name}: a trace holds chains; leave out its width")

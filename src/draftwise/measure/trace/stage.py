@@ -206,7 +206,7 @@ class Heard:
             return float(self.choice(node) == token)
         return self.stage.chances.get((self.at + node + 1, token), 0.0)
 
-    def laws(self, nodes: Sequence[int]) -> None:
+    def distributions(self, nodes: Sequence[int]) -> None:
         """No rows are kept: grades were computed when recording."""
 
     def overlaps(self) -> Sequence[float]:

@@ -62,7 +62,7 @@ def default(drafters: Iterable[str]) -> str:
 
 
 def fixed(arm: Arm, moving: Adaptive | None = None, *, per_query: bool = False) -> Method:
-    """Always the same arm, whose threshold may move; with `per_query` it starts anew with every request."""
+    """Always the same arm, whose threshold may move; with `per_query` it starts again with every request."""
     policy = BanditPolicy((arm,), Fixed, per_query, moving=(moving,) if moving else ())
     return Method(policy, recorder((arm,), "block-efficiency"))
 

@@ -13,7 +13,7 @@ Only = Annotated[str, "the only drafter to use; empty: all of them"]
 REWARDS = "accepted, block-efficiency, block-divergence, simple, blended or rate (tokens/s)"
 Reward = Annotated[str, REWARDS]
 Usual = Annotated[str, f"{REWARDS}; empty: by the arms"]
-PerQuery = Annotated[bool, "start learning anew with every request"]
+PerQuery = Annotated[bool, "start learning again with every request"]
 Threshold = Annotated[float, "the threshold of the stop rule"]
 Strength = Annotated[float, "factor on the confidence radius: less explores less"]
 

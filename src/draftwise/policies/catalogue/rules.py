@@ -133,7 +133,7 @@ def hf_heuristic(
     *,
     start: Annotated[int, "the first draft length"] = 20,
     longest: Annotated[int, "the longest draft length"] = 64,
-    transient: Annotated[bool, "start anew with each request"] = False,
+    transient: Annotated[bool, "start again with each request"] = False,
     drafter: Drafter = "",
 ) -> Method:
     """The draft length grows by two after a fully accepted draft and shrinks by one otherwise.

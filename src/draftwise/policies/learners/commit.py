@@ -1,4 +1,4 @@
-"""Pure exploration, then commit: for drafters that are dear to switch."""
+"""Pure exploration, then commit: for drafters that are expensive to switch."""
 
 from __future__ import annotations
 

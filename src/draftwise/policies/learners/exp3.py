@@ -17,7 +17,7 @@ class EXP3:
 
     MetaSD (arXiv 2604.05417), Algorithm 7, with its gamma of 0.4, after Auer et al. 2002. The weights are
     kept as logarithms, so that no arm is lost to underflow, and p is the propensity of the day of the
-    choice. Among fewer allowed arms the same law holds over those.
+    choice. Among fewer allowed arms the same distribution holds over those.
     """
 
     arms: int

@@ -1,8 +1,8 @@
 """What one text says of an arm that did not write it: numbers only.
 
-A drafter of law q is graded on each token x of a text of law p: a = min(1, q(x)/p(x)) and beta = sum_v
-min(p(v), q(v)). In speculative sampling the chance that its token was accepted, *given* that the text went
-on with x, is a (and beta before x is known). So along one text
+A drafter of distribution q is graded on each token x of a text of distribution p: a = min(1, q(x)/p(x)) and
+beta = sum_v min(p(v), q(v)). In speculative sampling the chance that its token was accepted, *given* that the
+text continued with x, is a (and beta before x is known). So along one text
 
     P(the first k drafted tokens are accepted) = E[a_1 ... a_k] = E[a_1 ... a_(k-1) beta_k].
 

@@ -2,7 +2,7 @@
 
 A drafter that knows its guess from the text before it (a model) grades itself in one pass over the new
 tokens; any other (lookup) is asked for the draft that it would have made at the start of each of its own
-rounds, which is held against what came.
+rounds, which is compared with what came.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Grading:
 
     `form` is the estimate: see `cursors`. Models are graded once `every` tokens wait: at 1 while the target's
     rows are there, above it from one number per token. With `thin` m one window in m is graded, or for
-    cursors one stretch of 32 tokens in m; which ones depends on positions alone. A model's cursor goes on
+    cursors one stretch of 32 tokens in m; which ones depends on positions alone. A model's cursor continues
     from stretch to stretch as if there were nothing between: to begin a round with each would count one too
     many. A drafter that is known by its drafts is followed throughout, but scored in the same stretches.
 
@@ -136,10 +136,12 @@ class Grading:
             if name in request.out or waiting <= 0 or (waiting < self.every and not request.done):
                 continue
             fresh = start - (len(request.tokens) - len(seen.tokens))
-            laws = seen.scores.laws(seen.nodes[fresh:]) if fresh >= 0 and self.form != "ratio" else None
+            distributions = (
+                seen.scores.distributions(seen.nodes[fresh:]) if fresh >= 0 and self.form != "ratio" else None
+            )
             own = seen.draft if fresh == 0 and self.arms[seen.decision.arm].drafter == name else None
             probs = text.probs[start - text.start :]
-            jobs.append((seen, GradeJob(request, start, probs, laws, own, needs(stops))))
+            jobs.append((seen, GradeJob(request, start, probs, distributions, own, needs(stops))))
         grades = graders.grade(name, [job for _, job in jobs]) if jobs else []
         for (seen, job), mine in zip(jobs, grades or (), strict=False):
             text = self.texts[seen.request.id]

@@ -42,10 +42,10 @@ def blended(outcome: Outcome, longest: int) -> float:
 def block_divergence(outcome: Outcome, longest: int) -> float:
     """MetaSD's block divergence (arXiv 2604.05417): the sum of 1 - TV over the draft's positions, over N_max.
 
-    The laws are the raw softmax at temperature 1, under greedy decoding too: the paper's rewards are never
-    zero, which one-hot rows would give. Rows after a rejection are on the draft's own path, as in the paper.
-    A draft shorter than N_max has no overlap beyond its end. Of a tree one path counts, with siblings as one
-    position (`accept.block`): breadth is worth what it adds to the chance of acceptance, no more.
+    The distributions are the raw softmax at temperature 1, under greedy decoding too: the paper's rewards are
+    never zero, which one-hot rows would give. Rows after a rejection are on the draft's own path, as in the
+    paper. A draft shorter than N_max has no overlap beyond its end. Of a tree one path counts, with siblings
+    as one position (`accept.block`): breadth is worth what it adds to the chance of acceptance, no more.
     """
     return min(1.0, sum(outcome.overlaps) / longest) if longest else 0.0
 

@@ -45,10 +45,10 @@ class Track(Protocol):
 
 
 class Path:
-    """How far a text has come down a draft that is held against it: a chain, or a tree of picked tokens.
+    """How far a text has come down a draft that is compared with it: a chain, or a tree of picked tokens.
 
     A tree's grade is the target's probability of all children together, of which one is accepted if the text
-    goes on with it: HedgeSpec's Theorem 2 (arXiv 2510.20064), in the tree grown where the round began.
+    continues with it: HedgeSpec's Theorem 2 (arXiv 2510.20064), in the tree grown where the round began.
     """
 
     __slots__ = ("_draft", "_node")

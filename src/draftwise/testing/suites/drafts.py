@@ -114,7 +114,7 @@ class DraftChecks(TextChecks):
             )
 
     def test_jobs_for_picked_tokens_get_no_drawn_ones(self) -> None:
-        """`job.picked` asks for the likeliest tokens where the request samples."""
+        """`job.picked` asks for the most likely tokens where the request samples."""
         drafter = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")

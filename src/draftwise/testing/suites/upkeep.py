@@ -162,7 +162,7 @@ class Probe:
                     seen.request,
                     start,
                     probs,
-                    seen.scores.laws(seen.nodes),
+                    seen.scores.distributions(seen.nodes),
                     own,
                     frozenset({"top1", "entropy"}),
                 )

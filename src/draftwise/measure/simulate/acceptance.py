@@ -16,7 +16,7 @@ from ...policies.learners.learner import FullInformation, Learner
 Hits = NDArray[np.bool_]
 
 
-class Law(Protocol):
+class Acceptance(Protocol):
     """Samples, for one text, which of its tokens each drafter would have predicted."""
 
     def hits(self, query: int, tokens: int, rng: np.random.Generator) -> Hits:

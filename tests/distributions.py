@@ -1,4 +1,4 @@
-"""Exact distributions of short texts, and the chi-square test that sampled texts are held against."""
+"""Exact distributions of short texts, and the chi-square test that sampled texts are compared with."""
 
 from __future__ import annotations
 
