@@ -13,8 +13,8 @@ FEWEST = 5  # prompts; an interval from fewer is not meaningful
 def ratio(first: Real, second: Real) -> tuple[float, float, float]:
     """Total of the second over that of the first, with its 95 % interval; NaN from fewer than five prompts.
 
-    Prompts and orders are both drawn again, the same for both sides: what was learnt in one order is one
-    case, however many prompts it saw. Shape (orders, prompts), or (prompts,) where nothing is learnt.
+    Prompts and orders are both drawn again, the same for both sides: what was learned in one order is one
+    case, however many prompts it saw. Shape (orders, prompts), or (prompts,) where nothing is learned.
     """
     first, second = np.broadcast_arrays(np.atleast_2d(first), np.atleast_2d(second))
     orders, prompts = first.shape

@@ -34,7 +34,7 @@ LENGTHS = (0, 1, 2, 3, 4)
 ARMS = "arms=lengths&lengths=" + ",".join(map(str, LENGTHS))
 POLICIES = {
     "rate": f"ucbspec?{ARMS}&reward=rate",
-    "rate, learnt once": f"ucbspec?{ARMS}&reward=rate&per_query=false",
+    "rate, learned once": f"ucbspec?{ARMS}&reward=rate&per_query=false",
     "accepted": f"ucbspec?{ARMS}&reward=accepted",
 }
 
@@ -91,7 +91,7 @@ def lines(trace: Trace, costs: Costs, knee: float, batches: Sequence[int], order
         cells = [cell(*ratio(of[n], of[0]), places=2) for n in LENGTHS[1:]]
         runs = {name: played(trace, stages, text, now, orders) for name, text in POLICIES.items()}
         cells += [str(best), *(cell(*ratio(run.seconds, of[best])) for run in runs.values())]
-        shares = runs["rate, learnt once"].drafted
+        shares = runs["rate, learned once"].drafted
         total = shares.total()
         cells.append(" ".join(f"{100 * shares[n] / total:.0f}" for n in LENGTHS) + " %")
         yield f"| {batch} | " + " | ".join(cells) + " |"

@@ -55,7 +55,7 @@ def test_every_finished_text_is_saved(make: Make, path: Path) -> None:
     chat.close()
     counts.append(rounds(path))
     assert counts[0] > 0
-    assert counts == sorted(set(counts)), "each adds to what the one before had learnt"
+    assert counts == sorted(set(counts)), "each adds to what the one before had learned"
 
 
 def test_texts_of_a_long_run_are_saved_as_they_end(
@@ -95,7 +95,7 @@ def test_a_new_decoder_goes_on_where_the_old_one_stopped(make: Make, path: Path)
 def test_a_file_that_cannot_be_written_costs_a_warning_and_no_text(make: Make, path: Path) -> None:
     dec = make()
     path.mkdir()
-    with pytest.warns(StateWarning, match=r"learnt\.json cannot be written") as told:
+    with pytest.warns(StateWarning, match=r"learned\.json cannot be written") as told:
         assert dec.generate("One", max_new_tokens=3).token_ids
         assert dec.generate("Two", max_new_tokens=3).token_ids
     assert len(told) == 1
@@ -128,7 +128,7 @@ def test_the_second_run_starts_from_what_the_first_learnt(
     assert rounds(path) > first > 0
     assert main((*ask[:-4], "--policy", "ucb1?length=3", *ask[-2:])) == 0
     shown = capsys.readouterr()
-    assert len(set(shown.out.splitlines())) == 1, "the text does not depend on what was learnt"
+    assert len(set(shown.out.splitlines())) == 1, "the text does not depend on what was learned"
     assert f"warning: state file {path} is not used: it was made with the policy 'ucb1'" in shown.err
     assert shown.err.count("\n") == 1
 

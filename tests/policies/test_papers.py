@@ -71,7 +71,7 @@ def lengths(*numbers: int) -> tuple[Arm, ...]:
 
 
 def options(thing: Any) -> dict[str, Any]:
-    """All fields of a learner or a rule that are not learnt."""
+    """All fields of a learner or a rule that are not learned."""
     return {f.name: getattr(thing, f.name) for f in fields(thing) if not is_learned(f) and f.init}
 
 

@@ -1,4 +1,4 @@
-"""Merging state files: what two have learnt apart, as if one had seen it all."""
+"""Merging state files: what two have learned apart, as if one had seen it all."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def merge(files: Sequence[Path], out: Path) -> dict[str, Any]:
 
 
 def taught(name: str, seed: int) -> Any:
-    """A policy that has learnt from made-up rounds."""
+    """A policy that has learned from made-up rounds."""
     policy, rng = method(name, DRAFTERS).policy, Random(seed)
     for k in range(40):
         hints = dict.fromkeys(DRAFTERS, 3.0)

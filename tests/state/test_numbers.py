@@ -1,4 +1,4 @@
-"""What was learnt survives, as numbers and as a file, whatever crashes, damage and other processes do."""
+"""What was learned survives, as numbers and as a file, whatever crashes, damage and other processes do."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Lazy:
 
 @dataclass(slots=True)
 class Numbers:
-    """Every kind of number that may be learnt."""
+    """Every kind of number that may be learned."""
 
     whole: int = field(default=0, metadata=LEARNED)
     real: float = field(default=0.0, metadata=LEARNED)

@@ -133,7 +133,7 @@ def test_a_misspelt_name_does_not_block_the_corrected_command(
     assert main([*words, f"--{wrong}", str(tmp_path / "mispelt")]) == 2
     assert "mispelt" in capsys.readouterr().err
     assert main(words) == 0, capsys.readouterr().err
-    assert main([*words, "--steps", "2"]) == 2, "what was learnt is not written over"
+    assert main([*words, "--steps", "2"]) == 2, "what was learned is not written over"
 
 
 def test_models_that_do_not_fit(tmp_path: Path, world: Path, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""Every verb from end to end on tiny models: what is made works, and what is learnt from is learnt.
+"""Every verb from end to end on tiny models: what is made works, and what is learned from is learned.
 
 Every update reads all answers, so that the loss of each step is that of the same batch: descent lowers it.
 How much better a drafter becomes on other text is a matter of luck in so few steps, and is not asked.

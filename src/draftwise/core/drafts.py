@@ -14,10 +14,17 @@ from .request import Request
 class Signals:
     """Numbers about one draft position, for stop rules and diagnostics.
 
-    They come from the raw softmax at temperature 1. `entropy` is in nats; `chosen` is the probability of the
-    drafted token. The other fields are set only if a rule reads them: `place` counts the output tokens before
-    the drafted one, `top` holds the largest probabilities in descending order (at most ten), and `hidden` is
-    the hidden state (a vector) that the logits were computed from.
+    They come from the raw softmax at temperature 1. `place`, `top` and `hidden` are set only if a rule reads
+    them.
+
+    Attributes:
+        top1: Largest probability.
+        top2: Second largest probability.
+        entropy: In nats.
+        chosen: Probability of the drafted token.
+        place: Number of output tokens before the drafted one.
+        top: The largest probabilities in descending order, at most ten.
+        hidden: The hidden state that the logits were computed from, a vector.
     """
 
     top1: float

@@ -33,7 +33,7 @@ class Round:
         decision: What the policy decided.
         arm: The arm of this decision.
         drafted: Draft tokens, before the text was cut at its end.
-        accepted: Those of them that the target accepted, as the policy learnt it.
+        accepted: Those of them that the target accepted, as the policy learned it.
         tokens: Token ids that were committed: drafted ones first, the target's own last, unless cut.
         sources: Committed tokens that the drafter guessed.
         seconds: Where the time went.

@@ -31,7 +31,7 @@ class Decoder:
     """Generates a target model's own text faster, with several drafters and a policy that chooses among them.
 
     Greedy text is token-identical to the target's own; sampled text has the target's exact distribution. With
-    a `state` file the policy starts from what it learnt before, and saves after every finished text;
+    a `state` file the policy starts from what it learned before, and saves after every finished text;
     `state.save()` saves at any time. Any thread may call: calls take turns, one round each. Each call decodes
     only its own texts, so a stream that is not read makes no progress. `last` is the newest text of any
     thread.

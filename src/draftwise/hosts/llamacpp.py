@@ -26,7 +26,7 @@ def llama_drafts(
 ) -> Callable[..., Ids]:
     """A `draft_model` for llama-cpp-python: each call drafts as the policy decides; the text is unchanged.
 
-    Reuse the returned function for many calls: it keeps what the policy learnt. Drafters are names or loaded
+    Reuse the returned function for many calls: it keeps what the policy learned. Drafters are names or loaded
     models; `tokenizer` (Transformers') is only needed to check a model given by name. llama-cpp-python passes
     only the tokens so far: a text that extends the last one is taken for the same text, any other for a new
     one.

@@ -1,4 +1,4 @@
-"""What a policy has learnt of its arms, for pictures."""
+"""What a policy has learned of its arms, for pictures."""
 
 from __future__ import annotations
 

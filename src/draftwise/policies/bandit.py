@@ -49,7 +49,7 @@ class BanditPolicy:
                 moved.learn(outcome, self.arms[outcome.arm].length)
 
     def close(self, request: int) -> None:
-        """Forget what was learnt for one request only."""
+        """Forget what was learned for one request only."""
         self.learners.pop(request, None)
         self.own.pop(request, None)
 

@@ -53,7 +53,7 @@ class ExpertPolicy:
             self._learner(feedback.request).learn_all(feedback.losses)
 
     def close(self, request: int) -> None:
-        """Forget what was learnt for one request only."""
+        """Forget what was learned for one request only."""
         self.learners.pop(request, None)
         self.last.pop(request, None)
 

@@ -25,9 +25,10 @@ class TokenPolicy:
 
     TapOut (arXiv 2511.02017), token level: the reward at a drafted position is 1 if its token was accepted,
     else 0, also for tokens after the first rejection, which were drafted for nothing. A choice for a
-    position that no draft has reached stands for the next round: nothing was learnt there, so a new one would
-    have the same distribution, and most of the positions cost nothing. `moving` are rules whose threshold
-    moves with the rounds (AdaEDL's lambda), one place per rule; every decision takes them as they stand.
+    position that no draft has reached stands for the next round: nothing was learned there, so a new one
+    would have the same distribution, and most of the positions cost nothing. `moving` are rules whose
+    threshold moves with the rounds (AdaEDL's lambda), one place per rule; every decision takes them as they
+    stand.
     """
 
     arms: tuple[Arm, ...]

@@ -1,1 +1,1 @@
-"""What a policy has learnt: as numbers, in a file, and merged from several files."""
+"""What a policy has learned: as numbers, in a file, and merged from several files."""

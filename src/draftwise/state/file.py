@@ -1,4 +1,4 @@
-"""The file that stores what a policy has learnt between runs."""
+"""The file that stores what a policy has learned between runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def usable(path: str | Path) -> Path:
 
 
 class StateFile:
-    """One policy's learnt numbers on disk, and the models and arms they belong to.
+    """One policy's learned numbers on disk, and the models and arms they belong to.
 
     A file for something else, or a damaged one, is rejected and never overwritten. A new file is written
     beside the old one and replaces it atomically, so that neither a reader nor a crash sees half a file. If
@@ -98,7 +98,7 @@ class StateFile:
         return found
 
     def save(self) -> None:
-        """Write what the policy has learnt.
+        """Write what the policy has learned.
 
         Raises:
             UserError: it cannot be written, there is a file that `load` would reject, or nothing to save.

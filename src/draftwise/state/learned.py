@@ -42,7 +42,7 @@ def learned_fields(node: Any) -> list[Field[Any]]:
 
 
 def fresh(learner: L) -> L:
-    """A learner with the same options that has learnt nothing, for a new text."""
+    """A learner with the same options that has learned nothing, for a new text."""
     options = {f.name: getattr(learner, f.name) for f in fields(cast(Any, learner)) if not is_learned(f)}
     return type(learner)(**options)
 

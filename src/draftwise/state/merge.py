@@ -1,4 +1,4 @@
-"""Merges several state files into one: what replicas have learnt, as if one of them had seen all texts."""
+"""Merges several state files into one: what replicas have learned, as if one of them had seen all texts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy
 
 
 def combine(into: Any, parts: Sequence[Any]) -> None:
-    """Merge what `parts` have learnt into a new policy, or a part of one, of the same shape.
+    """Merge what `parts` have learned into a new policy, or a part of one, of the same shape.
 
     Raises:
         UserError: a learned field without a rule; the message names the field.

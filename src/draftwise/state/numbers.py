@@ -1,4 +1,4 @@
-"""What a policy has learnt, read from its dataclasses as strict JSON and written back."""
+"""What a policy has learned, read from its dataclasses as strict JSON and written back."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Run:
     limit: int = option(0, "At most so many prompts of each file, drawn by the seed; 0 = all.")
     held_out: int = option(32, "Prompts that are not trained on, to measure with.")
     seed: int = option(0, "The same seed, the same weights (same machine, versions and threads).")
-    target: str = option("zoo:target", "Whose text is learnt: zoo:NAME, a folder or a Hugging Face id.")
+    target: str = option("zoo:target", "Whose text is learned: zoo:NAME, a folder or a Hugging Face id.")
     raw: bool = option(False, "No chat template around the prompts.")
     trust_remote_code: bool = option(False, "Run the code in a model's folder.")
     licence: str = option("", "The licence of the data, for the model card.")
@@ -122,7 +122,7 @@ class EagleRun(Training):
     depth: int = option(3, "Draft steps that it learns to take on its own features.")
     fading: float = option(0.8, "The weight of a draft step, as a share of the one before it.")
     share: float = option(0.1, "EAGLE: the weight of the tokens beside that of the features.")
-    noise: float = option(0.1, "Features are learnt from with so much uniform noise; 0 = none.")
+    noise: float = option(0.1, "Features are learned from with so much uniform noise; 0 = none.")
     dtype: str = option("bfloat16", "How the weights are stored: bfloat16, float16 or float32.")
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Heads for tiny targets: bad ones with random weights, and good ones that learnt the target's own text."""
+"""Heads for tiny targets: bad ones with random weights, and good ones that learned the target's own text."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class View:
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_the_recorder_speaks_through_feedback_alone(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
-    """With a view that cannot be written to, everything is decided and learnt as with the policy itself."""
+    """With a view that cannot be written to, everything is decided and learned as with the policy itself."""
     found = []
     for view in (lambda policy: policy, View):
         policy = AutoPolicy(*team(["good", "bad"], LENGTHS))

@@ -20,8 +20,8 @@ class Policy(Protocol):
     hints before each choice.
 
     The loop or a host calls it, from one thread at a time, under the loop's lock. Several requests are
-    decided before the first of them is learnt from, so that whatever belongs to a decision is kept by request
-    id. What `choose` raises costs speed and no text: the round is decoded plainly, and reported in
+    decided before the first of them is learned from, so that whatever belongs to a decision is kept by
+    request id. What `choose` raises costs speed and no text: the round is decoded plainly, and reported in
     `Round.fault`.
     """
 

@@ -120,7 +120,7 @@ class Recorder(Protocol):
         ...
 
     def close(self, request: Request) -> Sequence[Feedback]:
-        """What was still to be learnt from a text that has ended; afterwards nothing is kept of it.
+        """What was still to be learned from a text that has ended; afterwards nothing is kept of it.
 
         Called once when the text ends, before the policy's `close`.
 

@@ -30,7 +30,7 @@ def transformers_generate(
     """A decoding method for Transformers' `generate`: the model's own text, drafted as the policy decides.
 
     Drafters are names or loaded models. The model is used unchanged. Reuse the returned function for many
-    calls: it keeps what the policy learnt. `tokenizer` is the model's; it is only needed to check a drafter
+    calls: it keeps what the policy learned. `tokenizer` is the model's; it is only needed to check a drafter
     given by name, and by default it is loaded by the model's own name. Sampling follows `torch.manual_seed`.
     Calls from several threads run one after another.
 

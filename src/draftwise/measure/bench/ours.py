@@ -147,7 +147,7 @@ class Policy:
         return texts
 
     def memory(self) -> Any:
-        """What the policy has learnt, and the state of its random generator."""
+        """What the policy has learned, and the state of its random generator."""
         version, words, gauss = self.loop.rng.getstate()
         return {"policy": dump(self.loop.policy), "rng": [version, list(words), gauss]}
 

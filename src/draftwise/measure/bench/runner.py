@@ -85,7 +85,7 @@ class Runner:
                     yield contender, Unit(contender.name, batch, tuple(i.index for i in group)), group
 
     def _warm_up(self) -> None:
-        """Run every code path on a short and a longer prompt, twice; nothing learnt there is kept."""
+        """Run every code path on a short and a longer prompt, twice; nothing learned there is kept."""
         by_length = sorted(self.items, key=lambda item: len(item.ids))
         some = [by_length[0], by_length[len(by_length) // 2]]
         generation = Generation(

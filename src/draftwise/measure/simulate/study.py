@@ -22,7 +22,7 @@ POINTS = 40  # points of a curve
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A learner by name; `keep` keeps what it learnt from text to text."""
+    """A learner by name; `keep` keeps what it learned from text to text."""
 
     name: str
     new: Callable[[int], Learner | FullInformation]

@@ -173,7 +173,7 @@ class PassCost:
 class Load:
     """Load factor of the machine: the seconds of current passes over their usual seconds.
 
-    Costs are learnt at different times. If the machine is busy during plain passes only, they would look
+    Costs are learned at different times. If the machine is busy during plain passes only, they would look
     expensive compared with drafts that were timed while it was idle. So every reading is divided by this
     factor first. Beyond a factor of 2, or below 1/2, the costs themselves are taken to have changed.
     """

@@ -34,7 +34,7 @@ class Skill:
     tested: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     accepted: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
-    whole: tuple[float, float] | None = None  # sums and anchors, until something new is learnt
+    whole: tuple[float, float] | None = None  # sums and anchors, until something new is learned
     anchors: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

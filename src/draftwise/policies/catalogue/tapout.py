@@ -1,4 +1,4 @@
-"""TapOut (arXiv 2511.02017): five stop rules as arms; what was learnt is kept from request to request."""
+"""TapOut (arXiv 2511.02017): five stop rules as arms; what was learned is kept from request to request."""
 
 from __future__ import annotations
 

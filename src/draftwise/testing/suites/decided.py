@@ -46,7 +46,7 @@ class TextsDecided(Games):
             self._own(game.texts, f"after call {turn} of {name} raised")
             if game.tape.errors and not self.game.tape.errors:
                 said = f"{game.tape.errors[0]}, after call {turn} of {name} raised"
-                fail(said, "a decision that was made may never be learnt from")
+                fail(said, "a decision that was made may never be learned from")
 
     def test_contexts_and_texts_are_left_as_they_are(self) -> None:
         """Neither `choose` nor `open` changes what it is shown."""

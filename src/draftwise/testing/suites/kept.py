@@ -1,4 +1,4 @@
-"""What a policy has learnt is saved, loaded and merged."""
+"""What a policy has learned is saved, loaded and merged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KeptChecks(Games):
             other = self.fresh().policy
             load(other, saved)
         except (TypeError, ValueError) as error:
-            fail(f"what it learnt cannot be saved and loaded ({error})", MARK)
+            fail(f"what it learned cannot be saved and loaded ({error})", MARK)
         if dump(other) != dump(policy):
             fail("what was loaded is not what was saved", MARK)
 
@@ -59,16 +59,16 @@ class KeptChecks(Games):
         """As `draftwise merge` does it."""
         policy = self._keeps()
         self._alike(
-            self._merged([policy, self.fresh().policy]), policy, "merged with one that learnt nothing"
+            self._merged([policy, self.fresh().policy]), policy, "merged with one that learned nothing"
         )
 
     def test_the_order_of_merging_does_not_matter(self) -> None:
-        """Two that have learnt, either way round."""
+        """Two that have learned, either way round."""
         one, other = self._keeps(), self.learnt(seed=1, half=True)
         self._alike(self._merged([one, other]), self._merged([other, one]), "merged in another order")
 
     def _keeps(self) -> Any:
-        """A policy that has learnt something to keep."""
+        """A policy that has learned something to keep."""
         policy = self.learnt()
         try:
             numbers = list(_leaves(dump(policy)))
@@ -99,7 +99,7 @@ class KeptChecks(Games):
             b: Any = second.get(name)
             same = isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) if _number(a) and _number(b) else a == b
             if not same:
-                fail(f"{name} is {a} when {when}, and was {b}", "let what is learnt add up")
+                fail(f"{name} is {a} when {when}, and was {b}", "let what is learned add up")
 
 
 def _number(value: Any) -> bool:

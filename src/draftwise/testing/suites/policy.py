@@ -141,7 +141,8 @@ class PolicySuite(TextsDecided, KeptChecks):
 def policy_suite(
     make: Callable[[Sequence[str]], Method], *, measures: bool = False, samples: int | None = None
 ) -> type[PolicySuite]:
-    """A test class for a policy: decisions in range, the text stays exact, what is learnt is saved, no leaks.
+    """A test class for a policy: decisions in range, the text stays exact, what is learned is saved, no
+    leaks.
 
     `make` makes a `Method` over the names of drafters, as the function behind an entry point does. `measures`
     says that the policy also goes by what it measures of the machine now, which no state file keeps.

@@ -1,4 +1,4 @@
-"""What the policies learnt: choices of the best arm, regret, overlap of drafter and target."""
+"""What the policies learned: choices of the best arm, regret, overlap of drafter and target."""
 
 from __future__ import annotations
 
