@@ -196,7 +196,7 @@ def test_a_chat_with_a_base_model_needs_no_template(decoder: Decoder, plain_mode
     [
         ({"target": "zoo:nothing"}, "zoo:nothing"),
         ({"drafters": ["nothing"]}, "'nothing'"),
-        ({"drafters": ["ngram", "ngram"]}, "twice"),
+        ({"drafters": ["ngram", "ngram"]}, "repeated"),
         ({"drafters": ["ngram:here"]}, "no path"),
         ({"target": 5}, "5"),
         ({"state": 5}, "5"),

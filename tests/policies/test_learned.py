@@ -95,7 +95,7 @@ def test_what_cannot_run_is_refused_at_the_start(file: Any, policy: Any) -> None
     with pytest.raises(UserError, match=f"{other} of itself"):
         policy(["a"], model=file(other))
     for threshold in (-0.1, 1.1, float("nan")):
-        with pytest.raises(UserError, match=r"threshold=.*: give a chance"):
+        with pytest.raises(UserError, match=r"threshold=.*: give a probability"):
             policy(["a"], model=file(kind), threshold=threshold)
     with pytest.raises(UserError, match="length=0"):
         policy(["a"], model=file(kind), length=0)
