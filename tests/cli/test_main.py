@@ -109,7 +109,7 @@ def test_python_errors_are_not_hidden(models: Models, run: Run, monkeypatch: pyt
     def broken(history: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(models, "law", broken)
+    monkeypatch.setattr(models, "distribution", broken)
     with pytest.raises(ZeroDivisionError):
         run("generate", "a")
 

@@ -95,7 +95,7 @@ def test_a_new_decoder_goes_on_where_the_old_one_stopped(make: Make, path: Path)
 def test_a_file_that_cannot_be_written_costs_a_warning_and_no_text(make: Make, path: Path) -> None:
     dec = make()
     path.mkdir()
-    with pytest.warns(StateWarning, match=r"learned\.json cannot be written") as told:
+    with pytest.warns(StateWarning, match=r"learnt\.json cannot be written") as told:
         assert dec.generate("One", max_new_tokens=3).token_ids
         assert dec.generate("Two", max_new_tokens=3).token_ids
     assert len(told) == 1
