@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-JOINTS = re.compile(r"(?<=[?&=,/_])(?=\w)")  # where a long name may be broken
+JOINTS = re.compile(r"(?<=[?&=:,/_])(?=\w)")  # where a long name may be broken
 
 
 def prose(text: str) -> str:
