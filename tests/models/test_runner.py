@@ -1,0 +1,156 @@
+"""The passes of a model over several texts: what the model is given, and which logits are returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftwise.models.positions import Rope
+from draftwise.models.runner import Rows
+from tests.tiny import VOCAB, model
+
+
+class Watched:
+    """A model in place of the rows' own; it notes what each pass is given."""
+
+    def __init__(self, made: Any, *, all_logits: bool = False) -> None:
+        self.made, self.all_logits = made, all_logits
+        self.given: list[dict[str, Any]] = []
+
+    def __call__(self, **named: Any) -> Any:
+        self.given.append(named)
+        out = self.made(**named)
+        if self.all_logits:  # as of a class without `logits_to_keep`
+            return SimpleNamespace(logits=torch.nn.functional.pad(out.logits, (0, 0, 3, 0)))
+        return out
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def opened(made: Any, n: int) -> Rows:
+    rows = Rows(made)
+    for key in range(n):
+        rows.open(key)
+    return rows
+
+
+def alone(made: Any, text: Sequence[int]) -> Tensor:
+    """The logits of a text that the model reads by itself, shape (tokens, vocabulary)."""
+    logits: Tensor = made(torch.tensor([text])).logits[0]
+    return logits
+
+
+def test_a_runner_has_taken_no_time_before_its_first_pass() -> None:
+    rows = opened(model("llama"), 1)
+    assert rows.seconds == 0.0
+    rows.feed(0, [[5, 6]], 1)
+    assert rows.seconds > 0.0
+
+
+def test_logits_of_the_last_positions_are_returned() -> None:
+    """The class may keep the last logits by itself, or return all of them."""
+    made = model("llama")
+    text = [3, 4, 5, 6, 7]
+    for all_logits in (False, True):
+        rows = opened(made, 1)
+        got = rows.feed(0, [text], 2, model=Watched(made, all_logits=all_logits))
+        torch.testing.assert_close(got[0], alone(made, text)[-2:])
+
+
+def test_a_class_without_logits_to_keep_is_not_asked_for_it() -> None:
+    made = model("llama")
+    rows, watched = opened(made, 1), Watched(made)
+    rows._keeps = False
+    assert rows.feed(0, [[3, 4, 5]], 1, model=watched).shape == (1, 1, VOCAB)
+    assert "logits_to_keep" not in watched.given[0]
+
+
+def test_a_model_that_makes_its_own_masks_is_given_one_row_of_ones() -> None:
+    made = model("llama")
+    rows, watched = opened(made, 1), Watched(made)
+    rows.guided = False
+    rows.feed(0, [[3, 4, 5]], 1, model=watched)
+    rows.feed(0, [[6]], 1, model=watched)
+    assert watched.given[1]["attention_mask"].tolist() == [[1, 1, 1, 1]]
+    assert "position_ids" not in watched.given[1]
+
+
+def test_rows_of_one_length_share_positions_and_mask() -> None:
+    made = model("llama")
+    rows, watched = opened(made, 2), Watched(made)
+    rows.feed(0, [[3, 4, 5], [6, 7, 8]], 1, model=watched)
+    assert rows.cache.plan.even and watched.given[0]["position_ids"].tolist() == [[0, 1, 2]]
+    rows.feed(0, [[9], [9]], 1, model=watched)
+    assert watched.given[1]["attention_mask"] is None, "a single token sees all slots"
+    rows.feed(0, [[3], [4, 5]], 1)
+    rows.feed(0, [[3], [4]], 1, model=watched)
+    assert not rows.cache.plan.even and watched.given[2]["position_ids"].tolist() == [[5], [6]]
+    assert watched.given[2]["attention_mask"].shape == (2, 1, 1, 7)
+
+
+def test_a_pass_that_names_no_room_keeps_the_room_named_before() -> None:
+    rows = opened(model("llama"), 1)
+    rows.feed(0, [[3, 4]], 1, slots=100)
+    rows.feed(0, [[5]], 1)
+    assert rows.cache.plan.most == 100
+
+
+def test_positions_are_made_once_for_the_passes_to_come() -> None:
+    rows = opened(model("llama"), 1)
+    rows.feed(0, [[3, 4, 5, 6, 7]], 1)
+    before = rows._positions
+    rows.feed(0, [[8, 9, 10, 11]], 1)
+    assert rows._positions is before
+
+
+def test_padding_past_the_last_position_moves_no_other_token() -> None:
+    """GPT-2 has 128 positions; a longer text beside pads this pass beyond them."""
+    made = model("gpt2")
+    text = [2 + i % 20 for i in range(128)]
+    rows = opened(made, 2)
+    rows.feed(0, [text[:126]], 1)
+    got = rows.feed(0, [text[126:], [5, 6, 7, 8, 9]], 5)
+    torch.testing.assert_close(got[0, :2], alone(made, text)[126:])
+    torch.testing.assert_close(got[1], alone(made, [5, 6, 7, 8, 9]))
+
+
+@pytest.mark.parametrize(("lengths", "passes"), [((4, 4, 4), 1), ((4, 4, 9), 3), ((4, 9, 16), 3)])
+def test_texts_with_different_rotary_frequencies_are_read_apart(lengths: Sequence[int], passes: int) -> None:
+    made = model("llama")
+    rows, watched = opened(made, 3), Watched(made)
+    rows.rope = Rope(borders=(6, 12))
+    rows.feed(0, [[3], [4], [5]], 1, lengths=lengths, model=watched)
+    assert len(watched.given) == passes
+
+
+def test_freed_rows_at_the_end_are_dropped() -> None:
+    rows = opened(model("llama"), 3)
+    rows.feed(0, [[3, 4], [5, 6], [7, 8]], 1)
+    cache = rows.cache
+    rows.close(1)
+    assert len(rows.keys) == 3 and rows.held == [2, 0, 2]
+    rows.close(2)
+    assert rows.keys == [0] and rows.held == [2] and rows.cache is cache
+    rows.close(0)
+    assert rows.keys == [] and rows.cache is not cache
+
+
+def test_rows_are_moved_to_the_front_with_their_texts() -> None:
+    made = model("llama")
+    rows = opened(made, 3)
+    texts = [[3, 4], [5, 6, 7], [7, 8, 9, 10]]
+    rows.feed(0, texts, 1)
+    rows.close(0)
+    assert rows.front([2, 1]) == [0, 1] and rows.held[:2] == [4, 3]
+    got = rows.feed(0, [[11], [12]], 1)
+    torch.testing.assert_close(got[0], alone(made, [*texts[2], 11])[-1:])
+    torch.testing.assert_close(got[1], alone(made, [*texts[1], 12])[-1:])
