@@ -88,12 +88,14 @@ def test_rows_of_one_length_share_positions_and_mask() -> None:
     made = model("llama")
     rows, watched = opened(made, 2), Watched(made)
     rows.feed(0, [[3, 4, 5], [6, 7, 8]], 1, model=watched)
-    assert rows.cache.plan.even and watched.given[0]["position_ids"].tolist() == [[0, 1, 2]]
+    shared = rows.cache.plan.even
+    assert shared and watched.given[0]["position_ids"].tolist() == [[0, 1, 2]]
     rows.feed(0, [[9], [9]], 1, model=watched)
     assert watched.given[1]["attention_mask"] is None, "a single token sees all slots"
     rows.feed(0, [[3], [4, 5]], 1)
     rows.feed(0, [[3], [4]], 1, model=watched)
-    assert not rows.cache.plan.even and watched.given[2]["position_ids"].tolist() == [[5], [6]]
+    shared = rows.cache.plan.even
+    assert not shared and watched.given[2]["position_ids"].tolist() == [[5], [6]]
     assert watched.given[2]["attention_mask"].shape == (2, 1, 1, 7)
 
 
