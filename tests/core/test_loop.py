@@ -285,6 +285,27 @@ def test_other_calls_may_fail_too(when: str) -> None:
     assert loop.faults["bad"] == 2
 
 
+def test_a_policy_that_does_not_say_whether_it_reads_hints_gets_none() -> None:
+    class Silent:
+        """A policy of the shortest kind."""
+
+        arms = (Arm("good", 3),)
+
+        def choose(self, context: Context, rng: random.Random) -> Decision:
+            assert context.hints == {}
+            return Decision(0)
+
+        def learn(self, feedback: Feedback) -> None: ...
+
+        def close(self, request: int) -> None: ...
+
+    policy: Any = Silent()
+    target, recorder = SimTarget(markov(P), V), Bandit(reward("accepted"), 5)
+    loop = Loop(target, {"good": good()}, policy, recorder)
+    assert run(loop, [[0]], Sampling(max_new_tokens=20)) == {0: counted(0, 20)}
+    assert not any(loop.faults.values())
+
+
 def test_the_policy_turns_to_the_drafters_that_are_left() -> None:
     loop, _ = make({"faulty": Faulty("raises"), "good": good()}, [Arm("faulty", 3), Arm("good", 3)], Uniform)
     rounds = list(loop.run([[0]] * 3, Sampling(max_new_tokens=80)))

@@ -172,7 +172,7 @@ class Turn:
 
 def decide(turns: Sequence[Turn], team: Team, guarded: Guarded, rng: Random) -> None:
     """A decision for each request; none, and no draft, if the policy raises."""
-    hinted = guarded.policy.reads_hints
+    hinted = getattr(guarded.policy, "reads_hints", False)
     for turn in turns:
         hints = team.hints(turn.request) if hinted else {}
         turn.request.waits = team.waiting(turn.request)
