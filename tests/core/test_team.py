@@ -126,6 +126,7 @@ BAD: dict[str, tuple[Draft, str]] = {
     "more than certain": (Draft.chain([5, 6], probs=[1.1, 0.5]), "outside [0, 1]"),
     "nan": (Draft.chain([5], probs=[float("nan")]), "outside [0, 1]"),
     "too few chances": (Draft.chain([5, 6], probs=[0.5], dist=ROW[:2]), "1 probabilities for 2"),
+    "too many chances": (Draft.chain([5], probs=[0.5, 0.5], dist=ROW[:1]), "2 probabilities for 1"),
     "sampled siblings": (Draft((5, 6), (-1, -1), (0.5, 0.5), ROW[:2]), "must be picked"),
     "too few distributions": (Draft.chain([5, 6], probs=[0.5, 0.5], dist=ROW[:1]), "1 distributions for 2"),
     "a narrow distribution": (Draft.chain([5], probs=[0.5], dist=ROW[:1, :98]), "over 98 tokens, not 99"),
