@@ -285,6 +285,17 @@ def test_other_calls_may_fail_too(when: str) -> None:
     assert loop.faults["bad"] == 2
 
 
+def test_a_step_of_what_is_no_request_raises_and_the_next_one_runs() -> None:
+    loop, _ = make({"good": good()}, [Arm("good", 3)])
+    request = loop.add([0], Sampling(max_new_tokens=20))
+    nothing: Any = None
+    with pytest.raises(AttributeError):
+        loop.step([nothing])
+    while not request.done:
+        loop.step([request])
+    assert request.tokens[1:] == counted(0, 20)
+
+
 def test_a_policy_that_does_not_say_whether_it_reads_hints_gets_none() -> None:
     class Silent:
         """A policy of the shortest kind."""

@@ -91,9 +91,10 @@ class Batch:
         """Begin a step: a turn for each open request, or for each of `requests`."""
         if self._leaving is not None:
             raise RuntimeError("a step within a step: a processor must not run the decoder it serves")
-        self._leaving = []
         only = None if requests is None else {request.id for request in requests}
-        return [Turn(r, len(r.tokens)) for r in self.open.values() if only is None or r.id in only]
+        turns = [Turn(r, len(r.tokens)) for r in self.open.values() if only is None or r.id in only]
+        self._leaving = []  # last: what is no request raises above, and leaves no step begun
+        return turns
 
     def _leave(self) -> None:
         """End a step: close the requests that were closed within it."""
