@@ -13,6 +13,7 @@ from .core.roles import Drafter, Target
 from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
 from .models.fingerprints import drafter_fingerprint
+from .models.gguf.names import gguf_spec
 from .models.load import load_model, load_tokenizer
 from .models.packed import arrange, checked
 from .names import check_names
@@ -28,6 +29,11 @@ def build_target(
     """The target role, the underlying model and the tokenizer."""
     model = target
     checked(pack)
+    if isinstance(target, str) and (file := gguf_spec(target)) is not None:
+        opened = registry.build("targets", _opened(file, device_map=device_map, **load), file.path)
+        if tokenizer is None:
+            raise UserError(f"{file.path}: pass tokenizer=..., the tokenizer of the model that it is made of")
+        return opened, opened.model, tokenizer
     if isinstance(target, str):
         tokenizer = tokenizer or load_tokenizer(target, trust_remote_code=load["trust_remote_code"])
         model = load_model(target, device_map=device_map, **load)
@@ -39,6 +45,21 @@ def build_target(
     if isinstance(target, str):
         arrange(model, pack)
     return built, model, tokenizer
+
+
+def _opened(
+    file: registry.Spec, *, dtype: Any, device: Any, device_map: Any = None, **_: Any
+) -> registry.Spec:
+    """A GGUF file with the options that `device` stands for.
+
+    Raises:
+        UserError: a setting that such a file does not take.
+    """
+    if dtype != "auto" or device_map is not None:
+        said = f"dtype={dtype}" if dtype != "auto" else "device_map"
+        raise UserError(f"{said} and {file.path}: a GGUF file keeps its precision and place; leave it out")
+    own = {"gpu_layers": "0"} if str(device) == "cpu" else {}
+    return registry.Spec(file.name, options=own | {**file.options})
 
 
 def build_drafters(

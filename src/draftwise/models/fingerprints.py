@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from .. import registry
 from ..core.roles import Drafter
+from .gguf.names import gguf_spec
 from .load import resolve
 
 SAMPLES, BYTES = 64, 64  # places in a file of weights, and bytes read at each of them
@@ -22,6 +24,8 @@ def drafter_fingerprint(asked: Any) -> str:
     `asked` is the drafter as given to `Decoder.from_pretrained`.
     """
     if isinstance(asked, str):
+        if gguf_spec(asked) is not None:
+            return model_fingerprint(asked)
         spec = registry.parse(asked)
         if spec.name == "lm":
             return model_fingerprint(spec.path)
@@ -41,6 +45,8 @@ def model_fingerprint(model: Any) -> str:
     """
     if not isinstance(model, str):
         return _of_parameters(model)
+    if (file := gguf_spec(model)) is not None:
+        return _of_files(sha256(), [Path(file.path).expanduser()])
     folder = Path(resolve(model))
     if not folder.is_dir():  # a hub id: find the folder in the hub's own cache
         from huggingface_hub import try_to_load_from_cache
@@ -54,7 +60,12 @@ def model_fingerprint(model: Any) -> str:
 
 def _of_folder(folder: Path) -> str:
     digest = sha256((folder / "config.json").read_bytes())
-    for path in sorted(folder.glob("*.safetensors")):
+    return _of_files(digest, sorted(folder.glob("*.safetensors")))
+
+
+def _of_files(digest: Any, files: Sequence[Path]) -> str:
+    """The digest of a file's size, its beginning, and samples of the rest, for each of the files."""
+    for path in files:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
@@ -62,7 +73,7 @@ def _of_folder(folder: Path) -> str:
             for i in range(SAMPLES):
                 file.seek(i * max(0, size - BYTES) // (SAMPLES - 1))
                 digest.update(file.read(BYTES))
-    return digest.hexdigest()
+    return str(digest.hexdigest())
 
 
 def _of_parameters(model: Any) -> str:

@@ -18,7 +18,7 @@ from ..models.hidden_states import Features
 from ..models.positions import ENDLESS
 from ..models.probe import check_trees, rows_of
 from .regimes import Regimes
-from .scores import GreedyScores, SampledScores
+from .scores import GreedyScores, SampledScores, plain
 
 LONG = 16  # from this many pending tokens a row has a pass of its own, so that others need no padding
 
@@ -216,12 +216,12 @@ class HFTarget:
         greedy = [self._plain(r) for r, _ in batch]
         chosen: list[list[int]] = choices(logits) if any(greedy) and not on_host(logits) else []
         scores: list[Scores] = []
-        for row, plain, (request, draft) in zip(rows, greedy, batch, strict=True):
+        for row, is_plain, (request, draft) in zip(rows, greedy, batch, strict=True):
             end = keep - (widest - widths[row])
             begin = end - 1 - len(draft.tokens)
             if self.guesses is not None:
                 self.guesses[request.id] = (draft, most_likely(logits[row, begin:end]))
-            if plain:
+            if is_plain:
                 scores.append(
                     GreedyScores(draft, logits[row, begin:end], chosen[row][begin:end] if chosen else None)
                 )
@@ -231,9 +231,7 @@ class HFTarget:
 
     def _plain(self, request: Request) -> bool:
         """Whether decoding is greedy without settings that change the distribution."""
-        s = request.sampling
-        penalised = s.repetition_penalty != 1.0 or s.presence_penalty or s.frequency_penalty
-        return s.greedy and not penalised and not s.processors
+        return plain(request.sampling)
 
     def _chain(self, request: Request) -> Chain:
         if request.rounds == 0 or request.id not in self.chains:

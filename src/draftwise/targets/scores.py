@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.drafts import Draft
 from ..core.request import Request
+from ..core.sampling import Sampling
 from ..models.distributions import NO_TOKEN, Chain, draw, no_token, top_token, warp
 
 
@@ -29,6 +30,12 @@ def overlaps(draft: Draft, logits: Tensor) -> list[float]:
     q = torch.stack(draft.rows).to(p.device).float().softmax(-1)
     shared = min(p.shape[-1], q.shape[-1])  # tokens in one vocabulary only have no overlap
     return cast("list[float]", torch.minimum(p[:, :shared], q[:, :shared]).sum(-1).tolist())
+
+
+def plain(sampling: Sampling) -> bool:
+    """Whether decoding is greedy without settings that change the distribution."""
+    penalised = sampling.repetition_penalty != 1.0 or sampling.presence_penalty or sampling.frequency_penalty
+    return sampling.greedy and not penalised and not sampling.processors
 
 
 class GreedyScores:

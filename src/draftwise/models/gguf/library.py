@@ -1,0 +1,148 @@
+"""llama.cpp, as llama-cpp-python brings it: imported when it is needed, checked, and quiet."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError
+
+LOG = getLogger(__name__)
+EXTRA = "pip install 'draftwise[gguf]'"
+NEEDED = ("llama_memory_seq_rm", "llama_n_rs_seq", "llama_model_is_hybrid")
+WARNING, SEVERE = 3, 4  # GGML_LOG_LEVEL_WARN, GGML_LOG_LEVEL_ERROR
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+
+_SAID: deque[str] = deque(maxlen=20)  # the newest errors
+_KEPT: list[Any] = []  # the listener, which must live as long as the library
+
+
+@cache
+def library() -> Any:
+    """The module `llama_cpp`, with llama.cpp initialised and silent.
+
+    What llama.cpp logs goes to the logger of this module: errors and warnings at level INFO, the rest at
+    DEBUG.
+
+    Raises:
+        UserError: it is not installed, is too old, or its shared library cannot be loaded.
+    """
+    try:
+        module = import_module("llama_cpp")
+    except ImportError as error:
+        raise UserError(f"llama-cpp-python is not installed ({error}): {EXTRA}") from error
+    except (OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"llama-cpp-python cannot be loaded ({reason}): install it again, {EXTRA}") from error
+    missing = next((name for name in NEEDED if not hasattr(module, name)), None)
+    if missing:
+        raise UserError(f"llama-cpp-python is too old (it has no {missing}): {EXTRA}")
+    _KEPT.append(module.llama_log_callback(_heard))
+    module.llama_log_set(_KEPT[-1], ctypes.c_void_p(0))
+    module.llama_backend_init()
+    return module
+
+
+def _heard(level: int, text: bytes, _: Any) -> None:
+    line = text.decode("utf-8", "replace").strip()
+    if line:
+        if level == SEVERE:
+            _SAID.append(line)
+        (LOG.info if level in (WARNING, SEVERE) else LOG.debug)("llama.cpp: %s", line)
+
+
+@contextmanager
+def complaints() -> Iterator[deque[str]]:
+    """What llama.cpp reports as errors meanwhile, the last lines of it."""
+    library()
+    _SAID.clear()
+    yield _SAID
+
+
+def reason(said: deque[str]) -> str:
+    """The first of these errors, without the name of the function that reported it."""
+    first = said[0].partition(": ")[2] or said[0] if said else "llama.cpp gives no reason"
+    return first.strip().rstrip(".")
+
+
+def blame() -> str:
+    """The first error that llama.cpp reported since the last time that one was asked for."""
+    said = reason(_SAID)
+    _SAID.clear()
+    return said
+
+
+def load(path: str | Path, **params: Any) -> Any:
+    """Load a GGUF file: the pointer of a `llama_model`, which the caller frees with `llama_model_free`.
+
+    `params` are fields of `llama_model_params`; `vocab_only=True` reads metadata and vocabulary alone.
+
+    Raises:
+        UserError: there is no such file, or llama.cpp cannot read it; the line says why.
+    """
+    check(path)
+    lib, file = library(), Path(path).expanduser()
+    asked = lib.llama_model_default_params()
+    for key, value in params.items():
+        setattr(asked, key, value)
+    with complaints() as said:
+        model = lib.llama_model_load_from_file(str(file).encode(), asked)
+    if not model:
+        raise UserError(f"llama.cpp cannot read {str(path)!r} ({reason(said)}): convert or download it again")
+    return model
+
+
+def check(path: str | Path) -> None:
+    """See that a file begins as a GGUF file that llama.cpp can read.
+
+    Raises:
+        UserError: it does not, or is none.
+    """
+    if not str(path):
+        raise UserError("gguf has no path: write gguf:PATH")
+    file = Path(path).expanduser()
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "does not exist"
+        raise UserError(f"GGUF file {str(path)!r} {what}: name an existing file")
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(24)
+    except OSError as error:
+        raise UserError(f"GGUF file {str(path)!r} cannot be read: {error.strerror or error}") from error
+    if head[:4] != MAGIC:
+        raise UserError(f"{str(path)!r} is not a GGUF file: it does not begin with GGUF")
+    if len(head) < 24:
+        raise UserError(f"GGUF file {str(path)!r} ends after {len(head)} bytes: convert or download it again")
+    (version,) = struct.unpack("<I", head[4:8])
+    if version not in VERSIONS:
+        big = struct.unpack(">I", head[4:8])[0] in VERSIONS
+        what = "is big-endian" if big else f"has version {version}, and llama.cpp reads 2 and 3"
+        raise UserError(f"GGUF file {str(path)!r} {what}: convert it again")
+
+
+def metadata(model: Any, key: str) -> str | None:
+    """One entry of a file's metadata as text; None if there is none."""
+    lib, length = library(), 256
+    while True:
+        buffer = ctypes.create_string_buffer(length)
+        size = lib.llama_model_meta_val_str(model, key.encode(), buffer, length)
+        if size < length:
+            return None if size < 0 else buffer.raw[:size].decode("utf-8", "replace")
+        length = size + 1
+
+
+def replaced(key: str, text: str) -> dict[str, Any]:
+    """The argument of `load` that replaces one text of the file's metadata."""
+    lib = library()
+    overrides = (lib.llama_model_kv_override * 2)()  # the second one, empty, ends the list
+    overrides[0].key, overrides[0].tag = key.encode(), lib.LLAMA_KV_OVERRIDE_TYPE_STR
+    overrides[0].value.val_str = text.encode()
+    return {"kv_overrides": overrides}

@@ -1,0 +1,201 @@
+"""Runs one GGUF model on many texts at once, each a sequence of llama.cpp's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+from .context import BATCH, KINDS, NO_ROOM, OUTPUTS, Context
+from .library import blame
+from .model import GgufModel
+
+Part = tuple[int, Sequence[int], int]
+"""A text's key, its new tokens, and for how many of the last of them logits are wanted."""
+
+FIRST_CELLS, FIRST_SEQUENCES = 4096, 4  # the memory to begin with; it grows
+SMALLEST = 512  # cells: at least a whole pass
+
+
+class Sequences:
+    """Texts of one model, identified by a key.
+
+    `held[key]` is the number of tokens with valid keys and values. Texts share the cells of one memory, which
+    grows as they need it; texts of one prompt share its cells. `max_length` is the most tokens that a text
+    may have: `context`, or what the model was trained for. `rollback` is the number of tokens that can be
+    taken back, -1 for any.
+
+    Raises:
+        UserError: an unusable option, or not enough memory.
+    """
+
+    def __init__(self, model: GgufModel, *, context: int = 0, threads: int = 0, cache: str = "auto") -> None:
+        if min(context, threads) < 0:
+            raise UserError(f"context={context}&threads={threads}: give 0 or more; 0 is the default")
+        if cache not in ("auto", *KINDS):
+            raise UserError(f"cache={cache}: choose from auto, {', '.join(KINDS)}")
+        self.model, self.api = model, model.api
+        self.cache = model.cache if cache == "auto" else cache
+        self.threads = threads or torch.get_num_threads()
+        self.max_length = context or model.trained
+        self.most = int(self.api.llama_max_parallel_sequences())
+        self.held: dict[int, int] = {}
+        self.number: dict[int, int] = {}
+        self.free = list(range(FIRST_SEQUENCES))[::-1]
+        least = min(FIRST_CELLS, self.max_length)
+        if self.max_length > model.switches_at > 0:
+            least = model.switches_at + 1  # above it from the start: a text's frequencies must not change
+        self.context = self._made(_cells(least), FIRST_SEQUENCES)
+        self.rollback = self.context.rollback if model.stateful else -1
+
+    def open(self, key: int) -> None:
+        """A sequence for a text, empty.
+
+        Raises:
+            UserError: llama.cpp has no more sequences.
+        """
+        if not self.free:
+            now = self.context.sequences
+            if now >= self.most:
+                raise UserError(f"llama.cpp holds {self.most} texts at once: close one, or lower the batch")
+            more = min(2 * now, self.most)
+            self._grow(self.context.cells, more)
+            self.free = list(range(now, more))[::-1]
+        self.number[key], self.held[key] = self.free.pop(), 0
+
+    def close(self, key: int) -> None:
+        """Free a text's cells."""
+        number = self.number.pop(key, None)
+        if number is not None:
+            self.api.llama_memory_seq_rm(self.context.memory, number, -1, -1)
+            self.free.append(number)
+            del self.held[key]
+
+    def reserve(self, length: int) -> None:
+        """Make room for a text of `length` tokens, so that the memory need not grow while it is written."""
+        length = min(length, self.max_length)
+        if length > self.context.cells:
+            self._grow(_cells(length), self.context.sequences)
+
+    def rewind(self, key: int, length: int) -> None:
+        """Forget a text's tokens from `length` on; all of them where the model cannot be taken back."""
+        if length < self.held[key]:
+            memory, number = self.context.memory, self.number[key]
+            if length == 0 or not self.api.llama_memory_seq_rm(memory, number, length, -1):
+                self.api.llama_memory_seq_rm(memory, number, -1, -1)
+                length = 0
+            self.held[key] = length
+
+    def share(self, key: int, other: int, length: int) -> bool:
+        """Let a text begin with the first `length` tokens of another; False where the model cannot."""
+        if self.model.stateful:
+            return False
+        self.rewind(key, 0)
+        numbers = self.number[other], self.number[key]
+        self.api.llama_memory_seq_cp(self.context.memory, *numbers, 0, length)
+        self.held[key] = length
+        return True
+
+    def feed(self, parts: Sequence[Part]) -> Tensor:
+        """Append tokens to texts, in one pass where they fit; returns the wanted logits.
+
+        Shape (rows, vocabulary), float32: the rows of the first part, then those of the next.
+
+        Raises:
+            RuntimeError: llama.cpp could not read them; the texts are then as they were before the pass.
+            UserError: there is not enough memory.
+        """
+        tokens = kept = 0
+        for _, new, keep in parts:
+            tokens, kept = tokens + len(new), kept + keep
+        if tokens <= BATCH and kept <= OUTPUTS:
+            return self._pass(parts, tokens, kept)
+        return torch.cat([self._pass(*group) for group in _groups(parts)])
+
+    def _pass(self, parts: Sequence[Part], tokens: int, kept: int) -> Tensor:
+        if not tokens:
+            return self.context.rows(0)
+        context, at = self.context, 0
+        context.outputs[:tokens] = 0
+        for key, new, keep in parts:
+            first, end = self.held[key], at + len(new)
+            context.tokens[at:end] = new
+            context.places[at:end] = range(first, first + len(new))
+            context.numbers[at:end] = self.number[key]
+            if keep:
+                context.outputs[end - keep : end] = 1
+            at = end
+        code = context.decode(tokens)
+        if code == NO_ROOM:
+            code = self._again(tokens)
+        if code:
+            self._undo(parts)
+            raise RuntimeError(f"llama.cpp cannot read these tokens (code {code}): {blame()}")
+        for key, new, _ in parts:
+            self.held[key] += len(new)
+        return self.context.rows(kept)
+
+    def _again(self, tokens: int) -> int:
+        """Repeat a pass in a larger memory."""
+        before = self.context
+        self._grow(2 * before.cells, before.sequences)
+        for name in ("tokens", "places", "numbers", "outputs"):
+            getattr(self.context, name)[:tokens] = getattr(before, name)[:tokens]
+        return self.context.decode(tokens)
+
+    def _undo(self, parts: Sequence[Part]) -> None:
+        """Remove what a failed pass has left in the memory."""
+        for key, new, _ in parts:
+            held = self.held[key]
+            self.held[key] = held + len(new)
+            self.rewind(key, held)
+
+    def _grow(self, cells: int, sequences: int) -> None:
+        """Move everything to a new memory; if that fails all texts are forgotten, and read again.
+
+        Raises:
+            UserError: there is not enough memory; everything stays as it was.
+        """
+        old, state = self.context, self.context.state()
+        old.close()
+        try:
+            self.context = self._made(cells, sequences)
+        except UserError:
+            self.context = self._made(old.cells, old.sequences)
+            self._restore(state)
+            raise
+        self._restore(state)
+
+    def _restore(self, state: object) -> None:
+        if any(self.held.values()) and not self.context.restore(state):  # type: ignore[arg-type]
+            self.held = dict.fromkeys(self.held, 0)
+
+    def _made(self, cells: int, sequences: int) -> Context:
+        return Context(self.model, cells, sequences, threads=self.threads, cache=self.cache)
+
+
+def _cells(length: int) -> int:
+    """The size of a memory that holds a text: a power of two."""
+    return max(SMALLEST, 1 << (length - 1).bit_length())
+
+
+def _groups(parts: Sequence[Part]) -> Iterator[tuple[list[Part], int, int]]:
+    """The same tokens in passes that llama.cpp reads at once: (parts, tokens, rows of logits)."""
+    group: list[Part] = []
+    tokens = kept = 0
+    for key, new, keep in parts:
+        at, silent = 0, len(new) - keep
+        while at < len(new):
+            n = min(BATCH - tokens, len(new) - at)
+            rows = max(0, at + n - max(at, silent))
+            n, rows = n - max(0, rows - (OUTPUTS - kept)), min(rows, OUTPUTS - kept)
+            if n:
+                group.append((key, new[at : at + n], rows))
+                at, tokens, kept = at + n, tokens + n, kept + rows
+            if at < len(new):
+                yield group, tokens, kept
+                group, tokens, kept = [], 0, 0
+    if group:
+        yield group, tokens, kept

@@ -1,0 +1,154 @@
+"""Any causal language model in a GGUF file, run by llama.cpp, for batches of requests."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ..core.drafts import Draft, Verdict
+from ..core.request import Request
+from ..core.roles import Scores
+from ..errors import DraftwiseWarning, UserError
+from ..models.distributions import Chain
+from ..models.gguf.model import GgufModel
+from ..models.gguf.sequences import Part, Sequences
+from ..models.positions import ENDLESS
+from .scores import GreedyScores, SampledScores, plain
+
+LONG = 16  # from this many pending tokens a text of several is read ahead of the pass of all
+
+
+class GgufTarget:
+    """The target role for a GGUF file: each request is a sequence of one llama_context.
+
+    `max_length` is `context`, or what the model was trained for. A model whose state llama.cpp cannot take
+    back is decoded without drafts, with a warning.
+
+    Raises:
+        UserError: an unusable option, or not enough memory.
+    """
+
+    def __init__(self, model: GgufModel, *, context: int = 0, threads: int = 0, cache: str = "auto") -> None:
+        self.model = model
+        self.rows = Sequences(model, context=context, threads=threads, cache=cache)
+        self.vocab_size, self.max_length = model.vocab_size, self.rows.max_length
+        self.window = min(model.trained, self.max_length)
+        self.chains: dict[int, Chain] = {}
+        self.began: dict[int, int] = {}  # tokens of each text before an uncommitted pass
+        if self.rows.rollback == 0:
+            warnings.warn(
+                f"{model.name_or_path} keeps a state that llama.cpp cannot take back: it is decoded without "
+                "drafts",
+                DraftwiseWarning,
+                stacklevel=2,
+            )
+
+    def open(self, request: Request) -> None:
+        """Give the request a sequence; its prompt is read in its first round."""
+        self.rows.open(request.id)
+
+    def reach(self, request: Request) -> int:
+        """The longest draft that the next pass can verify: as many tokens as can be taken back."""
+        return ENDLESS if self.rows.rollback < 0 else self.rows.rollback
+
+    @torch.inference_mode()
+    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
+        """One pass over each request's last token and its draft, after those of other new tokens.
+
+        Raises:
+            UserError: a draft is a tree.
+        """
+        self._rewind()
+        rows, held = self.rows, self.rows.held
+        _refuse_trees(batch)
+        rows.reserve(max(len(r.tokens) + r.room for r, _ in batch))
+        self.began = {request.id: held[request.id] for request, _ in batch}
+        if len(batch) > 1:
+            for request, _ in batch:
+                if len(request.tokens) - held[request.id] > LONG:
+                    self._read(request, batch)
+        parts: list[Part] = []
+        for request, draft in batch:
+            new = [*request.tokens[held[request.id] :], *draft.tokens]
+            parts.append((request.id, new, 1 + len(draft.tokens)))
+        return self._scores(batch, rows.feed(parts))
+
+    def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
+        """Take back what was rejected: every text holds its request's committed tokens but the last."""
+        for request, _, _ in batch:
+            self.rows.rewind(request.id, len(request.tokens) - 1)
+            self.began.pop(request.id, None)
+
+    def close(self, request: Request) -> None:
+        """Free the request's sequence."""
+        self.rows.close(request.id)
+        self.began.pop(request.id, None)
+        self.chains.pop(request.id, None)
+
+    def _rewind(self) -> None:
+        """Take back passes that were never committed, because something raised in between."""
+        for key, held in self.began.items():
+            self.rows.rewind(key, held)
+        self.began.clear()
+
+    def _read(self, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
+        """Read a long prompt up to its last token; what another text of the batch holds is shared."""
+        if self.rows.held[request.id] == 0:
+            self._share(request, batch)
+        start = self.rows.held[request.id]
+        self.rows.feed([(request.id, request.tokens[start:-1], 0)])
+
+    def _share(self, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
+        """Begin with the longest prefix that another text of the batch holds."""
+        best, length = request.id, LONG
+        for other, _ in batch:
+            most = min(self.rows.held[other.id], len(request.tokens) - 1)
+            if other is not request and most > length and other.tokens[:length] == request.tokens[:length]:
+                same = next((i for i in range(most) if other.tokens[i] != request.tokens[i]), most)
+                if same > length:
+                    best, length = other.id, same
+        if best != request.id:
+            self.rows.share(request.id, best, length)
+
+    def _scores(self, batch: Sequence[tuple[Request, Draft]], logits: Tensor) -> list[Scores]:
+        """Scores of each request from logits of shape (nodes of all, vocabulary)."""
+        scores: list[Scores] = []
+        end = 0
+        for request, draft in batch:
+            begin, end = end, end + 1 + len(draft.tokens)
+            if plain(request.sampling):
+                scores.append(GreedyScores(draft, logits[begin:end], None))
+            else:
+                scores.append(SampledScores(request, draft, logits[begin:end], self._chain(request)))
+        return scores
+
+    def _chain(self, request: Request) -> Chain:
+        if request.rounds == 0 or request.id not in self.chains:
+            self.chains[request.id] = Chain.of(request)
+        return self.chains[request.id]
+
+
+def _refuse_trees(batch: Sequence[tuple[Request, Draft]]) -> None:
+    if not all(draft.is_chain for _, draft in batch):
+        raise UserError("a GGUF target cannot read a tree of drafted tokens: use a policy that drafts chains")
+
+
+def gguf(
+    path: str,
+    *,
+    context: Annotated[int, "most tokens of a text; 0: what the model was trained for"] = 0,
+    threads: Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has"] = 0,
+    gpu_layers: Annotated[int, "layers on the GPU, where llama.cpp was built for one; -1: all"] = -1,
+    cache: Annotated[str, "precision of keys and values: auto, f32, f16, bf16 or q8_0"] = "auto",
+) -> GgufTarget:
+    """A GGUF file as target, run by llama.cpp.
+
+    Raises:
+        UserError: no such file, or one that llama.cpp cannot run.
+    """
+    model = GgufModel(path, gpu_layers=gpu_layers)
+    return GgufTarget(model, context=context, threads=threads, cache=cache)
