@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -22,6 +22,7 @@ WARNING, SEVERE = 3, 4  # GGML_LOG_LEVEL_WARN, GGML_LOG_LEVEL_ERROR
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 
 _SAID: deque[str] = deque(maxlen=20)  # the newest errors
+_EARS: list[Callable[[str], None]] = []  # who wants every line
 _KEPT: list[Any] = []  # the listener, which must live as long as the library
 
 
@@ -54,6 +55,8 @@ def library() -> Any:
 def _heard(level: int, text: bytes, _: Any) -> None:
     line = text.decode("utf-8", "replace").strip()
     if line:
+        for ear in _EARS:
+            ear(line)
         if level == SEVERE:
             _SAID.append(line)
         (LOG.info if level in (WARNING, SEVERE) else LOG.debug)("llama.cpp: %s", line)
@@ -65,6 +68,17 @@ def complaints() -> Iterator[deque[str]]:
     library()
     _SAID.clear()
     yield _SAID
+
+
+@contextmanager
+def listening(ear: Callable[[str], None]) -> Iterator[None]:
+    """Pass every line that llama.cpp logs meanwhile to `ear`."""
+    library()
+    _EARS.append(ear)
+    try:
+        yield
+    finally:
+        _EARS.remove(ear)
 
 
 def reason(said: deque[str]) -> str:
