@@ -28,8 +28,8 @@ FLOAT32, FLOAT16 = 0, 1  # enum ggml_type
 
 
 @cache
-def tiny(seed: int = 0, scale: float = 8.0, vocab: int = VOCAB) -> str:
-    """A random llama of `vocab` tokens as a file."""
+def tiny(seed: int = 0, scale: float = 8.0, vocab: int = VOCAB, head: float = 1.0) -> str:
+    """A random llama of `vocab` tokens as a file; `head` sharpens its distributions."""
     torch.manual_seed(seed)
     auto: Any = AutoModelForCausalLM
     made = auto.from_config(LlamaConfig(**COMMON | {"vocab_size": vocab, "max_position_embeddings": 2048}))
@@ -37,7 +37,8 @@ def tiny(seed: int = 0, scale: float = 8.0, vocab: int = VOCAB) -> str:
         for parameter in made.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(scale)
-    path = Path(FOLDER.name) / f"tiny-{seed}-{scale}-{vocab}.gguf"
+        made.lm_head.weight.mul_(head)
+    path = Path(FOLDER.name) / f"tiny-{seed}-{scale}-{vocab}-{head}.gguf"
     write_gguf(made, path)
     return str(path)
 

@@ -31,9 +31,7 @@ def build_target(
     checked(pack)
     if isinstance(target, str) and (file := gguf_spec(target)) is not None:
         opened = registry.build("targets", _opened(file, device_map=device_map, **load), file.path)
-        if tokenizer is None:
-            raise UserError(f"{file.path}: pass tokenizer=..., the tokenizer of the model that it is made of")
-        return opened, opened.model, tokenizer
+        return opened, opened.model, tokenizer or opened.model.tokenizer
     if isinstance(target, str):
         tokenizer = tokenizer or load_tokenizer(target, trust_remote_code=load["trust_remote_code"])
         model = load_model(target, device_map=device_map, **load)
@@ -85,7 +83,9 @@ def build_drafters(
             continue
         spec = registry.parse(name)
         known = registry.names("drafters")
-        if spec.name in known and spec.name != "lm":
+        if (file := gguf_spec(name)) is not None:
+            team[name] = _load_gguf(name, file, target, tokenizer, str(target_name), **load)
+        elif spec.name in known and spec.name != "lm":
             team[name] = _registered(spec, target, pack=pack)
             if hasattr(team[name], "check"):
                 from .drafters.lookup.datastore import tokenizer_fingerprint
@@ -209,6 +209,27 @@ def _load_lm(
     spec = registry.Spec("lm", options={"probe": str(_probed(target)), **spec.options})
     built: Drafter = registry.build("drafters", spec, model, target.vocab_size)
     return built
+
+
+def _load_gguf(
+    name: str, file: registry.Spec, target: Target, tokenizer: Any, target_name: str, **load: Any
+) -> Drafter:
+    """A GGUF file as drafter; one without a vocabulary must have as many tokens as the target."""
+    built: Any = registry.build("drafters", _opened(file, **load), file.path, target.vocab_size)
+    model = built.model
+    if model.has_vocabulary:
+        if tokenizer is None:
+            raise UserError(
+                f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=..."
+            )
+        check_vocabulary(file.path, model.tokenizer, target_name, tokenizer)
+    elif model.vocab_size != target.vocab_size:
+        raise UserError(
+            f"the drafter {file.path} has {model.vocab_size} tokens and no vocabulary, and the target "
+            f"{target.vocab_size}: choose a drafter of the target's family"
+        )
+    drafter: Drafter = built
+    return drafter
 
 
 def check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None:

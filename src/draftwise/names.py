@@ -7,6 +7,8 @@ from typing import Any
 
 from . import registry
 from .errors import UserError
+from .models.gguf.library import check
+from .models.gguf.names import gguf_spec
 from .models.load import locate
 from .models.zoo import list_zoo
 from .policies.catalogue import spec_of
@@ -25,6 +27,9 @@ def check_names(drafters: Any, policy: str = "") -> None:
     for asked in registry.listed(drafters, "drafters"):
         if not isinstance(asked, str) or not asked.strip():
             continue  # a loaded model, or refused where it is its turn
+        if (file := gguf_spec(asked)) is not None:
+            check(file.path)
+            continue
         spec, name = registry.parse(asked), asked.strip().partition("?")[0]
         path = spec.path if spec.name == "lm" else name
         if (spec.name in known and spec.name != "lm") or Path(path).expanduser().is_dir():

@@ -86,7 +86,7 @@ class Models:
 def is_model(drafter: str) -> bool:
     """Whether a drafter's name stands for a model's weights."""
     name = registry.parse(drafter).name
-    return name == "lm" or name not in registry.names("drafters")
+    return name in ("lm", "gguf") or name not in registry.names("drafters")
 
 
 class Watch:

@@ -122,6 +122,9 @@ def _seat(drafter: Any, whole: Request, views: Sequence[Request]) -> None:
     """Copy a text's KV cache rows for its views, so that a causal LM need not prefill them again."""
     from ...drafters.neural.lm import LMDrafter, Place
 
+    if hasattr(drafter, "seat"):
+        for view in views:
+            drafter.seat(whole, view)
     if not isinstance(drafter, LMDrafter) or drafter.window or whole.id not in drafter.places:
         return  # with a window each position sees another text
     for view in views:

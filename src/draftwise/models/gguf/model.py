@@ -10,6 +10,7 @@ from time import perf_counter
 
 from ...errors import UserError
 from .library import library, load, metadata
+from .tokenizer import GgufTokenizer
 
 LOG = getLogger(__name__)
 
@@ -69,10 +70,18 @@ class GgufModel:
         return bool(self.api.llama_vocab_type(vocab) != self.api.LLAMA_VOCAB_TYPE_NONE)
 
     @cached_property
+    def tokenizer(self) -> GgufTokenizer:
+        """The file's own tokenizer.
+
+        Raises:
+            UserError: it has no vocabulary.
+        """
+        return GgufTokenizer(self.handle, name=self.name_or_path, owner=self)
+
+    @cached_property
     def eos_token_id(self) -> list[int]:
         """Every token that ends a text; none in a file without a vocabulary."""
-        ends, vocab = self.api.llama_vocab_is_eog, self.api.llama_model_get_vocab(self.handle)
-        return [token for token in range(self.vocab_size) if self.has_vocabulary and ends(vocab, token)]
+        return sorted(self.tokenizer.ends) if self.has_vocabulary else []
 
     @cached_property
     def switches_at(self) -> int:

@@ -1,0 +1,175 @@
+"""Drafts with a smaller model in a GGUF file, run by llama.cpp, for any number of requests at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ...core.drafts import Draft, Job
+from ...core.outcomes import Grade
+from ...core.request import Request
+from ...core.roles import GradeJob
+from ...core.stops import needs
+from ...errors import UserError
+from ...models.distributions import most_likely
+from ...models.gguf.model import GgufModel
+from ...models.gguf.sequences import Part, Sequences
+from .chains import Chain, grades, known
+from .lm import Place
+
+
+class GgufDrafter:
+    """Drafts with a GGUF model, sampled where the request samples, else its most probable tokens.
+
+    A request that was not drafted for some rounds is read up to date at its next draft. With `sample` off it
+    always drafts its most likely tokens.
+
+    Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
+
+    Raises:
+        UserError: a model whose state llama.cpp cannot take back, an unusable option, or no memory.
+    """
+
+    def __init__(
+        self,
+        model: GgufModel,
+        vocab_size: int,
+        *,
+        sample: bool = True,
+        context: int = 0,
+        threads: int = 0,
+        cache: str = "auto",
+    ) -> None:
+        self.model, self.vocab_size, self.sample = model, vocab_size, sample
+        self.rows = Sequences(model, context=context, threads=threads, cache=cache)
+        if self.rows.rollback == 0:
+            raise UserError(
+                f"{model.name_or_path} keeps a state that llama.cpp cannot take back, so it cannot draft: "
+                "name another drafter"
+            )
+        self.places: dict[int, Place] = {}
+
+    def hint(self, request: Request) -> float:
+        """Always ready, while the text fits the context."""
+        return float(self._room(request) > 0)
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Nothing yet: the request's tokens are read when a draft is requested."""
+
+    def close(self, request: Request) -> None:
+        """Free the request's sequence."""
+        if self.places.pop(request.id, None) is not None:
+            self.rows.close(request.id)
+
+    @torch.inference_mode()
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One chain per job, none where the text fills the context; each pass has all unfinished chains."""
+        chains = [Chain(self._fitting(job), needs(job.stops)) for job in jobs]
+        going = [chain for chain in chains if chain.job.length > 0]
+        logits = self._catch_up([chain.job.request for chain in going])
+        while going:
+            logits = logits[:, : self.vocab_size]
+            for chain, row, pick in zip(going, logits, most_likely(logits), strict=True):
+                chain.extend(row, pick, None, vocab_size=self.vocab_size, sample=self.sample)
+            going = [chain for chain in going if not chain.done]
+            if going:
+                logits = self._step(going)
+        return [chain.draft for chain in chains]
+
+    @torch.inference_mode()
+    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        """One grade per committed token: from the rows it was drafted with, and one pass for the others."""
+        had = [known(job) for job in jobs]
+        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, had, strict=True)]
+        read = self._read([(job.request, n) for job, n in zip(jobs, missing, strict=True) if n > 0])
+        made, end = [], 0
+        for job, rows, n in zip(jobs, had, missing, strict=True):
+            begin, end = end, end + n
+            logits = read[begin:end]
+            if rows:
+                logits = torch.cat((torch.stack(rows), logits))
+            made.append(grades(job, logits, None, vocab_size=self.vocab_size, sample=self.sample))
+        return made
+
+    def seat(self, whole: Request, view: Request) -> None:
+        """Let a request begin with what is held of another one whose text begins alike."""
+        if whole.id in self.places:
+            self._place(view)
+            length = min(len(view.tokens), self.places[whole.id].base) - 1
+            if length > 0 and self.rows.share(view.id, whole.id, length):
+                self.places[view.id].now(length)
+
+    def _room(self, request: Request) -> int:
+        """How many more tokens of a text the context holds."""
+        return self.rows.max_length - len(request.tokens)
+
+    def _fitting(self, job: Job) -> Job:
+        room = self._room(job.request)
+        return job if job.length <= room else replace(job, length=room)
+
+    def _catch_up(self, requests: Sequence[Request]) -> Tensor:
+        """Read every text to its end; returns the logits after it, shape (requests, vocabulary)."""
+        parts: list[Part] = []
+        self.rows.reserve(max((len(r.tokens) + r.room for r in requests), default=0))
+        for request in requests:
+            place, tokens = self._place(request), request.tokens
+            self._rewind(request, min(place.matched(tokens), len(tokens) - 1))
+            parts.append((request.id, tokens[self.rows.held[request.id] :], 1))
+        logits = self.rows.feed(parts)
+        for request in requests:
+            self.places[request.id].now(len(request.tokens))
+        return logits
+
+    def _step(self, chains: Sequence[Chain]) -> Tensor:
+        """Feed each chain its newest token; returns the next logits, shape (chains, vocabulary)."""
+        logits = self.rows.feed([(chain.job.request.id, chain.tokens[-1:], 1) for chain in chains])
+        for chain in chains:
+            self.places[chain.job.request.id].fed.append(chain.tokens[-1])
+        return logits
+
+    def _read(self, wanted: Sequence[tuple[Request, int]]) -> Tensor:
+        """The logits that predict each request's last `n` tokens, one after the other."""
+        parts: list[Part] = []
+        for request, n in wanted:
+            place, tokens = self._place(request), request.tokens
+            first = len(tokens) - n - 1  # the token before the first of them
+            self._rewind(request, min(place.matched(tokens), first))
+            parts.append((request.id, tokens[self.rows.held[request.id] : -1], n))
+        logits = self.rows.feed(parts)[:, : self.vocab_size] if parts else torch.empty((0, 0))
+        for request, _ in wanted:
+            self.places[request.id].now(len(request.tokens) - 1)
+        return logits
+
+    def _rewind(self, request: Request, length: int) -> None:
+        self.rows.rewind(request.id, length)
+        self.places[request.id].now(self.rows.held[request.id])
+
+    def _place(self, request: Request) -> Place:
+        """The contents of the request's sequence; a new one if it has none."""
+        if request.id not in self.places:
+            self.rows.open(request.id)
+            self.places[request.id] = Place()
+        return self.places[request.id]
+
+
+def gguf(
+    path: str,
+    vocab_size: int,
+    *,
+    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    context: Annotated[int, "most tokens of a text; 0: what the model was trained for"] = 0,
+    threads: Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has"] = 0,
+    gpu_layers: Annotated[int, "layers on the GPU, where llama.cpp was built for one; -1: all"] = -1,
+    cache: Annotated[str, "precision of keys and values: auto, f32, f16, bf16 or q8_0"] = "auto",
+) -> GgufDrafter:
+    """Drafts with a smaller model in a GGUF file, run by llama.cpp.
+
+    Raises:
+        UserError: no such file, or one that llama.cpp cannot run, or that cannot draft.
+    """
+    model = GgufModel(path, gpu_layers=gpu_layers)
+    return GgufDrafter(model, vocab_size, sample=sample, context=context, threads=threads, cache=cache)
