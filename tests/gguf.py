@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from draftwise.measure.bench.gguf import write_gguf
+from draftwise.models.gguf.export import write_gguf
 from tests.tiny import COMMON, VOCAB
 
 llama_cpp: Any = pytest.importorskip(

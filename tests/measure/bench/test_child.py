@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from draftwise import UserError
 from draftwise.data import spec_bench
 from draftwise.measure.bench.child import Child, ChildError
 from draftwise.measure.bench.contender import Generation, Item
-from draftwise.measure.bench.gguf import write_gguf
 from draftwise.measure.bench.peers import Absent, Peers
+from draftwise.models.gguf.export import write_gguf
 
 from .conftest import sim_models
 
@@ -125,15 +124,6 @@ def test_weights_are_where_the_format_wants_them(plain_model: Any, tmp_path: Pat
     head = values("blk.0.attn_q.weight")[64:128]
     assert (head[0::2] == query[64:96]).all(), "a pair that is rotated together lies side by side"
     assert (head[1::2] == query[96:128]).all()
-
-
-def test_other_models_are_not_converted(plain_model: Any, tmp_path: Path) -> None:
-    class Other:
-        config = type(plain_model.config)(attention_bias=True)
-
-    with pytest.raises(UserError, match="not model_type=llama, attention_bias: name a GGUF file"):
-        write_gguf(Other(), tmp_path / "m.gguf")
-    assert list(tmp_path.iterdir()) == []
 
 
 # -- llama.cpp --------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ class Peers:
     @cached_property
     def converted(self) -> Path:
         """The target as a GGUF file, which `close` removes."""
-        from .gguf import write_gguf
+        from ...models.gguf.export import write_gguf
 
         path = Path(self.scratch.name) / "target.gguf"
         write_gguf(self.unpacked, path)
