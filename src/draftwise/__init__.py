@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .generation.text import Piece
     from .hosts.transformers import transformers_generate
     from .hosts.vllm.options import vllm_config
+    from .models.gguf.export import export_gguf
     from .policies.catalogue import Method, method
 
 __version__ = "0.1.0"
@@ -48,6 +49,7 @@ _HOME = {
     "generation.text": ("Piece",),
     "hosts.transformers": ("transformers_generate",),
     "hosts.vllm.options": ("vllm_config",),
+    "models.gguf.export": ("export_gguf",),
     "policies.catalogue": ("Method", "method"),
 }
 
@@ -75,6 +77,7 @@ __all__ = [
     "Target",
     "UserError",
     "accept",
+    "export_gguf",
     "method",
     "transformers_generate",
     "vllm_config",

@@ -19,6 +19,7 @@ from .chat import chat
 from .command import WIDEST, Command, Group, Quiet, Verbose, add
 from .demo import demo
 from .doctor import doctor
+from .export import export
 from .generate import generate
 from .lists import drafters, models, policies
 from .logs import set_level, to_stderr
@@ -56,6 +57,7 @@ for panel, verbs in PANELS.items():
 app.add_typer(train.app, name="train", rich_help_panel=MAKE)
 app.add_typer(datastore.app, name="datastore", rich_help_panel=MAKE)
 add(app, merge, panel=MAKE)
+add(app, export, panel=MAKE)
 add(app, doctor, panel="Help")
 
 

@@ -95,8 +95,8 @@ def pair(name: str) -> tuple[GgufTokenizer, Any]:
     said = read(theirs, max(theirs.get_vocab().values()) + 3)
     path = Path(FOLDER.name) / f"{name}.gguf"
     write_vocabulary(path, said)
-    pre = find(said, theirs, tell=lambda what, done, total: None)
-    return GgufTokenizer.from_file(path, pre=pre), theirs
+    found = find(said, theirs, tell=lambda what, done, total: None)
+    return GgufTokenizer.from_file(path, pre=found.pre), theirs
 
 
 everywhere = pytest.mark.parametrize("name", MAKERS)

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,7 +18,7 @@ from ...errors import UserError
 from ..load import load_model, load_tokenizer, locate
 from . import probe, vocabulary
 from .architectures import describe, kind_of, tensors
-from .quantize import QUANTIZED, contents, quantize
+from .quantize import BLOCKS, QUANTIZED, contents, quantize
 from .tokenizer import GgufTokenizer
 from .vocabulary import Vocabulary, writer_module
 
@@ -31,10 +31,11 @@ Tell = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written: the tensors by type, the pre-tokenizer found, and what to know about the file.
+    """What was written: the pre-tokenizer found, the tensors by type, and what to know about the file.
 
-    `fallbacks` are the tensors whose rows are not whole blocks of the type that was asked for, by the type
-    that they have instead. `notes` are differences to Transformers.
+    `compared` is the number of texts for which llama.cpp gives Transformers' ids. `fallbacks` are the tensors
+    whose rows are not whole blocks (of `block` numbers) of the type that was asked for, by the type that they
+    have instead. `notes` are differences to Transformers.
     """
 
     path: Path
@@ -43,9 +44,15 @@ class Exported:
     bytes: int
     seconds: float
     pre: str
+    compared: int
     tensors: dict[str, int]
     fallbacks: dict[str, int]
+    block: int
     notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return asdict(self) | {"path": str(self.path), "notes": list(self.notes)}
 
 
 def export_gguf(
@@ -74,10 +81,10 @@ def export_gguf(
     loaded = load_model(model, dtype=_dtype(model), device="cpu", trust_remote_code=trust_remote_code)
     kind = kind_of(loaded.config)
     said = vocabulary.read(tokenizer, loaded.config.vocab_size)
-    pre = probe.find(said, tokenizer, tell=tell)
+    found = probe.find(said, tokenizer, tell=tell)
     with _beside(out) as (part, second):
         base = type if type in PLAIN else DTYPES.get(loaded.dtype, "f32")
-        write_gguf(loaded, part, type=base, words=(said, pre), name=_name(model), tell=tell)
+        write_gguf(loaded, part, type=base, words=(said, found.pre), name=_name(model), tell=tell)
         if type in QUANTIZED:
             quantize(part, second, type, tell=tell)
             os.replace(second, part)
@@ -85,8 +92,8 @@ def export_gguf(
         inside = contents(part, type)
         os.replace(part, out)
     return Exported(
-        *(out, type, kind.name, out.stat().st_size, perf_counter() - began, pre),
-        *(inside.types, inside.fallbacks, notes),
+        *(out, type, kind.name, out.stat().st_size, perf_counter() - began, found.pre, found.texts),
+        *(inside.types, inside.fallbacks, BLOCKS.get(type, 1), notes),
     )
 
 

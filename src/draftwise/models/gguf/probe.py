@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -28,8 +29,16 @@ SENTENCE = "default"  # the name in files of SentencePiece's kind, which has no 
 SAMPLES = Path(__file__).with_name("samples.json")  # texts, and pieces of text to be joined at random
 
 
-def find(vocabulary: Vocabulary, tokenizer: Any, *, tell: Callable[[str, int, int], None]) -> str:
-    """The name of the first pre-tokenizer with which llama.cpp gives a tokenizer's ids and texts.
+@dataclass(frozen=True)
+class Found:
+    """A pre-tokenizer's name, and the number of texts on which llama.cpp agrees with it."""
+
+    pre: str
+    texts: int
+
+
+def find(vocabulary: Vocabulary, tokenizer: Any, *, tell: Callable[[str, int, int], None]) -> Found:
+    """The first pre-tokenizer with which llama.cpp gives a tokenizer's ids and texts.
 
     Raises:
         UserError: none agrees; the line has the nearest one and a text on which it differs.
@@ -49,7 +58,7 @@ def find(vocabulary: Vocabulary, tokenizer: Any, *, tell: Callable[[str, int, in
                 continue  # this version of llama.cpp has no such pre-tokenizer
             wrong = disagreement(ours, tokenizer, expected)
             if wrong is None:
-                return name
+                return Found(name, len(texts))
             agreed, text = wrong
             nearest = max(nearest or (agreed, name, text), (agreed, name, text), key=lambda n: n[0])
     if nearest is None:

@@ -1,0 +1,160 @@
+"""A model becomes a GGUF file with its tokenizer and template, and llama.cpp writes the same text with it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from draftwise import UserError, export_gguf
+from draftwise.cli import main
+from draftwise.data import spec_bench
+from draftwise.generation.prompts import encode
+from draftwise.models.gguf.tokenizer import GgufTokenizer
+from tests.gguf import Plain
+from tests.tiny_tokenizers import tokenizer as tiny
+
+pytest.importorskip("gguf", reason="the package gguf is not installed")
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The bundled target in float32, and the report."""
+    path = tmp_path_factory.mktemp("export") / "target.gguf"
+    return export_gguf("zoo:target", path, type="f32")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model whose rows are whole blocks of every type, with two tokens of padding."""
+    path, words = tmp_path_factory.mktemp("model"), tiny("byte-level")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(words) + 2,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        eos_token_id=words.eos_token_id,
+    )
+    auto: Any = AutoModelForCausalLM
+    auto.from_config(config).to(torch.bfloat16).save_pretrained(path)
+    words.save_pretrained(path)
+    return path
+
+
+def test_the_report_says_what_was_written(bundled: Any) -> None:
+    assert (bundled.architecture, bundled.type, bundled.pre) == ("llama", "f32", "gpt-2")
+    assert bundled.bytes == bundled.path.stat().st_size > 4 * 22_000_000
+    assert bundled.tensors == {"F32": 110}
+    assert bundled.compared > 4000
+    assert (bundled.fallbacks, bundled.notes) == ({}, ())
+    assert [file.name for file in bundled.path.parent.iterdir()] == ["target.gguf"], (
+        "nothing is left beside it"
+    )
+
+
+def test_the_file_alone_writes_the_text_of_transformers(
+    bundled: Any, plain_model: Any, tokenizer: Any
+) -> None:
+    ours = GgufTokenizer.from_file(bundled.path)
+    engine = Plain(str(bundled.path), context=1024)
+    for question in spec_bench()[80:400:160]:
+        ids = encode(ours, question.text, vocab_size=ours.size)
+        assert ids == encode(tokenizer, question.text, vocab_size=ours.size)
+        own = plain_model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False)
+        assert engine.write(ids, 20, ends=sorted(ours.ends)) == own[0, len(ids) :].tolist()
+
+
+def test_eight_bits_stay_near(bundled: Any, tmp_path: Path) -> None:
+    small = export_gguf("zoo:target", tmp_path / "small.gguf", type="q8_0")
+    assert small.tensors == {"Q8_0": 85, "F32": 25}
+    assert small.fallbacks == {}
+    assert small.bytes < 0.28 * bundled.bytes
+    ids = encode(GgufTokenizer.from_file(small.path), spec_bench()[0].text, vocab_size=4096)[:100]
+    exact, near = (Plain(str(made.path), context=256).after(ids) for made in (bundled, small))
+    assert 0 < np.abs(exact - near).max() < 0.05 * np.abs(exact).max()
+    assert exact.argmax() == near.argmax()
+
+
+def test_short_rows_fall_back_and_are_counted(tmp_path: Path) -> None:
+    made = export_gguf("zoo:target", tmp_path / "small.gguf", type="q4_k")
+    assert sum(made.fallbacks.values()) == 73, "all but the twelve matrices with rows of 1024"
+    assert set(made.fallbacks) == {"Q5_0", "Q8_0"}
+    assert made.tensors["Q4_K"] + made.tensors["Q6_K"] == 12
+
+
+def test_whole_rows_become_four_bits(folder: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    made = export_gguf(
+        str(folder),
+        tmp_path / "m.gguf",
+        type="q4_k",
+        tell=lambda what, done, total: seen.append((what, done, total)),
+    )
+    assert made.fallbacks == {}
+    assert set(made.tensors) == {"Q4_K", "Q6_K", "F32"}
+    assert [done for what, done, _ in seen if what == "quantising"] == list(range(1, 22))
+    assert {total for what, _, total in seen if what == "quantising"} == {21}
+    assert {what for what, _, _ in seen} == {"loading", "trying pre-tokenizers", "writing", "quantising"}
+    assert made.notes == ("only llama.cpp ends a text at '<|im_end|>'",)
+    ours = GgufTokenizer.from_file(made.path)
+    assert ours.get_vocab() == tiny("byte-level").get_vocab()
+    assert ours.size == len(ours) + 2
+
+
+def test_a_checkpoint_keeps_its_precision(folder: Path, tmp_path: Path) -> None:
+    exact = export_gguf(str(folder), tmp_path / "exact.gguf", type="f32")
+    half = export_gguf(str(folder), tmp_path / "half.gguf", type="bf16")
+    assert half.bytes < 0.7 * exact.bytes
+    wide, narrow = (Plain(str(made.path), context=64).after([5, 6, 7, 8]) for made in (exact, half))
+    assert np.abs(wide - narrow).max() < 0.02 * np.abs(wide).max()
+
+
+def test_a_failure_leaves_the_file_of_before(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "m.gguf"
+    out.write_text("before")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("draftwise.models.gguf.export.quantize", full)
+    with pytest.raises(UserError, match=r"cannot write '.*m.gguf': No space left on device"):
+        export_gguf(str(folder), out, type="q8_0")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("m.gguf", "before")]
+
+
+def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unknown type 'q5': choose from f32, f16, bf16, q8_0, q4_k"):
+        export_gguf("zoo:target", tmp_path / "m.gguf", type="q5")
+    with pytest.raises(UserError, match="is a folder: name the file to write"):
+        export_gguf("zoo:target", tmp_path)
+    with pytest.raises(UserError, match=r"no folder '.*none': make it first"):
+        export_gguf("zoo:target", tmp_path / "none" / "m.gguf")
+    with pytest.raises(UserError, match="zoo:eagle is not a language model"):
+        export_gguf("zoo:eagle", tmp_path / "m.gguf")
+
+
+def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "m.gguf"
+    assert main(["export", "gguf", str(folder), "-o", str(out), "--type", "q8_0", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["path"] == str(out)
+    assert told["tensors"] == {"Q8_0": 16, "F32": 5}
+    assert main(["export", "gguf", str(folder), "-o", str(out), "--quiet"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith(f"{out}: llama, f16, ")
+    assert said[1:3] == [
+        "tensors: 16 F16, 5 F32",
+        f"tokenizer: gpt-2, which gives Transformers' ids and texts for {told['compared']:,} texts",
+    ]
+    assert main(["export", "onnx", str(folder), "-o", str(out)]) == 2
+    assert "unknown format 'onnx': choose from gguf" in capsys.readouterr().err
