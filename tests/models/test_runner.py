@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from draftwise.models.kept import copies
 from draftwise.models.positions import Rope
 from draftwise.models.runner import Rows
 from tests.tiny import VOCAB, model
@@ -72,6 +74,31 @@ def test_a_class_without_logits_to_keep_is_not_asked_for_it() -> None:
     rows._keeps = False
     assert rows.feed(0, [[3, 4, 5]], 1, model=watched).shape == (1, 1, VOCAB)
     assert "logits_to_keep" not in watched.given[0]
+
+
+def test_a_bfloat16_model_on_a_cpu_is_given_the_indices_of_the_logits_to_keep() -> None:
+    """A slice of bfloat16 states is multiplied many times slower than a copy of it."""
+    made = model("llama").bfloat16()
+    rows, watched = opened(made, 2), Watched(made)
+    texts = [[3, 4, 5], [6, 7]]
+    got = rows.feed(0, texts, 2, model=watched)
+    assert watched.given[0]["logits_to_keep"].tolist() == [1, 2]
+    whole = opened(made, 2).feed(0, texts, 3)
+    torch.testing.assert_close(got, whole[:, -2:], rtol=0.02, atol=0.02)
+    rows.feed(0, [[8]], 1, model=watched)
+    assert watched.given[1]["logits_to_keep"] == 1, "nothing is sliced where all positions are kept"
+    plain, watched = opened(made.float(), 1), Watched(made)
+    plain.feed(0, [[3, 4, 5]], 1, model=watched)
+    assert watched.given[0]["logits_to_keep"] == 1
+
+
+def test_a_class_that_takes_only_a_number_of_logits_is_given_one() -> None:
+    class Numbered:
+        def forward(self, logits_to_keep: int) -> None: ...
+
+    asked = inspect.signature(Numbered.forward).parameters["logits_to_keep"]
+    assert not copies(asked, torch.device("cpu"), torch.bfloat16)
+    assert not copies(None, torch.device("cpu"), torch.bfloat16)
 
 
 def test_a_model_that_makes_its_own_masks_is_given_one_row_of_ones() -> None:

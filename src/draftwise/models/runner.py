@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import UserError
 from .cache import RowCache
+from .kept import copies, last
 from .masks import Masks
 from .traits import Traits, ask
 
@@ -57,6 +58,7 @@ class Rows:
         self.cache = self._fresh()
         named = inspect.signature(model.forward).parameters
         self._keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
+        self._copies = copies(named.get("logits_to_keep"), self.device, self.dtype)
         self._positions = torch.arange(0, device=self.device)
         self._one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
 
@@ -140,7 +142,9 @@ class Rows:
         total = self.cache.schedule(
             first, starts, width, even=even, rows=len(self.keys), slots=slots, tree=bool(trees)
         )
-        named: dict[str, Any] = {"logits_to_keep": keep + more} if self._keeps else {}
+        named: dict[str, Any] = {}
+        if self._keeps:
+            named["logits_to_keep"] = last(keep + more, width, indices=self._copies)
         if trees:
             places = self._branches(starts, width, total, even, [len(t) for t in texts], trees)
             named["position_ids"], named["attention_mask"] = places
