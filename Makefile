@@ -1,5 +1,5 @@
 # Every job sets itself up first: a fresh machine needs only python3, make and git.
-.PHONY: setup demo test test-vllm check docs microbench clean
+.PHONY: setup demo test test-gguf test-vllm check docs microbench clean
 
 setup:
 	@scripts/setup
@@ -9,6 +9,11 @@ demo: setup
 
 test: setup
 	@scripts/test
+
+# The tests of GGUF models, which need llama-cpp-python; it is compiled.
+test-gguf: setup
+	@scripts/setup-gguf
+	@scripts/test-gguf
 
 # The tests of the same policies inside vLLM, in an environment of their own.
 test-vllm:

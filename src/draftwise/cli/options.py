@@ -30,7 +30,9 @@ Raw = Annotated[bool, Option("--raw", help="Do not apply the chat template.")]
 Target = Annotated[
     str,
     Option(
-        help="The target model: zoo:NAME, a folder or a Hugging Face id.", autocompletion=model_name, **MODELS
+        help="The target model: zoo:NAME, a folder, a Hugging Face id or a GGUF file.",
+        autocompletion=model_name,
+        **MODELS,
     ),
 ]
 Drafters = Annotated[

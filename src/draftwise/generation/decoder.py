@@ -77,9 +77,11 @@ class Decoder:
     ) -> Decoder:
         """Load a target, its tokenizer and its drafters; models may be names or loaded objects.
 
-        A model is a Hugging Face id, a local folder or `zoo:NAME`. A drafter is a model, or `none`, `ngram`,
-        `suffix`, `retrieval:PATH`, with options as in `ngram?min=2&max=4`; one string may list several,
-        separated by commas. `policy` defaults to `auto`, or `none` without drafters. `pack` stores the linear
+        A model is a Hugging Face id, a local folder, `zoo:NAME` or a GGUF file (`gguf:PATH?context=4096`, or
+        a path that ends in .gguf), which llama.cpp runs with its own tokenizer and chat template. A drafter
+        is a model, or `none`, `ngram`, `suffix`, `retrieval:PATH`, with options as in `ngram?min=2&max=4`;
+        one string may list several, separated by commas. `policy` defaults to `auto`, or `none` without
+        drafters. `pack` stores the linear
         weights of models loaded here in a layout for fast CPU passes: "auto" if it is faster on this machine,
         True wherever possible (see `packed`); models given as objects are never changed. `probe` reads a few
         made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is a file

@@ -42,6 +42,8 @@ def resolve(name: str) -> str:
     if name and folder.is_dir():
         return str(folder)
     if folder.is_file():
+        if name.lower().endswith(".gguf"):
+            raise UserError(f"model {name!r} is a GGUF file: name a folder or a Hugging Face id here")
         raise UserError(f"model {name!r} is a file: name the folder that holds config.json and the weights")
     if not _HUB_ID.fullmatch(name) or name.startswith("."):
         raise UserError(f"no model {name!r}: give an existing folder, a Hugging Face id or zoo:target")

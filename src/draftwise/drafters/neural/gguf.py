@@ -25,8 +25,8 @@ from .lm import Place
 class GgufDrafter:
     """Drafts with a GGUF model, sampled where the request samples, else its most probable tokens.
 
-    A request that was not drafted for some rounds is read up to date at its next draft. With `sample` off it
-    always drafts its most likely tokens.
+    A request that was not drafted for some rounds is prefilled up to date at its next draft. With `sample`
+    off it always drafts its most likely tokens.
 
     Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
 
