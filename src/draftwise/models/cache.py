@@ -76,6 +76,14 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         self.is_initialized = True
         self.grow()
 
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+        """Allocate the size given by the plan; `shape` are the heads and head size of keys and of values."""
+        self.keys, self.values = (
+            torch.zeros(0, 0, *each, dtype=dtype, device=device) for each in (shape[:2], shape[2:])
+        )
+        self.is_initialized = True
+        self.grow()
+
     def grow(self) -> None:
         """Enlarge to the rows and slots of the plan, keeping the contents."""
         self.keys, self.values = self._grown(self.keys), self._grown(self.values)
@@ -193,6 +201,30 @@ class RowCache(Cache):
         self._rows = [RowLayer(self.plan) for _ in range(depth)]
         layers: Any = self._rows  # the list that Transformers calls `layers`
         super().__init__(layers=layers)
+
+    @property
+    def rows(self) -> Sequence[RowLayer]:
+        """The layers."""
+        return self._rows
+
+    def buffers(
+        self, layers: Sequence[tuple[int, int, int, int, int]], dtype: torch.dtype, device: torch.device
+    ) -> list[Tensor]:
+        """The keys of these layers in the rows of the planned pass, then the values, for a graph to write to.
+
+        Each layer is given by its index, the heads and head size of its keys, and those of its values; shape
+        (rows, slots, heads, head size) each.
+        """
+        plan = self.plan
+        used = [self._rows[layer[0]] for layer in layers]
+        for one, (_, *shape) in zip(used, layers, strict=True):
+            if not one.is_initialized:
+                one.allocate(shape, dtype, device)
+            elif one.keys.shape[0] < plan.capacity or one.keys.shape[1] < plan.slots:
+                one.grow()
+        return [
+            held[plan.first : plan.last] for held in (*(o.keys for o in used), *(o.values for o in used))
+        ]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,10 @@ from .cache import RowCache
 from .kept import copies, last
 from .masks import Masks
 from .traits import Traits, ask
+
+if TYPE_CHECKING:
+    from .compiled import Passes
+    from .compiled.graph import Graph
 
 FREE = -1  # the key of an unused row
 
@@ -55,11 +59,13 @@ class Rows:
         self.seconds = 0.0
         self.together = self.guided = True
         self.watchers: list[Watcher] = []
+        self.graph: Graph | None = None  # the model's compiled passes
+        self.passes: Passes | None = None  # what provides them
         self.cache = self._fresh()
         named = inspect.signature(model.forward).parameters
-        self._keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
+        self.keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
         self._copies = copies(named.get("logits_to_keep"), self.device, self.dtype)
-        self._positions = torch.arange(0, device=self.device)
+        self.positions = torch.arange(0, device=self.device)
         self._one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
 
     def open(self, key: int) -> None:
@@ -143,7 +149,7 @@ class Rows:
             first, starts, width, even=even, rows=len(self.keys), slots=slots, tree=bool(trees)
         )
         named: dict[str, Any] = {}
-        if self._keeps:
+        if self.keeps:
             named["logits_to_keep"] = last(keep + more, width, indices=self._copies)
         if trees:
             places = self._branches(starts, width, total, even, [len(t) for t in texts], trees)
@@ -156,11 +162,7 @@ class Rows:
             at = named["position_ids"] = named["position_ids"].expand(len(texts), -1).clone()
             for i, text in enumerate(texts):
                 at[i, len(text) :] = max(lengths) - 1
-        start = perf_counter()
-        logits: Tensor = (model or self.model)(
-            input_ids=ids, past_key_values=self.cache, use_cache=True, **named
-        ).logits
-        self.seconds += perf_counter() - start
+        logits = self._forward(ids, keep + more, named, model)
         if self.cache.counted:
             self._counted(bool(trees))
             return self._apart(first, texts, keep, {}, lengths, slots=slots, model=model)
@@ -169,6 +171,24 @@ class Rows:
         if more:
             return logits[:, -keep - more : -more]
         return logits if logits.shape[1] == keep else logits[:, -keep:]
+
+    def _forward(self, ids: Tensor, keep: int, named: dict[str, Any], model: Any) -> Tensor:
+        """Logits of at least the last `keep` positions, from the compiled graph if there is one.
+
+        Hooks on the model's modules and other models need an eager pass.
+        """
+        if self.passes is not None:
+            self.passes.poll()
+        start = perf_counter()
+        logits: Tensor
+        if self.graph is not None and model is None and not self.watchers:
+            logits = self.graph(self, ids, named, keep)
+        else:
+            logits = (model or self.model)(
+                input_ids=ids, past_key_values=self.cache, use_cache=True, **named
+            ).logits
+        self.seconds += perf_counter() - start
+        return logits
 
     def _apart(
         self,
@@ -215,19 +235,19 @@ class Rows:
         if plain and width == 1:
             mask: Any = None
         elif plain and self.masks.keeps(width, total):
-            mask = self.masks.band(width, total, self._positions)
+            mask = self.masks.band(width, total, self.positions)
         else:
-            slots, here = self._positions[:total], at[:, None, :, None]
+            slots, here = self.positions[:total], at[:, None, :, None]
             mask = self._mask(slots > here, slots, here)
         # Padding may be beyond the last position that the model has an embedding for.
         return (at.clamp(max=self.max_length - 1) if total > self.max_length else at), mask
 
     def _slots(self, starts: list[int], width: int, total: int, even: bool) -> Tensor:
         """The slots that a pass writes, shape (rows, width); a single row if all are `even`."""
-        if len(self._positions) < total:
-            self._positions = torch.arange(2 * total, device=self.device)
+        if len(self.positions) < total:
+            self.positions = torch.arange(2 * total, device=self.device)
         if even:
-            return self._positions[starts[0] : starts[0] + width][None]
+            return self.positions[starts[0] : starts[0] + width][None]
         slots = np.add.outer(starts, np.arange(width))
         self.cache.place(slots, self.device)
         return self._tensor(slots)
@@ -253,7 +273,7 @@ class Rows:
             places[row, begin:end] = starts[row] - old + begin - 1 + family[old:].sum(1)
             if old:
                 grown.append((row, old, family))
-        here, slots = self._tensor(places), self._positions[:total]
+        here, slots = self._tensor(places), self.positions[:total]
         columns = at[:, None, None].expand(-1, -1, width, -1)
         unseen = (slots > at[:, None, :, None]).scatter(3, columns, ~self._tensor(kin)[:, None])
         lying = slots.expand(len(starts), -1).scatter(1, at, here)

@@ -50,7 +50,7 @@ class Readings:
     @property
     def lively(self) -> bool:
         """Whether the logits depend on the text at all; otherwise no mistake would show."""
-        return _error(self.logits[0], self.logits[1]) > self.tolerance
+        return relative_error(self.logits[0], self.logits[1]) > self.tolerance
 
     def error(self, said: Tensor, after: Sequence[int]) -> float:
         """The relative error of logits, shape (positions, vocabulary), after `n + after[i]` tokens each.
@@ -58,7 +58,7 @@ class Readings:
         Compared with the model's own logits. Returns the maximum over positions; in half precision, where
         rounding may route a token to other experts, the median.
         """
-        errors = sorted(_error(row, self.logits[i]) for row, i in zip(said, after, strict=True))
+        errors = sorted(relative_error(row, self.logits[i]) for row, i in zip(said, after, strict=True))
         coarse = self.model.dtype in HALF or _quantised(self.model)
         return errors[(len(errors) - 1) // 2] if coarse else errors[-1]
 
@@ -122,7 +122,7 @@ def _settings(model: Any, settings: Any) -> Iterator[None]:
             model.prepare_inputs_for_generation = hung
 
 
-def _error(said: Tensor, own: Tensor) -> float:
+def relative_error(said: Tensor, own: Tensor) -> float:
     """The error relative to the spread of the model's own logits; infinite if there are NaNs."""
     own, said = own.double(), said.to(own.device)[: own.shape[-1]].double()
     found = float((said - own).norm() / (own - own.mean()).norm().clamp(min=1e-30))

@@ -1,0 +1,116 @@
+"""Everything that determines the compiled graph of a model, which is all but the values of its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from .. import packing
+from ..cache import RowCache
+from ..packed import PackedLinear
+
+FORMAT = 1  # of the compiled files; raised when the graph's inputs change
+Layer = tuple[int, int, int, int, int]  # index; heads and head size of the keys, of the values
+
+
+class Unfit(Exception):
+    """Why a model cannot be compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """A model's structure as plain data, from which another process builds it without weights.
+
+    `parameters` maps names to shapes and dtypes, `packed` lists the packed linear layers, `layers` the cache
+    layers in use, `kinds` the names of the attention masks if layers differ. `keeps`: the forward pass takes
+    `logits_to_keep`.
+    """
+
+    format: int
+    machine: str
+    versions: tuple[str, str]
+    model: tuple[str, str]
+    config: dict[str, Any]
+    attention: str
+    dtype: str
+    parameters: dict[str, tuple[list[int], str]]
+    packed: list[str]
+    depth: int
+    layers: list[Layer]
+    kinds: list[str]
+    keeps: bool
+
+    @property
+    def key(self) -> str:
+        """A name for the graph: equal blueprints make equal graphs."""
+        return hashlib.sha256(self.as_json().encode()).hexdigest()[:32]
+
+    def as_json(self) -> str:
+        """The blueprint as JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def of_json(cls, text: str) -> Blueprint:
+        """The blueprint that `as_json` wrote."""
+        known = json.loads(text)
+        known["layers"] = [tuple(layer) for layer in known["layers"]]
+        known["versions"], known["model"] = tuple(known["versions"]), tuple(known["model"])
+        known["parameters"] = {name: (shape, dtype) for name, (shape, dtype) in known["parameters"].items()}
+        return cls(**known)
+
+
+def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> Blueprint:
+    """The blueprint of a loaded model, whose cache has been used once.
+
+    Raises:
+        Unfit: another process could not build the same model from its configuration, or a layer keeps more
+            than keys and values.
+    """
+    _check(model, cache)
+    isa, config = torch.backends.cpu.get_cpu_capability(), model.config.to_dict()
+    return Blueprint(
+        format=FORMAT,
+        machine=packing.machine(torch.__version__, isa, 0),
+        versions=(torch.__version__, transformers.__version__),
+        model=(type(model).__module__, type(model).__qualname__),
+        config=json.loads(json.dumps(config, default=str)),
+        attention=str(model.config.get_text_config(decoder=True)._attn_implementation),
+        dtype=str(model.dtype),
+        parameters={
+            name: (list(p.shape), str(p.dtype)) for name, p in model.named_parameters(remove_duplicate=False)
+        },
+        packed=[name for name, module in model.named_modules() if isinstance(module, PackedLinear)],
+        depth=len(cache.rows),
+        layers=[
+            (i, layer.keys.shape[2], layer.keys.shape[3], layer.values.shape[2], layer.values.shape[3])
+            for i, layer in enumerate(cache.rows)
+            if layer.is_initialized
+        ],
+        kinds=kinds,
+        keeps=keeps,
+    )
+
+
+def _check(model: Any, cache: RowCache) -> None:
+    kind = type(model).__name__
+    if not type(model).__module__.startswith("transformers."):
+        raise Unfit(f"{kind} is no class of Transformers")
+    if getattr(model, "hf_quantizer", None) or getattr(model.config, "quantization_config", None):
+        raise Unfit("its weights are quantised")
+    if len({p.device for p in model.parameters()}) > 1 or getattr(model, "hf_device_map", None):
+        raise Unfit("its weights are on several devices")
+    odd = next((type(p).__name__ for p in model.parameters() if type(p) is not nn.Parameter), "")
+    if odd:
+        raise Unfit(f"its weights are of the type {odd}")
+    if any(layer.more for layer in cache.rows):
+        raise Unfit("its cache holds more than keys and values")
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        raise Unfit("its modules have hooks")
+    if any(hasattr(module, "parametrizations") for module in model.modules()):
+        raise Unfit("its weights are computed from others")

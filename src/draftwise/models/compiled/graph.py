@@ -1,0 +1,82 @@
+"""A compiled graph with the weights of the model that it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..packed import PackedLinear
+from .blueprint import Blueprint, Unfit
+
+if TYPE_CHECKING:
+    from ..runner import Rows
+
+
+class Graph:
+    """Runs passes of one model; any number of `Rows` of this model may share it.
+
+    Raises:
+        Unfit: the file needs a tensor that the model does not have.
+    """
+
+    def __init__(self, path: Path, plan: Blueprint, model: Any) -> None:
+        loader: Any = torch._C._aoti.AOTIModelPackageLoader  # type: ignore[attr-defined]
+        self.plan, self.loader = plan, loader(str(path), "model", True, 1, -1)
+        wanted, known = self.loader.get_constant_fqns(), dict(_tensors(model))
+        if missing := sorted(set(wanted) - known.keys()):
+            raise Unfit(f"the graph needs {missing[0]}, which the model does not have")
+        self.weights = {name: known[name] for name in wanted}
+        self.loader.load_constants(self.weights, False, True, True)  # the model's own tensors, not copies
+        self._zeros = torch.zeros(0)
+
+    def __call__(self, rows: Rows, ids: Tensor, named: dict[str, Any], keep: int) -> Tensor:
+        """The logits of the last `keep` positions, shape (rows, keep, vocabulary), of the pass that `rows` has
+        planned; `named` are the positions and masks that it would pass to the model."""
+        count, width = ids.shape
+        at = named["position_ids"]
+        inputs = [
+            ids,
+            (at if at.shape[0] == count else at.expand(count, -1)).contiguous(),
+            *self._masks(rows, named["attention_mask"], count, width),
+            self._written(rows, count, width),
+            rows.positions[width - keep : width],
+            *rows.cache.buffers(self.plan.layers, rows.dtype, rows.device),
+        ]
+        logits: Tensor = self.loader.run(inputs)[0]
+        return logits
+
+    def _masks(self, rows: Rows, mask: Any, count: int, width: int) -> list[Tensor]:
+        """One contiguous mask for each kind of layer, shape (rows, 1, width, visible slots)."""
+        total = rows.cache.plan.total
+        if mask is None:
+            mask = torch.zeros(count, 1, width, total, dtype=rows.dtype, device=rows.device)
+        if not self.plan.kinds:
+            return [_full(mask, count, width, total)]
+        if isinstance(mask, Tensor):
+            return [_full(mask, count, width, total)] * len(self.plan.kinds)
+        return [_full(mask[kind], count, width, total) for kind in self.plan.kinds]
+
+    def _written(self, rows: Rows, count: int, width: int) -> Tensor:
+        """Row-major slots that the pass writes, counted from its first row, shape (rows * width,)."""
+        plan = rows.cache.plan
+        if count == 1:
+            return rows.positions[plan.start : plan.start + width]
+        if plan.even:
+            starts = torch.arange(count, device=rows.device)[:, None] * plan.slots + plan.start
+            return (starts + rows.positions[:width]).flatten()
+        index = plan.flat(rows.device)
+        return index - plan.first * plan.slots if plan.first else index
+
+
+def _full(mask: Tensor, count: int, width: int, total: int) -> Tensor:
+    return mask.expand(count, 1, width, total).contiguous()
+
+
+def _tensors(model: Any) -> list[tuple[str, Tensor]]:
+    """Every tensor of the model by the name that the graph has for it."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    named += [(f"{n}.packed", m.packed) for n, m in model.named_modules() if isinstance(m, PackedLinear)]
+    return [(f"model.{name}", tensor.detach()) for name, tensor in named]

@@ -1,0 +1,133 @@
+"""Compiled graphs on disk, in the user's cache: one file and its description for each blueprint.
+
+A file is loaded only if it is the user's own, nobody else may write to it, and it is the file that was
+compiled; a damaged one is deleted, and made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from .. import verdicts
+from .blueprint import Blueprint, Unfit
+
+MOST = 1 << 29  # bytes kept, the latest used
+
+
+def folder() -> Path:
+    """Where compiled graphs are kept."""
+    return verdicts.place("compiled").with_suffix("")
+
+
+def find(plan: Blueprint) -> Path | None:
+    """The compiled graph of a blueprint; None if there is none, or it is damaged.
+
+    Raises:
+        Unfit: the file may have been written by somebody else.
+    """
+    path = folder() / f"{plan.key}.pt2"
+    try:
+        status, about = path.stat(), json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        intact = about["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise Unfit(f"{path} may be written by others: delete it")
+    if not intact:
+        return None
+    with suppress(OSError):
+        os.utime(path)  # the oldest are deleted first
+    return path
+
+
+def make(plan: Blueprint, *, started: Any = None) -> Path:
+    """Compile a blueprint in a process of its own, unless another process has just done so.
+
+    `started` is called with the process, which may be killed.
+
+    Raises:
+        Unfit: there is no compiler, no space, or the class cannot be compiled.
+    """
+    root = folder()
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FileLock(root / f"{plan.key}.lock"):
+            return find(plan) or _made(plan, root, started)
+    except OSError as error:
+        raise Unfit(f"{error.strerror or error} ({root})") from error
+
+
+def _made(plan: Blueprint, root: Path, started: Any) -> Path:
+    _prune(root)
+    path, part = root / f"{plan.key}.pt2", root / f"{plan.key}.{os.getpid()}.part.pt2"
+    try:
+        told = _compiled(plan, part, started)
+        part.chmod(0o600)
+        digest = hashlib.sha256(part.read_bytes()).hexdigest()
+        about = {"sha256": digest, "model": plan.model[1], "seconds": round(told["seconds"], 1)}
+        description = part.with_suffix(".json")
+        description.write_text(json.dumps(about), encoding="utf-8")
+        os.replace(description, path.with_suffix(".json"))
+        os.replace(part, path)
+    finally:
+        for left in (part, part.with_suffix(".json")):
+            left.unlink(missing_ok=True)
+    return path
+
+
+def _compiled(plan: Blueprint, part: Path, started: Any) -> dict[str, Any]:
+    command = [sys.executable, "-m", "draftwise.models.compiled.child", str(part)]
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None  # they are pipes
+        if started is not None:
+            started(process)
+        try:
+            process.stdin.write(plan.as_json() + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except OSError:
+            answer = ""
+        try:
+            told: dict[str, Any] = json.loads(answer)
+        except ValueError:
+            raise Unfit("the compiling process ended without an answer") from None
+        process.kill()
+    if "error" in told:
+        raise Unfit(str(told["error"]))
+    return told
+
+
+def _prune(root: Path) -> None:
+    """Delete the graphs that were not used for longest, and what killed processes left."""
+    day = time.time() - 86400
+    for left in (*root.glob("scratch-*"), *root.glob("*.part.*")):
+        with suppress(OSError):
+            if left.stat().st_mtime < day:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+    room = MOST
+    with suppress(OSError):
+        for path in sorted(root.glob("*.pt2"), key=lambda p: -p.stat().st_mtime):
+            room -= path.stat().st_size
+            if room < 0:
+                path.unlink()
+                path.with_suffix(".json").unlink(missing_ok=True)

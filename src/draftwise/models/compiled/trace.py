@@ -1,0 +1,183 @@
+"""Builds a model from its blueprint without weights, and compiles its forward pass; runs in a child process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from .blueprint import Blueprint, Unfit
+
+EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced pass: all different, none 1
+
+
+class PassLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
+    """One layer of the KV cache as inputs of the graph: keys and values, shape (rows, slots, heads, size)."""
+
+    is_sliding = False
+
+    def __init__(self, kept: tuple[Tensor, Tensor] | None, slots: Tensor, total: int, width: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kept, self.slots, self.total, self.width = kept, slots, total, width
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing: the buffers are inputs."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Write the pass's tokens in place and return all visible slots, shape (rows, heads, total, size)."""
+        if self.kept is None:
+            raise Unfit("a layer wrote to the cache that did not do so before")
+        for held, new in zip(self.kept, (key_states, value_states), strict=True):
+            held.flatten(0, 1).index_copy_(0, self.slots, new.transpose(1, 2).flatten(0, 1))
+        keys, values = (held[:, : self.total].transpose(1, 2) for held in self.kept)
+        return keys, values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Number of visible slots, and the first of them."""
+        return self.total, 0
+
+    def get_seq_length(self) -> int:
+        """Tokens before the pass (of the longest row)."""
+        return self.total - self.width
+
+    def get_max_length(self) -> int:
+        """No limit."""
+        return -1
+
+
+class Pass(nn.Module):
+    """A forward pass as a function of tensors alone.
+
+    Inputs: ids and positions (rows, width), one additive mask (rows, 1, width, visible slots) per kind of
+    layer, the row-major slots that the tokens are written to (rows * width), the positions of the pass whose
+    logits are wanted (any number), and the keys and values of each cache layer.
+    """
+
+    def __init__(self, model: nn.Module, plan: Blueprint) -> None:
+        super().__init__()
+        self.model, self.plan = model, plan
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        masks: Sequence[Tensor],
+        slots: Tensor,
+        keep: Tensor,
+        keys: Sequence[Tensor],
+        values: Sequence[Tensor],
+    ) -> Tensor:
+        """The logits at `keep`, shape (rows, len(keep), vocabulary)."""
+        total, width, plan = masks[0].shape[-1], ids.shape[1], self.plan
+        kept = {layer[0]: pair for layer, pair in zip(plan.layers, zip(keys, values), strict=True)}  # noqa: B905
+        layers: Any = [PassLayer(kept.get(i), slots, total, width) for i in range(plan.depth)]
+        mask: Any = dict(zip(plan.kinds, masks, strict=True)) if plan.kinds else masks[0]
+        named: dict[str, Any] = {"logits_to_keep": keep} if plan.keeps else {}
+        logits: Tensor = self.model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=Cache(layers=layers),
+            use_cache=True,
+            **named,
+        ).logits
+        return logits if plan.keeps else logits[:, keep]
+
+
+class TracedLinear(nn.Module):
+    """A packed linear layer for tracing: `packed` stands for the weight in oneDNN's layout."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.packed, self.bias = linear.weight, linear.bias
+        self.weight = linear.weight.new_empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x W^T + b."""
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return y
+
+
+def build(plan: Blueprint) -> nn.Module:
+    """The model of a blueprint, with memory for its weights that is never touched.
+
+    Raises:
+        Unfit: the class makes other weights from the configuration.
+    """
+    module, name = plan.model
+    kind: Any = getattr(import_module(module), name)
+    config = kind.config_class.from_dict(plan.config)
+    with torch.device("meta"):
+        model = kind._from_config(
+            config, dtype=getattr(torch, plan.dtype.removeprefix("torch.")), attn_implementation=plan.attention
+        )
+    model = model.eval().requires_grad_(False)
+    for path in plan.packed:
+        parent, _, last = path.rpartition(".")
+        setattr(model.get_submodule(parent), last, TracedLinear(model.get_submodule(path)))
+    for path, (shape, dtype) in plan.parameters.items():
+        found = _parameter(model, path)
+        if found is None or list(found.shape) != shape:
+            raise Unfit(f"the loaded model is not what its configuration says ({path})")
+        found.data = found.data.to(getattr(torch, dtype.removeprefix("torch.")))
+    return model.to_empty(device="cpu")
+
+
+def _parameter(model: nn.Module, path: str) -> Tensor | None:
+    try:
+        return model.get_parameter(path)
+    except AttributeError:
+        return None
+
+
+@torch.no_grad()
+def compile_to(plan: Blueprint, path: Path) -> None:
+    """Compile the forward pass of a blueprint into a file.
+
+    Raises:
+        Unfit: the model cannot be traced with these inputs.
+    """
+    from torch._inductor import aoti_compile_and_package, config
+    from torch.fx.experimental import _config as symbolic
+
+    symbolic.backed_size_oblivious = True  # one graph for one row or token as well as for many
+    model = Pass(build(plan), plan)
+    rows, width, total, slots = EXAMPLE
+    dtype, free = getattr(torch, plan.dtype.removeprefix("torch.")), torch.export.Dim.DYNAMIC
+    count = len(plan.kinds) or 1
+    example = (
+        torch.zeros(rows, width, dtype=torch.long),
+        torch.zeros(rows, width, dtype=torch.long),
+        [torch.zeros(rows, 1, width, total, dtype=dtype) for _ in range(count)],
+        torch.zeros(rows * width, dtype=torch.long),
+        torch.zeros(3, dtype=torch.long),
+        [torch.zeros(rows, slots, layer[1], layer[2], dtype=dtype) for layer in plan.layers],
+        [torch.zeros(rows, slots, layer[3], layer[4], dtype=dtype) for layer in plan.layers],
+    )
+    shapes = (
+        {0: free, 1: free},
+        {0: free, 1: free},
+        [{0: free, 2: free, 3: free}] * count,
+        {0: free},
+        {0: free},
+        [{0: free, 1: free}] * len(plan.layers),
+        [{0: free, 1: free}] * len(plan.layers),
+    )
+    traced = torch.export.export(model, example, dynamic_shapes=shapes, strict=False)
+    with config.patch(
+        {
+            "aot_inductor.package_constants_in_so": False,
+            "cpp.dynamic_threads": True,  # as many threads as the process has that runs it
+            "compile_threads": 1,
+        }
+    ):
+        aoti_compile_and_package(traced, package_path=str(path))

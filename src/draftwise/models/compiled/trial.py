@@ -1,0 +1,109 @@
+"""Compares compiled passes with eager ones: their logits, and their time on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .. import packing, verdicts
+from ..probe.readings import HALF, LEAST, made_up, relative_error
+from .blueprint import Unfit
+from .graph import Graph
+
+if TYPE_CHECKING:
+    from ..runner import Rows
+
+TEXT = 24  # tokens of the first text; the second is shorter
+TIMED = 128  # tokens before the timed passes
+KIND = "compiled"  # the file of verdicts
+
+
+@torch.inference_mode()
+def try_out(rows: Rows, graph: Graph) -> float:
+    """The time of compiled passes over that of eager ones, the median over widths.
+
+    Raises:
+        Unfit: the logits differ by more than rounding, or compiled passes are not faster.
+    """
+    tokens = made_up(TIMED + max(packing.WIDTHS), rows.model.config, int(rows.config.vocab_size))
+    _check(rows, graph, tokens)
+    threads = torch.get_num_threads()
+    key = f"{graph.plan.key} threads {threads}"
+    known = verdicts.load(KIND, key)
+    if not isinstance(known, dict) or not isinstance(known.get("ratio"), float):
+        known = _timed(rows, graph, tokens, key)
+    if not known["pays"]:
+        raise Unfit(f"compiled passes take {known['ratio']:.2f} times as long as eager ones here")
+    return float(known["ratio"])
+
+
+def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, float]:
+    eager, compiled = (_scratch(rows, g) for g in (None, graph))
+
+    def through(scratch: Rows) -> packing.Pass:
+        scratch.open(0)
+        scratch.feed(0, [tokens[:TIMED]], 1)
+
+        def run(width: int) -> Tensor:
+            scratch.held[0] = TIMED
+            return scratch.feed(0, [tokens[TIMED : TIMED + width]], width)
+
+        return run
+
+    found = packing.measure(through(eager), through(compiled))
+    ratios = sorted(found.ratios)
+    verdict = {"pays": found.pays, "ratio": round(ratios[len(ratios) // 2], 3)}
+    if found.lasting:
+        verdicts.keep(KIND, key, verdict)
+    return verdict
+
+
+def _check(rows: Rows, graph: Graph, tokens: list[int]) -> None:
+    """A prompt, single tokens, a draft, a rewind and, where the model reads several texts at once, two of them."""
+    passes: list[tuple[list[int], list[Sequence[int]]]] = [
+        ([0], [tokens[:TEXT]]),
+        ([TEXT], [tokens[TEXT : TEXT + 1]]),
+        ([TEXT + 1], [tokens[TEXT + 1 : TEXT + 10]]),
+        ([TEXT + 3], [tokens[TEXT + 3 : TEXT + 5]]),
+    ]
+    if rows.together:
+        passes += [
+            ([TEXT + 5, 0], [tokens[TEXT + 5 : TEXT + 6], tokens[: TEXT // 2]]),
+            ([TEXT + 6, TEXT // 2], [tokens[TEXT + 6 : TEXT + 9], tokens[TEXT // 2 : TEXT // 2 + 2]]),
+            ([TEXT, TEXT], [tokens[TEXT : TEXT + 4], tokens[TEXT : TEXT + 4]]),
+        ]
+    eager, compiled = (_scratch(rows, g) for g in (None, graph))
+    errors: list[float] = []
+    for starts, texts in passes:
+        own, said = (_fed(scratch, starts, texts) for scratch in (eager, compiled))
+        errors += [
+            relative_error(said[i, -len(text) :], own[i, -len(text) :])
+            if len(texts) == 1
+            else relative_error(said[i, : len(text)], own[i, : len(text)])
+            for i, text in enumerate(texts)
+        ]
+    worst, most = max(errors), tolerance(rows.dtype)
+    if not worst <= most:
+        raise Unfit(f"its logits are off by {worst:.1g} of their spread, where rounding explains {most:.1g}")
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """The relative error that rounding explains, where a graph computes what an eager pass does."""
+    return max((32 if dtype in HALF else 8) * torch.finfo(dtype).eps, LEAST)
+
+
+def _fed(rows: Rows, starts: list[int], texts: list[Sequence[int]]) -> Tensor:
+    while len(rows.keys) < len(starts):
+        rows.open(len(rows.keys))
+    rows.held[: len(starts)] = starts
+    return rows.feed(0, texts, max(map(len, texts)))
+
+
+def _scratch(rows: Rows, graph: Graph | None) -> Rows:
+    """A cache of its own for the same model."""
+    scratch = type(rows)(rows.model, traits=rows.traits)
+    scratch.together, scratch.guided, scratch.graph = rows.together, rows.guided, graph
+    return scratch
