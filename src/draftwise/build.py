@@ -12,10 +12,13 @@ from . import registry
 from .core.roles import Drafter, Target
 from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
+from .models.compiled import checked as checked_mode
+from .models.compiled import compile_rows
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.names import gguf_spec
 from .models.load import load_model, load_tokenizer
 from .models.packed import arrange, checked
+from .models.runner import Rows
 from .names import check_names
 from .policies.arms import TOGETHER
 from .policies.catalogue import Method, default, method
@@ -24,11 +27,18 @@ LOG = getLogger(__name__)
 
 
 def build_target(
-    target: Any, tokenizer: Any, *, pack: bool | str, probe: bool = True, device_map: Any, **load: Any
+    target: Any,
+    tokenizer: Any,
+    *,
+    pack: bool | str,
+    compile: str = "off",
+    probe: bool = True,
+    device_map: Any,
+    **load: Any,
 ) -> tuple[Target, Any, Any]:
     """The target role, the underlying model and the tokenizer."""
     model = target
-    checked(pack)
+    checked(pack), checked_mode(compile)
     if isinstance(target, str) and (file := gguf_spec(target)) is not None:
         opened = registry.build("targets", _opened(file, device_map=device_map, **load), file.path)
         return opened, opened.model, tokenizer or opened.model.tokenizer
@@ -39,9 +49,10 @@ def build_target(
         raise UserError("a target given as a model needs its tokenizer: pass tokenizer=...")
     elif not hasattr(model, "config"):
         raise UserError(f"target {target!r} is not a model: give a name, or a loaded model")
-    built: Target = registry.load("targets", "hf")(model, probe=probe)
+    built: Any = registry.load("targets", "hf")(model, probe=probe)
     if isinstance(target, str):
         arrange(model, pack)
+    compile_rows(built.rows, compile)
     return built, model, tokenizer
 
 
@@ -67,6 +78,7 @@ def build_drafters(
     target_name: Any,
     *,
     pack: bool | str,
+    compile: str = "off",
     **load: Any,
 ) -> dict[str, Drafter]:
     """All drafters, by the names under which they were requested."""
@@ -97,6 +109,9 @@ def build_drafters(
                 team[name].check(target.vocab_size, tokenizer_fingerprint(tokenizer.get_vocab()))  # type: ignore[attr-defined]
         else:
             team[name] = _load_lm(name, spec, target, tokenizer, str(target_name), pack=pack, **load)
+    for drafter in team.values():
+        if isinstance(rows := getattr(drafter, "rows", None), Rows) and rows.passes is None:
+            compile_rows(rows, compile)
     return team
 
 
@@ -133,6 +148,7 @@ def assemble(
     target_name: Any,
     *,
     pack: bool | str,
+    compile: str = "off",
     **load: Any,
 ) -> Assembled:
     """The drafters and their policy, checked against each other and the target's tokenizer.
@@ -143,7 +159,7 @@ def assemble(
         UserError: an unknown name or option, or parts that do not fit together.
     """
     drafters = registry.listed(drafters, "drafters")
-    team = build_drafters(drafters, target, tokenizer, target_name, pack=pack, **load)
+    team = build_drafters(drafters, target, tokenizer, target_name, pack=pack, compile=compile, **load)
     asked, name = dict(zip(team, drafters, strict=True)), policy or default(team)
     LOG.info("policy %s over drafters %s", name, ", ".join(team) or "none")
     return Assembled(team, decide(name, team, tokenizer, asked), name, asked)

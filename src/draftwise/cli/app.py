@@ -17,6 +17,7 @@ from . import datastore, train
 from .bench import bench
 from .chat import chat
 from .command import WIDEST, Command, Group, Quiet, Verbose, add
+from .compile import compile_
 from .demo import demo
 from .doctor import doctor
 from .export import export
@@ -56,6 +57,7 @@ for panel, verbs in PANELS.items():
         add(app, verb, panel=panel)
 app.add_typer(train.app, name="train", rich_help_panel=MAKE)
 app.add_typer(datastore.app, name="datastore", rich_help_panel=MAKE)
+add(app, compile_, name="compile", panel=MAKE)
 add(app, merge, panel=MAKE)
 add(app, export, panel=MAKE)
 add(app, doctor, panel="Help")

@@ -18,6 +18,7 @@ from draftwise.errors import UserError
 from . import show
 from .options import (
     AsJson,
+    Compile,
     Device,
     Drafters,
     Dtype,
@@ -60,6 +61,7 @@ class RunOptions:
     raw: Raw = False
     dtype: Dtype = "auto"
     device: Device = "auto"
+    compile: Compile = "kept"
     trust_remote_code: TrustRemoteCode = False
 
     def given(self) -> list[str]:
@@ -83,7 +85,8 @@ class RunOptions:
                 f"--batch {self.batch}: give comma-separated whole numbers, such as 1,8"
             ) from None
         same = ("workload", "target", "limit", "per_category", "max_new_tokens", "temperature", "seed", "raw")
-        given = {name: getattr(self, name) for name in (*same, "dtype", "device", "trust_remote_code")}
+        load = ("dtype", "device", "compile", "trust_remote_code")
+        given = {name: getattr(self, name) for name in (*same, *load)}
         return Settings(**given, drafters=tuple(drafters), batch=batch, **more)
 
 

@@ -50,6 +50,15 @@ Policies = Annotated[
 ]
 Dtype = Annotated[str, Option(help="Precision: auto, float32, bfloat16 or float16.", **MODELS)]
 Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.", **MODELS)]
+Compile = Annotated[
+    str,
+    Option(
+        help="Run models as compiled graphs: auto (in the background, at once if on disk), kept (only if "
+        "on disk), on (before anything else) or off.",
+        autocompletion=lambda: ["auto", "kept", "on", "off"],
+        **MODELS,
+    ),
+]
 TrustRemoteCode = Annotated[
     bool, Option("--trust-remote-code", help="Run the Python code in the model's folder.", **MODELS)
 ]
@@ -88,6 +97,7 @@ class ModelOptions:
     ] = None
     dtype: Dtype = "auto"
     device: Device = "auto"
+    compile: Compile = "auto"
     trust_remote_code: TrustRemoteCode = False
 
     @property
@@ -118,6 +128,7 @@ class ModelOptions:
                 policy=self.policy_name,
                 dtype=self.dtype,
                 device=self.device,
+                compile=self.compile,
                 trust_remote_code=self.trust_remote_code,
                 seed=seed,
                 state=self.state,

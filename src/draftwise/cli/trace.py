@@ -14,7 +14,18 @@ from draftwise.core.roles import window_of
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, Device, Drafters, Dtype, Raw, Target, TrustRemoteCode, drafters_of, with_options
+from .options import (
+    AsJson,
+    Compile,
+    Device,
+    Drafters,
+    Dtype,
+    Raw,
+    Target,
+    TrustRemoteCode,
+    drafters_of,
+    with_options,
+)
 from .progress import progress, waiting
 
 if TYPE_CHECKING:
@@ -47,6 +58,7 @@ class TraceOptions:
     raw: Raw = False
     dtype: Dtype = "auto"
     device: Device = "auto"
+    compile: Compile = "kept"
     trust_remote_code: TrustRemoteCode = False
 
     def load(self, drafters: Sequence[str]) -> Decoder:
@@ -59,6 +71,7 @@ class TraceOptions:
             policy="none",
             dtype=self.dtype,
             device=self.device,
+            compile=self.compile,
             trust_remote_code=self.trust_remote_code,
         )
 

@@ -71,6 +71,7 @@ class Decoder:
         device_map: Any = None,
         trust_remote_code: bool = False,
         pack: bool | str = "auto",
+        compile: str = "auto",
         probe: bool = True,
         seed: int | None = None,
         state: str | Path | None = None,
@@ -83,7 +84,10 @@ class Decoder:
         one string may list several, separated by commas. `policy` defaults to `auto`, or `none` without
         drafters. `pack` stores the linear
         weights of models loaded here in a layout for fast CPU passes: "auto" if it is faster on this machine,
-        True wherever possible (see `packed`); models given as objects are never changed. `probe` reads a few
+        True wherever possible (see `packed`); models given as objects are never changed. `compile` runs the
+        models' passes as compiled graphs on a CPU (see `draftwise.models.compiled`): "auto" in the background
+        where a run is long enough, and from the start once a graph is on disk; "kept" only then; "on" before
+        anything else; "off" never. `probe` reads a few
         made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is a file
         for what the policy learns; a file for other models or arms is left unchanged, with a warning. `seed`
         is the seed of the policy's choices and of texts without a seed of their own; by default each decoder
@@ -103,9 +107,9 @@ class Decoder:
         path = None if state is None else usable(state)
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         built, model, tokenizer = build_target(
-            target, tokenizer, pack=pack, probe=probe, device_map=device_map, **load
+            target, tokenizer, pack=pack, compile=compile, probe=probe, device_map=device_map, **load
         )
-        made = assemble(drafters, policy, built, tokenizer, target, pack=pack, **load)
+        made = assemble(drafters, policy, built, tokenizer, target, pack=pack, compile=compile, **load)
         file = None
         if path is not None:
             chosen = made.method.policy
@@ -123,6 +127,13 @@ class Decoder:
         from ..models.packed import layouts
 
         return layouts({"target": self.loop.target, **self.loop.team.drafters})
+
+    @property
+    def compiled(self) -> dict[str, str]:
+        """How the passes of the target and of each model drafter are run: eager or compiled (`compile`)."""
+        from ..models.compiled import states
+
+        return states({"target": self.loop.target, **self.loop.team.drafters})
 
     # -- text in, text out --------------------------------------------------------------------------
 

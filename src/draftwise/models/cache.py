@@ -222,9 +222,7 @@ class RowCache(Cache):
                 one.allocate(shape, dtype, device)
             elif one.keys.shape[0] < plan.capacity or one.keys.shape[1] < plan.slots:
                 one.grow()
-        return [
-            held[plan.first : plan.last] for held in (*(o.keys for o in used), *(o.values for o in used))
-        ]
+        return [held[plan.first : plan.last] for held in (*(o.keys for o in used), *(o.values for o in used))]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object

@@ -16,6 +16,7 @@ from ...build import assemble, complete
 from ...core.lock import OneAtATime
 from ...core.loop import Loop
 from ...errors import UserError
+from ...models.compiled import checked, compile_rows
 from ...models.load import load_tokenizer
 from .arguments import Asked, check, check_cache
 from .call import Call
@@ -25,12 +26,18 @@ from .target import HostTarget
 
 
 def transformers_generate(
-    *, drafters: Sequence[Any] = ("ngram", "suffix"), policy: str = "", tokenizer: Any = None, seed: int = 0
+    *,
+    drafters: Sequence[Any] = ("ngram", "suffix"),
+    policy: str = "",
+    tokenizer: Any = None,
+    seed: int = 0,
+    compile: str = "auto",
 ) -> Callable[..., Any]:
     """A decoding method for Transformers' `generate`: the model's own text, drafted as the policy decides.
 
     Drafters are names or loaded models. The model is used unchanged. Reuse the returned function for many
-    calls: it keeps what the policy learned. `tokenizer` is the model's; it is only needed to check a drafter
+    calls: it keeps what the policy learned. `compile` runs passes as compiled graphs, as for `Decoder`.
+    `tokenizer` is the model's; it is only needed to check a drafter
     given by name, and by default it is loaded by the model's own name. Sampling follows `torch.manual_seed`.
     Calls from several threads run one after another.
 
@@ -38,7 +45,7 @@ def transformers_generate(
         UserError: an argument of `generate` that is not supported, or a model that is rejected
             (docs/reference/arguments.md).
     """
-    host = Host(drafters, policy, tokenizer, seed)
+    host = Host(drafters, policy, tokenizer, seed, compile)
 
     def decode(
         model: Any,
@@ -83,8 +90,9 @@ class Host:
     last; other threads wait. A call from inside another one would deadlock and is rejected.
     """
 
-    def __init__(self, drafters: Sequence[Any], policy: str, tokenizer: Any, seed: int) -> None:
+    def __init__(self, drafters: Sequence[Any], policy: str, tokenizer: Any, seed: int, compile: str) -> None:
         self.drafters, self.policy, self.tokenizer, self.seed = drafters, policy, tokenizer, seed
+        self.compile = checked(compile)
         self.loops: dict[int, tuple[Loop, HostTarget]] = {}
         self.found: dict[str, Any] = {}
         self.lock = OneAtATime()
@@ -145,8 +153,10 @@ class Host:
         target = HostTarget(model)
         named = bool(self.policy) or any(isinstance(d, str) for d in self.drafters)
         tokenizer = self._tokenizer(model) if named else None
-        load = {"dtype": "auto", "device": target.rows.device, "trust_remote_code": False}
-        made = assemble(self.drafters, self.policy, target, tokenizer, _name(model), pack="auto", **load)
+        load: dict[str, Any] = {"dtype": "auto", "device": target.rows.device, "trust_remote_code": False}
+        load |= {"pack": "auto", "compile": self.compile}
+        made = assemble(self.drafters, self.policy, target, tokenizer, _name(model), **load)
+        compile_rows(target.rows, self.compile)
         policy, recorder = made.method.policy, made.method.recorder
         return Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed), target
 

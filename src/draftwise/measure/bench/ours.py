@@ -48,7 +48,14 @@ class Models:
 
     @classmethod
     def load(
-        cls, target: str, drafters: Sequence[str], *, dtype: str, device: str, trust_remote_code: bool
+        cls,
+        target: str,
+        drafters: Sequence[str],
+        *,
+        dtype: str,
+        device: str,
+        trust_remote_code: bool,
+        compile: str = "kept",
     ) -> Models:
         """Load everything by name.
 
@@ -56,6 +63,7 @@ class Models:
             UserError: an unknown name, or models that do not fit together.
         """
         options: dict[str, Any] = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+        options["compile"] = compile
         check_names(drafters)
         built, model, tokenizer = build_target(target, None, pack="auto", device_map=None, **options)
 
@@ -76,6 +84,12 @@ class Models:
         from ...models.packed import layouts
 
         return layouts({"target": self.target, **self.shared})
+
+    def compiled(self) -> dict[str, str]:
+        """How the passes of each model are run."""
+        from ...models.compiled import states
+
+        return states({"target": self.target, **self.shared})
 
     def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
         """A prompt's token ids, with the chat template if there is one."""

@@ -45,6 +45,7 @@ class Settings:
     raw: bool = False
     dtype: str = "auto"
     device: str = "auto"
+    compile: str = "kept"
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
@@ -62,7 +63,8 @@ class Settings:
     @property
     def load(self) -> dict[str, Any]:
         """The options for loading models."""
-        return {"dtype": self.dtype, "device": self.device, "trust_remote_code": self.trust_remote_code}
+        names = ("dtype", "device", "compile", "trust_remote_code")
+        return {name: getattr(self, name) for name in names}
 
 
 def policy_names(text: str) -> tuple[str, ...]:
@@ -117,7 +119,7 @@ def bench(
     peers = Peers(models, settings.target, settings.drafters, settings.load)
     try:
         contenders, absent = _contenders(settings, models, peers)
-        facts = machine.describe() | {"packed": models.layouts()}
+        facts = machine.describe() | {"packed": models.layouts(), "compiled": models.compiled()}
         journal = Journal(out, _identity(settings, items, facts), load=load_average)
         generation = Generation(settings.max_new_tokens, settings.temperature, settings.seed)
         meter = machine.Meter({child.process.pid for child in peers.children})

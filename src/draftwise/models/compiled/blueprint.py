@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 from .. import packing
 from ..cache import RowCache
 from ..packed import PackedLinear
 
 FORMAT = 1  # of the compiled files; raised when the graph's inputs change
+SMALL = 64  # elements of a tensor whose values may be written into the code
 Layer = tuple[int, int, int, int, int]  # index; heads and head size of the keys, of the values
 
 
@@ -27,9 +28,10 @@ class Unfit(Exception):
 class Blueprint:
     """A model's structure as plain data, from which another process builds it without weights.
 
-    `parameters` maps names to shapes and dtypes, `packed` lists the packed linear layers, `layers` the cache
-    layers in use, `kinds` the names of the attention masks if layers differ. `keeps`: the forward pass takes
-    `logits_to_keep`.
+    `tensors` maps names of parameters and buffers to shapes and dtypes, and `small` those of few elements to
+    their values, since TorchInductor writes these into its code. `packed` lists the packed linear layers,
+    `layers` the cache layers in use, `kinds` the names of the attention masks if layers differ. `keeps`: the
+    forward pass takes `logits_to_keep`.
     """
 
     format: int
@@ -39,7 +41,8 @@ class Blueprint:
     config: dict[str, Any]
     attention: str
     dtype: str
-    parameters: dict[str, tuple[list[int], str]]
+    tensors: dict[str, tuple[list[int], str]]
+    small: dict[str, list[float]]
     packed: list[str]
     depth: int
     layers: list[Layer]
@@ -61,7 +64,7 @@ class Blueprint:
         known = json.loads(text)
         known["layers"] = [tuple(layer) for layer in known["layers"]]
         known["versions"], known["model"] = tuple(known["versions"]), tuple(known["model"])
-        known["parameters"] = {name: (shape, dtype) for name, (shape, dtype) in known["parameters"].items()}
+        known["tensors"] = {name: (shape, dtype) for name, (shape, dtype) in known["tensors"].items()}
         return cls(**known)
 
 
@@ -73,6 +76,7 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
             than keys and values.
     """
     _check(model, cache)
+    named = named_tensors(model)
     isa, config = torch.backends.cpu.get_cpu_capability(), model.config.to_dict()
     return Blueprint(
         format=FORMAT,
@@ -82,9 +86,8 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
         config=json.loads(json.dumps(config, default=str)),
         attention=str(model.config.get_text_config(decoder=True)._attn_implementation),
         dtype=str(model.dtype),
-        parameters={
-            name: (list(p.shape), str(p.dtype)) for name, p in model.named_parameters(remove_duplicate=False)
-        },
+        tensors={name: (list(t.shape), str(t.dtype)) for name, t in named},
+        small={name: t.detach().double().flatten().tolist() for name, t in named if t.numel() <= SMALL},
         packed=[name for name, module in model.named_modules() if isinstance(module, PackedLinear)],
         depth=len(cache.rows),
         layers=[
@@ -95,6 +98,11 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
         kinds=kinds,
         keeps=keeps,
     )
+
+
+def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """All parameters and buffers, shared ones under each of their names."""
+    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
 
 
 def _check(model: Any, cache: RowCache) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..packed import PackedLinear
-from .blueprint import Blueprint, Unfit
+from .blueprint import Blueprint, Unfit, named_tensors
 
 if TYPE_CHECKING:
     from ..runner import Rows
@@ -23,18 +23,19 @@ class Graph:
     """
 
     def __init__(self, path: Path, plan: Blueprint, model: Any) -> None:
-        loader: Any = torch._C._aoti.AOTIModelPackageLoader  # type: ignore[attr-defined]
+        loader: Any = torch._C._aoti.AOTIModelPackageLoader
         self.plan, self.loader = plan, loader(str(path), "model", True, 1, -1)
         wanted, known = self.loader.get_constant_fqns(), dict(_tensors(model))
         if missing := sorted(set(wanted) - known.keys()):
             raise Unfit(f"the graph needs {missing[0]}, which the model does not have")
         self.weights = {name: known[name] for name in wanted}
         self.loader.load_constants(self.weights, False, True, True)  # the model's own tensors, not copies
-        self._zeros = torch.zeros(0)
 
     def __call__(self, rows: Rows, ids: Tensor, named: dict[str, Any], keep: int) -> Tensor:
-        """The logits of the last `keep` positions, shape (rows, keep, vocabulary), of the pass that `rows` has
-        planned; `named` are the positions and masks that it would pass to the model."""
+        """Run the pass that `rows` has planned, with the positions and masks `named` for the model.
+
+        Returns the logits of the last `keep` positions, shape (rows, keep, vocabulary).
+        """
         count, width = ids.shape
         at = named["position_ids"]
         inputs = [
@@ -77,6 +78,6 @@ def _full(mask: Tensor, count: int, width: int, total: int) -> Tensor:
 
 def _tensors(model: Any) -> list[tuple[str, Tensor]]:
     """Every tensor of the model by the name that the graph has for it."""
-    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    named = named_tensors(model)
     named += [(f"{n}.packed", m.packed) for n, m in model.named_modules() if isinstance(m, PackedLinear)]
     return [(f"model.{name}", tensor.detach()) for name, tensor in named]

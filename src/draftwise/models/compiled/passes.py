@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Mapping
 from logging import getLogger
 from math import inf
 from pathlib import Path
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
     from ..runner import Rows
 
 LOG = getLogger(__name__)
-MODES = ("auto", "off", "on")
+MODES = ("auto", "kept", "off", "on")
 PATIENCE = 20.0  # seconds inside eager passes before a graph is compiled: shorter runs would not gain
 
 
 def checked(asked: str) -> str:
-    """The requested mode; "auto" gives way to the environment's DRAFTWISE_COMPILE.
+    """The requested mode; "auto" and "kept" give way to the environment's DRAFTWISE_COMPILE.
 
     Raises:
         UserError: it is none of `MODES`.
     """
-    mode = os.environ.get("DRAFTWISE_COMPILE", asked) if asked == "auto" else asked
+    mode = os.environ.get("DRAFTWISE_COMPILE", asked) if asked in ("auto", "kept") else asked
     if mode not in MODES:
         raise UserError(f"compile={mode!r}: choose from {', '.join(MODES)}")
     return mode
@@ -41,15 +42,25 @@ def checked(asked: str) -> str:
 def compile_rows(rows: Rows, asked: str) -> None:
     """Compile the passes of these rows as requested.
 
-    "off" never; "on" now, and aloud if it is not possible; "auto" if a graph is on disk, or else in the
-    background once eager passes have taken `PATIENCE` seconds.
+    "off" never; "kept" if a graph is on disk; "auto" then too, or else in the background once eager passes
+    have taken `PATIENCE` seconds; "on" now, with a warning if that is not possible.
 
     Raises:
         UserError: another mode.
     """
     mode = checked(asked)
     if mode != "off":
-        rows.passes = Passes(rows, aloud=mode == "on")
+        rows.passes = Passes(rows, mode)
+
+
+def states(parts: Mapping[str, Any]) -> dict[str, str]:
+    """In one line each, how the passes of every target or drafter that runs a model are run, by name."""
+    found = {}
+    for name, part in parts.items():
+        passes = getattr(getattr(part, "rows", None), "passes", None)
+        if isinstance(passes, Passes):
+            found[name] = passes.state
+    return found
 
 
 class Passes:
@@ -58,16 +69,16 @@ class Passes:
     `state` says it in one line. `edition` counts the changes, after which a pass costs something else.
     """
 
-    def __init__(self, rows: Rows, *, aloud: bool) -> None:
-        self.rows, self.aloud = rows, aloud
+    def __init__(self, rows: Rows, mode: str) -> None:
+        self.rows, self.aloud = rows, mode == "on"
         self.state, self.edition = "eager", 0
-        self.patience = PATIENCE
+        self.patience = PATIENCE if mode == "auto" else inf
         self.plan: Blueprint | None = None  # None when nothing is left to compile
         self._found: Path | Unfit | None = None  # what the background has compiled
         try:
             self.plan = _plan(rows)
             path = find(self.plan)
-            if path is None and aloud:
+            if path is None and self.aloud:
                 LOG.info("compiling the passes of %s: this can take minutes", self.name)
                 path = make(self.plan)
             if path is not None:

@@ -1,4 +1,4 @@
-"""Builds a model from its blueprint without weights, and compiles its forward pass; runs in a child process."""
+"""Builds a model from its blueprint without weights, and compiles its forward pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from .blueprint import Blueprint, Unfit
+from .blueprint import Blueprint, Unfit, named_tensors
 
 EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced pass: all different, none 1
 
@@ -117,26 +117,27 @@ def build(plan: Blueprint) -> nn.Module:
     kind: Any = getattr(import_module(module), name)
     config = kind.config_class.from_dict(plan.config)
     with torch.device("meta"):
-        model = kind._from_config(
-            config, dtype=getattr(torch, plan.dtype.removeprefix("torch.")), attn_implementation=plan.attention
-        )
+        model = kind._from_config(config, dtype=_dtype(plan.dtype), attn_implementation=plan.attention)
     model = model.eval().requires_grad_(False)
     for path in plan.packed:
         parent, _, last = path.rpartition(".")
         setattr(model.get_submodule(parent), last, TracedLinear(model.get_submodule(path)))
-    for path, (shape, dtype) in plan.parameters.items():
-        found = _parameter(model, path)
+    made_tensors = dict(named_tensors(model))
+    for path, (shape, dtype) in plan.tensors.items():
+        found = made_tensors.get(path)
         if found is None or list(found.shape) != shape:
             raise Unfit(f"the loaded model is not what its configuration says ({path})")
-        found.data = found.data.to(getattr(torch, dtype.removeprefix("torch.")))
-    return model.to_empty(device="cpu")
+        found.data = found.data.to(_dtype(dtype))
+    made: nn.Module = model.to_empty(device="cpu")
+    for path, tensor in named_tensors(made):
+        if path in plan.small:
+            tensor.copy_(torch.tensor(plan.small[path], dtype=torch.float64).reshape(tensor.shape))
+    return made
 
 
-def _parameter(model: nn.Module, path: str) -> Tensor | None:
-    try:
-        return model.get_parameter(path)
-    except AttributeError:
-        return None
+def _dtype(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name.removeprefix("torch."))
+    return found
 
 
 @torch.no_grad()
@@ -152,7 +153,7 @@ def compile_to(plan: Blueprint, path: Path) -> None:
     symbolic.backed_size_oblivious = True  # one graph for one row or token as well as for many
     model = Pass(build(plan), plan)
     rows, width, total, slots = EXAMPLE
-    dtype, free = getattr(torch, plan.dtype.removeprefix("torch.")), torch.export.Dim.DYNAMIC
+    dtype, free = _dtype(plan.dtype), torch.export.Dim.DYNAMIC
     count = len(plan.kinds) or 1
     example = (
         torch.zeros(rows, width, dtype=torch.long),

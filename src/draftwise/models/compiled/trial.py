@@ -62,7 +62,7 @@ def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, f
 
 
 def _check(rows: Rows, graph: Graph, tokens: list[int]) -> None:
-    """A prompt, single tokens, a draft, a rewind and, where the model reads several texts at once, two of them."""
+    """A prompt, single tokens, a draft, a rewind and, where several texts share a pass, two of them."""
     passes: list[tuple[list[int], list[Sequence[int]]]] = [
         ([0], [tokens[:TEXT]]),
         ([TEXT], [tokens[TEXT : TEXT + 1]]),
@@ -80,10 +80,7 @@ def _check(rows: Rows, graph: Graph, tokens: list[int]) -> None:
     for starts, texts in passes:
         own, said = (_fed(scratch, starts, texts) for scratch in (eager, compiled))
         errors += [
-            relative_error(said[i, -len(text) :], own[i, -len(text) :])
-            if len(texts) == 1
-            else relative_error(said[i, : len(text)], own[i, : len(text)])
-            for i, text in enumerate(texts)
+            relative_error(said[i, at], own[i, at]) for i, text in enumerate(texts) for at in range(len(text))
         ]
     worst, most = max(errors), tolerance(rows.dtype)
     if not worst <= most:
