@@ -1,0 +1,234 @@
+"""Compiled passes write the model's own text; whatever is wrong with a graph, passes stay eager."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise.core.loop import Loop
+from draftwise.core.sampling import Sampling
+from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.models.compiled import checked, compile_rows, passes, states, store, trial
+from draftwise.models.compiled.blueprint import Blueprint, Unfit
+from draftwise.models.compiled.graph import Graph
+from draftwise.models.hidden_states import States
+from draftwise.models.runner import Rows
+from draftwise.policies.catalogue import method
+from draftwise.targets.hf import HFTarget
+from tests.core.turns import written
+from tests.targets.test_hf import Oracle, prompts
+from tests.tiny import model, own_text
+
+NAME = "gemma3-window"  # two kinds of masks, and a window shorter than the texts
+
+
+@pytest.fixture(scope="module")
+def free() -> Iterator[pytest.MonkeyPatch]:
+    """Any graph that is right counts as faster: models this small show nothing but noise."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(trial, "_timed", lambda *given: {"pays": True, "ratio": 0.5})
+    yield patch
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def plan() -> Blueprint:
+    return passes._plan(rows())
+
+
+@pytest.fixture(scope="module")
+def path(free: pytest.MonkeyPatch, plan: Blueprint) -> Path:
+    """The graph, compiled once for all tests."""
+    return store.make(plan)
+
+
+def rows(seed: int = 0) -> Rows:
+    return HFTarget(model(NAME, seed=seed)).rows
+
+
+def compiled(seed: int = 0) -> HFTarget:
+    """A target whose passes are compiled."""
+    target = HFTarget(model(NAME, seed=seed))
+    compile_rows(target.rows, "on")
+    assert target.rows.graph is not None, states({"target": target})
+    return target
+
+
+def test_greedy_text_is_the_models_own(path: Path) -> None:
+    target = compiled()
+    own = [own_text(target.rows.model, p, 40) for p in prompts()]
+    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    for batch in (1, 3):
+        for spoil in (0.1, 1.0):  # a good drafter, and one that is never right
+            team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
+            chosen = method("static-6", list(team))
+            loop = Loop(target, team, chosen.policy, chosen.recorder)
+            assert written(loop, prompts(), 40, batch) == own
+
+
+def test_a_compiled_drafter_changes_no_word(path: Path) -> None:
+    target = HFTarget(model(NAME))
+    drafter = LMDrafter(model(NAME, seed=1), target.vocab_size)
+    compile_rows(drafter.rows, "on")
+    assert drafter.rows.graph is not None  # the same structure: no second graph is compiled
+    for sampling in (Sampling(max_new_tokens=30), Sampling(max_new_tokens=30, temperature=1.0, seed=5)):
+        texts = []
+        for graph in (drafter.rows.graph, None):
+            drafter.rows.graph = graph
+            chosen = method("static-4", ["lm"])
+            loop = Loop(target, {"lm": drafter}, chosen.policy, chosen.recorder)
+            texts.append([t for round in loop.run([prompts()[2]], sampling) for t in round.tokens])
+        assert texts[0] == texts[1]
+
+
+def test_sampled_text_is_that_of_eager_passes(path: Path) -> None:
+    texts = []
+    for target in (compiled(), HFTarget(model(NAME))):
+        chosen = method("none", [])
+        loop = Loop(target, {}, chosen.policy, chosen.recorder)
+        sampling = Sampling(max_new_tokens=30, temperature=1.0, seed=3)
+        texts.append([t for round in loop.run(prompts(), sampling, batch=2) for t in round.tokens])
+    assert texts[0] == texts[1]
+
+
+def test_a_watched_pass_is_eager(path: Path) -> None:
+    own = compiled().rows
+    own.open(0)
+    with torch.inference_mode():
+        own.feed(0, [[1, 2, 3]], 1)
+        watcher = States(own.model)
+        own.watchers.append(watcher)
+        own.feed(0, [[4, 5]], 2)
+    assert watcher.latest is not None and watcher.latest.shape[1] == 2
+
+
+def test_the_same_graph_runs_other_weights(path: Path) -> None:
+    target = compiled(seed=4)
+    own = own_text(target.rows.model, prompts()[3], 30)
+    chosen = method("none", [])
+    assert written(Loop(target, {}, chosen.policy, chosen.recorder), [prompts()[3]], 30, 1) == [own]
+
+
+def test_a_graph_that_is_wrong_is_refused(path: Path, plan: Blueprint) -> None:
+    other = Graph(path, plan, model(NAME, seed=9))
+    with pytest.raises(Unfit, match="its logits are off by"):
+        trial.try_out(rows(), other)
+
+
+def test_a_graph_that_is_slower_is_refused(path: Path, free: pytest.MonkeyPatch) -> None:
+    with free.context() as patch, pytest.warns(DraftwiseWarning, match=r"take 1.30 times as long"):
+        patch.setattr(trial, "_timed", lambda *given: {"pays": False, "ratio": 1.3})
+        own = rows()
+        compile_rows(own, "on")
+    assert own.graph is None and states({"x": HFTarget(own.model)}) == {}
+    assert own.passes is not None and own.passes.state.startswith("eager: ")
+
+
+def test_a_damaged_file_is_not_loaded(path: Path, plan: Blueprint) -> None:
+    assert store.find(plan) == path
+    whole = path.read_bytes()
+    try:
+        path.write_bytes(whole[:-100])
+        assert store.find(plan) is None
+        path.write_bytes(whole)
+        os.chmod(path, 0o666)
+        with pytest.raises(Unfit, match="may be written by others"):
+            store.find(plan)
+    finally:
+        path.write_bytes(whole)
+        os.chmod(path, 0o600)
+    about = path.with_suffix(".json")
+    kept = about.read_text()
+    about.write_text("{}")
+    assert store.find(plan) is None
+    about.write_text(kept)
+
+
+def test_nothing_is_left_of_a_failed_compilation(
+    plan: Blueprint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    broken = Blueprint.of_json(json.dumps(json.loads(plan.as_json()) | {"model": ["transformers", "NoSuch"]}))
+    with pytest.raises(Unfit, match="NoSuch"):
+        store.make(broken)
+    assert not [p for p in store.folder().iterdir() if p.suffix != ".lock"]
+
+
+def test_no_space_leaves_passes_eager(plan: Blueprint, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "_made", full)
+    monkeypatch.setattr(store, "find", lambda plan: None)
+    with pytest.raises(Unfit, match="No space left"):
+        store.make(plan)
+
+
+def test_background(path: Path, free: pytest.MonkeyPatch) -> None:
+    """Passes are eager until the graph is there, and the text is the same all the while."""
+    with free.context() as patch:
+        patch.delenv("DRAFTWISE_COMPILE")
+        patch.setattr(passes, "find", lambda plan: None)
+        patch.setattr(passes, "PATIENCE", 0.0)
+        target = HFTarget(model(NAME))
+        compile_rows(target.rows, "auto")
+        made = target.rows.passes
+        assert made is not None and target.rows.graph is None
+        chosen = method("none", [])
+        loop = Loop(target, {}, chosen.policy, chosen.recorder)
+        request = loop.add(prompts()[3], Sampling(max_new_tokens=60))
+        loop.step()
+        loop.step()
+        while made._found is None:  # the other thread has only to look at the disk
+            pass
+        while loop.open:
+            loop.step()
+    assert target.rows.graph is not None and target.compiled
+    assert request.tokens[request.prompt_length :] == own_text(target.rows.model, prompts()[3], 60)
+
+
+def test_a_failure_in_the_background_is_no_fault(free: pytest.MonkeyPatch) -> None:
+    def fails(plan: Blueprint) -> Path:
+        raise Unfit("no compiler")
+
+    with free.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        patch.delenv("DRAFTWISE_COMPILE")
+        patch.setattr(passes, "find", lambda plan: None)
+        patch.setattr(passes, "make", fails)
+        patch.setattr(passes, "PATIENCE", 0.0)
+        target = HFTarget(model(NAME))
+        compile_rows(target.rows, "auto")
+        chosen = method("none", [])
+        loop = Loop(target, {}, chosen.policy, chosen.recorder)
+        assert written(loop, [prompts()[3]], 40, 1) == [own_text(target.rows.model, prompts()[3], 40)]
+    assert target.rows.passes is not None and target.rows.passes.state == "eager: no compiler"
+
+
+def test_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="compile='fast': choose from auto, kept, off, on"):
+        checked("fast")
+    assert checked("auto") == "off" and checked("on") == "on"  # the tests turn it off by the environment
+    monkeypatch.delenv("DRAFTWISE_COMPILE")
+    assert checked("auto") == "auto"
+    own = rows()
+    compile_rows(own, "off")
+    assert own.passes is None
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("deepseek-sparse", "more than keys and values"), ("minimax-sparse", "more than keys")]
+)
+def test_models_that_stay_eager(name: str, why: str) -> None:
+    own = HFTarget(model(name)).rows
+    with pytest.warns(DraftwiseWarning, match=why):
+        compile_rows(own, "on")
+    assert own.graph is None
