@@ -71,7 +71,7 @@ def test_logits_of_the_last_positions_are_returned() -> None:
 def test_a_class_without_logits_to_keep_is_not_asked_for_it() -> None:
     made = model("llama")
     rows, watched = opened(made, 1), Watched(made)
-    rows._keeps = False
+    rows.keeps = False
     assert rows.feed(0, [[3, 4, 5]], 1, model=watched).shape == (1, 1, VOCAB)
     assert "logits_to_keep" not in watched.given[0]
 
@@ -136,9 +136,9 @@ def test_a_pass_that_names_no_room_keeps_the_room_named_before() -> None:
 def test_positions_are_made_once_for_the_passes_to_come() -> None:
     rows = opened(model("llama"), 1)
     rows.feed(0, [[3, 4, 5, 6, 7]], 1)
-    before = rows._positions
+    before = rows.positions
     rows.feed(0, [[8, 9, 10, 11]], 1)
-    assert rows._positions is before
+    assert rows.positions is before
 
 
 def test_padding_past_the_last_position_moves_no_other_token() -> None:

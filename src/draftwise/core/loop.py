@@ -162,9 +162,12 @@ class Loop(Batch):
         if self.clock is not None:
             reading = self.clock.target(reading, tokens)
         self.team.took(reading)
+        compiled = bool(getattr(self.target, "compiled", False))
         timed, overlap = all(turn.request.rounds for turn in turns), "overlap" in self.recorder.reads
         for turn in turns:
-            turn.look(Spent(turn.drafting, reading, tokens, len(turns)), timed=timed, overlap=overlap)
+            drafted = self.team.compiled(turn.arm.drafter)
+            spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted)
+            turn.look(spent, timed=timed, overlap=overlap)
         decided = [turn for turn in turns if turn.decision is not UNDECIDED]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]
         feedback, trouble = self.guarded.grade([turn.seen for turn in decided if turn.seen], self.team)

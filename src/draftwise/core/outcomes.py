@@ -18,12 +18,16 @@ class Spent:
         target: Seconds of the whole target pass, shared by all requests of the round.
         pass_tokens: Tokens that this pass read.
         requests: Requests in this pass.
+        compiled: Whether the pass was compiled: it then costs something else than an eager one.
+        drafter_compiled: The same for the drafter's passes.
     """
 
     draft: float
     target: float
     pass_tokens: int
     requests: int = 1
+    compiled: bool = False
+    drafter_compiled: bool = False
 
     def share(self, tokens: int) -> float:
         """The seconds of the pass for `tokens` of its tokens, in proportion to all its tokens."""

@@ -204,6 +204,10 @@ class Team:
 
     # -- time limits ---------------------------------------------------------------------------------
 
+    def compiled(self, name: str) -> bool:
+        """Whether this drafter's passes are compiled at present."""
+        return bool(getattr(self.drafters.get(name), "compiled", False))
+
     def took(self, seconds: float) -> None:
         """Record the duration of a target pass."""
         self.pass_seconds += (0.1 if self.pass_seconds else 1.0) * (seconds - self.pass_seconds)

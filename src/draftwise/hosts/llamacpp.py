@@ -35,7 +35,7 @@ def llama_drafts(
         UserError: an unknown name, or a policy that drafts trees.
     """
     engine: Any = Engine(vocab_size, ROOM)
-    load = {"dtype": "auto", "device": "cpu", "trust_remote_code": False}
+    load: dict[str, Any] = {"dtype": "auto", "device": "cpu", "trust_remote_code": False}
     made = assemble(drafters, policy, engine, tokenizer, "the llama.cpp model", pack="auto", **load)
     follower = Follower(made.team, made.method, vocab_size=vocab_size, seed=seed)
     known = np.empty(0, dtype=np.intc)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,10 +19,6 @@ from .kept import copies, last
 from .masks import Masks
 from .traits import Traits, ask
 
-if TYPE_CHECKING:
-    from .compiled import Passes
-    from .compiled.graph import Graph
-
 FREE = -1  # the key of an unused row
 
 
@@ -32,6 +28,18 @@ class Watcher(Protocol):
 
     def set_aside(self, row: int) -> None: ...
     def join(self) -> None: ...
+
+
+class Graph(Protocol):
+    """The compiled passes of a model (see `draftwise.models.compiled`)."""
+
+    def __call__(self, rows: Rows, ids: Tensor, named: dict[str, Any], keep: int) -> Tensor: ...
+
+
+class Passes(Protocol):
+    """Provides the graph of some rows when it is ready; asked before every pass."""
+
+    def poll(self) -> None: ...
 
 
 class Rows:

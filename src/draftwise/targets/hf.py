@@ -58,6 +58,11 @@ class HFTarget:
             self.rows.watchers.append(self.taps[tuple(layers)])
         return self.taps[tuple(layers)]
 
+    @property
+    def compiled(self) -> bool:
+        """Whether passes are compiled at present."""
+        return self.rows.graph is not None
+
     def open(self, request: Request) -> None:
         """Give the request a row; its prompt is prefilled in its first round."""
         self.rows.open(request.id)

@@ -246,7 +246,7 @@ def taught(rate: float, chance: float, *, token: float = 0.0, extra: float = 0.0
     made.skills[0].tested = [[1000.0] * LENGTHS[-1] for _ in range(CONTEXTS)]
     made.skills[0].accepted = [[1000.0 * chance] * LENGTHS[-1] for _ in range(CONTEXTS)]
     for _ in range(100):
-        made.drafting[0].drafted(1, 0, token)
+        made.drafting(0).drafted(1, 0, token)
         for tokens in (1, 17):
             made.passes[0].add(tokens, 0.01 + extra * (tokens - 1))
     return made
@@ -341,3 +341,22 @@ def test_drafts_grow_step_by_step_while_longer_passes_are_unknown() -> None:
         cost.add(tokens, 0.01)
         assert cost.room(1) == room
     assert cost.room(32) == 1
+
+
+def test_compiled_passes_have_costs_of_their_own() -> None:
+    """After a switch nothing is believed of eager costs, and they are known again after the way back."""
+    made = policy("a", looks_up=False)
+
+    def play(seconds: float, *, compiled: bool, rounds: int = 40) -> None:
+        for tokens in (1, 5, 9) * rounds:
+            each = seconds * (1.0 + 0.05 * tokens)
+            spent = Spent(0.0, each, tokens, 1, compiled, compiled)
+            made.learn(Feedback(0, Decision(0), (Outcome(0, 0, 0, each, spent=spent),)))
+
+    play(0.02, compiled=False)
+    eager = made.passes[0](5)
+    play(0.008, compiled=True)
+    assert made.passes[0](5) == pytest.approx(0.010, rel=0.1)
+    assert made.load.factor == pytest.approx(1.0, rel=0.1)
+    play(0.02, compiled=False, rounds=1)
+    assert made.passes[0](5) == pytest.approx(eager, rel=0.1)

@@ -88,6 +88,11 @@ class LMDrafter:
         self.states: States | None = None  # set when the first rule reads them
         self.hidden: Tensor | None = None  # states that the latest logits came from, shape (rows, width)
 
+    @property
+    def compiled(self) -> bool:
+        """Whether passes are compiled at present."""
+        return self.rows.graph is not None
+
     def hint(self, request: Request) -> float:
         """Always ready."""
         return 1.0

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..packed import PackedLinear
+from ..runner import Rows
 from .blueprint import Blueprint, Unfit, named_tensors
-
-if TYPE_CHECKING:
-    from ..runner import Rows
 
 
 class Graph:

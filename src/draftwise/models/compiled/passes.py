@@ -9,18 +9,16 @@ from collections.abc import Mapping
 from logging import getLogger
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...errors import DraftwiseWarning, UserError
+from ..runner import Rows
 from .blueprint import Blueprint, Unfit, blueprint
 from .graph import Graph
 from .store import find, make
 from .trial import try_out
-
-if TYPE_CHECKING:
-    from ..runner import Rows
 
 LOG = getLogger(__name__)
 MODES = ("auto", "kept", "off", "on")

@@ -1,7 +1,7 @@
 """Compiled graphs on disk, in the user's cache: one file and its description for each blueprint.
 
-A file is loaded only if it is the user's own, nobody else may write to it, and it is the file that was
-compiled; a damaged one is deleted, and made again.
+A file is loaded only if it belongs to the user, no other user may write to it, and it is the file that was
+compiled; a damaged one is compiled again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find(plan: Blueprint) -> Path | None:
     """The compiled graph of a blueprint; None if there is none, or it is damaged.
 
     Raises:
-        Unfit: the file may have been written by somebody else.
+        Unfit: other users may write to the file.
     """
     path = folder() / f"{plan.key}.pt2"
     try:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .. import packing, verdicts
 from ..probe.readings import HALF, LEAST, made_up, relative_error
+from ..runner import Rows
 from .blueprint import Unfit
 from .graph import Graph
-
-if TYPE_CHECKING:
-    from ..runner import Rows
 
 TEXT = 24  # tokens of the first text; the second is shorter
 TIMED = 128  # tokens before the timed passes

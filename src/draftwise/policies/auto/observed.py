@@ -13,7 +13,8 @@ class DraftCall:
     """One call of a drafter for some requests of a batch.
 
     `longest` is the tokens of its longest draft, `pending` the tokens of the texts that it had to read first,
-    `drafts` the tokens of each draft and the length that was asked for. Seconds are wall-clock time.
+    `drafts` the tokens of each draft and the length that was asked for. Seconds are wall-clock time;
+    `compiled` is whether they were spent in compiled passes.
     """
 
     drafter: int
@@ -21,6 +22,7 @@ class DraftCall:
     longest: int = 0
     pending: int = 0
     seconds: float = 0.0
+    compiled: bool = False
     drafts: list[tuple[int, int]] = field(default_factory=list)
 
 

@@ -55,6 +55,7 @@ class AutoPolicy:
     tokens over total seconds (Dinkelbach 1967; the ratio objective of renewal rewards;
     docs/explanation/auto.md).
 
+    Costs of compiled and of eager passes are kept apart: `compiled` and `drafters_compiled` say which count.
     Chances are known per drafter and context (`Skill`): for a lookup, the length of its match; for a model,
     the longest match of any lookup. A model whose confidence is calibrated stops its draft as soon as the
     chance that one more token is accepted is below the price of that token. `looks_up` says which drafters
@@ -77,13 +78,15 @@ class AutoPolicy:
     reads_hints: bool = True
     skills: list[Skill] = field(init=False, metadata=LEARNED)
     calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
-    drafting: list[DraftCost] = field(init=False, metadata=LEARNED)
-    passes: list[PassCost] = field(init=False, metadata=LEARNED)
+    draft_costs: list[DraftCost] = field(init=False, metadata=LEARNED)
+    pass_costs: list[PassCost] = field(init=False, metadata=LEARNED)
     tokens: float = field(default=0.0, metadata=learned(adds))
     seconds: float = field(default=0.0, metadata=learned(adds))
     answer: float = field(default=0.0, metadata=learned(mean_of_known))
     reasons: list[Reason] | None = None
     places: dict[int, Place] = field(default_factory=dict)
+    compiled: bool = False
+    drafters_compiled: list[bool] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
 
@@ -91,11 +94,22 @@ class AutoPolicy:
         n = len(self.drafters)
         self.skills = [self.new_skill() for _ in range(n)]
         self.calibrations = [Calibration() for _ in range(n)]
-        self.drafting = [DraftCost() for _ in range(n)]
-        self.passes = [PassCost() for _ in CLASSES]
+        # First those of eager passes, then those of compiled ones.
+        self.draft_costs = [DraftCost() for _ in range(2 * n)]
+        self.pass_costs = [PassCost() for _ in (*CLASSES, *CLASSES)]
+        self.drafters_compiled = [False] * n
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
         self.index = {(number.get(arm.drafter, -1), arm.length): i for i, arm in enumerate(self.arms)}
+
+    @property
+    def passes(self) -> list[PassCost]:
+        """Costs of target passes as they are run at present, by class of batch size."""
+        return self.pass_costs[len(CLASSES) :] if self.compiled else self.pass_costs[: len(CLASSES)]
+
+    def drafting(self, i: int) -> DraftCost:
+        """Costs of a drafter as it is run at present."""
+        return self.draft_costs[i + len(self.drafters) if self.drafters_compiled[i] else i]
 
     @property
     def rate(self) -> float:
@@ -136,7 +150,7 @@ class AutoPolicy:
             unknown = not where if self.looks_up[i] else not self.skills[i].seen
             if unknown or name in unavailable:
                 continue  # no match, or a model that was never graded: the recorder will do that
-            curve, cost = self.skills[i].survival(request, where), self.drafting[i]
+            curve, cost = self.skills[i].survival(request, where), self.drafting(i)
             if cost.tried < len(TRIALS):
                 found.append(self._trial(i, curve, room))
                 continue
@@ -152,7 +166,7 @@ class AutoPolicy:
 
     def _trial(self, i: int, curve: Sequence[float], room: int) -> Worth:
         """A draft to measure what this drafter costs, made if it would be the best one at no cost."""
-        most = min(TRIALS[self.drafting[i].tried], room)
+        most = min(TRIALS[self.drafting(i).tried], room)
         length = next((n for n in self.lengths if n >= most), self.lengths[-1])
         return Worth(i, length, sum(curve[:length]), 0.0, sum(curve), trial=True)
 
@@ -163,8 +177,8 @@ class AutoPolicy:
         calibration, least = self.calibrations[i], 0.0
         if calibration.seen >= TRUSTED:
             extra = nearest(self.passes, size_class(batch)).extra
-            _, each = self.drafting[i].price(batch)
-            width = self.drafting[i].width
+            _, each = self.drafting(i).price(batch)
+            width = self.drafting(i).width
             price = self.price(batch) * (each + width * (extra[-1] if extra else 0.0) / LENGTHS[-1])
             least = price / self.skills[i].level
         return self.stopping(calibration, least)
@@ -202,7 +216,7 @@ class AutoPolicy:
 
     def may_pay(self, i: int, batch: int) -> bool:
         """Whether one token of this drafter can be worth its cost, at the upper bound of its chance."""
-        start, each = self.drafting[i].price(batch)
+        start, each = self.drafting(i).price(batch)
         return not self.skills[i].hope < self.price(batch) * (start + each)
 
     # -- learning ------------------------------------------------------------------------------------
@@ -225,13 +239,14 @@ class AutoPolicy:
             for i, tokens in seen.read.items():
                 place.read[i] = tokens
         for call in seen.calls:
-            cost = self.drafting[call.drafter]
+            self.drafters_compiled[call.drafter] = call.compiled
+            cost = self.drafting(call.drafter)
             for tokens, length in call.drafts:
                 cost.shaped(tokens, length)
             seconds, mates = call.seconds / self.load.factor, len(call.drafts)
             cost.drafted(call.longest, call.pending, seconds, mates=mates, batch=call.batch)
         if graded := seen.grading:
-            self.drafting[graded.drafter].read(graded.tokens, graded.seconds / self.load.factor)
+            self.drafting(graded.drafter).read(graded.tokens, graded.seconds / self.load.factor)
             calibration = self.calibrations[graded.drafter]
             for chosen, accept in graded.chances:
                 calibration.learn(chosen, accept)
@@ -241,6 +256,8 @@ class AutoPolicy:
         if spent is None or not isfinite(outcome.seconds):
             return
         n = spent.requests
+        if spent.compiled != self.compiled:
+            self._switch(spent.compiled)
         passes = self.passes[size_class(n)]
         self.load.add(spent.target, passes.usual(spent.pass_tokens), requests=n)
         seconds = outcome.seconds / self.load.factor
@@ -250,6 +267,12 @@ class AutoPolicy:
         self.seconds = keep * self.seconds + seconds
         if spent.pass_tokens > n:
             self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
+
+    def _switch(self, compiled: bool) -> None:
+        """Passes are compiled from now on, or no longer: costs known for the other way are kept apart."""
+        self.compiled, self.load.factor = compiled, 1.0
+        self.tokens = self.seconds = 0.0
+        self.guard = type(self.guard)()
 
     def _calibrate(self, outcome: Outcome) -> None:
         arm = self.arms[outcome.arm]

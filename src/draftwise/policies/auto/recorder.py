@@ -123,6 +123,7 @@ class AutoRecorder:
                 call.longest = max(call.longest, outcome.drafted)
                 call.pending += 0 if self.looks_up[i] else notes.pending(i, notes.at)
                 call.seconds += spent.draft
+                call.compiled = spent.drafter_compiled
                 call.drafts.append((outcome.drafted, arm.length))
         return list(calls.values())
 
