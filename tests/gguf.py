@@ -89,3 +89,88 @@ class Plain:
                 break
             row = self.read(text[-1:])
         return text
+
+
+@cache
+def stateful(kind: str, seed: int = 0) -> str:
+    """A random model that keeps a state for each text: `mamba`, or `lfm2`, which has attention layers too."""
+    writer_of: Any = pytest.importorskip("gguf", reason="the package gguf is not installed").GGUFWriter
+    rng, path = np.random.default_rng(seed), Path(FOLDER.name) / f"{kind}-{seed}.gguf"
+    writer = writer_of(str(path), kind)
+    writer.add_context_length(2048)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(2)
+    writer.add_vocab_size(VOCAB)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_tokenizer_model("none")
+    tensors = _mamba(writer) if kind == "mamba" else _lfm2(writer)
+    tensors["token_embd.weight"] = (VOCAB, WIDTH)
+    for name, shape in tensors.items():
+        values = rng.standard_normal(shape) * (2.0 / shape[-1] ** 0.5 if len(shape) > 1 else 0.1)
+        if name.endswith("norm.weight"):
+            values = np.ones(shape)
+        elif name.endswith("ssm_a"):
+            values = -np.exp(rng.standard_normal(shape))
+        writer.add_tensor(name, values.astype(np.float32))
+    for step in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
+        getattr(writer, step)()
+    return str(path)
+
+
+WIDTH = 32
+Shapes = dict[str, tuple[int, ...]]
+
+
+def _mamba(writer: Any) -> Shapes:
+    inner, state, rank = 2 * WIDTH, 8, 4
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_ssm_conv_kernel(4)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    shapes: Shapes = {"output_norm.weight": (WIDTH,)}
+    for layer in ("blk.0.", "blk.1."):
+        shapes |= {
+            layer + "attn_norm.weight": (WIDTH,),
+            layer + "ssm_in.weight": (2 * inner, WIDTH),
+            layer + "ssm_conv1d.weight": (inner, 4),
+            layer + "ssm_conv1d.bias": (inner,),
+            layer + "ssm_x.weight": (rank + 2 * state, inner),
+            layer + "ssm_dt.weight": (inner, rank),
+            layer + "ssm_dt.bias": (inner,),
+            layer + "ssm_a": (inner, state),
+            layer + "ssm_d": (inner,),
+            layer + "ssm_out.weight": (WIDTH, inner),
+        }
+    return shapes
+
+
+def _lfm2(writer: Any) -> Shapes:
+    heads, size = 4, WIDTH // 4
+    writer.add_feed_forward_length(2 * WIDTH)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv([0, 2])
+    writer.add_shortconv_l_cache(3)
+    writer.add_rope_freq_base(10000.0)
+    shapes: Shapes = {"token_embd_norm.weight": (WIDTH,)}
+    for layer in ("blk.0.", "blk.1."):
+        shapes |= {
+            layer + "attn_norm.weight": (WIDTH,),
+            layer + "ffn_norm.weight": (WIDTH,),
+            layer + "ffn_gate.weight": (2 * WIDTH, WIDTH),
+            layer + "ffn_up.weight": (2 * WIDTH, WIDTH),
+            layer + "ffn_down.weight": (WIDTH, 2 * WIDTH),
+        }
+    shapes |= {
+        "blk.0.shortconv.conv.weight": (WIDTH, 3),
+        "blk.0.shortconv.in_proj.weight": (3 * WIDTH, WIDTH),
+        "blk.0.shortconv.out_proj.weight": (WIDTH, WIDTH),
+        "blk.1.attn_q.weight": (WIDTH, WIDTH),
+        "blk.1.attn_k.weight": (2 * size, WIDTH),
+        "blk.1.attn_v.weight": (2 * size, WIDTH),
+        "blk.1.attn_output.weight": (WIDTH, WIDTH),
+        "blk.1.attn_q_norm.weight": (size,),
+        "blk.1.attn_k_norm.weight": (size,),
+    }
+    return shapes

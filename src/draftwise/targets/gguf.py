@@ -65,7 +65,7 @@ class GgufTarget:
         self._rewind()
         rows, held = self.rows, self.rows.held
         _refuse_trees(batch)
-        rows.reserve(max(len(r.tokens) + r.room for r, _ in batch))
+        rows.reserve({r.id: len(r.tokens) + r.room for r, _ in batch})
         self.began = {request.id: held[request.id] for request, _ in batch}
         if len(batch) > 1:
             for request, _ in batch:

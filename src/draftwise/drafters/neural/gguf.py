@@ -45,12 +45,12 @@ class GgufDrafter:
         cache: str = "auto",
     ) -> None:
         self.model, self.vocab_size, self.sample = model, vocab_size, sample
-        self.rows = Sequences(model, context=context, threads=threads, cache=cache)
-        if self.rows.rollback == 0:
+        if model.stateful:
             raise UserError(
-                f"{model.name_or_path} keeps a state that llama.cpp cannot take back, so it cannot draft: "
+                f"{model.name_or_path} keeps a state that llama.cpp cannot take back after a draft: "
                 "name another drafter"
             )
+        self.rows = Sequences(model, context=context, threads=threads, cache=cache)
         self.places: dict[int, Place] = {}
 
     def hint(self, request: Request) -> float:
@@ -114,7 +114,8 @@ class GgufDrafter:
     def _catch_up(self, requests: Sequence[Request]) -> Tensor:
         """Read every text to its end; returns the logits after it, shape (requests, vocabulary)."""
         parts: list[Part] = []
-        self.rows.reserve(max((len(r.tokens) + r.room for r in requests), default=0))
+        if requests:
+            self.rows.reserve({r.id: len(r.tokens) + r.room for r in requests})
         for request in requests:
             place, tokens = self._place(request), request.tokens
             self._rewind(request, min(place.matched(tokens), len(tokens) - 1))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ... import registry
 from ...core.roles import window_of
 from ...errors import UserError
+from ...models.gguf.names import gguf_spec
 from ...models.load import resolve
 from ..machine import cores, describe
 from .contender import Contender
@@ -121,6 +122,8 @@ class Peers:
             UserError: an unknown option, or an invalid one.
         """
         spec = registry.parse(name)
+        if spec.name != "llamacpp" and gguf_spec(self.target) is not None:
+            return Absent(name, f"{spec.name} is not given GGUF files: compare with llamacpp")
         maker: Callable[[str, registry.Spec], Contender | Absent] = getattr(self, f"_{spec.name}")
         return maker(name, spec)
 
@@ -197,7 +200,9 @@ class Peers:
 
     @cached_property
     def converted(self) -> Path:
-        """The target as a GGUF file, which `close` removes."""
+        """The target as a GGUF file: its own, or one that `close` removes."""
+        if (own := gguf_spec(self.target)) is not None:
+            return Path(own.path).expanduser().absolute()
         from ...models.gguf.export import write_gguf
 
         path = Path(self.scratch.name) / "target.gguf"

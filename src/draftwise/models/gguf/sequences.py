@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,7 +25,8 @@ class Sequences:
     `held[key]` is the number of tokens with valid keys and values. Texts share the cells of one memory, which
     grows as they need it; texts of one prompt share its cells. `max_length` is the most tokens that a text
     may have: `context`, or what the model was trained for. `rollback` is the number of tokens that can be
-    taken back, -1 for any.
+    taken back, -1 for any. A model with a state for each text can only be taken back within its latest pass,
+    and not before that pass's second token; such texts are read one at a time.
 
     Raises:
         UserError: an unusable option, or not enough memory.
@@ -42,6 +43,8 @@ class Sequences:
         self.max_length = context or model.trained
         self.most = int(self.api.llama_max_parallel_sequences())
         self.held: dict[int, int] = {}
+        self.began: dict[int, int] = {}  # tokens of each text before its latest pass
+        self.asked: dict[int, int] = {}  # tokens that each text may have in the end
         self.number: dict[int, int] = {}
         self.free = list(range(FIRST_SEQUENCES))[::-1]
         least = min(FIRST_CELLS, self.max_length)
@@ -63,7 +66,8 @@ class Sequences:
             more = min(2 * now, self.most)
             self._grow(self.context.cells, more)
             self.free = list(range(now, more))[::-1]
-        self.number[key], self.held[key] = self.free.pop(), 0
+        self.number[key] = self.free.pop()
+        self.held[key] = self.began[key] = 0
 
     def close(self, key: int) -> None:
         """Free a text's cells."""
@@ -71,22 +75,29 @@ class Sequences:
         if number is not None:
             self.api.llama_memory_seq_rm(self.context.memory, number, -1, -1)
             self.free.append(number)
-            del self.held[key]
+            self.asked.pop(key, None)
+            del self.held[key], self.began[key]
 
-    def reserve(self, length: int) -> None:
-        """Make room for a text of `length` tokens, so that the memory need not grow while it is written."""
-        length = min(length, self.max_length)
-        if length > self.context.cells:
-            self._grow(_cells(length), self.context.sequences)
+    def reserve(self, lengths: Mapping[int, int]) -> None:
+        """Make room for the longest of these texts, so that the memory need not grow while it is written.
+
+        With a state, for all of them: a memory that grows loses states.
+        """
+        self.asked.update(lengths)
+        wanted = self.asked.values() if self.model.stateful else lengths.values()
+        most = (sum if self.model.stateful else max)(min(n, self.max_length) for n in wanted)
+        if most > self.context.cells:
+            self._grow(_cells(most), self.context.sequences)
 
     def rewind(self, key: int, length: int) -> None:
         """Forget a text's tokens from `length` on; all of them where the model cannot be taken back."""
         if length < self.held[key]:
             memory, number = self.context.memory, self.number[key]
-            if length == 0 or not self.api.llama_memory_seq_rm(memory, number, length, -1):
+            whole = length == 0 or (self.model.stateful and length <= self.began[key])
+            if whole or not self.api.llama_memory_seq_rm(memory, number, length, -1):
                 self.api.llama_memory_seq_rm(memory, number, -1, -1)
                 length = 0
-            self.held[key] = length
+            self.held[key] = self.began[key] = length
 
     def share(self, key: int, other: int, length: int) -> bool:
         """Let a text begin with the first `length` tokens of another; False where the model cannot."""
@@ -107,12 +118,22 @@ class Sequences:
             RuntimeError: llama.cpp could not read them; the texts are then as they were before the pass.
             UserError: there is not enough memory.
         """
+        if self.model.stateful:
+            return torch.cat([self._alone(*part) for part in parts])
         tokens = kept = 0
         for _, new, keep in parts:
             tokens, kept = tokens + len(new), kept + keep
         if tokens <= BATCH and kept <= OUTPUTS:
             return self._pass(parts, tokens, kept)
         return torch.cat([self._pass(*group) for group in _groups(parts)])
+
+    def _alone(self, key: int, new: Sequence[int], keep: int) -> Tensor:
+        """Read one text; the tokens with logits, the last of which may be taken back, have their own pass."""
+        silent = len(new) - keep
+        for group in _groups([(key, new[:silent], 0)]):
+            self._pass(*group)
+        rows = [self._pass(*group) for group in _groups([(key, new[silent:], keep)])]
+        return torch.cat(rows) if rows else self.context.rows(0)
 
     def _pass(self, parts: Sequence[Part], tokens: int, kept: int) -> Tensor:
         if not tokens:
@@ -134,6 +155,7 @@ class Sequences:
             self._undo(parts)
             raise RuntimeError(f"llama.cpp cannot read these tokens (code {code}): {blame()}")
         for key, new, _ in parts:
+            self.began[key] = self.held[key]
             self.held[key] += len(new)
         return self.context.rows(kept)
 
@@ -141,6 +163,8 @@ class Sequences:
         """Repeat a pass in a larger memory."""
         before = self.context
         self._grow(2 * before.cells, before.sequences)
+        if self.model.stateful:
+            return NO_ROOM  # the texts are forgotten
         for name in ("tokens", "places", "numbers", "outputs"):
             getattr(self.context, name)[:tokens] = getattr(before, name)[:tokens]
         return self.context.decode(tokens)
@@ -150,10 +174,10 @@ class Sequences:
         for key, new, _ in parts:
             held = self.held[key]
             self.held[key] = held + len(new)
-            self.rewind(key, held)
+            self.rewind(key, 0 if self.model.stateful else held)
 
     def _grow(self, cells: int, sequences: int) -> None:
-        """Move everything to a new memory; if that fails all texts are forgotten, and read again.
+        """Move everything to a new memory; if that fails, or texts have states, all are read again.
 
         Raises:
             UserError: there is not enough memory; everything stays as it was.
@@ -169,8 +193,10 @@ class Sequences:
         self._restore(state)
 
     def _restore(self, state: object) -> None:
-        if any(self.held.values()) and not self.context.restore(state):  # type: ignore[arg-type]
+        lost = self.model.stateful or not self.context.restore(state)  # type: ignore[arg-type]
+        if any(self.held.values()) and lost:
             self.held = dict.fromkeys(self.held, 0)
+            self.began = dict.fromkeys(self.held, 0)
 
     def _made(self, cells: int, sequences: int) -> Context:
         return Context(self.model, cells, sequences, threads=self.threads, cache=self.cache)
