@@ -64,11 +64,12 @@ def read(tokenizer: Any, size: int) -> Vocabulary:
     if max(names) >= size:
         raise UserError(f"the tokenizer has ids up to {max(names)} and the model {size} embeddings")
     pairs = [tuple(m) if isinstance(m, list) else tuple(m.split(" ", 1)) for m in model["merges"]]
-    added = tokenizer.added_tokens_decoder
+    added, types = tokenizer.added_tokens_decoder, writer_module().TokenType
+    unknown = str(model.get("unk_token") or "") if fallback and not byte_level else None
     return Vocabulary(
         model=BYTES if byte_level else SENTENCES,
         tokens=_padded(names, size),
-        kinds=[_kind(names.get(i), added.get(i), model, fallback and not byte_level) for i in range(size)],
+        kinds=[_kind(names.get(i), added.get(i), unknown, types) for i in range(size)],
         scores=None if byte_level else _scores(names, pairs, size),
         merges=[" ".join(pair) for pair in pairs] if byte_level else [],
         special=_special(tokenizer),
@@ -129,17 +130,17 @@ def _padded(names: Mapping[int, str], size: int) -> list[str]:
     return tokens
 
 
-def _kind(name: str | None, added: Any, model: Mapping[str, Any], fallback: bool) -> int:
-    kinds = writer_module().TokenType
+def _kind(name: str | None, added: Any, unknown: str | None, types: Any) -> int:
+    """The type of one token; `unknown` is the unknown token of a tokenizer with byte fallback."""
     if name is None:
-        return int(kinds.UNUSED)
-    if fallback and name == model.get("unk_token"):
-        return int(kinds.UNKNOWN)
+        return int(types.UNUSED)
+    if unknown is not None and name == unknown:
+        return int(types.UNKNOWN)
     if added is not None:
-        return int(kinds.CONTROL if added.special else kinds.USER_DEFINED)
-    if fallback and len(name) == 6 and name.startswith("<0x"):
-        return int(kinds.BYTE)
-    return int(kinds.NORMAL)
+        return int(types.CONTROL if added.special else types.USER_DEFINED)
+    if unknown is not None and len(name) == 6 and name.startswith("<0x"):
+        return int(types.BYTE)
+    return int(types.NORMAL)
 
 
 def _scores(names: Mapping[int, str], pairs: list[tuple[str, ...]], size: int) -> list[float]:

@@ -1,0 +1,91 @@
+"""What a conversion to GGUF changes: greedy text and logits of llama.cpp against Transformers, by type.
+
+    python -m studies.exactness.gguf_types [--target zoo:target] [--prompts 8] [--new-tokens 32]
+        [--types f32,f16,bf16,q8_0,q4_k]
+
+Converts the target to each type and writes the greedy text of Spec-Bench prompts, evenly chosen, with
+Transformers in float32. Every file then reads these texts, one token a pass and with keys and values in
+float32: how far its logits are from Transformers' (the largest difference of a position, in units of the
+logits), how often another token is the most likely one, and the mean negative log-likelihood of the text.
+A position with another most likely token is a tie if Transformers' two logits are within 1e-4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from draftwise import export_gguf
+from draftwise.data import spec_bench
+from draftwise.generation.prompts import encode
+from draftwise.models.gguf.tokenizer import GgufTokenizer
+from draftwise.models.load import load_model
+from studies.common.command import command, listed, start
+
+PAGE = "docs/how-to/export.md"
+TIE = 1e-4
+
+
+def main() -> int:
+    parser = command(__doc__, PAGE)
+    parser.add_argument("--target", default="zoo:target")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--types", type=listed, default=listed("f32,f16,bf16,q8_0,q4_k"))
+    options = parser.parse_args()
+    model: Any = load_model(options.target)
+    texts: list[tuple[list[int], list[int], Any]] = []
+    with TemporaryDirectory() as folder:
+        for type in options.types:
+            made = export_gguf(options.target, Path(folder) / f"{type}.gguf", type=type)
+            if not texts:
+                words = GgufTokenizer.from_file(made.path)
+                texts = list(written(model, words, options.prompts, options.new_tokens))
+            print(f"{type}: {made.bytes / 1e6:.1f} MB, {compared(made.path, texts)}", flush=True)
+            made.path.unlink()
+    return 0
+
+
+def written(
+    model: Any, words: GgufTokenizer, prompts: int, length: int
+) -> Iterator[tuple[list[int], list[int], Any]]:
+    """Prompt, greedy text, and the logits before each of its tokens."""
+    questions = spec_bench()
+    for question in questions[:: len(questions) // prompts][:prompts]:
+        ids = encode(words, question.text, vocab_size=words.size)
+        with torch.no_grad():
+            out = model.generate(torch.tensor([ids]), max_new_tokens=length, do_sample=False)
+            logits = model(out[:, :-1]).logits[0, len(ids) - 1 :]
+        yield ids, out[0, len(ids) :].tolist(), logits.double().numpy()
+
+
+def compared(path: Path, texts: list[tuple[list[int], list[int], Any]]) -> str:
+    """A file's logits on these texts, in one line."""
+    from tests.gguf import Plain
+
+    engine = Plain(str(path))
+    apart, others, ties, ours, theirs = list[float](), 0, 0, list[float](), list[float]()
+    for ids, text, logits in texts:
+        row = engine.after(ids)
+        for at, (token, own) in enumerate(zip(text, logits, strict=True)):
+            apart.append(float(np.abs(row - own).max()))
+            if (mine := int(row.argmax())) != token:
+                others, ties = others + 1, ties + bool(own[token] - own[mine] < TIE)
+            for row_, likelihoods in ((row.astype(float), ours), (own, theirs)):
+                likelihoods.append(float(np.logaddexp.reduce(row_) - row_[token]))
+            if at + 1 < len(text):
+                row = engine.read([token])
+    return (
+        f"{len(apart)} positions, largest difference {max(apart):.2g}, median {np.median(apart):.2g}, "
+        f"{others} other tokens ({ties} ties), mean negative log-likelihood {np.mean(ours):.4f} "
+        f"(Transformers {np.mean(theirs):.4f})"
+    )
+
+
+if __name__ == "__main__":
+    start(main)
