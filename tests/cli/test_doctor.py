@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, PackageNotFoundError, metadata
+from importlib.util import find_spec
 
 import pytest
 
-from draftwise import registry
+from draftwise import UserError, registry
 from draftwise.measure import checkup
 from draftwise.models.zoo import INSTALL
 
@@ -36,6 +37,22 @@ def test_json_has_the_same_facts(run: Run) -> None:
     assert found["machine"]["instructions"] == torch.backends.cpu.get_cpu_capability()
     assert found["versions"]["torch"] == torch.__version__
     assert found["zoo"]["installed"] and "zoo:target" in found["zoo"]["models"]
+
+
+def test_llamacpp_has_a_line_where_it_is_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "CPU : SSE3 = 1 | AVX2 = 1 | AMX_INT8 = 0 | BLAS = 1 | CUDA : ARCHS = 900 | "
+    assert checkup.llamacpp_features(said) == ["SSE3", "AVX2", "BLAS", "ARCHS"]
+    there = find_spec("llama_cpp") is not None
+    assert ("llama.cpp" in [line.split("  ")[0] for line in run("doctor")[1].splitlines()]) is there
+
+    def unusable() -> None:
+        raise UserError("llama-cpp-python is too old")
+
+    monkeypatch.setattr(checkup, "find_spec", lambda name: "somewhere")
+    monkeypatch.setattr(checkup, "library", unusable)
+    status, out, _ = run("doctor")
+    assert status == 1
+    assert "BROKEN: llama-cpp-python is too old" in out
 
 
 def test_what_is_missing_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,8 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     others = "" if load["others"] is None else f", others use {load['others']:.2f} cores"
     yield "load", f"{load['average']}{others}: {'quiet' if load['quiet'] else 'busy, so timings mean little'}"
     yield from found["versions"].items()
+    if engine := found["llamacpp"]:
+        yield "llama.cpp", f"llama-cpp-python {engine['version']}: {', '.join(engine['features'])}"
     for extra, missing in found["extras"].items():
         said = f"missing {', '.join(missing)}: pip install 'draftwise[{extra}]'" if missing else "complete"
         yield f"[{extra}]", said

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 from draftwise import registry
 from draftwise.errors import UserError, one_line
 from draftwise.models import verdicts
+from draftwise.models.gguf.library import library
 from draftwise.models.zoo import INSTALL, list_parts, list_zoo, zoo_folder
 
 from . import machine
@@ -36,6 +38,7 @@ def checkup() -> dict[str, Any]:
         "machine": _machine(),
         "load": _load(meter.sample()),
         "versions": _versions(),
+        "llamacpp": _llamacpp(broken),
         "extras": extras(),
         "caches": _caches(),
         "zoo": _zoo(broken),
@@ -117,6 +120,24 @@ def _load(sample: dict[str, Any]) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     return {"python": machine.describe()["python"], **machine.describe()["versions"]}
+
+
+def _llamacpp(broken: list[str]) -> dict[str, Any] | None:
+    """The version of llama-cpp-python and what llama.cpp was built for; None if it is not installed."""
+    if find_spec("llama_cpp") is None:
+        return None
+    try:
+        said = library().llama_print_system_info().decode("utf-8", "replace")
+    except UserError as error:
+        broken.append(str(error))
+        return None
+    return {"version": version("llama-cpp-python"), "features": llamacpp_features(said)}
+
+
+def llamacpp_features(said: str) -> list[str]:
+    """What llama.cpp can use, from its own line such as `CPU : SSE3 = 1 | AMX_INT8 = 0 | `."""
+    pairs = (part.rpartition(":")[2].partition("=") for part in said.split("|"))
+    return [name.strip() for name, _, there in pairs if there.strip() not in ("", "0")]
 
 
 def _caches() -> dict[str, str]:
