@@ -274,7 +274,7 @@ class RowCache(Cache):
         """Set where an uneven pass writes: slot `at[i, j]` of row `first + i`, shape (rows, width)."""
         plan = self.plan
         rows = np.arange(plan.first, plan.last)[:, None] * plan.slots
-        plan.index = {device: torch.from_numpy((at + rows).ravel()).to(device)}
+        plan.index = {device: torch.from_numpy((at + rows).ravel()).to(device, non_blocking=True)}
 
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:

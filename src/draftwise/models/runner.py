@@ -306,8 +306,8 @@ class Rows:
         return self._one.fill_(texts[0][0]) if width == 1 else self._tensor(texts)
 
     def _tensor(self, numbers: Any) -> Tensor:
-        """Integers on the device; through NumPy, which converts small nested lists faster."""
-        return torch.from_numpy(np.asarray(numbers)).to(self.device)
+        """Integers on the device, without waiting; NumPy converts small nested lists faster."""
+        return torch.from_numpy(np.asarray(numbers)).to(self.device, non_blocking=True)
 
     def _exchange(self, a: int, b: int) -> None:
         if self.keys[a] == FREE:

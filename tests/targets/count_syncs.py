@@ -1,0 +1,60 @@
+"""Prints how often a round waits for the stub device, by decoding, drafter and batch, as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from draftwise.core.loop import Loop
+from draftwise.core.sampling import Sampling
+from draftwise.core.turn import unfailed
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.policies.catalogue import method
+from draftwise.targets.hf import HFTarget
+from tests.stub_device import StubDevice, move
+from tests.tiny import VOCAB, model
+
+ROUNDS = 6
+POLICIES = {"none": "none", "ngram": "static-4?drafter=ngram", "lm": "static-4?drafter=lm"}
+
+
+def eager(seed: int) -> Any:
+    """A tiny model on the stub device."""
+    made = model("llama", seed=seed)
+    made.config._attn_implementation = "eager"  # the fused kernels are chosen by the name of the device
+    return move(made)
+
+
+def counted(policy: str, sampling: Sampling, batch: int) -> dict[str, float]:
+    """Waits a round, by kind and place, after the round of the prompt; and the texts."""
+    with StubDevice() as device:
+        target = HFTarget(eager(0), probe=False)
+        team: dict[str, Any] = {"lm": LMDrafter(eager(1), VOCAB, probe=False), "ngram": NgramDrafter()}
+        made = method(policy, list(team))
+        loop = Loop(target, team, made.policy, made.recorder)
+        for i in range(batch):
+            loop.add([3, 4, 5, 6, 3, 4, 5 + i, 6, 3, 4], sampling)
+        unfailed(loop.step())
+        device.seen.clear()
+        for _ in range(ROUNDS):
+            rounds = unfailed(loop.step())
+            assert not any(round.fault for round in rounds), [round.fault for round in rounds]
+            assert len(rounds) == batch
+    return {f"{kind} {at}": n / ROUNDS for (kind, at), n in device.seen.items()}
+
+
+def main() -> None:
+    """Print all counts."""
+    found = {}
+    for temperature in (0.0, 0.9):
+        sampling = Sampling(max_new_tokens=60, temperature=temperature, seed=1)
+        for batch in (1, 4):
+            for name, policy in POLICIES.items():
+                how = "sampled" if temperature else "greedy"
+                found[f"{how} {name} {batch}"] = counted(policy, sampling, batch)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
