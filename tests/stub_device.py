@@ -32,7 +32,7 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls, host: Tensor) -> OnDevice:
-        made: OnDevice = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: OnDevice = Tensor._make_wrapper_subclass(
             cls,
             host.size(),
             strides=host.stride(),
@@ -48,15 +48,15 @@ class OnDevice(Tensor):
         """The numbers, in one transfer; PyTorch has no such method for subclasses."""
         return self.cpu().tolist()
 
-    def __repr__(self, **more: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:
         return f"OnDevice({tuple(self.shape)}, {self.dtype})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise RuntimeError(f"{func} outside of the stub device")
 
 
-class StubDevice(TorchDispatchMode):
+class StubDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
     """While it is active, its work runs on the CPU, and `seen` counts transfers by kind and place.
 
     Kinds: `read` makes the host wait for the device; `upload` is a copy to the device that waits, as
@@ -64,18 +64,18 @@ class StubDevice(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: Counter[tuple[str, str]] = Counter()
 
     def __enter__(self) -> StubDevice:
         # `torch.tensor(..., device=)` makes its tensor on the CPU and copies it, which the mode sees.
         self.lifted = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch._C._set_only_lift_cpu_tensors(self.lifted)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
