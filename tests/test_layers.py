@@ -27,7 +27,15 @@ FLOORS = [
     {"cli"},
     {"__main__"},
 ]
-TORCH = ("models", "drafters.neural", "targets", "train", "hosts.transformers", "measure.bench.transformers")
+TORCH = (
+    "models",
+    "drafters.neural",
+    "targets",
+    "train",
+    "hosts.transformers",
+    "measure.bench.transformers",
+    "measure.bench.compiled",
+)
 """Where torch may be imported as a module is; anywhere else it is imported by the function that needs it."""
 RANK = {name: i for i, layer in enumerate(FLOORS) for name in layer}
 

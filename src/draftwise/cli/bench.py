@@ -145,19 +145,26 @@ def _report(out: Path) -> None:
 
 
 def summary(found: dict[str, Any], out: Path) -> None:
-    """Print the results over all categories, and whether the machine was quiet."""
+    """Print the results over all categories, the settings of peers, and whether the machine was quiet."""
+    from draftwise.measure.notes import words
+
     rows = [r for r in found["results"] if r["category"] == "all"]
     several = len({r["batch"] for r in rows}) > 1
     columns = ["method", *(["batch"] if several else []), "prompts", "tokens/s", "speedup", "95 %"]
     columns += ["mean of ratios", "accepted", "identical"]
     table(columns, [_cells(row, several) for row in rows])
+    for peer in found.get("peers", ()):
+        print(f"{peer['method']}: {words(peer)}")
     trust(found)
     reports = [path for path in (out / "report.html", out / "report.md") if path.exists()]
     print("written:", ", ".join(map(str, [*reports, out / "results.json"])))
 
 
 def trust(found: dict[str, Any]) -> None:
-    """Print what was not measured, and whether the machine was quiet."""
+    """Print what was not measured, doubts about peers, and whether the machine was quiet."""
+    for peer in found.get("peers", ()):
+        for doubt in peer["doubts"]:
+            print(f"doubt: {peer['method']}: {doubt}")
     for absent in found["absent"]:
         print(f"absent: {absent['method']}: {absent['reason']}")
     if found["left_out"]:

@@ -30,6 +30,9 @@ class Fake:
     def most(self) -> int:
         return self.largest
 
+    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
+        self.prepared = [[item.index for item in group] for group in groups]
+
     def warm(self, items: Sequence[Item], generation: Generation) -> None:
         self.warmed.append([item.index for item in items])
 

@@ -24,8 +24,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
     told: list[Mapping[str, Any]] = []
 
     class Child:
-        def __init__(self, name: str, command: Sequence[str], hello: Mapping[str, Any], *, eos: Any) -> None:
+        def __init__(
+            self, name: str, command: Sequence[str], hello: Mapping[str, Any], *, eos: Any, drafts: bool
+        ) -> None:
             told.append(hello)
+            assert drafts is (hello["speculative"] is not None)
             assert command[-1] == "draftwise.measure.bench.vllm"
 
         def close(self) -> None: ...
@@ -87,7 +90,8 @@ class Counting:
         return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=self.text[1:])])]
 
     def get_metrics(self) -> list[Any]:
-        return [SimpleNamespace(name="vllm:spec_decode_num_draft_tokens", value=3 * self.steps)]
+        drafted = SimpleNamespace(name="vllm:spec_decode_num_draft_tokens", value=3 * self.steps)
+        return [drafted, SimpleNamespace(name="vllm:spec_decode_num_accepted_tokens", value=self.steps)]
 
 
 def test_a_text_comes_with_its_rounds_and_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,4 +103,5 @@ def test_a_text_comes_with_its_rounds_and_drafts(monkeypatch: pytest.MonkeyPatch
     for _ in range(2):
         told = write(generation)
         assert (told["tokens"], told["rounds"], told["drafted"]) == ([5, 6, 7, 8], 2, 6)
+        assert told["accepted"] == 2, "of this text alone"
         assert told["seconds"] > 0.0

@@ -1,8 +1,9 @@
 """A peer in a process of its own: one JSON object per line, in both directions.
 
-The first line tells the child what to load; the answer is `{"ready": ...}`. Each further line `{"ids",
-"max_new_tokens", "temperature", "seed", "eos"}` is answered by `{"tokens", "seconds", "rounds", "drafted"}`,
-with the seconds measured in the child. Errors are answered by `{"error": ...}`.
+The first line tells the child what to load; the answer is `{"ready": {...}}` with the settings that it chose
+itself. Each further line `{"ids", "max_new_tokens", "temperature", "seed", "eos"}` is answered by `{"tokens",
+"seconds", "rounds", "drafted"}` and, where the engine counts it, `"accepted"`; the child takes the time.
+Errors are answered by `{"error": ...}`.
 """
 
 from __future__ import annotations
@@ -22,21 +23,29 @@ class ChildError(RuntimeError):
 
 
 class Child:
-    """A contender in another process, one prompt at a time.
+    """A contender in another process, one prompt at a time; `shown` replaces settings of `hello` in its note.
 
     Raises:
         ChildError: it could not load.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], hello: Mapping[str, Any], *, eos: frozenset[int]
+        self,
+        name: str,
+        command: Sequence[str],
+        hello: Mapping[str, Any],
+        *,
+        eos: frozenset[int],
+        drafts: bool = False,
+        shown: Mapping[str, Any] | None = None,
     ) -> None:
-        self.name, self.engine, self.eos = name, name.partition(":")[0], eos
+        self.name, self.engine, self.eos, self.drafts = name, name.partition(":")[0], eos, drafts
+        self.given = {k: v for k, v in (hello | dict(shown or {})).items() if v is not None}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         try:
-            self.ready = self._ask(hello)["ready"]
+            self.ready: dict[str, Any] = self._ask(hello)["ready"]
         except BaseException:
             self.close()
             raise
@@ -44,6 +53,14 @@ class Child:
     def most(self) -> int:
         """1: one prompt at a time."""
         return 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was asked for, and what it chose."""
+        return self.given | self.ready
+
+    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
+        """Nothing to prepare."""
 
     def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """One text for each prompt, discarded."""
@@ -83,7 +100,8 @@ class Child:
         )
         tokens = tuple(int(t) for t in told["tokens"])
         rounds, drafted = int(told["rounds"]), int(told["drafted"])
-        return Text(tokens, float(told["seconds"]), rounds, drafted, max(0, len(tokens) - rounds))
+        accepted = int(told.get("accepted", max(0, len(tokens) - rounds)))
+        return Text(tokens, float(told["seconds"]), rounds, drafted, accepted)
 
     def _ask(self, line: Mapping[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None  # they are pipes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ...core.round import Round
 
@@ -81,6 +81,10 @@ class Contender(Protocol):
         """The largest supported batch; 0 = any."""
         ...
 
+    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
+        """Do what these groups of prompts need once, such as compiling passes of their lengths."""
+        ...
+
     def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """Run every code path once, and keep nothing of it."""
         ...
@@ -95,4 +99,16 @@ class Contender(Protocol):
 
     def remember(self, memory: Any) -> None:
         """Restore what `memory` returned."""
+        ...
+
+
+@runtime_checkable
+class Peer(Contender, Protocol):
+    """A contender of another engine: whether it drafts, and the settings that it runs with, as JSON."""
+
+    drafts: bool
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What it runs with, after the engine has chosen."""
         ...

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from ...errors import UserError
 
 Row = dict[str, Any]
+NOTES = "state/notes.json"
 FILES = ("prompts.jsonl", "rounds.jsonl", "pieces.jsonl")
 
 
@@ -122,6 +123,19 @@ class Journal:
             if saved["after"] == mine[-1]:
                 return saved["memory"]
         raise UserError(f"{self._state(method)} does not fit the last line of {method}: name another folder")
+
+    def note(self, method: str, facts: Mapping[str, Any]) -> None:
+        """Keep facts about a method beside those that are known."""
+        known = self.notes()
+        write_json(self.folder / NOTES, known | {method: known.get(method, {}) | dict(facts)})
+
+    def notes(self) -> dict[str, dict[str, Any]]:
+        """The facts about each method, also of an interrupted run that this one continues."""
+        try:
+            found: dict[str, dict[str, Any]] = json.loads((self.folder / NOTES).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
 
     def rows(self) -> list[Row]:
         """All finished lines of `prompts.jsonl`."""

@@ -1,7 +1,9 @@
 """llama.cpp through llama-cpp-python, as a child process: python -m draftwise.measure.bench.llamacpp.
 
-The protocol is the one of `child`. It loads `{"file", "context", "threads", "gpu_layers", "lookup",
-"ngram"}`; `lookup` is its draft length, 0 for plain decoding.
+The protocol is the one of `child`. It loads `{"file", "context", "threads", "gpu_layers", "flash", "loop"}`,
+for prompt lookup also `{"lookup", "ngram"}`, and for a draft model `{"draft", "length", "confidence"}`. With
+the loop `fast` greedy texts go through `llamacpp_loop`, which has less overhead than llama-cpp-python's
+`Llama.generate`; with `library`, and where tokens are drawn, through that.
 """
 
 from __future__ import annotations
@@ -10,72 +12,135 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib import import_module
 from time import perf_counter
 from typing import Any, TextIO
 
+from .llamacpp_loop import Count, ModelDraft, Reader, faster_flash, greedy
+
+Told = dict[str, Any]
+
 
 def serve(answers: TextIO) -> None:
     """Answer each line until the input ends."""
-    write: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    engine: Engine | None = None
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            if write is None:
-                write = load(asked)
-                told: dict[str, Any] = {"ready": True}
+            if engine is None:
+                engine = Engine(asked)
+                told: Told = {"ready": engine.settings()}
             else:
-                told = write(asked)
+                told = engine.write(asked)
         except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}"}
+            told = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
         print(json.dumps(told), file=answers, flush=True)
 
 
-def load(asked: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Load a model; returns the function that writes one text with it."""
-    draft = _lookup(asked["lookup"], asked["ngram"]) if asked["lookup"] else None
-    model = import_module("llama_cpp").Llama(
-        model_path=asked["file"],
-        n_ctx=asked["context"],
-        n_threads=asked["threads"],
-        n_threads_batch=asked["threads"],
-        n_gpu_layers=asked["gpu_layers"],
-        draft_model=draft,
-        logits_all=draft is not None,  # otherwise its buffer is too small for a draft's rows
-        verbose=False,
-    )
-    passes: list[int] = []
-    run = model.eval
+class Engine:
+    """A loaded model and its way of drafting."""
 
-    def counted(tokens: Any) -> None:
-        passes.append(len(tokens))
-        run(tokens)
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        self.asked = asked
+        shape = {"context": asked["context"], "threads": asked["threads"]}
+        self.flash = asked["flash"] == "on"
+        if asked["flash"] == "auto":
+            self.flash = faster_flash(asked["file"], **shape)
+        self.draft = self._draft(shape)
+        _ = self.reader if asked["loop"] == "fast" else self.library
 
-    model.eval = counted
+    def settings(self) -> Told:
+        """What was chosen here, in words."""
+        info = import_module("llama_cpp").llama_print_system_info().decode().strip(" |")
+        parts = [part.split("=") for part in info.split("|")]
+        on = [name.split()[-1] for name, *value in parts if value and value[0].strip() == "1"]
+        return {"flash_attention": self.flash, "instructions": " ".join(on)}
 
-    def write(asked: Mapping[str, Any]) -> dict[str, Any]:
-        passes.clear()
-        model.reset()
-        model.set_seed(asked["seed"] % 2**32)
-        heat = asked["temperature"]
-        shape = {"temp": heat, "top_p": 1.0, "min_p": 0.0, "top_k": 0 if heat else 1}
-        tokens: list[int] = []
+    def write(self, asked: Mapping[str, Any]) -> Told:
+        """One text."""
+        drawn = asked["temperature"] > 0.0
+        return (self._generate if drawn or self.asked["loop"] == "library" else self._greedy)(asked)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The context of the fast loop."""
+        return self._reader(self.asked["file"], self.flash)
+
+    @cached_property
+    def library(self) -> Any:
+        """llama-cpp-python's own object, for its own loop."""
+        return import_module("llama_cpp").Llama(
+            model_path=self.asked["file"],
+            n_ctx=self.asked["context"],
+            n_threads=self.asked["threads"],
+            n_threads_batch=self.asked["threads"],
+            n_gpu_layers=self.asked["gpu_layers"],
+            flash_attn=self.flash,
+            draft_model=self.draft,
+            logits_all=self.draft is not None,  # otherwise its buffer is too small for a draft's rows
+            verbose=False,
+        )
+
+    def _draft(self, shape: Mapping[str, int]) -> Any:
+        """A `LlamaDraftModel`: the library's prompt lookup, or a model."""
+        if file := self.asked.get("draft"):
+            reader = self._reader(
+                file, faster_flash(file, **shape) if self.asked["flash"] == "auto" else self.flash
+            )
+            return ModelDraft(reader, length=self.asked["length"], confidence=self.asked["confidence"])
+        if length := self.asked.get("lookup"):
+            lookup = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding
+            return lookup(max_ngram_size=self.asked["ngram"], num_pred_tokens=length)
+        return None
+
+    def _reader(self, file: str, flash: bool) -> Reader:
+        from ...models.gguf.library import load
+
+        model = load(file, n_gpu_layers=self.asked["gpu_layers"])
+        return Reader(model, context=self.asked["context"], threads=self.asked["threads"], flash=flash)
+
+    def _greedy(self, asked: Mapping[str, Any]) -> Told:
+        count, tokens = Count(), []
+        ends = frozenset(asked["eos"])
         start = perf_counter()
-        for token in model.generate(list(asked["ids"]), **shape):
-            tokens.append(int(token))
-            if len(tokens) == asked["max_new_tokens"] or token in asked["eos"]:
+        for token in greedy(self.reader, asked["ids"], asked["max_new_tokens"], self.draft, count):
+            tokens.append(token)
+            if token in ends:
                 break
         seconds = perf_counter() - start
-        drafted = sum(passes[1:]) - len(passes[1:])
-        return {"tokens": tokens, "seconds": seconds, "rounds": len(passes), "drafted": drafted}
+        work = {"rounds": count.rounds, "drafted": count.drafted, "accepted": count.accepted}
+        return {"tokens": tokens, "seconds": seconds, **work}
 
-    return write
+    def _generate(self, asked: Mapping[str, Any]) -> Told:
+        model, tokens, passes = self.library, [], _Passes(self.library.eval)
+        model.eval = passes
+        try:
+            model.reset()
+            model.set_seed(asked["seed"] % 2**32)
+            heat = asked["temperature"]
+            shape = {"temp": heat, "top_p": 1.0, "min_p": 0.0, "top_k": 0 if heat else 1}
+            start = perf_counter()
+            for token in model.generate(list(asked["ids"]), **shape):
+                tokens.append(int(token))
+                if len(tokens) == asked["max_new_tokens"] or token in asked["eos"]:
+                    break
+            seconds = perf_counter() - start
+        finally:
+            model.eval = passes.run
+        drafted = sum(passes.lengths[1:]) - len(passes.lengths[1:])
+        return {"tokens": tokens, "seconds": seconds, "rounds": len(passes.lengths), "drafted": drafted}
 
 
-def _lookup(length: int, ngram: int) -> Any:
-    """The library's own prompt lookup."""
-    lookup = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding
-    return lookup(max_ngram_size=ngram, num_pred_tokens=length)
+class _Passes:
+    """Counts the tokens of each call of `Llama.eval`."""
+
+    def __init__(self, run: Callable[[Any], None]) -> None:
+        self.run, self.lengths = run, list[int]()
+
+    def __call__(self, tokens: Any) -> None:
+        self.lengths.append(len(tokens))
+        self.run(tokens)
 
 
 if __name__ == "__main__":

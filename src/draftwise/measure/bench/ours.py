@@ -144,6 +144,9 @@ class Policy:
         """0: any batch."""
         return 0
 
+    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
+        """Nothing to prepare."""
+
     def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """Decode in a separate loop, whose policy is discarded."""
         _run(self._build(), items, generation, self.models.eos)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,62 +14,14 @@ from typing import TYPE_CHECKING, Any
 from ... import registry
 from ...core.roles import window_of
 from ...errors import UserError
-from ...models.gguf.names import gguf_spec
 from ...models.load import resolve
 from ..machine import cores, describe
 from .contender import Contender
+from .modes import ENGINES, LLAMACPP, VLLM, converted, flag
 from .ours import Models, is_model
 
 if TYPE_CHECKING:
     from .child import Child
-
-TRANSFORMERS = ("plain", "assisted", "constant", "heuristic", "threshold", "lookup")
-
-
-def llamacpp_plain(*, context: int = 4096, gpu_layers: int = 0) -> dict[str, Any]:
-    """Plain decoding."""
-    return {"context": context, "gpu_layers": gpu_layers, "lookup": 0, "ngram": 0}
-
-
-def llamacpp_lookup(
-    *, context: int = 4096, gpu_layers: int = 0, length: int = 10, ngram: int = 2
-) -> dict[str, Any]:
-    """llama-cpp-python's prompt lookup, with its own defaults."""
-    return {"context": context, "gpu_layers": gpu_layers, "lookup": length, "ngram": ngram}
-
-
-def vllm_plain() -> None:
-    """Plain decoding."""
-
-
-def vllm_ngram(*, length: int = 5, min: int = 1, max: int = 4) -> dict[str, Any]:
-    """vLLM's prompt lookup, with the n-gram lengths of ours."""
-    spread = {"prompt_lookup_min": min, "prompt_lookup_max": max}
-    return {"method": "ngram", "num_speculative_tokens": length} | spread
-
-
-def vllm_suffix(*, length: int = 16) -> dict[str, Any]:
-    """vLLM's suffix decoding, which needs arctic-inference."""
-    return {"method": "suffix", "num_speculative_tokens": length}
-
-
-def vllm_draft(*, length: int = 3) -> dict[str, Any]:
-    """vLLM with a draft model."""
-    return {"method": "draft_model", "num_speculative_tokens": length}
-
-
-LLAMACPP = {"plain": llamacpp_plain, "lookup": llamacpp_lookup}
-VLLM: dict[str, Callable[..., Any]] = {
-    "plain": vllm_plain,
-    "ngram": vllm_ngram,
-    "suffix": vllm_suffix,
-    "draft": vllm_draft,
-}
-ENGINES: Mapping[str, Sequence[str]] = {
-    "transformers": TRANSFORMERS,
-    "llamacpp": tuple(LLAMACPP),
-    "vllm": tuple(VLLM),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +73,6 @@ class Peers:
             UserError: an unknown option, or an invalid one.
         """
         spec = registry.parse(name)
-        if spec.name != "llamacpp" and gguf_spec(self.target) is not None:
-            return Absent(name, f"{spec.name} is not given GGUF files: compare with llamacpp")
         maker: Callable[[str, registry.Spec], Contender | Absent] = getattr(self, f"_{spec.name}")
         return maker(name, spec)
 
@@ -131,19 +80,28 @@ class Peers:
         from .transformers import MODES, Transformers
 
         given = dict(spec.options)
-        packed = given.pop("packed", "false").lower()
-        if packed not in registry.YES + registry.NO:
-            raise UserError(f"{name}: packed={packed}: write true or false")
+        text = given.pop("packed", "false")
+        packed = flag(f"{name}: packed={text}", text)
         drafter = given.pop("drafter", "")
         mode = MODES[spec.path](**converted(name, MODES[spec.path], given, ("drafter", "packed")))
-        model = self.models.model if packed in registry.YES else self.unpacked
+        model = self.models.model if packed else self.unpacked
         assistant = None
         if mode.assistant is not None:
             drafter = drafter or next((d for d in self.drafters if is_model(d)), "")
             if not drafter:
                 return Absent(name, "no assistant: name a model among the drafters")
             assistant = self._assistant(drafter)
-        return Transformers(name, mode, model, assistant, eos=self.models.eos)
+        if not mode.slots:
+            return Transformers(name, mode, model, assistant, eos=self.models.eos)
+        if packed:
+            raise UserError(f"{name}: packed weights are not compiled: leave out packed")
+        from .compiled import Compiled, check_compiler
+
+        try:
+            check_compiler(model.device.type)
+        except UserError as error:
+            return Absent(name, str(error))
+        return Compiled(name, mode, model, assistant, eos=self.models.eos)
 
     def _llamacpp(self, name: str, spec: registry.Spec) -> Contender | Absent:
         """llama.cpp with converted weights in float32, or the user's own file; as many threads as ours."""
@@ -151,18 +109,28 @@ class Peers:
             return Absent(name, "llama-cpp-python is not installed")
         from .child import Child, ChildError
 
-        given = dict(spec.options)
-        file = given.pop("file", "")
-        mode = LLAMACPP[spec.path]
-        options = mode(**converted(name, mode, given, ("file",)))
+        given, mode = dict(spec.options), LLAMACPP[spec.path]
+        drafts = spec.path == "draft"
+        others = ("file", "drafter") if drafts else ("file",)
+        file, drafter = (given.pop(key, "") if key in others else "" for key in ("file", "drafter"))
+        options = mode(**converted(name, mode, given, others))
+        drafter = drafter or (next(filter(is_model, self.drafters), "") if drafts else "")
+        if drafts and not drafter:
+            return Absent(name, "no draft model: name one among the drafters, or a GGUF file with drafter")
         try:
             hello = options | {
-                "file": file or str(self.converted),
+                "file": file or self.gguf(self.target),
                 "threads": describe()["threads"] or cores(),
+                "context": min(options["context"], window_of(self.models.target)),
             }
-            hello["context"] = min(options["context"], window_of(self.models.target))
+            if drafts:
+                hello["draft"] = self.gguf(drafter)
+            shown = {"file": file or self._weights(self.target), "flash": None}
+            if drafts:
+                shown["draft"] = self._weights(drafter)
             command = [sys.executable, "-m", "draftwise.measure.bench.llamacpp"]
-            child = Child(name, command, hello, eos=self.models.eos)
+            plain = spec.path == "plain"
+            child = Child(name, command, hello, eos=self.models.eos, drafts=not plain, shown=shown)
         except (ChildError, UserError) as error:
             return Absent(name, str(error))
         self.children.append(child)
@@ -192,22 +160,28 @@ class Peers:
         }
         try:
             command = [sys.executable, "-m", "draftwise.measure.bench.vllm"]
-            child = Child(name, command, hello, eos=self.models.eos)
+            child = Child(name, command, hello, eos=self.models.eos, drafts=speculative is not None)
         except ChildError as error:
             return Absent(name, str(error))
         self.children.append(child)
         return child
 
-    @cached_property
-    def converted(self) -> Path:
-        """The target as a GGUF file: its own, or one that `close` removes."""
-        if (own := gguf_spec(self.target)) is not None:
-            return Path(own.path).expanduser().absolute()
+    def gguf(self, name: str) -> str:
+        """A model as a GGUF file: itself if it is one, else converted once, until `close`."""
+        if name.endswith(".gguf"):
+            return name.removeprefix("gguf:")
         from ...models.gguf.export import write_gguf
 
-        path = Path(self.scratch.name) / "target.gguf"
-        write_gguf(self.unpacked, path)
-        return path
+        key = f"{model_of(name)} as gguf"
+        if key not in self.built:
+            path = Path(self.scratch.name) / f"{len(self.built)}.gguf"
+            write_gguf(self.unpacked if name == self.target else self._assistant(name), path)
+            self.built[key] = str(path)
+        return str(self.built[key])
+
+    def _weights(self, name: str) -> str:
+        """A model's weights in words."""
+        return name if name.endswith(".gguf") else f"{model_of(name)} converted to float32"
 
     def close(self) -> None:
         """End the child processes, and remove their temporary files."""
@@ -235,25 +209,3 @@ def model_of(drafter: str) -> str:
     """The model of a drafter's name."""
     spec = registry.parse(drafter)
     return spec.path if spec.name == "lm" else drafter.partition("?")[0]
-
-
-def converted(
-    name: str, factory: Callable[..., Any], given: Mapping[str, str], others: Sequence[str]
-) -> dict[str, Any]:
-    """A peer's options, converted to the types of its mode's defaults.
-
-    Raises:
-        UserError: an unknown option, or a value that is not a number above 0.
-    """
-    known = {p.name: type(p.default) for p in inspect.signature(factory).parameters.values()}
-    options: dict[str, Any] = {}
-    for key, text in given.items():
-        if key not in known:
-            raise UserError(f"{name} has no option {key!r}: choose from {', '.join([*known, *others])}")
-        try:
-            options[key] = known[key](text)
-        except ValueError:
-            raise UserError(f"{name}: {key}={text} is not {known[key].__name__}") from None
-        if not 0 < options[key] < 1_000_000:
-            raise UserError(f"{name}: {key}={text}: give a positive number")
-    return options

@@ -21,6 +21,7 @@ from ..results import BASELINE, identical, summarize
 from ..workloads import choose, load
 from .contender import Contender, Generation, Item
 from .journal import Journal, usable, write_json
+from .live import copying, peers_of
 from .ours import Models, Policy
 from .peers import Absent, Peers
 from .runner import Progress, Runner
@@ -124,6 +125,7 @@ def bench(
         generation = Generation(settings.max_new_tokens, settings.temperature, settings.seed)
         meter = machine.Meter({child.process.pid for child in peers.children})
         runner = Runner(contenders, items, generation, settings.batch, journal, models.tokenizer, meter, tell)
+        runner.copy = copying(models, settings.raw) if settings.peers else None
         try:
             runner.run()
             found = _results(settings, runner, absent, facts) | {"left_out": left_out}
@@ -206,5 +208,6 @@ def _results(
         "busy": reasons,
         "load": [{"start": load} for load in journal.starts] + samples,
         "results": summarize(rows, methods=methods, greedy=greedy, seed=settings.seed),
+        "peers": peers_of(runner),
         "absent": [asdict(a) for a in gone],
     }

@@ -6,16 +6,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from random import Random
+from time import perf_counter
 from typing import Any
 
 from ...core.round import Round
 from ...generation.output import Writer
 from ...generation.text import decode
 from ..machine import Meter
-from .contender import Contender, Generation, Item, Sight, Text
+from .contender import Contender, Generation, Item, Peer, Sight, Text
 from .journal import Journal, Row, Unit
 
 WARM_UP_TOKENS = 24
+COPIED_TOKENS = 48
 SAMPLES = 4  # prompts whose text is kept with the source of each token, each of another category
 
 
@@ -34,7 +36,8 @@ class Progress:
 class Runner:
     """Runs contenders over prompts and writes each finished unit to the journal.
 
-    A peer that fails is left out from then on; `failed` has the reason. A failure of one of our own methods
+    `copy` is a prompt that is easy to draft for: each peer answers it once, and its drafts are counted. A
+    peer that fails is left out from then on; `failed` has the reason. A failure of one of our own methods
     stops the run.
     """
 
@@ -47,6 +50,7 @@ class Runner:
     meter: Meter
     tell: Callable[[Progress], None]
     failed: dict[str, str] = field(default_factory=dict)
+    copy: Item | None = None
     spent: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self) -> None:
@@ -57,7 +61,9 @@ class Runner:
             self.spent[row["method"], row["batch"]].append(row["seconds"])
         if all(self.journal.finished(unit) for _, unit, _ in work):
             return
+        self._prepare(work)
         self._warm_up()
+        self._try_peers()
         for contender in self.contenders:
             if (memory := self.journal.memory(contender.name)) is not None:
                 contender.remember(memory)
@@ -83,6 +89,34 @@ class Runner:
                 turns = Random(f"turns {self.generation.seed} {batch} {start}")
                 for contender in turns.sample(able, len(able)):
                     yield contender, Unit(contender.name, batch, tuple(i.index for i in group)), group
+
+    def _prepare(self, work: Sequence[tuple[Contender, Unit, Sequence[Item]]]) -> None:
+        """Let every contender compile what its prompts need, and note how long each peer took."""
+        for contender in self.contenders:
+            groups = [items for other, unit, items in work if other is contender]
+            groups += [[self.copy]] if self.copy else []
+            start = perf_counter()
+            try:
+                contender.prepare(groups, self.generation)
+            except Exception as error:
+                self._fail(contender, error)
+            if isinstance(contender, Peer):
+                self.journal.note(contender.name, {"prepared_seconds": round(perf_counter() - start, 2)})
+
+    def _try_peers(self) -> None:
+        """Note the drafts of each peer on the prompt to copy; nothing learned there is kept."""
+        for contender in self.contenders:
+            if self.copy is None or not isinstance(contender, Peer) or contender.name in self.failed:
+                continue
+            memory = contender.memory()
+            try:
+                (text,) = contender.decode([self.copy], Generation(COPIED_TOKENS))
+            except Exception as error:
+                self._fail(contender, error)
+                continue
+            contender.remember(memory)
+            counts = {"tokens": len(text.tokens), "drafted": text.drafted, "accepted": text.accepted}
+            self.journal.note(contender.name, {"drafts": contender.drafts, "copied": counts})
 
     def _warm_up(self) -> None:
         """Run every code path on a short and a longer prompt, twice; nothing learned there is kept."""

@@ -6,10 +6,10 @@ them there, and its heuristic updates them. A hook on the target counts passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import ERROR
 from time import perf_counter
 from typing import Any
@@ -22,10 +22,15 @@ from .contender import Generation, Item, Text
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way to call `generate`: settings for the assistant (None = no assistant) and for the call."""
+    """One way to call `generate`: settings for the assistant (None = no assistant) and for the call.
+
+    With `slots` passes are compiled, over a static cache of a multiple of that many positions.
+    """
 
     assistant: Mapping[str, Any] | None = None
     call: Mapping[str, Any] = field(default_factory=dict)
+    slots: int = 0
+    freeze: bool = False
 
 
 def plain() -> Mode:
@@ -58,13 +63,31 @@ def lookup(*, length: int = 10, ngram: int = 2) -> Mode:
     return Mode(None, {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": ngram})
 
 
-MODES = {
+def compiled(*, slots: int = 128, freeze: bool = False) -> Mode:
+    """Plain decoding with a static cache and compiled passes."""
+    return Mode(slots=slots, freeze=freeze)
+
+
+def compiled_lookup(*, length: int = 10, ngram: int = 2, slots: int = 128, freeze: bool = False) -> Mode:
+    """Prompt lookup with compiled passes of the target."""
+    return replace(lookup(length=length, ngram=ngram), slots=slots, freeze=freeze)
+
+
+def compiled_assisted(*, slots: int = 128, freeze: bool = False) -> Mode:
+    """An assistant with the defaults of the installed version, and compiled passes of the target."""
+    return Mode({}, slots=slots, freeze=freeze)
+
+
+MODES: dict[str, Callable[..., Mode]] = {
     "plain": plain,
     "assisted": assisted,
     "constant": constant,
     "heuristic": heuristic,
     "threshold": threshold,
     "lookup": lookup,
+    "compiled": compiled,
+    "compiled-lookup": compiled_lookup,
+    "compiled-assisted": compiled_assisted,
 }
 
 
@@ -87,10 +110,23 @@ class Transformers:
         self.name, self.mode, self.model, self.eos = name, mode, model, eos
         self.assistant = assistant if mode.assistant is not None else None
         self.config = self._fresh()
+        self.drafts = self.assistant is not None or bool(mode.call)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it runs with."""
+        given = {} if self.mode.assistant is None else dict(self.mode.assistant)
+        loaded = {"dtype": str(self.model.dtype).removeprefix("torch."), "threads": torch.get_num_threads()}
+        kinds = {"attention": self.model.config._attn_implementation}
+        draft = {} if self.assistant is None else {"assistant": self.assistant.name_or_path}
+        return loaded | kinds | draft | given | dict(self.mode.call)
+
+    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
+        """Nothing to prepare."""
 
     def most(self) -> int:
         """Any batch for plain decoding; assisted generation takes one prompt at a time."""
-        return 0 if self.mode == Mode() else 1
+        return 1 if self.drafts else 0
 
     def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """One call, after which the settings that it may have changed are restored."""
@@ -105,16 +141,16 @@ class Transformers:
         ids = torch.tensor([[0] * p + list(i.ids) for p, i in zip(pads, items, strict=True)], device=device)
         mask = torch.tensor([[0] * p + [1] * (longest - p) for p in pads], device=device)
         torch.manual_seed(generation.seed_of(items[0]))
-        with quiet(), self._own_settings(), passes(self.model) as lengths:
+        with quiet(), self._own_settings(), self._counted() as lengths:
             start = perf_counter()
-            out = self.model.generate(ids, attention_mask=mask, **self._call(generation)).tolist()
+            out = self.model.generate(ids, attention_mask=mask, **self._call(items, generation)).tolist()
             seconds = perf_counter() - start
         texts = [self._cut(row[longest:]) for row in out]
-        rounds = len(lengths)
+        rounds = len(lengths) if self.drafts else len(out[0]) - longest
         total = sum(map(len, texts))
         if len(texts) > 1:
             return [Text(t, seconds * len(t) / total, len(t)) for t in texts]
-        drafted = sum(lengths) - longest - (rounds - 1)
+        drafted = sum(lengths) - longest - (rounds - 1) if self.drafts else 0
         return [Text(texts[0], seconds, rounds, drafted, max(0, total - rounds))]
 
     def memory(self) -> Any:
@@ -146,7 +182,11 @@ class Transformers:
         finally:
             self.assistant.generation_config = before
 
-    def _call(self, generation: Generation) -> dict[str, Any]:
+    def _counted(self) -> AbstractContextManager[list[int]]:
+        """The tokens of each pass meanwhile."""
+        return passes(self.model)
+
+    def _call(self, items: Sequence[Item], generation: Generation) -> dict[str, Any]:
         drawn = {"do_sample": True, "temperature": generation.temperature, "top_k": 0, "top_p": 1.0}
         return {
             "max_new_tokens": generation.max_new_tokens,

@@ -14,6 +14,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, TextIO
 
+DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
 Write = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
@@ -25,7 +26,7 @@ def serve(answers: TextIO) -> None:
         try:
             if write is None:
                 write = load(asked)
-                told: dict[str, Any] = {"ready": True}
+                told: dict[str, Any] = {"ready": {"vllm": import_module("vllm").__version__}}
             else:
                 told = write(asked)
         except Exception as error:
@@ -58,7 +59,7 @@ def load(asked: Mapping[str, Any]) -> Write:
             max_tokens=asked["max_new_tokens"],
             stop_token_ids=asked["eos"],
         )
-        drafted = _drafted(engine)
+        drafted, accepted = _counted(engine, DRAFTED), _counted(engine, ACCEPTED)
         core, rounds = engine.llm_engine, 0
         tokens: list[int] = []
         start = perf_counter()
@@ -72,16 +73,16 @@ def load(asked: Mapping[str, Any]) -> Write:
             "tokens": tokens,
             "seconds": seconds,
             "rounds": rounds,
-            "drafted": _drafted(engine) - drafted,
+            "drafted": _counted(engine, DRAFTED) - drafted,
+            "accepted": _counted(engine, ACCEPTED) - accepted,
         }
 
     return write
 
 
-def _drafted(engine: Any) -> int:
-    """Draft tokens so far, as vLLM counts them."""
-    found = [m.value for m in engine.get_metrics() if m.name == "vllm:spec_decode_num_draft_tokens"]
-    return int(sum(found))
+def _counted(engine: Any, name: str) -> int:
+    """Tokens so far, as vLLM counts them."""
+    return int(sum(metric.value for metric in engine.get_metrics() if metric.name == name))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ...errors import UserError
+from ..notes import words
 from .records import FEWEST, Finished, Results, Row, Sample
 from .rounds import read_rounds
 
@@ -60,6 +61,8 @@ def _read(folder: Path, beside: Sequence[Path]) -> Results:
         settings=dict(results.get("settings") or simulation.get("settings", {})),
         rows=rows,
         absent=tuple((a.get("method", "?"), a.get("reason", "")) for a in results.get("absent", ())),
+        peers=tuple((str(p["method"]), words(p)) for p in results.get("peers", ())),
+        doubts=tuple(f"`{p['method']}`: {d}" for p in results.get("peers", ()) for d in p["doubts"]),
         clean=results.get("clean"),
         busy=tuple(map(str, results.get("busy", ()))),
         left_out=tuple(map(str, results.get("left_out", ()))),

@@ -69,6 +69,10 @@ def _numbers(results: Results) -> Iterable[str]:
         yield "<h3>The optimum</h3>" + f"<p>{prose(OPTIMUM)}</p>" + table(tables.optimum(results.optimum))
     for size in results.larger:
         yield f"<h3>Batch size {size}</h3>" + table(tables.methods(results.of(batch=size)))
+    if results.peers:
+        rows = [(Cell(method), Cell(settings)) for method, settings in results.peers]
+        yield "<h3>Peers</h3><p>Other engines, with the settings that each ran with.</p>"
+        yield table(Table(("peer", "settings"), rows), words=True)
     if results.absent:
         rows = [(Cell(method), Cell(reason)) for method, reason in results.absent]
         yield "<h3>Absent</h3><p>Not measured, and therefore in no table or picture.</p>"

@@ -33,6 +33,9 @@ def _parts(results: Results, story: Story) -> Iterable[str]:
         yield f"## The optimum\n\n{OPTIMUM}\n\n{table(tables.optimum(results.optimum))}"
     for size in results.larger:
         yield f"## Batch size {size}\n\n{table(tables.methods(results.of(batch=size)))}"
+    if results.peers:
+        yield "## Peers"
+        yield table(Table(("peer", "settings"), [(Cell(m), Cell(s)) for m, s in results.peers]))
     if results.absent:
         yield "## Absent"
         yield table(Table(("method", "reason"), [(Cell(m), Cell(r)) for m, r in results.absent]))

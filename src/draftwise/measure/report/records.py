@@ -89,7 +89,8 @@ class Results:
 
     `run` has the date of the run and its command. `oracle` is the least-time path of each prompt:
     (position, drafter, length) from round to round. `optimum` has the least time and that of fixed arms, one
-    record per category. `beside` has the rows of other runs to compare with, by the settings that differ.
+    record per category. `peers` has the settings of each peer in words, `doubts` what speaks against one.
+    `beside` has the rows of other runs to compare with, by the settings that differ.
     """
 
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -97,6 +98,8 @@ class Results:
     settings: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     absent: tuple[tuple[str, str], ...] = ()
+    peers: tuple[tuple[str, str], ...] = ()
+    doubts: tuple[str, ...] = ()
     clean: bool | None = None
     busy: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()

@@ -159,6 +159,7 @@ def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
     if results.absent:
         names = ", ".join(f"`{method}`" for method, _ in results.absent)
         notes.append((False, f"Absent from this run: {names}. The reasons are listed below."))
+    notes += [(False, f"A doubt about {doubt}.") for doubt in results.doubts]
     if results.left_out:
         notes.append(
             (False, f"{len(results.left_out)} prompts were left out, such as {results.left_out[0]}.")

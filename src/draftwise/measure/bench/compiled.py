@@ -1,0 +1,152 @@
+"""Transformers with a static KV cache and passes compiled by TorchInductor, as contenders.
+
+Plain decoding goes the way that `generate` has for it: it compiles the passes after the prompt, with static
+shapes, and reads the prompt eagerly. Assisted generation refuses a `StaticCache`, which cannot be cropped; it
+gets one here that can, and passes compiled for any width. The assistant itself runs eagerly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, wraps
+from typing import Any
+
+import torch
+from torch._dynamo import config as dynamo
+from torch._dynamo.utils import counters
+from transformers import CompileConfig, StaticCache
+
+from ...errors import UserError
+from .contender import Generation, Item, Text
+from .transformers import Transformers
+
+WIDEST = (
+    32  # tokens of a pass that is compiled where drafts are checked; a prompt is longer, and read eagerly
+)
+SHAPES = 64  # shapes that may be compiled of one model; torch's limit is 8
+SHORT = 24  # tokens that are written to compile a shape
+
+
+class Croppable(StaticCache):
+    """A static cache that can take back its last tokens."""
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back this many tokens, given as a negative number like everywhere in Transformers."""
+        for layer in self.layers:
+            layer.cumulative_length.add_(min(0, tokens_to_remove))
+
+    def activate_past_recording(self) -> None:
+        """Nothing is lost that would have to be recorded."""
+
+
+class Compiled(Transformers):
+    """One mode of `generate` with compiled passes; the cache has `slots`, 2 x `slots`, ... positions."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.slots, self.freeze = self.mode.slots, self.mode.freeze
+        self.room = self.late = 0
+        self.ready = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it runs with, and how often it compiled while it was measured, which should be never."""
+        shapes = "any width, prompts eager" if self.drafts else "static, prompts eager"
+        own = {"cache": f"static, in steps of {self.slots}", "compiled": f"TorchInductor, {shapes}"}
+        late = {"compiled while measured": self.late} if self.late else {}
+        return super().settings | own | {"freezing": self.freeze} | late
+
+    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
+        """Compile every shape that these groups of prompts will need."""
+        self.room = generation.max_new_tokens
+        shapes = {self._shape(group, generation): group for group in reversed(groups)}
+        short = Generation(min(SHORT, self.room), generation.temperature, generation.seed)
+        for group in shapes.values():
+            self.warm(group, short)
+        self.ready = True
+
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
+        """As without compiling; counts what is compiled after `prepare`."""
+        before = counters["stats"]["unique_graphs"]
+        with dynamo.patch(recompile_limit=SHAPES), self._routed():
+            texts = super().decode(items, generation)
+        self.late += (counters["stats"]["unique_graphs"] - before) if self.ready else 0
+        return texts
+
+    def _shape(self, items: Sequence[Item], generation: Generation) -> tuple[int, int]:
+        """Batch and positions of the cache, with a place for every token of the longest pass."""
+        most = max(len(item.ids) for item in items) + max(self.room, generation.max_new_tokens) + WIDEST
+        return len(items), most + -most % self.slots
+
+    def _call(self, items: Sequence[Item], generation: Generation) -> dict[str, Any]:
+        _, length = self._shape(items, generation)
+        kind = Croppable if self.drafts else StaticCache
+        own: dict[str, Any] = {"past_key_values": kind(config=self.model.config, max_cache_len=length)}
+        if not self.drafts:
+            own["compile_config"] = self.how
+        return super()._call(items, generation) | own
+
+    @contextmanager
+    def _counted(self) -> Iterator[list[int]]:
+        """A hook would be compiled with the passes, again for each text; plain decoding needs none."""
+        if self.drafts:
+            with super()._counted() as lengths:
+                yield lengths
+        else:
+            yield []
+
+    @cached_property
+    def how(self) -> CompileConfig:
+        """The configuration that makes `generate` compile, on a CPU as well."""
+        config = CompileConfig(dynamic=False, **self._options)
+        config._compile_all_devices = True
+        return config
+
+    @property
+    def _options(self) -> Mapping[str, Any]:
+        if self.model.device.type != "cpu":
+            return {"mode": "reduce-overhead"}
+        return {"mode": None, "options": {"freezing": True} if self.freeze else None}
+
+    @cached_property
+    def _forward(self) -> Any:
+        """The model's pass: compiled after the prompt, eager for it."""
+        eager = self.model.forward
+        options = self._options if self.model.device.type == "cpu" else {}
+        quick = torch.compile(eager, dynamic=True, **options)
+
+        @wraps(eager)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            cache, ids = kwargs["past_key_values"], kwargs["input_ids"]
+            return (quick if cache.is_initialized and ids.shape[1] <= WIDEST else eager)(*args, **kwargs)
+
+        return forward
+
+    @contextmanager
+    def _routed(self) -> Iterator[None]:
+        """Let `generate` call the compiled pass; other modes share the model."""
+        if not self.drafts:
+            yield
+            return
+        self.model.forward = self._forward
+        try:
+            yield
+        finally:
+            del self.model.forward
+
+
+def check_compiler(device: str) -> None:
+    """See that TorchInductor has the compiler that it needs on a CPU.
+
+    Raises:
+        UserError: it has none.
+    """
+    if device != "cpu":
+        return
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    try:
+        get_cpp_compiler()
+    except Exception as error:
+        raise UserError("no C++ compiler for torch.compile: install g++") from error

@@ -1,0 +1,152 @@
+"""llama.cpp without llama-cpp-python's sampling: `llama_decode`, and the most likely token of each row.
+
+What its own programs do in C++ for greedy decoding, with any draft of llama-cpp-python's `LlamaDraftModel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...models.gguf.library import library, load
+from .child import ChildError
+
+Drafter = Callable[[NDArray[np.int32]], NDArray[np.int32]]
+BATCH = 512  # tokens of a pass: llama.cpp's default
+PROBE_READ, PROBE_WRITTEN, PROBES = 64, 16, 3
+
+
+class Reader:
+    """A model with one text in its KV cache; `at` is the length of that text."""
+
+    def __init__(self, model: Any, *, context: int, threads: int, flash: bool) -> None:
+        self.api = api = library()
+        settings = api.llama_context_default_params()
+        settings.n_ctx, settings.n_batch, settings.n_ubatch = context, BATCH, BATCH
+        settings.n_threads = settings.n_threads_batch = threads
+        settings.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else 0
+        settings.no_perf = True
+        self.context = api.llama_init_from_model(model, settings)
+        if not self.context:
+            raise ChildError(f"llama.cpp has no memory for a context of {context} tokens")
+        self.memory = api.llama_get_memory(self.context)
+        self.width = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
+        self.at = 0
+        self.batch = api.llama_batch_init(BATCH, 0, 1)
+        names = ("token", "pos", "n_seq_id", "logits")
+        arrays = [np.ctypeslib.as_array(getattr(self.batch, name), (BATCH,)) for name in names]
+        self.tokens, self.places, counts, self.wanted = arrays
+        counts[:] = 1
+        for i in range(BATCH):
+            self.batch.seq_id[i][0] = 0
+
+    def cut(self, length: int) -> None:
+        """Forget all tokens from a position on."""
+        if length < self.at:
+            if not self.api.llama_memory_seq_rm(self.memory, 0, length, -1):
+                raise ChildError("llama.cpp cannot take back tokens of this model")
+            self.at = length
+
+    def read(self, tokens: Sequence[int], rows: int = 1) -> NDArray[np.float32]:
+        """Read tokens; returns the logits after the last `rows` of them, until the next call."""
+        found = np.empty((0, self.width), np.float32)
+        for start in range(0, len(tokens), BATCH):
+            part = tokens[start : start + BATCH]
+            n = len(part)
+            self.tokens[:n] = part
+            self.places[:n] = range(self.at, self.at + n)
+            self.wanted[:n] = 0
+            self.wanted[max(0, n - rows) : n] = 1
+            self.batch.n_tokens = n
+            if code := self.api.llama_decode(self.context, self.batch):
+                raise ChildError(f"llama_decode returned {code} at position {self.at}")
+            self.at += n
+            logits = self.api.llama_get_logits(self.context)
+            found = np.ctypeslib.as_array(logits, (min(rows, n), self.width))
+        return found
+
+    def close(self) -> None:
+        """Free the context."""
+        self.api.llama_batch_free(self.batch)
+        self.api.llama_free(self.context)
+
+
+@dataclass(slots=True)
+class Count:
+    """The work of one text."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+def greedy(
+    reader: Reader, ids: Sequence[int], most: int, draft: Drafter | None, count: Count
+) -> Iterator[int]:
+    """The tokens of a greedy text, at most `most`; whoever reads it stops at an end token."""
+    reader.cut(0)
+    text, proposed, new, left = np.array(ids, np.int32), [], list(ids), most
+    while left:
+        chosen = reader.read([*new, *proposed], len(proposed) + 1).argmax(1).tolist()
+        right = 0
+        while right < len(proposed) and chosen[right] == proposed[right]:
+            right += 1
+        count.rounds, count.drafted = count.rounds + 1, count.drafted + len(proposed)
+        count.accepted += right
+        yield from chosen[: right + 1]
+        left -= right + 1
+        reader.cut(reader.at - len(proposed) + right)
+        text = np.append(text, np.array(chosen[: right + 1], np.int32))
+        new = chosen[right : right + 1]
+        proposed = [] if draft is None or left < 2 else draft(text)[: left - 1].tolist()
+
+
+class ModelDraft:
+    """A draft model, greedy, as a `LlamaDraftModel`: it reads only what its KV cache does not hold yet.
+
+    It drafts up to `length` tokens, and stops before one whose probability is below `confidence`.
+    """
+
+    def __init__(self, reader: Reader, *, length: int, confidence: float) -> None:
+        self.reader, self.length, self.confidence = reader, length, confidence
+        self.held = np.empty(0, np.int32)
+
+    def __call__(self, input_ids: NDArray[np.int32], /, **_: Any) -> NDArray[np.int32]:
+        """What may follow these tokens."""
+        known = min(len(self.held), len(input_ids) - 1)
+        differ = np.flatnonzero(self.held[:known] != input_ids[:known])
+        same = int(differ[0]) if len(differ) else known
+        self.reader.cut(same)
+        new, drafted = input_ids[same:].tolist(), []
+        while len(drafted) < self.length:
+            logits = self.reader.read(new)[0]
+            token = int(logits.argmax())
+            if self.confidence and np.exp(logits - logits[token]).sum() * self.confidence > 1.0:
+                break
+            drafted.append(token)
+            new = [token]
+        self.held = np.append(input_ids, np.array(drafted, np.int32))[: self.reader.at].astype(np.int32)
+        return np.array(drafted, np.int32)
+
+
+def faster_flash(file: str, *, context: int, threads: int) -> bool:
+    """Whether flash attention is faster for this model here, by a short text written both ways in turns."""
+    model = load(file)
+    readers = {flash: Reader(model, context=context, threads=threads, flash=flash) for flash in (False, True)}
+    ids = [i % readers[False].width for i in range(1, min(PROBE_READ, context // 2) + 1)]
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(PROBES + 1):
+        for flash, reader in readers.items():
+            start = perf_counter()
+            for _ in greedy(reader, ids, min(PROBE_WRITTEN, context // 4), None, Count()):
+                pass
+            seconds[flash].append(perf_counter() - start)
+    for reader in readers.values():
+        reader.close()
+    library().llama_model_free(model)
+    return min(seconds[True][1:]) < min(seconds[False][1:])
