@@ -141,13 +141,17 @@ def test_a_file_that_cannot_be_read_makes_the_peer_absent(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
-@pytest.mark.parametrize("mode", ["plain", "lookup"])
-def test_llamacpp_writes_the_same_text(mode: str, plain_model: Any, tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode, loop", [("plain", "fast"), ("lookup", "fast"), ("lookup", "library")])
+def test_llamacpp_writes_the_same_text(
+    mode: str, loop: str, plain_model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
     import torch
 
     path = tmp_path / "m.gguf"
     write_gguf(plain_model, path)
-    options = {"context": 512, "gpu_layers": 0, "threads": 1, "lookup": 10 * (mode == "lookup"), "ngram": 2}
+    options: dict[str, Any] = {"context": 512, "gpu_layers": 0, "threads": 1, "flash": "auto", "cache": "f16"}
+    options["loop"] = loop
+    options |= {"lookup": 10, "ngram": 2} if mode == "lookup" else {}
     command = [sys.executable, "-m", "draftwise.measure.bench.llamacpp"]
     child = Child(f"llamacpp:{mode}", command, {"file": str(path), **options}, eos=frozenset([2]))
     try:

@@ -40,7 +40,7 @@ class Child:
         shown: Mapping[str, Any] | None = None,
     ) -> None:
         self.name, self.engine, self.eos, self.drafts = name, name.partition(":")[0], eos, drafts
-        self.given = {k: v for k, v in (hello | dict(shown or {})).items() if v is not None}
+        self.given = {k: v for k, v in (dict(hello) | dict(shown or {})).items() if v is not None}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

@@ -1,9 +1,9 @@
 """llama.cpp through llama-cpp-python, as a child process: python -m draftwise.measure.bench.llamacpp.
 
-The protocol is the one of `child`. It loads `{"file", "context", "threads", "gpu_layers", "flash", "loop"}`,
-for prompt lookup also `{"lookup", "ngram"}`, and for a draft model `{"draft", "length", "confidence"}`. With
-the loop `fast` greedy texts go through `llamacpp_loop`, which has less overhead than llama-cpp-python's
-`Llama.generate`; with `library`, and where tokens are drawn, through that.
+The protocol is the one of `child`. It loads `{"file", "context", "threads", "gpu_layers", "flash", "loop",
+"cache"}`, for prompt lookup also `{"lookup", "ngram"}`, and for a draft model `{"draft", "length",
+"confidence"}`. With the loop `fast` greedy texts go through `llamacpp_loop`, which has less overhead than
+llama-cpp-python's `Llama.generate`; with `library`, and where tokens are drawn, through that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, TextIO
 
-from .llamacpp_loop import Count, ModelDraft, Reader, faster_flash, greedy
+from .llamacpp_loop import KINDS, Count, ModelDraft, Reader, faster_flash, greedy
 
 Told = dict[str, Any]
 
@@ -43,7 +43,7 @@ class Engine:
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         self.asked = asked
-        shape = {"context": asked["context"], "threads": asked["threads"]}
+        shape = {name: asked[name] for name in ("context", "threads", "cache")}
         self.flash = asked["flash"] == "on"
         if asked["flash"] == "auto":
             self.flash = faster_flash(asked["file"], **shape)
@@ -77,12 +77,14 @@ class Engine:
             n_threads_batch=self.asked["threads"],
             n_gpu_layers=self.asked["gpu_layers"],
             flash_attn=self.flash,
+            type_k=KINDS[self.asked["cache"]],
+            type_v=KINDS[self.asked["cache"]],
             draft_model=self.draft,
             logits_all=self.draft is not None,  # otherwise its buffer is too small for a draft's rows
             verbose=False,
         )
 
-    def _draft(self, shape: Mapping[str, int]) -> Any:
+    def _draft(self, shape: Mapping[str, Any]) -> Any:
         """A `LlamaDraftModel`: the library's prompt lookup, or a model."""
         if file := self.asked.get("draft"):
             reader = self._reader(
@@ -98,7 +100,8 @@ class Engine:
         from ...models.gguf.library import load
 
         model = load(file, n_gpu_layers=self.asked["gpu_layers"])
-        return Reader(model, context=self.asked["context"], threads=self.asked["threads"], flash=flash)
+        shape = {name: self.asked[name] for name in ("context", "threads", "cache")}
+        return Reader(model, flash=flash, **shape)
 
     def _greedy(self, asked: Mapping[str, Any]) -> Told:
         count, tokens = Count(), []

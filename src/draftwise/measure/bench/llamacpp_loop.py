@@ -17,6 +17,7 @@ from ...models.gguf.library import library, load
 from .child import ChildError
 
 Drafter = Callable[[NDArray[np.int32]], NDArray[np.int32]]
+KINDS = {"f32": 0, "f16": 1}  # enum ggml_type
 BATCH = 512  # tokens of a pass: llama.cpp's default
 PROBE_READ, PROBE_WRITTEN, PROBES = 64, 16, 3
 
@@ -24,12 +25,14 @@ PROBE_READ, PROBE_WRITTEN, PROBES = 64, 16, 3
 class Reader:
     """A model with one text in its KV cache; `at` is the length of that text."""
 
-    def __init__(self, model: Any, *, context: int, threads: int, flash: bool) -> None:
+    def __init__(self, model: Any, *, context: int, threads: int, flash: bool, cache: str) -> None:
         self.api = api = library()
         settings = api.llama_context_default_params()
-        settings.n_ctx, settings.n_batch, settings.n_ubatch = context, BATCH, BATCH
+        self.most = most = min(BATCH, context)
+        settings.n_ctx, settings.n_batch, settings.n_ubatch = context, most, most
         settings.n_threads = settings.n_threads_batch = threads
         settings.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else 0
+        settings.type_k = settings.type_v = KINDS[cache]
         settings.no_perf = True
         self.context = api.llama_init_from_model(model, settings)
         if not self.context:
@@ -37,12 +40,12 @@ class Reader:
         self.memory = api.llama_get_memory(self.context)
         self.width = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
         self.at = 0
-        self.batch = api.llama_batch_init(BATCH, 0, 1)
+        self.batch = api.llama_batch_init(most, 0, 1)
         names = ("token", "pos", "n_seq_id", "logits")
-        arrays = [np.ctypeslib.as_array(getattr(self.batch, name), (BATCH,)) for name in names]
+        arrays = [np.ctypeslib.as_array(getattr(self.batch, name), (most,)) for name in names]
         self.tokens, self.places, counts, self.wanted = arrays
         counts[:] = 1
-        for i in range(BATCH):
+        for i in range(most):
             self.batch.seq_id[i][0] = 0
 
     def cut(self, length: int) -> None:
@@ -55,8 +58,8 @@ class Reader:
     def read(self, tokens: Sequence[int], rows: int = 1) -> NDArray[np.float32]:
         """Read tokens; returns the logits after the last `rows` of them, until the next call."""
         found = np.empty((0, self.width), np.float32)
-        for start in range(0, len(tokens), BATCH):
-            part = tokens[start : start + BATCH]
+        for start in range(0, len(tokens), self.most):
+            part = tokens[start : start + self.most]
             n = len(part)
             self.tokens[:n] = part
             self.places[:n] = range(self.at, self.at + n)
@@ -88,9 +91,10 @@ class Count:
 def greedy(
     reader: Reader, ids: Sequence[int], most: int, draft: Drafter | None, count: Count
 ) -> Iterator[int]:
-    """The tokens of a greedy text, at most `most`; whoever reads it stops at an end token."""
+    """The tokens of a greedy text, at most `most`; the caller stops at an end token."""
     reader.cut(0)
-    text, proposed, new, left = np.array(ids, np.int32), [], list(ids), most
+    text, new, left = np.array(ids, np.int32), list(ids), most
+    proposed: list[int] = []
     while left:
         chosen = reader.read([*new, *proposed], len(proposed) + 1).argmax(1).tolist()
         right = 0
@@ -122,7 +126,7 @@ class ModelDraft:
         differ = np.flatnonzero(self.held[:known] != input_ids[:known])
         same = int(differ[0]) if len(differ) else known
         self.reader.cut(same)
-        new, drafted = input_ids[same:].tolist(), []
+        new, drafted = input_ids[same:].tolist(), list[int]()
         while len(drafted) < self.length:
             logits = self.reader.read(new)[0]
             token = int(logits.argmax())
@@ -134,10 +138,15 @@ class ModelDraft:
         return np.array(drafted, np.int32)
 
 
-def faster_flash(file: str, *, context: int, threads: int) -> bool:
-    """Whether flash attention is faster for this model here, by a short text written both ways in turns."""
-    model = load(file)
-    readers = {flash: Reader(model, context=context, threads=threads, flash=flash) for flash in (False, True)}
+def faster_flash(file: str, *, context: int, threads: int, cache: str) -> bool:
+    """Whether flash attention is faster for this model here, by a short text written both ways in turns.
+
+    Never with keys and values in float32, which it would round.
+    """
+    if cache == "f32":
+        return False
+    model, shape = load(file), {"context": context, "threads": threads, "cache": cache}
+    readers = {flash: Reader(model, flash=flash, **shape) for flash in (False, True)}
     ids = [i % readers[False].width for i in range(1, min(PROBE_READ, context // 2) + 1)]
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(PROBES + 1):

@@ -22,13 +22,19 @@ TRANSFORMERS = (
 )
 Flash = Literal["auto", "on", "off"]
 Loop = Literal["fast", "library"]
+Cache = Literal["f16", "f32"]
 
 
 def llamacpp_plain(
-    *, context: int = 4096, gpu_layers: int = 0, flash: Flash = "auto", loop: Loop = "fast"
+    *,
+    context: int = 4096,
+    gpu_layers: int = 0,
+    flash: Flash = "auto",
+    loop: Loop = "fast",
+    cache: Cache = "f16",
 ) -> dict[str, Any]:
     """Plain decoding."""
-    return {"context": context, "gpu_layers": gpu_layers, "flash": flash, "loop": loop}
+    return {"context": context, "gpu_layers": gpu_layers, "flash": flash, "loop": loop, "cache": cache}
 
 
 def llamacpp_lookup(
@@ -37,12 +43,13 @@ def llamacpp_lookup(
     gpu_layers: int = 0,
     flash: Flash = "auto",
     loop: Loop = "fast",
+    cache: Cache = "f16",
     length: int = 10,
     ngram: int = 2,
 ) -> dict[str, Any]:
     """llama-cpp-python's prompt lookup, with its own defaults."""
     own = {"lookup": length, "ngram": ngram}
-    return llamacpp_plain(context=context, gpu_layers=gpu_layers, flash=flash, loop=loop) | own
+    return llamacpp_plain(context=context, gpu_layers=gpu_layers, flash=flash, loop=loop, cache=cache) | own
 
 
 def llamacpp_draft(
@@ -51,12 +58,13 @@ def llamacpp_draft(
     gpu_layers: int = 0,
     flash: Flash = "auto",
     loop: Loop = "fast",
+    cache: Cache = "f16",
     length: int = 16,
     confidence: float = 0.75,
 ) -> dict[str, Any]:
     """A draft model, with the length and the threshold of llama.cpp's own programs."""
     own = {"length": length, "confidence": confidence}
-    return llamacpp_plain(context=context, gpu_layers=gpu_layers, flash=flash, loop=loop) | own
+    return llamacpp_plain(context=context, gpu_layers=gpu_layers, flash=flash, loop=loop, cache=cache) | own
 
 
 def vllm_plain() -> None:

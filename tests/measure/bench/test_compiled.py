@@ -1,0 +1,84 @@
+"""Compiled passes on a tiny random model: the text of eager `generate`, all compiled in `prepare`."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from transformers import StaticCache
+
+from draftwise import UserError
+from draftwise.measure.bench.compiled import Compiled, Croppable, check_compiler
+from draftwise.measure.bench.contender import Generation, Item
+from draftwise.measure.bench.transformers import Transformers, compiled, compiled_lookup, plain
+from tests.tiny import VOCAB
+from tests.tiny import model as tiny
+
+LAW = Generation(12)
+EOS: frozenset[int] = frozenset()
+
+
+def items() -> list[Item]:
+    """A short text, one that repeats itself, and one in the next size of the cache."""
+    texts = [[3, 5, 8], [4, 6, 9] * 5, Random(1).choices(range(VOCAB), k=50)]
+    return [Item(i, i, "x", tuple(ids)) for i, ids in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny("llama", dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def reference(model: Any) -> list[tuple[int, ...]]:
+    peer = Transformers("plain", plain(), model, eos=EOS)
+    return [peer.decode([item], LAW)[0].tokens for item in items()]
+
+
+@pytest.mark.parametrize("mode", [compiled(slots=64), compiled_lookup(slots=64, length=4)])
+def test_compiled_passes_write_the_same_text(mode: Any, model: Any, reference: Any) -> None:
+    try:
+        check_compiler("cpu")
+    except UserError as error:
+        pytest.skip(str(error))
+    peer = Compiled("c", mode, model, eos=EOS)
+    peer.prepare([[item] for item in items()], LAW)
+    texts = [peer.decode([item], LAW)[0] for item in items()]
+    assert [text.tokens for text in texts] == reference
+    assert peer.late == 0, "everything was compiled before"
+    if peer.drafts:
+        assert sum(text.drafted for text in texts) > 0
+    else:
+        assert [text.rounds for text in texts] == [12, 12, 12]
+    assert "forward" not in vars(model), "other modes get the model as it was"
+    assert peer.settings["compiled"].startswith("TorchInductor")
+
+
+def test_transformers_refuses_a_static_cache_where_it_drafts(model: Any) -> None:
+    ids = torch.tensor([[3, 5, 8]])
+    cache = StaticCache(config=model.config, max_cache_len=64)
+    with pytest.raises(ValueError, match="not supported with Static cache classes"):
+        model.generate(ids, past_key_values=cache, prompt_lookup_num_tokens=3, max_new_tokens=4)
+
+
+def test_a_cache_that_can_be_cropped(model: Any) -> None:
+    cache = Croppable(config=model.config, max_cache_len=32)
+    ids = torch.tensor([[3, 5, 8, 9]])
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        cache.crop(-2)
+        assert int(cache.get_seq_length()) == 2
+        again = model(ids[:, 2:], past_key_values=cache).logits[0, -1]
+        assert torch.allclose(again, model(ids).logits[0, -1], atol=1e-5)
+
+
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", none)
+    with pytest.raises(UserError, match=r"no C\+\+ compiler for torch\.compile"):
+        check_compiler("cpu")
+    check_compiler("cuda")
