@@ -104,3 +104,30 @@ def test_without_a_model_among_the_drafters_there_is_no_assistant() -> None:
 def test_wrong_options_are_named(peers: Any, name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         peers[0].build(name)
+
+
+def test_beside_a_gguf_target_the_peers_are_llamacpps(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    class Child:
+        def __init__(self, name: str, command: Any, hello: Any, **_: Any) -> None:
+            told.append(hello)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("draftwise.measure.bench.child.Child", Child)
+    monkeypatch.setattr("draftwise.measure.bench.peers.find_spec", lambda name: name)
+    made = Peers(sim_models(), "gguf:big.gguf?threads=2", ["small.gguf"], {})
+    for name in ("transformers:plain", "transformers:compiled", "vllm:plain"):
+        absent = made.build(name)
+        assert isinstance(absent, Absent) and "only llama.cpp" in absent.reason
+    made.build("llamacpp:plain?cache=f32&flash=off")
+    made.build("llamacpp:draft?length=4&confidence=0")
+    made.build("llamacpp:draft?drafter=other.gguf")
+    assert [hello["file"] for hello in told] == ["big.gguf"] * 3
+    assert (told[0]["cache"], told[0]["flash"], told[0]["loop"]) == ("f32", "off", "fast")
+    assert [hello.get("draft") for hello in told] == [None, "small.gguf", "other.gguf"]
+    assert (told[1]["length"], told[1]["confidence"]) == (4, 0.0)
+    with pytest.raises(UserError, match="flash=maybe: choose from auto, on, off"):
+        made.build("llamacpp:plain?flash=maybe")
+    made.close()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ... import registry
 from ...core.roles import window_of
 from ...errors import UserError
+from ...models.gguf.names import gguf_spec
 from ...models.load import resolve
 from ..machine import cores, describe
 from .contender import Contender
@@ -73,6 +74,8 @@ class Peers:
             UserError: an unknown option, or an invalid one.
         """
         spec = registry.parse(name)
+        if spec.name != "llamacpp" and gguf_spec(self.target):
+            return Absent(name, "the target is a GGUF file, which only llama.cpp runs at its own speed")
         maker: Callable[[str, registry.Spec], Contender | Absent] = getattr(self, f"_{spec.name}")
         return maker(name, spec)
 
@@ -87,7 +90,7 @@ class Peers:
         model = self.models.model if packed else self.unpacked
         assistant = None
         if mode.assistant is not None:
-            drafter = drafter or next((d for d in self.drafters if is_model(d)), "")
+            drafter = drafter or next((d for d in self.drafters if is_model(d) and not gguf_spec(d)), "")
             if not drafter:
                 return Absent(name, "no assistant: name a model among the drafters")
             assistant = self._assistant(drafter)
@@ -146,7 +149,7 @@ class Peers:
         drafter = given.pop("drafter", "") if spec.path == "draft" else ""
         speculative = mode(**converted(name, mode, given, ("drafter",) if spec.path == "draft" else ()))
         if speculative is not None and spec.path == "draft":
-            drafter = drafter or next((d for d in self.drafters if is_model(d)), "")
+            drafter = drafter or next((d for d in self.drafters if is_model(d) and not gguf_spec(d)), "")
             if not drafter:
                 return Absent(name, "no draft model: name one among the drafters")
             speculative["model"] = resolve(model_of(drafter))
@@ -168,8 +171,8 @@ class Peers:
 
     def gguf(self, name: str) -> str:
         """A model as a GGUF file: itself if it is one, else converted once, until `close`."""
-        if name.endswith(".gguf"):
-            return name.removeprefix("gguf:")
+        if file := gguf_spec(name):
+            return file.path
         from ...models.gguf.export import write_gguf
 
         key = f"{model_of(name)} as gguf"
@@ -181,7 +184,8 @@ class Peers:
 
     def _weights(self, name: str) -> str:
         """A model's weights in words."""
-        return name if name.endswith(".gguf") else f"{model_of(name)} converted to float32"
+        file = gguf_spec(name)
+        return file.path if file else f"{model_of(name)} converted to float32"
 
     def close(self) -> None:
         """End the child processes, and remove their temporary files."""
