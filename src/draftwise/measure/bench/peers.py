@@ -75,7 +75,7 @@ class Peers:
         """
         spec = registry.parse(name)
         if spec.name != "llamacpp" and gguf_spec(self.target):
-            return Absent(name, "the target is a GGUF file, which only llama.cpp runs at its own speed")
+            return Absent(name, f"{spec.name} is not given GGUF files: compare with llamacpp")
         maker: Callable[[str, registry.Spec], Contender | Absent] = getattr(self, f"_{spec.name}")
         return maker(name, spec)
 
@@ -172,7 +172,7 @@ class Peers:
     def gguf(self, name: str) -> str:
         """A model as a GGUF file: itself if it is one, else converted once, until `close`."""
         if file := gguf_spec(name):
-            return file.path
+            return str(Path(file.path).expanduser().absolute())
         from ...models.gguf.export import write_gguf
 
         key = f"{model_of(name)} as gguf"
@@ -198,14 +198,19 @@ class Peers:
         """The target as Transformers loads it, since ours has packed weights on a CPU."""
         from ...models.load import load_model
 
-        return load_model(self.target, **self.load)
+        return load_model(self.target, **self._load)
+
+    @property
+    def _load(self) -> dict[str, Any]:
+        """How Transformers loads a model; compiling in our way is not part of it."""
+        return {name: value for name, value in self.load.items() if name != "compile"}
 
     def _assistant(self, drafter: str) -> Any:
         from ...models.load import load_model
 
         path = model_of(drafter)
         if path not in self.built:
-            self.built[path] = load_model(path, **self.load)
+            self.built[path] = load_model(path, **self._load)
         return self.built[path]
 
 
