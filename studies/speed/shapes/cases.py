@@ -19,6 +19,7 @@ from draftwise.measure.machine import Meter, describe, load_average
 from draftwise.measure.trace.costs import MEASURED, Costs, DrafterCosts, as_json, rising
 from draftwise.measure.trace.files import write_json
 from draftwise.measure.trace.measure import fit
+from draftwise.models.compiled import compile_rows, states
 from draftwise.models.packed import arrange
 from draftwise.targets.hf import HFTarget
 from studies.speed.shapes.limits import Limits, limits
@@ -78,7 +79,22 @@ def eager(case: Case) -> Pair:
     return Pair(target, LMDrafter(small, target.vocab_size, probe=False), *sizes)
 
 
-MODES: dict[str, Callable[[Case], Pair]] = {"eager": eager}
+def compiled(case: Case) -> Pair:
+    """The same models, their passes compiled.
+
+    Raises:
+        UserError: a model stays eager.
+    """
+    pair = eager(case)
+    parts: tuple[Any, ...] = (pair.target, pair.drafter)
+    for part in parts:
+        compile_rows(part.rows, "on")
+        if part.rows.graph is None:
+            raise UserError(f"case {case.name}: {states({case.shape: part})[case.shape]}")
+    return pair
+
+
+MODES: dict[str, Callable[[Case], Pair]] = {"eager": eager, "compiled": compiled}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
