@@ -16,6 +16,7 @@ import torch
 from torch._dynamo import config as dynamo
 from torch._dynamo.utils import counters
 from transformers import CompileConfig, StaticCache
+from transformers.cache_utils import StaticLayer
 
 from ...errors import UserError
 from .contender import Generation, Item, Text
@@ -33,7 +34,10 @@ class Croppable(StaticCache):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Take back this many tokens, given as a negative number like everywhere in Transformers."""
-        for layer in self.layers:
+        layers: list[Any] = list(self.layers)
+        if any(type(layer) is not StaticLayer for layer in layers):
+            raise ValueError("only full attention can take back tokens of a static cache")
+        for layer in layers:
             layer.cumulative_length.add_(min(0, tokens_to_remove))
 
     def activate_past_recording(self) -> None:
@@ -100,7 +104,7 @@ class Compiled(Transformers):
     def how(self) -> CompileConfig:
         """The configuration that makes `generate` compile, on a CPU as well."""
         config = CompileConfig(dynamic=False, **self._options)
-        config._compile_all_devices = True
+        config._compile_all_devices = True  # type: ignore[assignment]  # declared without a type
         return config
 
     @property

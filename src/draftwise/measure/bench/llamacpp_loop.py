@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,12 @@ Drafter = Callable[[NDArray[np.int32]], NDArray[np.int32]]
 KINDS = {"f32": 0, "f16": 1}  # enum ggml_type
 BATCH = 512  # tokens of a pass: llama.cpp's default
 PROBE_READ, PROBE_WRITTEN, PROBES = 64, 16, 3
+
+
+class _Shape(TypedDict):
+    context: int
+    threads: int
+    cache: str
 
 
 class Reader:
@@ -145,7 +151,7 @@ def faster_flash(file: str, *, context: int, threads: int, cache: str) -> bool:
     """
     if cache == "f32":
         return False
-    model, shape = load(file), {"context": context, "threads": threads, "cache": cache}
+    model, shape = load(file), _Shape(context=context, threads=threads, cache=cache)
     readers = {flash: Reader(model, flash=flash, **shape) for flash in (False, True)}
     ids = [i % readers[False].width for i in range(1, min(PROBE_READ, context // 2) + 1)]
     seconds: dict[bool, list[float]] = {False: [], True: []}
