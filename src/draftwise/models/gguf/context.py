@@ -50,7 +50,7 @@ class Context:
                 f"llama.cpp has no memory for {cells} tokens of {model.name_or_path} ({reason(said)}): "
                 "give a smaller context, such as ?context=2048"
             )
-        self._free = weakref.finalize(self, self.api.llama_free, self.handle)
+        self._free = weakref.finalize(self, _freed, self.handle, model)
         self.memory = self.api.llama_get_memory(self.handle)
         self.rollback = int(self.api.llama_n_rs_seq(self.handle)) if model.stateful else 0
         self.address, self.logits = 0, np.empty((0, model.vocab_size), np.float32)
@@ -102,6 +102,11 @@ class Context:
     def close(self) -> None:
         """Free the memory."""
         self._free()
+
+
+def _freed(handle: Any, model: GgufModel) -> None:
+    """Free a context; its model, an argument of the finalizer, lives until then."""
+    model.api.llama_free(handle)
 
 
 def _bytes(array: NDArray[np.uint8]) -> Any:
