@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 
 from draftwise.errors import UserError
+from draftwise.measure.machine import load_average
 from draftwise.measure.trace import Costs, Trace, read_costs
 from studies.common.command import add_pictures, command, listed, start
 from studies.common.plot import save
@@ -43,6 +44,7 @@ def chosen(asked: Namespace) -> list[Case]:
 
 def measure(asked: Namespace) -> int:
     """Measure all cases, each in a process of its own, and print what was found of each."""
+    load = load_average()
     for case in chosen(asked):
         if cases.place(asked.out, case).is_file() and not asked.again:
             continue
@@ -55,6 +57,7 @@ def measure(asked: Namespace) -> int:
             "--threads",
             str(asked.threads),
         ]
+        more += [] if load is None else ["--load", str(load)]
         ran = subprocess.run(
             [sys.executable, "-m", MODULE, "one", "--out", str(asked.out), "--cases", case.name, *more],
             check=False,
@@ -73,7 +76,7 @@ def one(asked: Namespace) -> int:
     if asked.threads:
         torch.set_num_threads(asked.threads)
     for case in chosen(asked):
-        cases.measured(case, Effort(repeats=asked.repeats, context=asked.context), asked.out)
+        cases.measured(case, Effort(repeats=asked.repeats, context=asked.context), asked.out, load=asked.load)
     return 0
 
 
@@ -148,6 +151,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=7, help="of each width, at most")
     parser.add_argument("--context", type=int, default=384, help="tokens before the pass")
     parser.add_argument("--threads", type=int, default=0, help="0: as many as PyTorch takes")
+    parser.add_argument("--load", type=float, help="one: the load average before the first case")
     parser.add_argument("--again", action="store_true", help="measure or replay what is there once more")
     parser.add_argument("--trace", type=Path, help="page: a trace of zoo:general and lookups")
     parser.add_argument("--page", type=Path, default=Path(PAGE))

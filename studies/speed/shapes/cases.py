@@ -165,9 +165,12 @@ class Found:
         )
 
 
-def measured(case: Case, effort: Effort, out: Path) -> None:
-    """Measure one case and write `passes/CASE.json`."""
-    began, meter = load_average(), Meter()
+def measured(case: Case, effort: Effort, out: Path, *, load: float | None = None) -> None:
+    """Measure one case and write `passes/CASE.json`.
+
+    `load` is the load average before the first case: later, it is that of the cases before.
+    """
+    began, meter = load_average() if load is None else load, Meter()
     dtype = PRECISIONS[case.precision]
     before = limits(dtype, size=effort.read, side=effort.side)
     pair = MODES[case.mode](case)

@@ -183,6 +183,7 @@ def test_measure_runs_each_case_by_itself_and_keeps_what_is_there(
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--again"])
     assert study.main() == 3
     assert ran[0][1:4] == ["-m", "studies.speed.shapes", "one"] and TINY.name in ran[0]
+    assert float(ran[0][ran[0].index("--load") + 1]) >= 0.0, "that of the cases before would count as others'"
 
 
 def test_the_page_gets_tables_picture_and_costs(
