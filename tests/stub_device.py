@@ -48,7 +48,7 @@ class OnDevice(Tensor):
         """The numbers, in one transfer; PyTorch has no such method for subclasses."""
         return self.cpu().tolist()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:  # type: ignore[override]
         return f"OnDevice({tuple(self.shape)}, {self.dtype})"
 
     @classmethod

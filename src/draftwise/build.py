@@ -12,13 +12,11 @@ from . import registry
 from .core.roles import Drafter, Target
 from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
-from .models.compiled import checked as checked_mode
-from .models.compiled import compile_rows
+from .models import compiled
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.names import gguf_spec
 from .models.load import load_model, load_tokenizer
 from .models.packed import arrange, checked
-from .models.runner import Rows
 from .names import check_names
 from .policies.arms import TOGETHER
 from .policies.catalogue import Method, default, method
@@ -38,7 +36,7 @@ def build_target(
 ) -> tuple[Target, Any, Any]:
     """The target role, the underlying model and the tokenizer."""
     model = target
-    checked(pack), checked_mode(compile)
+    checked(pack), compiled.checked(compile)
     if isinstance(target, str) and (file := gguf_spec(target)) is not None:
         opened = registry.build("targets", _opened(file, device_map=device_map, **load), file.path)
         return opened, opened.model, tokenizer or opened.model.tokenizer
@@ -52,7 +50,7 @@ def build_target(
     built: Any = registry.load("targets", "hf")(model, probe=probe)
     if isinstance(target, str):
         arrange(model, pack)
-    compile_rows(built.rows, compile)
+    compiled.compile_rows(built.rows, compile)
     return built, model, tokenizer
 
 
@@ -110,8 +108,7 @@ def build_drafters(
         else:
             team[name] = _load_lm(name, spec, target, tokenizer, str(target_name), pack=pack, **load)
     for drafter in team.values():
-        if isinstance(rows := getattr(drafter, "rows", None), Rows) and rows.passes is None:
-            compile_rows(rows, compile)
+        compiled.compile_part(drafter, compile)
     return team
 
 

@@ -207,23 +207,6 @@ class RowCache(Cache):
         """The layers."""
         return self._rows
 
-    def buffers(
-        self, layers: Sequence[tuple[int, int, int, int, int]], dtype: torch.dtype, device: torch.device
-    ) -> list[Tensor]:
-        """The keys of these layers in the rows of the planned pass, then the values, for a graph to write to.
-
-        Each layer is given by its index, the heads and head size of its keys, and those of its values; shape
-        (rows, slots, heads, head size) each.
-        """
-        plan = self.plan
-        used = [self._rows[layer[0]] for layer in layers]
-        for one, (_, *shape) in zip(used, layers, strict=True):
-            if not one.is_initialized:
-                one.allocate(shape, dtype, device)
-            elif one.keys.shape[0] < plan.capacity or one.keys.shape[1] < plan.slots:
-                one.grow()
-        return [held[plan.first : plan.last] for held in (*(o.keys for o in used), *(o.values for o in used))]
-
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .windows import View, Views
@@ -51,3 +54,12 @@ class Masks:
     def hidden(self, unseen: Tensor) -> Tensor:
         """The smallest finite number where `unseen`, else zero."""
         return unseen * self._least
+
+
+def kin_of(parents: Sequence[int]) -> NDArray[np.bool_]:
+    """Whether node j is node i or one of its ancestors, shape (nodes, nodes); a row's sum is its depth."""
+    kin = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            kin[node] |= kin[parent]
+    return kin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,32 +14,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import UserError
+from .attached import Graph, Passes, Watcher
 from .cache import RowCache
 from .kept import copies, last
-from .masks import Masks
+from .masks import Masks, kin_of
 from .traits import Traits, ask
 
 FREE = -1  # the key of an unused row
-
-
-class Watcher(Protocol):
-    """Records data of the latest pass by row; data set aside after texts that are read one at a time is
-    joined, padded on the right."""
-
-    def set_aside(self, row: int) -> None: ...
-    def join(self) -> None: ...
-
-
-class Graph(Protocol):
-    """The compiled passes of a model (see `draftwise.models.compiled`)."""
-
-    def __call__(self, rows: Rows, ids: Tensor, named: dict[str, Any], keep: int) -> Tensor: ...
-
-
-class Passes(Protocol):
-    """Provides the graph of some rows when it is ready; asked before every pass."""
-
-    def poll(self) -> None: ...
 
 
 class Rows:
@@ -276,7 +257,7 @@ class Rows:
         grown: list[tuple[int, int, NDArray[np.bool_]]] = []  # row, nodes already in the cache, all ancestors
         for row, parents in trees.items():
             end, old = lengths[row], max(0, len(parents) - lengths[row])
-            begin, family = end - len(parents) + old, _kin(parents)
+            begin, family = end - len(parents) + old, kin_of(parents)
             kin[row, begin:end, begin:end] = family[old:, old:]
             places[row, begin:end] = starts[row] - old + begin - 1 + family[old:].sum(1)
             if old:
@@ -316,12 +297,3 @@ class Rows:
             self.cache.swap_rows(a, b, max(self.held[a], self.held[b]))
         for column in (self.keys, self.held):
             column[a], column[b] = column[b], column[a]
-
-
-def _kin(parents: Sequence[int]) -> NDArray[np.bool_]:
-    """Whether node j is node i or one of its ancestors, shape (nodes, nodes); a row's sum is its depth."""
-    kin = np.eye(len(parents), dtype=bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            kin[node] |= kin[parent]
-    return kin

@@ -7,6 +7,6 @@ logits agree with the eager ones and it is faster on this machine.
 
 from __future__ import annotations
 
-from .passes import MODES, Passes, checked, compile_rows, states
+from .passes import MODES, Passes, checked, compile_part, compile_rows, states
 
-__all__ = ["MODES", "Passes", "checked", "compile_rows", "states"]
+__all__ = ["MODES", "Passes", "checked", "compile_part", "compile_rows", "states"]

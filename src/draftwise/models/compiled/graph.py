@@ -42,10 +42,21 @@ class Graph:
             *self._masks(rows, named["attention_mask"], count, width),
             self._written(rows, count, width),
             rows.positions[width - keep : width],
-            *rows.cache.buffers(self.plan.layers, rows.dtype, rows.device),
+            *self._buffers(rows),
         ]
         logits: Tensor = self.loader.run(inputs)[0]
         return logits
+
+    def _buffers(self, rows: Rows) -> list[Tensor]:
+        """The keys of all layers in the pass's rows, then the values, shape (rows, slots, heads, size)."""
+        plan, used = rows.cache.plan, [rows.cache.rows[layer[0]] for layer in self.plan.layers]
+        for one, (_, *shape) in zip(used, self.plan.layers, strict=True):
+            if not one.is_initialized:
+                one.allocate(shape, rows.dtype, rows.device)
+            elif one.keys.shape[0] < plan.capacity or one.keys.shape[1] < plan.slots:
+                one.grow()
+        first, last = plan.first, plan.last
+        return [held[first:last] for held in (*(one.keys for one in used), *(one.values for one in used))]
 
     def _masks(self, rows: Rows, mask: Any, count: int, width: int) -> list[Tensor]:
         """One contiguous mask for each kind of layer, shape (rows, 1, width, visible slots)."""

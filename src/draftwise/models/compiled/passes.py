@@ -51,6 +51,12 @@ def compile_rows(rows: Rows, asked: str) -> None:
         rows.passes = Passes(rows, mode)
 
 
+def compile_part(part: Any, asked: str) -> None:
+    """`compile_rows` for a drafter that runs a model in rows of its own, if it was not done before."""
+    if isinstance(rows := getattr(part, "rows", None), Rows) and rows.passes is None:
+        compile_rows(rows, asked)
+
+
 def states(parts: Mapping[str, Any]) -> dict[str, str]:
     """In one line each, how the passes of every target or drafter that runs a model are run, by name."""
     found = {}

@@ -1,0 +1,27 @@
+"""What may be attached to the rows of a model: watchers of its passes, and its compiled graph."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+class Watcher(Protocol):
+    """Records data of the latest pass by row; data set aside after texts that are read one at a time is
+    joined, padded on the right."""
+
+    def set_aside(self, row: int) -> None: ...
+    def join(self) -> None: ...
+
+
+class Graph(Protocol):
+    """The compiled passes of a model (see `draftwise.models.compiled`)."""
+
+    def __call__(self, rows: Any, ids: Tensor, named: dict[str, Any], keep: int) -> Tensor: ...
+
+
+class Passes(Protocol):
+    """Provides the graph of some rows when it is ready; asked before every pass."""
+
+    def poll(self) -> None: ...
