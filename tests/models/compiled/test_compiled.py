@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +173,44 @@ def test_no_space_leaves_passes_eager(plan: Blueprint, monkeypatch: pytest.Monke
     monkeypatch.setattr(store, "find", lambda plan: None)
     with pytest.raises(Unfit, match="No space left"):
         store.make(plan)
+
+
+def test_two_that_need_the_same_graph_compile_it_once(
+    plan: Blueprint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiled_by: list[int] = []
+
+    def made(plan: Blueprint, part: Path, started: Any) -> dict[str, Any]:
+        compiled_by.append(threading.get_ident())
+        part.write_bytes(b"a graph")
+        return {"seconds": 1.0}
+
+    monkeypatch.setattr(store, "_compiled", made)
+    with ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(lambda _: store.make(plan), range(4)))
+    assert len(compiled_by) == 1 and paths == {store.find(plan)}
+    assert {path.suffix for path in store.folder().iterdir()} == {".pt2", ".json", ".lock"}
+
+
+def test_the_oldest_graphs_make_room(
+    plan: Blueprint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(store, "MOST", 150)
+    monkeypatch.setattr(store, "_compiled", lambda plan, part, started: _filled(part))
+    root = store.folder()
+    root.mkdir(parents=True)
+    for age, name in ((30, "old"), (20, "new")):
+        (root / f"{name}.pt2").write_bytes(b"x" * 100)
+        os.utime(root / f"{name}.pt2", (time.time() - age,) * 2)
+    store.make(plan)
+    assert {path.name for path in root.glob("*.pt2")} == {"new.pt2", f"{plan.key}.pt2"}
+
+
+def _filled(part: Path) -> dict[str, Any]:
+    part.write_bytes(b"x" * 100)
+    return {"seconds": 1.0}
 
 
 def test_background(path: Path, free: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,228 @@
+"""The loop's own time by phase: microseconds a request and round outside the models' passes.
+
+    python -m studies.speed.overhead
+    python -m studies.speed.overhead --tree ../before      # in turn with another checkout
+
+Target and model drafter are the bundled ones with their passes replaced. A pass returns logits that lead to a
+known text, after it has read as much memory as the weights take (`--passes cold`), or at once (`warm`), or
+after the model's own pass (`real`). The texts are Spec-Bench's: the last tokens of a prompt are its answer.
+
+The loop's clock is made up: a pass takes the seconds that it takes on two cores of a Xeon. So all runs make
+the same decisions, and each phase of each step can be the least of all runs, whatever else the machine does.
+`share` is the own time as a part of a round whose passes take those seconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from draftwise import Decoder, Loop, Sampling
+from draftwise.core import loop as looping
+from draftwise.core import team as calling
+from draftwise.data import spec_bench
+from draftwise.models import runner
+from draftwise.policies.catalogue import method
+from studies.common.command import command, listed, numbers, start
+
+PAGE = "docs/archive/measured.md"
+SETUPS = ("none", "static-4", "static-8?drafter=suffix", "auto")
+DRAFTERS = ("zoo:general", "ngram", "suffix")
+PHASES = ("choose", "draft", "verify", "accept", "grade", "learn", "rest", "open")
+NEW = 64  # tokens of an answer
+ELSE = 20e-6  # seconds of a lookup's draft, on the clock of the loop
+MEMORY = 40e6  # bytes that a pass of the target reads; one of the drafter reads an eighth
+SECONDS = {  # of a pass over 1, 5 and 9 tokens, and of each step of the drafter
+    "eager": ((13.2e-3, 21.8e-3, 24.2e-3), 1.5e-3),
+    "compiled": ((11.3e-3, 13.2e-3, 14.7e-3), 0.8e-3),
+}
+
+
+class Clock:
+    """Read by the loop in place of `perf_counter`: made-up `seconds`, which grow with each pass.
+
+    `marks` has the true time, less that within passes, of each call by the loop, at the borders of phases.
+    """
+
+    def __init__(self, prices: str) -> None:
+        self.passes, self.step = SECONDS[prices]
+        self.seconds = self.inside = 0.0
+        self.marks: list[float] = []
+
+    def mark(self) -> float:
+        """The time for the loop, which is noted."""
+        self.marks.append(perf_counter() - self.inside)
+        return self.seconds
+
+    def now(self) -> float:
+        """The time for all others: whatever they time takes `ELSE` seconds."""
+        self.seconds += ELSE
+        return self.seconds
+
+    def target(self, tokens: int) -> float:
+        """Seconds of a target pass over so many tokens."""
+        return float(np.interp(tokens, (1, 5, 9), self.passes)) + max(0, tokens - 9) * 0.4e-3
+
+    def drafter(self, tokens: int) -> float:
+        """Seconds of a drafter's pass over so many tokens."""
+        return self.step * (1.0 + 0.02 * tokens)
+
+
+class How(NamedTuple):
+    """A pass runs the `real` model or reads `memory`, and is `right` at a share of the positions."""
+
+    real: bool
+    memory: Any
+    right: float
+
+
+class Passes:
+    """Runs in place of a model: its logits at position p of a text lead to the text's token p + 1."""
+
+    def __init__(
+        self, rows: Any, texts: Sequence[Sequence[int]], clock: Clock, price: Callable[[int], float], how: How
+    ) -> None:
+        self.rows, self.texts, self.clock, self.price = rows, texts, clock, price
+        self.model, self.how = rows.model, how
+        self.vocabulary = int(rows.config.vocab_size)
+
+    def __call__(self, input_ids: Any, *, logits_to_keep: int = 0, **named: Any) -> Any:
+        """Logits, shape (rows, kept, vocabulary), as the model's own output."""
+        began = perf_counter()
+        if self.how.real:
+            self.model(input_ids=input_ids, logits_to_keep=logits_to_keep, **named)
+        elif self.how.memory is not None:
+            self.how.memory.sum()
+        count, width = input_ids.shape
+        first = self.rows.cache.plan.first
+        logits = torch.zeros(count, logits_to_keep or width, self.vocabulary)
+        for i, row in enumerate(range(first, first + count)):
+            self._lead(logits[i], self.texts[self.rows.keys[row]], self.rows.held[row] + width + 1)
+        self.clock.seconds += self.price(count * width)
+        self.clock.inside += perf_counter() - began
+        return SimpleNamespace(logits=logits)
+
+    def _lead(self, logits: Any, text: Sequence[int], end: int) -> None:
+        for k in range(len(logits)):
+            at = end - len(logits) + k
+            token, sure = text[at % len(text)], (at * 2654435761 >> 7) % 100 / 100
+            right = sure < self.how.right
+            logits[k, token if right else (token + 1) % self.vocabulary] = 8.0 + 4.0 * (self.how.right - sure)
+
+
+def steps(clock: Clock, loop: Loop, prompts: Sequence[Sequence[int]], batch: int) -> Iterator[list[float]]:
+    """The own seconds of every step by phase, in the order of `PHASES`, and the number of its requests."""
+    waiting, sampling = iter(prompts), Sampling(max_new_tokens=NEW)
+    while True:
+        began = perf_counter() - clock.inside
+        while len(loop.open) < batch and (prompt := next(waiting, None)) is not None:
+            loop.add(prompt, sampling)
+        if not (n := len(loop.open)):
+            return
+        opened = perf_counter() - clock.inside
+        clock.marks.clear()
+        loop.step()
+        end = perf_counter() - clock.inside
+        at = clock.marks  # the third and fourth are the borders of what is drafted, and of the pass
+        parts = [after - before for before, after in pairwise(at)]
+        parts = [parts[0], parts[1], parts[2] + parts[3], *parts[4:]]
+        yield [*parts, end - at[-1] + at[0] - opened, opened - began, float(n)]
+
+
+def measured(setup: str, batch: int, asked: dict[str, Any], decoder: Any, memory: Any) -> dict[str, Any]:
+    """One run of one setup: the own seconds of every step, and the made-up seconds of all."""
+    team = decoder.loop.team.drafters
+    names = ["zoo:general"] if setup in ("none", "static-4") else list(DRAFTERS)
+    target, rows = decoder.loop.target, (decoder.loop.target.rows, team["zoo:general"].rows)
+    models, clock = [r.model for r in rows], Clock(asked["prices"])
+    encoded = (decoder.encode(q.text) for q in spec_bench()[::5])
+    texts = list(islice((ids for ids in encoded if NEW + 32 < len(ids) < 700), asked["texts"]))
+    looping.perf_counter = clock.mark  # type: ignore[attr-defined]
+    calling.perf_counter = runner.perf_counter = clock.now  # type: ignore[attr-defined]
+    whole, part = (memory, memory[: len(memory) // 8]) if asked["passes"] == "cold" else (None, None)
+    real = asked["passes"] == "real"
+    try:
+        rows[0].model = Passes(rows[0], texts, clock, clock.target, How(real, whole, 1.0))
+        rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(real, part, 0.7))
+        made = method(setup, names)
+        loop = Loop(target, {name: team[name] for name in names}, made.policy, made.recorder)
+        gc.collect()
+        found = list(steps(clock, loop, [ids[:-NEW] for ids in texts], batch))
+    finally:
+        for one, model in zip(rows, models, strict=True):
+            one.model = model
+    return {"steps": found, "seconds": clock.seconds, "passes": clock.inside}
+
+
+def child(asked: dict[str, Any]) -> None:
+    """Print the runs of this tree as JSON."""
+    decoder = Decoder.from_pretrained("zoo:target", drafters=list(DRAFTERS), policy="none")
+    memory = np.ones(int(MEMORY) // 4, dtype=np.float32)
+    runs = [
+        (f"{setup} {batch}", measured(setup, batch, asked, decoder, memory))
+        for _ in range(asked["runs"])
+        for setup in asked["setups"]
+        for batch in asked["batches"]
+    ]
+    print(json.dumps(runs))
+
+
+def table(runs: dict[str, list[dict[str, Any]]]) -> None:
+    """One row per setup: the least time of each phase of each step, per request and round."""
+    print("| policy | batch |", *(f"{phase} |" for phase in (*PHASES, "outside", "share", "steps")))
+    print("|---" * (len(PHASES) + 5) + "|")
+    for name, mine in runs.items():
+        least = np.min([run["steps"] for run in mine], axis=0)
+        rounds, parts = least[:, -1].sum(), least[:, :-1].sum(0)
+        wall = parts.sum() + mine[0]["seconds"]
+        cells = " | ".join(f"{1e6 * part / rounds:.0f}" for part in (*parts, parts.sum()))
+        policy, batch = name.rsplit(" ", 1)
+        print(f"| `{policy}` | {batch} | {cells} | {100 * parts.sum() / wall:.2f} % | {len(least)} |")
+
+
+def main() -> None:
+    """Run the trees in turn, then print a table for each."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("--tree", type=Path, action="append", default=[], help="another checkout to compare")
+    parser.add_argument("--setups", type=listed, default=list(SETUPS), help="policies")
+    parser.add_argument("--batches", type=numbers, default=[1, 8])
+    parser.add_argument("--passes", choices=["cold", "warm", "real"], default="cold")
+    parser.add_argument("--prices", choices=list(SECONDS), default="eager", help="seconds of the passes")
+    parser.add_argument("--texts", type=int, default=12, help="prompts")
+    parser.add_argument("--repeats", type=int, default=3, help="processes per tree")
+    parser.add_argument("--runs", type=int, default=3, help="runs in each process")
+    asked = vars(parser.parse_args())
+    trees = [Path.cwd(), *asked.pop("tree")]
+    found: dict[Path, dict[str, list[dict[str, Any]]]] = {tree: {} for tree in trees}
+    for _ in range(asked["repeats"]):
+        for tree in trees:
+            for name, run in _ran(tree, asked):
+                found[tree].setdefault(name, []).append(run)
+    for tree in trees:
+        print(f"\n{tree}: {asked['passes']}, {asked['prices']}\n")
+        table(found[tree])
+
+
+def _ran(tree: Path, asked: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    code = f"import runpy; runpy.run_path({str(Path(__file__))!r})['child']({asked!r})"
+    path = f"{tree.resolve() / 'src'}:{tree.resolve()}"
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
+    found: list[tuple[str, dict[str, Any]]] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+if __name__ == "__main__":
+    start(main)
