@@ -59,10 +59,10 @@ def llamacpp_draft(
     flash: Flash = "auto",
     loop: Loop = "fast",
     cache: Cache = "f16",
-    length: int = 16,
-    confidence: float = 0.75,
+    length: int = 3,
+    confidence: float = 0.0,
 ) -> dict[str, Any]:
-    """A draft model, with the length and the threshold of llama.cpp's own programs."""
+    """A draft model, with the default length and threshold of llama.cpp's own programs (3 and 0)."""
     own = {"length": length, "confidence": confidence}
     return llamacpp_plain(context=context, gpu_layers=gpu_layers, flash=flash, loop=loop, cache=cache) | own
 

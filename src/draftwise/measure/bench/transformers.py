@@ -159,7 +159,8 @@ class Transformers:
 
     def remember(self, memory: Any) -> None:
         """Restore it."""
-        self.config.num_assistant_tokens = memory["num_assistant_tokens"]
+        if memory is not None:
+            self.config.num_assistant_tokens = memory["num_assistant_tokens"]
 
     def _fresh(self) -> Any:
         """The assistant's generation settings for this mode."""
