@@ -48,7 +48,8 @@ MAKE: dict[str, Callable[..., Any]] = {
 
 
 def test_every_name_is_here() -> None:
-    assert {*LOOKUPS, *MODELS, "retrieval"} == set(registry.names("drafters"))
+    # Drafters in GGUF files need a package of their own: tests/drafters/neural/test_gguf.py
+    assert {*LOOKUPS, *MODELS, "retrieval", "gguf"} == set(registry.names("drafters"))
 
 
 @pytest.mark.parametrize("name", LOOKUPS)

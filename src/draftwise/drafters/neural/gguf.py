@@ -169,6 +169,8 @@ def gguf(
 ) -> GgufDrafter:
     """Drafts with a smaller model in a GGUF file, run by llama.cpp.
 
+    Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
+
     Raises:
         UserError: no such file, or one that llama.cpp cannot run, or that cannot draft.
     """
