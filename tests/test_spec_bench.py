@@ -111,7 +111,7 @@ def drafters(
         vocab_size=len(tokenizer),
         fingerprint=tokenizer_fingerprint(tokenizer.get_vocab()),
     )
-    load = {"dtype": "auto", "device": "auto", "trust_remote_code": False}
+    load: dict[str, Any] = {"dtype": "auto", "device": "auto", "trust_remote_code": False}
     names = ["zoo:general", "ngram", "suffix", f"retrieval:{store}"]
     made = build_drafters(names, target, tokenizer, "zoo:target", pack=True, **load)
     return {name.partition(":/")[0]: drafter for name, drafter in made.items()}
