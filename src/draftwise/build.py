@@ -36,7 +36,8 @@ def build_target(
 ) -> tuple[Target, Any, Any]:
     """The target role, the underlying model and the tokenizer."""
     model = target
-    checked(pack), compiled.checked(compile)
+    checked(pack)
+    compiled.checked(compile)
     if isinstance(target, str) and (file := gguf_spec(target)) is not None:
         opened = registry.build("targets", _opened(file, device_map=device_map, **load), file.path)
         return opened, opened.model, tokenizer or opened.model.tokenizer

@@ -1,59 +1,40 @@
-"""Linear layers whose weights are stored in oneDNN's layout, if that is faster.
+"""Chooses how the weights of a model's linear layers are stored: as they are, or packed where that is faster.
 
-PyTorch multiplies by weights in row order by default. On many CPUs this is slowest at 2 to 16 tokens per
-pass, the sizes of speculative decoding. The layout is the one of TorchInductor's freezing; the products
-differ from the default's by float rounding only. On other CPUs it is slower, so it is timed first.
+Which layout is the fastest depends on the CPU, the layer's shape and the number of threads, so it is timed on
+this machine, and the answer is saved.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from logging import getLogger
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
 from . import packing, verdicts
+from .layouts import LAYOUTS, TURNED, PackedLinear, TurnedLinear, floats, turn
 
 SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by the layout (measured)
 TIMED = 1 << 24  # bytes of weights read in a timed pass: more than fits in a core's own cache
 LARGE = "large linear layers"
+ROWS = "rows"  # PyTorch's own layout
 LOG = getLogger(__name__)
 
-Pays = Callable[[Sequence[nn.Linear]], bool]
-DECIDED: dict[str, bool] = {}  # in this process, unclear ones too, so that a model writes the same text
+Choice = Callable[[Sequence[nn.Linear], Sequence[str]], str]  # of a layout, for layers of one shape
+DECIDED: dict[str, str] = {}  # in this process, unclear ones too, so that a model writes the same text
 
 
-class PackedLinear(nn.Module):
-    """A linear layer whose weight exists in oneDNN's layout only.
+class Place(NamedTuple):
+    """A layer that can be packed, where it hangs, and whether other modules share its weight."""
 
-    `weight` is an empty tensor of the right dtype and device, for models that read these from their layers.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
-        self.bias = linear.bias
-        self.weight = linear.weight.detach().new_empty(0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b."""
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
-        return y
-
-
-def available() -> bool:
-    """Whether this build of PyTorch supports packing."""
-    ops: Any = torch.ops.mkldnn
-    mkldnn: Any = torch.backends.mkldnn
-    return (
-        bool(mkldnn.is_available())
-        and hasattr(ops, "_reorder_linear_weight")
-        and hasattr(ops, "_linear_pointwise")
-    )
+    parent: nn.Module
+    name: str
+    layer: nn.Linear
+    shared: bool
 
 
 def arrange(model: nn.Module, pack: bool | str) -> None:
@@ -63,8 +44,8 @@ def arrange(model: nn.Module, pack: bool | str) -> None:
         UserError: `pack` is none of these.
     """
     if checked(pack):
-        packed = pack_layers(model, faster if pack == "auto" else lambda layers: True)
-        LOG.info("%s: weights of %d %s packed (pack=%s)", type(model).__name__, packed, LARGE, pack)
+        done = pack_layers(model, fastest if pack == "auto" else first)
+        LOG.info("%s: weights of %s (pack=%s)", type(model).__name__, _listed(done, LARGE), pack)
 
 
 def checked(pack: bool | str) -> bool | str:
@@ -78,29 +59,46 @@ def checked(pack: bool | str) -> bool | str:
     return pack
 
 
-def pack_layers(model: nn.Module, pays: Pays) -> int:
-    """Pack large plain linear layers of a CPU model, for shapes for which `pays` returns True.
+def pack_layers(model: nn.Module, choose: Choice) -> Counter[str]:
+    """Pack large plain linear layers of a CPU model in the layouts chosen for their shapes.
 
-    Returns how many were packed. Not packed: quantised and sharded models, subclasses of `nn.Linear`, layers
-    that are not float32 or bfloat16 on a CPU, and weights that another module shares (a tied embedding would
-    be stored twice).
+    Returns how many layers have which layout. Left as they are: quantised and sharded models, subclasses of
+    `nn.Linear`, and layers that are not float32 or bfloat16 on a CPU. A weight that another module shares
+    (a tied embedding) is not stored twice: only its product may be turned.
     """
-    alike: dict[object, list[tuple[nn.Module, str, nn.Linear]]] = {}
-    for parent, name, child in _candidates(model):
-        shape = (tuple(child.weight.shape), child.weight.dtype, child.bias is None)
-        alike.setdefault(shape, []).append((parent, name, child))
-    done = 0
+    alike: dict[object, list[Place]] = {}
+    for place in _candidates(model):
+        weight = place.layer.weight
+        shape = (tuple(weight.shape), weight.dtype, place.layer.bias is None, place.shared)
+        alike.setdefault(shape, []).append(place)
+    done: Counter[str] = Counter()
     for places in alike.values():
-        if pays([child for _, _, child in places]):
-            for parent, name, child in places:
-                setattr(parent, name, PackedLinear(child))
-            done += len(places)
+        layers = [place.layer for place in places]
+        layout = choose(layers, possible(layers[0].weight, shared=places[0].shared))
+        done[layout] += len(places)
+        for place in places:
+            if layout == TURNED:
+                turn(place.layer)
+            elif layout != ROWS:
+                setattr(place.parent, place.name, PackedLinear(place.layer, layout))
     return done
 
 
+def possible(weight: Tensor, *, shared: bool) -> list[str]:
+    """The layouts other than its own in which a weight can be stored."""
+    if shared:
+        return [TURNED] * floats(weight)
+    return [name for name, layout in LAYOUTS.items() if layout.supports(weight)]
+
+
+def first(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
+    """Always the same layout, if there is one: oneDNN's, or else any."""
+    return "onednn" if "onednn" in names else next(iter(names), ROWS)
+
+
 @torch.inference_mode()
-def faster(layers: Sequence[nn.Linear]) -> bool:
-    """Whether packing makes passes through these layers, all of one shape, faster on this machine.
+def fastest(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
+    """The layout in which passes through these layers, all of one shape, are the fastest on this machine.
 
     The answer is saved, unless it was unclear or the machine was busy.
     """
@@ -109,60 +107,83 @@ def faster(layers: Sequence[nn.Linear]) -> bool:
     rows, columns = weight.shape
     bias = "" if layers[0].bias is None else " + bias"
     where = packing.machine(torch.__version__, isa, threads)
-    key = f"{where} {weight.dtype} {rows} x {columns}{bias}"
+    key = f"{where} {weight.dtype} {rows} x {columns}{bias} of {' '.join(names)}"
     if key not in DECIDED:
         known = verdicts.load("packing", key)
-        if isinstance(known, dict) and isinstance(known.get("packed"), bool):
-            DECIDED[key] = known["packed"]
-        else:
-            DECIDED[key] = _timed(layers, key)
+        layout = known.get("layout") if isinstance(known, dict) else None
+        DECIDED[key] = layout if layout in (ROWS, *names) else _timed(layers, names, key)
     return DECIDED[key]
 
 
-def _timed(layers: Sequence[nn.Linear], key: str) -> bool:
+def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
+    """The winner of timings in turn: each layout against the best one before it."""
     weight = layers[0].weight
     some = layers[: max(1, TIMED // (weight.numel() * weight.element_size()))]
     rng = torch.Generator().manual_seed(0)  # leaves the user's own random generator unchanged
     tokens = torch.rand(1, max(packing.WIDTHS), weight.shape[1], generator=rng).to(weight.dtype)
     inputs = {width: tokens[:, :width].contiguous() for width in packing.WIDTHS}
 
-    def through(modules: Sequence[nn.Module]) -> packing.Pass:
+    def through(layout: str) -> packing.Pass:
+        modules = [_stored(one, layout) for one in some]
         return lambda width: [module(inputs[width]) for module in modules]
 
-    found = packing.measure(through(some), through([PackedLinear(one) for one in some]))
-    if found.lasting:
-        verdicts.keep("packing", key, found.as_json())
-    return found.pays
+    best, kernel, lasting, ratios = ROWS, through(ROWS), True, dict[str, list[float]]()
+    for name in names:
+        found = packing.measure(kernel, challenger := through(name))
+        lasting, ratios[f"{name} over {best}"] = lasting and found.lasting, found.rounded
+        if found.pays:
+            best, kernel = name, challenger
+    if lasting:
+        verdicts.keep("packing", key, {"layout": best, "ratios": ratios})
+    return best
+
+
+def _stored(layer: nn.Linear, layout: str) -> nn.Module:
+    """The layer in a layout, beside the layer itself."""
+    if layout == ROWS:
+        return layer
+    if layout != TURNED:
+        return PackedLinear(layer, layout)
+    beside = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+    beside.weight, beside.bias = layer.weight, layer.bias
+    return turn(beside)
 
 
 def layouts(parts: Mapping[str, Any]) -> dict[str, str]:
-    """The number of packed layers of each target or drafter that runs a model, by name."""
+    """How many large layers of each target or drafter that runs a model have which layout, by name."""
     found = {}
     for name, part in parts.items():
         model = getattr(part, "module", None) or getattr(getattr(part, "rows", None), "model", None)
         if isinstance(model, nn.Module):
-            packed = sum(isinstance(module, PackedLinear) for module in model.modules())
-            found[name] = f"{packed} of {packed + len(_candidates(model))} {LARGE}"
+            kinds = [kind for module in model.modules() if (kind := layout_of(module))]
+            found[name] = _listed(Counter(kinds + [ROWS] * len(_candidates(model))), LARGE)
     return found
 
 
-def _candidates(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """The layers that can be packed, each with its parent module and its name there."""
-    sharded = getattr(model, "hf_device_map", None) or getattr(model, "hf_quantizer", None)
-    if sharded or not available():
+def layout_of(module: nn.Module) -> str:
+    """The layout that was chosen for a layer; nothing if none was."""
+    return module.layout if isinstance(module, PackedLinear) else TURNED * isinstance(module, TurnedLinear)
+
+
+def _listed(done: Counter[str], what: str) -> str:
+    """In words: 3 of 4 packed, and in which layouts."""
+    kinds = ", ".join(f"{name} {count}" for name, count in done.most_common() if count and name != ROWS)
+    total = sum(done.values())
+    return f"{total - done[ROWS]} of {total} {what} packed" + (f" ({kinds})" if kinds else "")
+
+
+def _candidates(model: nn.Module) -> list[Place]:
+    """The layers that can be packed."""
+    if getattr(model, "hf_device_map", None) or getattr(model, "hf_quantizer", None):
         return []
     uses: dict[int, int] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             uses[id(parameter)] = uses.get(id(parameter), 0) + 1
     return [
-        (parent, name, child)
+        Place(parent, name, child, shared)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if type(child) is nn.Linear and _packable(child.weight) and uses[id(child.weight)] == 1
+        if type(child) is nn.Linear and child.weight.numel() >= SMALLEST
+        if possible(child.weight, shared=(shared := uses[id(child.weight)] > 1))
     ]
-
-
-def _packable(weight: Tensor) -> bool:
-    plain = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
-    return plain and weight.numel() >= SMALLEST

@@ -14,12 +14,11 @@ from hashlib import sha256
 from math import comb
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-WIDTHS = (1, 5, 9)  # tokens per pass: plain decoding, and drafts of four and eight tokens
+WIDTHS = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
 FEWEST = 6  # minimum number of rounds; each times one pass per width and layout
 DOUBT = 0.02  # significance level of a sign test: the chance of as many wins by luck
-SLOWER = 1.05  # slowdown at one width that no gain at another outweighs
+SLOWER = 1.25  # slowdown at one width that no gain at another outweighs
 STEADY = 0.1  # largest relative median absolute deviation; above it, the machine counts as busy
 BUDGET = 0.4  # seconds for one shape
 
@@ -54,10 +53,10 @@ class Timing:
         """Whether the answer is worth saving: it is significant, and no other process disturbed it."""
         return self.sure and self.steady
 
-    def as_json(self) -> dict[str, Any]:
-        """The values to save."""
-        ratios = [round(ratio, 3) for ratio in self.ratios]
-        return {"packed": self.pays, "ratios": ratios, "rounds": self.rounds, "wins": self.wins}
+    @property
+    def rounded(self) -> list[float]:
+        """The ratios as they are saved."""
+        return [round(ratio, 3) for ratio in self.ratios]
 
 
 def measure(

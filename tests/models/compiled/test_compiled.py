@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.models import packed
 from draftwise.models.compiled import checked, compile_rows, passes, states, store, trial
 from draftwise.models.compiled.blueprint import Blueprint, Unfit
 from draftwise.models.compiled.graph import Graph
@@ -53,13 +55,23 @@ def path(free: pytest.MonkeyPatch, plan: Blueprint) -> Path:
     return store.make(plan)
 
 
+def small(seed: int = 0) -> Any:
+    """A model whose layers have all layouts in turn."""
+    made, turn = model(NAME, seed=seed, dtype=torch.float32), count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "SMALLEST", 0)
+        used = packed.pack_layers(made, lambda layers, names: names[next(turn) % len(names)])
+    assert set(packed.possible(torch.zeros(1), shared=False)) <= used.keys()
+    return made
+
+
 def rows(seed: int = 0) -> Rows:
-    return HFTarget(model(NAME, seed=seed)).rows
+    return HFTarget(small(seed)).rows
 
 
 def compiled(seed: int = 0) -> HFTarget:
     """A target whose passes are compiled."""
-    target = HFTarget(model(NAME, seed=seed))
+    target = HFTarget(small(seed))
     compile_rows(target.rows, "on")
     assert target.rows.graph is not None, states({"target": target})
     return target
@@ -78,8 +90,8 @@ def test_greedy_text_is_the_models_own(path: Path) -> None:
 
 
 def test_a_compiled_drafter_changes_no_word(path: Path) -> None:
-    target = HFTarget(model(NAME))
-    drafter = LMDrafter(model(NAME, seed=1), target.vocab_size)
+    target = HFTarget(small())
+    drafter = LMDrafter(small(1), target.vocab_size)
     compile_rows(drafter.rows, "on")
     assert drafter.rows.graph is not None  # the same structure: no second graph is compiled
     for sampling in (Sampling(max_new_tokens=30), Sampling(max_new_tokens=30, temperature=1.0, seed=5)):
@@ -94,7 +106,7 @@ def test_a_compiled_drafter_changes_no_word(path: Path) -> None:
 
 def test_sampled_text_is_that_of_eager_passes(path: Path) -> None:
     texts = []
-    for target in (compiled(), HFTarget(model(NAME))):
+    for target in (compiled(), HFTarget(small())):
         chosen = method("none", [])
         loop = Loop(target, {}, chosen.policy, chosen.recorder)
         sampling = Sampling(max_new_tokens=30, temperature=1.0, seed=3)
@@ -121,7 +133,7 @@ def test_the_same_graph_runs_other_weights(path: Path) -> None:
 
 
 def test_a_graph_that_is_wrong_is_refused(path: Path, plan: Blueprint) -> None:
-    other = Graph(path, plan, model(NAME, seed=9))
+    other = Graph(path, plan, small(9))
     with pytest.raises(Unfit, match="its logits are off by"):
         trial.try_out(rows(), other)
 
@@ -181,7 +193,7 @@ def test_two_that_need_the_same_graph_compile_it_once(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiled_by: list[int] = []
 
-    def made(plan: Blueprint, part: Path, started: Any) -> dict[str, Any]:
+    def made(plan: Blueprint, part: Path) -> dict[str, Any]:
         compiled_by.append(threading.get_ident())
         part.write_bytes(b"a graph")
         return {"seconds": 1.0}
@@ -198,7 +210,7 @@ def test_the_oldest_graphs_make_room(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(store, "MOST", 150)
-    monkeypatch.setattr(store, "_compiled", lambda plan, part, started: _filled(part))
+    monkeypatch.setattr(store, "_compiled", lambda plan, part: _filled(part))
     root = store.folder()
     root.mkdir(parents=True)
     for age, name in ((30, "old"), (20, "new")):
@@ -219,7 +231,7 @@ def test_background(path: Path, free: pytest.MonkeyPatch) -> None:
         patch.delenv("DRAFTWISE_COMPILE")
         patch.setattr(passes, "find", lambda plan: None)
         patch.setattr(passes, "PATIENCE", 0.0)
-        target = HFTarget(model(NAME))
+        target = HFTarget(small())
         compile_rows(target.rows, "auto")
         made: Any = target.rows.passes
         assert states({"target": target}) == {"target": "eager"}
@@ -246,7 +258,7 @@ def test_a_failure_in_the_background_is_no_fault(free: pytest.MonkeyPatch) -> No
         patch.setattr(passes, "find", lambda plan: None)
         patch.setattr(passes, "make", fails)
         patch.setattr(passes, "PATIENCE", 0.0)
-        target = HFTarget(model(NAME))
+        target = HFTarget(small())
         compile_rows(target.rows, "auto")
         chosen = method("none", [])
         loop = Loop(target, {}, chosen.policy, chosen.recorder)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from .. import packing
 from ..cache import RowCache
-from ..packed import PackedLinear
+from ..packed import layout_of
 
-FORMAT = 1  # of the compiled files; raised when the graph's inputs change
+FORMAT = 2  # of the compiled files; raised when the graph's inputs change
 SMALL = 64  # elements of a tensor whose values may be written into the code
 Layer = tuple[int, int, int, int, int]  # index; heads and head size of the keys, of the values
 
@@ -29,8 +29,8 @@ class Blueprint:
     """A model's structure as plain data, from which another process builds it without weights.
 
     `tensors` maps names of parameters and buffers to shapes and dtypes, and `small` those of few elements to
-    their values, since TorchInductor writes these into its code. `packed` lists the packed linear layers,
-    `layers` the cache layers in use, `kinds` the names of the attention masks if layers differ. `keeps`: the
+    their values, since TorchInductor writes these into its code. `packed` maps packed linear layers to
+    their layouts, `layers` the cache layers in use, `kinds` the names of the attention masks if layers differ. `keeps`: the
     forward pass takes `logits_to_keep`.
     """
 
@@ -43,7 +43,7 @@ class Blueprint:
     dtype: str
     tensors: dict[str, tuple[list[int], str]]
     small: dict[str, list[float]]
-    packed: list[str]
+    packed: dict[str, str]
     depth: int
     layers: list[Layer]
     kinds: list[str]
@@ -88,7 +88,7 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
         dtype=str(model.dtype),
         tensors={name: (list(t.shape), str(t.dtype)) for name, t in named},
         small={name: t.detach().double().flatten().tolist() for name, t in named if t.numel() <= SMALL},
-        packed=[name for name, module in model.named_modules() if isinstance(module, PackedLinear)],
+        packed={name: kind for name, module in model.named_modules() if (kind := layout_of(module))},
         depth=len(cache.rows),
         layers=[
             (i, layer.keys.shape[2], layer.keys.shape[3], layer.values.shape[2], layer.values.shape[3])

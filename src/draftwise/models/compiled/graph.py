@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..packed import PackedLinear
+from ..layouts import PackedLinear
 from ..runner import Rows
 from .blueprint import Blueprint, Unfit, named_tensors
 
@@ -88,5 +88,7 @@ def _full(mask: Tensor, count: int, width: int, total: int) -> Tensor:
 def _tensors(model: Any) -> list[tuple[str, Tensor]]:
     """Every tensor of the model by the name that the graph has for it."""
     named = named_tensors(model)
-    named += [(f"{n}.packed", m.packed) for n, m in model.named_modules() if isinstance(m, PackedLinear)]
+    for name, module in model.named_modules():
+        if isinstance(module, PackedLinear):
+            named += [(f"{name}.packed", module.packed), (f"{name}.shape", module.shape)]
     return [(f"model.{name}", tensor.detach()) for name, tensor in named]

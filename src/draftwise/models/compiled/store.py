@@ -51,10 +51,8 @@ def find(plan: Blueprint) -> Path | None:
     return path
 
 
-def make(plan: Blueprint, *, started: Any = None) -> Path:
+def make(plan: Blueprint) -> Path:
     """Compile a blueprint in a process of its own, unless another process has just done so.
-
-    `started` is called with the process, which may be killed.
 
     Raises:
         Unfit: there is no compiler, no space, or the class cannot be compiled.
@@ -63,16 +61,16 @@ def make(plan: Blueprint, *, started: Any = None) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(root / f"{plan.key}.lock"):
-            return find(plan) or _made(plan, root, started)
+            return find(plan) or _made(plan, root)
     except OSError as error:
         raise Unfit(f"{error.strerror or error} ({root})") from error
 
 
-def _made(plan: Blueprint, root: Path, started: Any) -> Path:
+def _made(plan: Blueprint, root: Path) -> Path:
     _prune(root)
     path, part = root / f"{plan.key}.pt2", root / f"{plan.key}.{os.getpid()}.part.pt2"
     try:
-        told = _compiled(plan, part, started)
+        told = _compiled(plan, part)
         part.chmod(0o600)
         digest = hashlib.sha256(part.read_bytes()).hexdigest()
         about = {"sha256": digest, "model": plan.model[1], "seconds": round(told["seconds"], 1)}
@@ -86,7 +84,7 @@ def _made(plan: Blueprint, root: Path, started: Any) -> Path:
     return path
 
 
-def _compiled(plan: Blueprint, part: Path, started: Any) -> dict[str, Any]:
+def _compiled(plan: Blueprint, part: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "draftwise.models.compiled.child", str(part)]
     path = os.pathsep.join(filter(None, sys.path))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -99,8 +97,6 @@ def _compiled(plan: Blueprint, part: Path, started: Any) -> dict[str, Any]:
         env=environment,
     ) as process:
         assert process.stdin is not None and process.stdout is not None  # they are pipes
-        if started is not None:
-            started(process)
         try:
             process.stdin.write(plan.as_json() + "\n")
             process.stdin.flush()

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from ..layouts import LAYOUTS, TURNED, turn
 from .blueprint import Blueprint, Unfit, named_tensors
+from .kernels import mkl_linear
 
 EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced pass: all different, none 1
 
@@ -93,18 +95,20 @@ class Pass(nn.Module):
 
 
 class TracedLinear(nn.Module):
-    """A packed linear layer for tracing: `packed` stands for the weight in oneDNN's layout."""
+    """A packed linear layer for tracing: `packed` and `shape` stand for the tensors of a `PackedLinear`."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, layout: str) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.packed, self.bias = linear.weight, linear.bias
-        self.weight = linear.weight.new_empty(0)
+        weight = linear.weight
+        self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
+        self.packed = nn.Parameter(weight.t().contiguous() if layout == "columns" else weight)
+        self.shape = nn.Parameter(torch.empty_like(weight)) if layout == "mkl" else weight
+        self.weight = weight.new_empty(0)
+        self.product = mkl_linear if layout == "mkl" else LAYOUTS[layout].product
 
     def forward(self, x: Tensor) -> Tensor:
         """x W^T + b."""
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
-        return y
+        return self.product(x, self.packed, self.shape, self.bias)
 
 
 def build(plan: Blueprint) -> nn.Module:
@@ -119,9 +123,14 @@ def build(plan: Blueprint) -> nn.Module:
     with torch.device("meta"):
         model = kind._from_config(config, dtype=_dtype(plan.dtype), attn_implementation=plan.attention)
     model = model.eval().requires_grad_(False)
-    for path in plan.packed:
+    for path, layout in plan.packed.items():
         parent, _, last = path.rpartition(".")
-        setattr(model.get_submodule(parent), last, TracedLinear(model.get_submodule(path)))
+        linear = model.get_submodule(path)
+        setattr(
+            model.get_submodule(parent),
+            last,
+            turn(linear) if layout == TURNED else TracedLinear(linear, layout),
+        )
     made_tensors = dict(named_tensors(model))
     for path, (shape, dtype) in plan.tensors.items():
         found = made_tensors.get(path)
