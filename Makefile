@@ -1,5 +1,5 @@
 # Every job sets itself up first: a fresh machine needs only python3, make and git.
-.PHONY: setup demo test test-gguf test-vllm check docs microbench clean
+.PHONY: setup demo test test-thorough test-gguf test-vllm check docs microbench clean
 
 setup:
 	@scripts/setup
@@ -9,6 +9,10 @@ demo: setup
 
 test: setup
 	@scripts/test
+
+# The tests that do more with time: all parameters, more sampled texts.
+test-thorough: setup
+	@scripts/test-thorough
 
 # The tests of GGUF models, which need llama-cpp-python; it is compiled.
 test-gguf: setup

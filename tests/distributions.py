@@ -9,6 +9,7 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.testing import exact, p_value
 from draftwise.testing import sample as sampled
+from tests.effort import texts
 
 __all__ = ["exact", "p_value", "sample"]
 
@@ -16,8 +17,8 @@ __all__ = ["exact", "p_value", "sample"]
 def sample(
     make: Callable[[], Loop], prompt: Sequence[int], sampling: Sampling, n: int, *, batch: int = 1
 ) -> Counter[tuple[int, ...]]:
-    """`n` texts from one loop, counted; no drafter may have failed."""
+    """`n` texts from one loop in a thorough run, else fewer, counted; no drafter may have failed."""
     loop = make()
-    counts = sampled(lambda: loop, prompt, sampling, n, batch=batch)
+    counts = sampled(lambda: loop, prompt, sampling, texts(n), batch=batch)
     assert not any(loop.faults.values()), loop.faults
     return counts

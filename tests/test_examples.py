@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.effort import some
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SAID = {
     "generate.py": "same tokens as plain decoding: True",
@@ -39,7 +41,7 @@ def cells() -> list[dict[str, Any]]:
     return [cell for cell in book["cells"] if cell["cell_type"] == "code"]
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", some(SAID, 3))
 def test_runs_elsewhere(name: str, tmp_path: Path) -> None:
     assert SAID[name] in run(str(EXAMPLES / name), cwd=tmp_path)
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"

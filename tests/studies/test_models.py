@@ -16,6 +16,7 @@ from draftwise.errors import UserError
 from draftwise.models.zoo import find, read_model
 from draftwise.train import eagle
 from draftwise.train.settings import EagleRun
+from tests.effort import thorough
 from tests.train.world import LETTERS, write_prompts
 
 POOL = ["metasd-ucb", "metasd-exp3", "exp3spec", "hedgespec"]
@@ -110,6 +111,7 @@ def test_the_routers_workloads(data: Path) -> None:
     assert all(any(row["prompt"].endswith(text) for text in asked) for row in found["long"])
 
 
+@thorough
 def test_a_pool_of_heads_is_made_and_measured(
     world: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

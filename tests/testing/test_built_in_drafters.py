@@ -23,6 +23,7 @@ from draftwise.drafters.neural.medusa import MedusaDrafter
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import drafter_suite
 from tests.drafters.neural.heads import random_eagle, random_medusa
+from tests.effort import some
 from tests.tiny import VOCAB, model
 
 LOOKUPS = ("ngram", "suffix", "none")
@@ -68,7 +69,7 @@ def test_retrieval_passes(tmp_path: Path) -> None:
     assert not suite.failures()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, 2))
 def test_a_model_drafter_passes(name: str) -> None:
     suite = drafter_suite(MAKE[name], target=reads, samples=60, learns=name != "lm")
     assert not suite.failures()

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from draftwise.errors import UserError
 from draftwise.train import checkpoints, classifier, drafter, eagle, medusa
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
+from tests.effort import thorough
 
 Options = Callable[..., dict[str, Any]]
 ROOT = Path(__file__).parents[2]
@@ -84,6 +85,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@thorough
 def test_killed_at_five_random_moments(
     world: Path, tmp_path: Path, options: Options, one_thread: None
 ) -> None:

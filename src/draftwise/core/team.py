@@ -55,6 +55,7 @@ class Team:
         self._read: dict[int, dict[str, int]] = {}  # text length when it last drafted or graded
         self._said: dict[int, str] = {}
         self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
+        self.graders = {name: d for name, d in self.drafters.items() if isinstance(d, Grader)}
         for drafter in self.drafters.values():
             if isinstance(drafter, Member):
                 drafter.join(self)
@@ -128,15 +129,15 @@ class Team:
     def grades_itself(self, name: str) -> bool:
         """Whether a drafter grades text position by position; others are graded by the drafts they would have
         made."""
-        return isinstance(self.drafters.get(name), Grader)
+        return name in self.graders
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
         """The drafter's grades, one per token and job; None if it failed, which disables it for these
         requests."""
-        drafter = self.drafters[name]
+        grader = self.graders.get(name)
         patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
         try:
-            made = drafter.grade(jobs) if isinstance(drafter, Grader) else []
+            made = grader.grade(jobs) if grader else []
             said = wrong_grades(made, jobs)
         except Exception as error:
             made, said = [], one_line(error)

@@ -18,6 +18,7 @@ from ..errors import UserError
 from . import packing, verdicts
 from .layouts import LAYOUTS, TURNED, PackedLinear, TurnedLinear, floats, turn
 
+COPY = 1 / 3  # of a model's bytes: a shared weight up to this may be stored once more, in another layout
 SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by the layout (measured)
 TIMED = 1 << 24  # bytes of weights read in a timed pass: more than fits in a core's own cache
 LARGE = "large linear layers"
@@ -29,12 +30,12 @@ DECIDED: dict[str, str] = {}  # in this process, unclear ones too, so that a mod
 
 
 class Place(NamedTuple):
-    """A layer that can be packed, where it hangs, and whether other modules share its weight."""
+    """A layer that can be packed, where it hangs, and in which layouts."""
 
     parent: nn.Module
     name: str
     layer: nn.Linear
-    shared: bool
+    layouts: tuple[str, ...]
 
 
 def arrange(model: nn.Module, pack: bool | str) -> None:
@@ -64,17 +65,16 @@ def pack_layers(model: nn.Module, choose: Choice) -> Counter[str]:
 
     Returns how many layers have which layout. Left as they are: quantised and sharded models, subclasses of
     `nn.Linear`, and layers that are not float32 or bfloat16 on a CPU. A weight that another module shares
-    (a tied embedding) is not stored twice: only its product may be turned.
+    (a tied embedding) stays: its product may be turned, or, up to a third of the model, it is stored twice.
     """
     alike: dict[object, list[Place]] = {}
     for place in _candidates(model):
         weight = place.layer.weight
-        shape = (tuple(weight.shape), weight.dtype, place.layer.bias is None, place.shared)
+        shape = (tuple(weight.shape), weight.dtype, place.layer.bias is None, place.layouts)
         alike.setdefault(shape, []).append(place)
     done: Counter[str] = Counter()
     for places in alike.values():
-        layers = [place.layer for place in places]
-        layout = choose(layers, possible(layers[0].weight, shared=places[0].shared))
+        layout = choose([place.layer for place in places], places[0].layouts)
         done[layout] += len(places)
         for place in places:
             if layout == TURNED:
@@ -84,11 +84,10 @@ def pack_layers(model: nn.Module, choose: Choice) -> Counter[str]:
     return done
 
 
-def possible(weight: Tensor, *, shared: bool) -> list[str]:
-    """The layouts other than its own in which a weight can be stored."""
-    if shared:
-        return [TURNED] * floats(weight)
-    return [name for name, layout in LAYOUTS.items() if layout.supports(weight)]
+def possible(weight: Tensor, *, shared: bool = False, copied: bool = False) -> tuple[str, ...]:
+    """A weight's layouts other than its own; a shared one may be turned, and if `copied` stored twice."""
+    stored = [name for name, layout in LAYOUTS.items() if layout.supports(weight)] * (copied or not shared)
+    return (*[TURNED] * (shared and floats(weight)), *stored)
 
 
 def first(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
@@ -176,14 +175,19 @@ def _candidates(model: nn.Module) -> list[Place]:
     """The layers that can be packed."""
     if getattr(model, "hf_device_map", None) or getattr(model, "hf_quantizer", None):
         return []
+    room = COPY * sum(parameter.nbytes for parameter in model.parameters())
     uses: dict[int, int] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             uses[id(parameter)] = uses.get(id(parameter), 0) + 1
     return [
-        Place(parent, name, child, shared)
+        Place(parent, name, child, names)
         for parent in model.modules()
         for name, child in parent.named_children()
         if type(child) is nn.Linear and child.weight.numel() >= SMALLEST
-        if possible(child.weight, shared=(shared := uses[id(child.weight)] > 1))
+        if (
+            names := possible(
+                child.weight, shared=uses[id(child.weight)] > 1, copied=child.weight.nbytes <= room
+            )
+        )
     ]

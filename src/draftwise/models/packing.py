@@ -16,10 +16,11 @@ from pathlib import Path
 from statistics import median
 
 WIDTHS = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
+MANY = 12  # rounds after which an unclear answer is a draw
 FEWEST = 6  # minimum number of rounds; each times one pass per width and layout
 DOUBT = 0.02  # significance level of a sign test: the chance of as many wins by luck
 SLOWER = 1.25  # slowdown at one width that no gain at another outweighs
-STEADY = 0.1  # largest relative median absolute deviation; above it, the machine counts as busy
+STEADY = 0.1  # largest relative median absolute deviation of the ratio; above it, the machine counts as busy
 BUDGET = 0.4  # seconds for one shape
 
 Pass = Callable[[int], object]  # a pass through some layers, at a width
@@ -50,8 +51,8 @@ class Timing:
 
     @property
     def lasting(self) -> bool:
-        """Whether the answer is worth saving: it is significant, and no other process disturbed it."""
-        return self.sure and self.steady
+        """Whether to save the answer: clear, or a draw of many rounds, and no other process disturbed it."""
+        return self.steady and (self.sure or self.rounds >= MANY)
 
     @property
     def rounded(self) -> list[float]:
@@ -104,12 +105,14 @@ def _timing(rounds: list[list[tuple[float, float]]]) -> Timing:
     ratios = tuple(
         median(packed / max(plain, 1e-9) for plain, packed in width) for width in zip(*rounds, strict=True)
     )
-    return Timing(len(rounds), wins, ratios, _steady(before) and _steady(after))
+    return Timing(
+        len(rounds), wins, ratios, _steady([a / max(b, 1e-9) for a, b in zip(after, before, strict=True)])
+    )
 
 
-def _steady(seconds: list[float]) -> bool:
-    middle = median(seconds)
-    return median(abs(x - middle) for x in seconds) <= STEADY * middle
+def _steady(ratios: list[float]) -> bool:
+    middle = median(ratios)
+    return median(abs(x - middle) for x in ratios) <= STEADY * middle
 
 
 def _luck(rounds: int, wins: int) -> float:

@@ -125,4 +125,4 @@ def holds(
     without one."""
     counts = sample(make, PROMPT, narrow(settings, length), n, batch=100)
     short = Counter[tuple[int, ...]]({text: k for text, k in counts.items() if len(text) == length})
-    assert sum(short.values()) == n and p_value(short, tree_law(distribution, settings, length)) > 1e-3
+    assert short.total() == counts.total() and p_value(short, tree_law(distribution, settings, length)) > 1e-3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 from typing import Any
 
@@ -14,6 +13,7 @@ from draftwise import UserError
 from draftwise.measure.bench.compiled import Compiled, Croppable, check_compiler
 from draftwise.measure.bench.contender import Generation, Item
 from draftwise.measure.bench.transformers import Transformers, compiled, compiled_lookup, plain
+from tests.effort import thorough
 from tests.tiny import VOCAB
 from tests.tiny import model as tiny
 
@@ -38,14 +38,8 @@ def reference(model: Any) -> list[tuple[int, ...]]:
     return [peer.decode([item], LAW)[0].tokens for item in items()]
 
 
-SLOW = pytest.mark.skipif(
-    not os.environ.get("DRAFTWISE_SLOW_TESTS"),
-    reason="a pass of any width takes minutes to compile: DRAFTWISE_SLOW_TESTS=1 runs it",
-)
-
-
 @pytest.mark.parametrize(
-    "mode", [compiled(slots=64), pytest.param(compiled_lookup(slots=64, length=4), marks=SLOW)]
+    "mode", [compiled(slots=64), pytest.param(compiled_lookup(slots=64, length=4), marks=thorough)]
 )
 def test_compiled_passes_write_the_same_text(mode: Any, model: Any, reference: Any) -> None:
     try:

@@ -61,7 +61,7 @@ def small(seed: int = 0) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed, "SMALLEST", 0)
         used = packed.pack_layers(made, lambda layers, names: names[next(turn) % len(names)])
-    assert set(packed.possible(torch.zeros(1), shared=False)) <= used.keys()
+    assert set(packed.possible(torch.zeros(1))) <= used.keys()
     return made
 
 

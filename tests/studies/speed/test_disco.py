@@ -30,6 +30,7 @@ from studies.speed.disco.rounds import (
     stopping,
     walk,
 )
+from tests.effort import some, thorough
 
 NEW, LONGEST, EOS = 24, 9, frozenset({2, 7})
 
@@ -82,7 +83,9 @@ def test_chances_are_those_of_the_classifier(scorer: Disco) -> None:
     assert chances(scorer, x[None])[0] == pytest.approx(scorer.score(now), abs=1e-6)
 
 
-@pytest.mark.parametrize(("threshold", "length"), [(0.0, 4), (0.3, 9), (0.5, 9), (0.6, 5), (0.99, 9)])
+@pytest.mark.parametrize(
+    ("threshold", "length"), some([(0.0, 4), (0.3, 9), (0.5, 9), (0.6, 5), (0.99, 9)], 2)
+)
 def test_greedy_rounds_are_those_of_the_loop(
     models: Any, scorer: Disco, tmp_path: Path, threshold: float, length: int
 ) -> None:
@@ -100,6 +103,7 @@ def test_greedy_rounds_are_those_of_the_loop(
     assert sum(seen.accepted) > 20 and len(set(seen.drafted)) > 1  # else the drafts say little
 
 
+@thorough
 def test_drawn_rounds_have_the_law_of_the_loop(models: Any, scorer: Disco, tmp_path: Path) -> None:
     save(scorer, tmp_path / "model.safetensors")
     found: dict[str, list[tuple[float, ...]]] = {"live": [], "recorded": []}

@@ -30,8 +30,8 @@ class Blueprint:
 
     `tensors` maps names of parameters and buffers to shapes and dtypes, and `small` those of few elements to
     their values, since TorchInductor writes these into its code. `packed` maps packed linear layers to
-    their layouts, `layers` the cache layers in use, `kinds` the names of the attention masks if layers differ. `keeps`: the
-    forward pass takes `logits_to_keep`.
+    their layouts, `layers` lists the cache layers in use, `kinds` the names of the attention masks if layers
+    differ. `keeps`: the forward pass takes `logits_to_keep`.
     """
 
     format: int
