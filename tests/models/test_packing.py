@@ -270,7 +270,8 @@ def test_a_tied_weight_is_stored_twice_if_it_is_small_and_a_foreign_one_stays() 
         model = nn.Sequential(
             embedding, head, nn.Linear(400, 400).half(), *(nn.Linear(400, 400) for _ in range(more))
         )
-        model[1], asked = nn.Linear(400, 400, bias=False), {}
+        asked: dict[Any, int] = {}
+        model[1] = nn.Linear(400, 400, bias=False)
         model[1].weight = embedding.weight
 
         def choose(layers: Any, names: Any, asked: dict[Any, int] = asked) -> str:

@@ -45,8 +45,9 @@ def _onednn(weight: Tensor) -> bool:
 
 
 def _mkl(weight: Tensor) -> bool:
+    backend: Any = torch.backends.mkl
     present = hasattr(MKL, "_mkl_reorder_linear_weight") and hasattr(MKL, "_mkl_linear")
-    return floats(weight) and weight.dtype == torch.float32 and torch.backends.mkl.is_available() and present
+    return floats(weight) and weight.dtype == torch.float32 and bool(backend.is_available()) and present
 
 
 def _by_columns(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:

@@ -26,7 +26,8 @@ def _(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty(*x.shape[:-1], shape.shape[0])
 
 
-@register_lowering(torch.ops.draftwise.mkl_linear.default, type_promotion_kind=None)  # type: ignore[untyped-decorator]
+@register_lowering(torch.ops.draftwise.mkl_linear.default, type_promotion_kind=None)
 def _lowered(x: Any, packed: Any, shape: Any, bias: Any) -> Any:
     tokens = sympy_product(x.get_size()[:-1])
-    return TensorBox.create(mkldnn_ir.MKLPackedLinear.create(x, packed, shape, bias, tokens))
+    kernel: Any = mkldnn_ir.MKLPackedLinear
+    return TensorBox.create(kernel.create(x, packed, shape, bias, tokens))
