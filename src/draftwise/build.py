@@ -17,6 +17,7 @@ from .models.fingerprints import drafter_fingerprint
 from .models.gguf.names import gguf_spec
 from .models.load import load_model, load_tokenizer
 from .models.packed import arrange, checked
+from .models.vocabulary import check_vocabulary, disagreement
 from .names import check_names
 from .policies.arms import TOGETHER
 from .policies.catalogue import Method, default, method
@@ -107,7 +108,7 @@ def build_drafters(
                     )
                 team[name].check(target.vocab_size, tokenizer_fingerprint(tokenizer.get_vocab()))  # type: ignore[attr-defined]
         else:
-            team[name] = _load_lm(name, spec, target, tokenizer, str(target_name), pack=pack, **load)
+            team[name] = _load_lm(name, spec, target, tokenizer, pack=pack, **load)
     for drafter in team.values():
         compiled.compile_part(drafter, compile)
     return team
@@ -208,7 +209,6 @@ def _load_lm(
     spec: registry.Spec,
     target: Target,
     tokenizer: Any,
-    target_name: str,
     *,
     pack: bool | str,
     **load: Any,
@@ -217,11 +217,12 @@ def _load_lm(
     if tokenizer is None:
         raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
     theirs = load_tokenizer(path, trust_remote_code=load["trust_remote_code"])
-    check_vocabulary(path, theirs, target_name, tokenizer)
+    other = disagreement(theirs, tokenizer) is not None
     model = load_model(path, **load)
     arrange(model, pack)
     spec = registry.Spec("lm", options={"probe": str(_probed(target)), **spec.options})
-    built: Drafter = registry.build("drafters", spec, model, target.vocab_size)
+    pair = (tokenizer, theirs) if other else None
+    built: Drafter = registry.build("drafters", spec, model, target.vocab_size, pair)
     return built
 
 
@@ -244,21 +245,6 @@ def _load_gguf(
         )
     drafter: Drafter = built
     return drafter
-
-
-def check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None:
-    """Reject a drafter whose token ids have other meanings; ids known to one side only are padding."""
-    a, b = theirs.get_vocab(), ours.get_vocab()
-    shared = a.keys() & b.keys()
-    wrong = next((t for t in shared if a[t] != b[t]), None)
-    base = min(theirs.vocab_size, ours.vocab_size)
-    lonely = next((t for t in a.keys() ^ b.keys() if a.get(t, b.get(t)) < base), None)
-    if wrong is not None or lonely is not None:
-        token = wrong if wrong is not None else lonely
-        raise UserError(
-            f"the drafter {drafter} ({len(a)} tokens) and the target {target} ({len(b)} tokens) have "
-            f"different vocabularies (they disagree on {token!r}): choose a drafter of the target's family"
-        )
 
 
 def _from_object(model: Any, target: Target) -> Drafter:

@@ -215,7 +215,7 @@ def _task(
 
 def _drafter(run: ClassifierRun, material: Material) -> Any:
     """The drafter whose drafts the classifier stops."""
-    from ..build import check_vocabulary
+    from ..models.vocabulary import check_vocabulary
 
     trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
     check_vocabulary(run.drafter, load_tokenizer(run.drafter, **trust), run.target, material.tokenizer)

@@ -106,8 +106,8 @@ def _measured(run: DrafterRun, material: Material, drafter: Any) -> dict[str, fl
 
 def _drafter(run: DrafterRun, material: Material) -> tuple[Any, torch.dtype]:
     """The model to train, in float32 on the target's device, and the dtype for storing its weights."""
-    from ..build import check_vocabulary
     from ..models.load import load_model, load_tokenizer
+    from ..models.vocabulary import check_vocabulary
 
     where = material.target.device
     if run.start:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from draftwise.build import check_vocabulary
 from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import tokenizer_fingerprint
 from draftwise.errors import UserError
 from draftwise.generation.prompts import encode, rendered
 from draftwise.generation.text import Detokenizer, decode
 from draftwise.models.load import load_tokenizer
+from draftwise.models.vocabulary import check_vocabulary
 from tests.tiny_tokenizers import SPECIAL, TEXT
 from tests.tiny_tokenizers import tokenizer as tiny
 

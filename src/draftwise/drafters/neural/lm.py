@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Annotated, Any
 
 import torch
@@ -33,6 +34,10 @@ class Place:
     base: int = 0
     fed: list[int] = field(default_factory=list)
     skip: int = 0
+
+    def cut(self, length: int) -> None:
+        """Drop the request's tokens from `length` on, and the drafted ones."""
+        self.now(max(0, min(self.base, length - self.skip)))
 
     def now(self, base: int) -> None:
         """Drop the drafted tokens."""
@@ -85,6 +90,7 @@ class LMDrafter:
         self.vocab_size, self.sample = vocab_size, sample
         self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
+        self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
         self.states: States | None = None  # set when the first rule reads them
         self.hidden: Tensor | None = None  # states that the latest logits came from, shape (rows, width)
 
@@ -114,6 +120,8 @@ class LMDrafter:
         self._watch(chain.needs for chain in chains)
         logits, rows = self._catch_up([job.request for job in jobs])
         while True:
+            if self.allowed is not None:
+                logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
             picks = most_likely(
                 logits if logits.shape[-1] <= self.vocab_size else logits[:, : self.vocab_size]
             )
@@ -144,6 +152,20 @@ class LMDrafter:
                 logits = torch.cat((torch.stack(rows), logits))
             made.append(grades(job, logits, states, vocab_size=self.vocab_size, sample=self.sample))
         return made
+
+    @torch.inference_mode()
+    def read(self, wanted: Sequence[tuple[Request, int]]) -> list[Tensor]:
+        """The logits that predict the last n tokens of each text, shape (n, vocabulary) each."""
+        jobs = [GradeJob(request, len(request.tokens) - n, ()) for request, n in wanted]
+        if self.window:
+            jobs = [self._seen_job(job) for job in jobs]
+        pairs = zip(jobs, wanted, strict=True)
+        return [logits for logits, _ in self._read([(job, n) for job, (_, n) in pairs])]
+
+    def rewind(self, request: Request, length: int) -> None:
+        """Forget what is held of a request's tokens from `length` on, since these are others now."""
+        if request.id in self.places:
+            self.places[request.id].cut(length)
 
     def _seen(self, request: Request, start: int) -> Request:
         """The request cut to the context window, for a draft that continues from `start`."""

@@ -70,7 +70,8 @@ def specdecpp(
     scorer = _load("specdecpp", model, threshold)
     who = one(drafters, drafter)
     name = registry.parse(who).name
-    if name in registry.names("drafters") and not hasattr(registry.load("drafters", name), "hidden_states"):
+    registered = name != "lm" and name in registry.names("drafters")
+    if registered and not hasattr(registry.load("drafters", name), "hidden_states"):
         raise UserError(
             f"specdecpp reads a drafter's hidden states and {who} has none: name a model (drafter=)"
         )

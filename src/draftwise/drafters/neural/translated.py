@@ -1,0 +1,286 @@
+"""Drafts with a causal LM whose tokenizer is not the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from logging import getLogger
+from math import ceil, inf
+from typing import Annotated, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ...core.drafts import Draft, Job, Signals
+from ...core.outcomes import Grade
+from ...core.request import Request
+from ...core.roles import GradeJob
+from ...errors import UserError
+from ..lookup.picked import chain
+from ..translation.border import continued
+from ..translation.codec import Codec
+from ..translation.reading import Reading
+from ..translation.shared import shared
+from .chains import grades
+from .lm import LMDrafter
+from .translated_grades import Path, common, text_grades
+
+LOG = getLogger(__name__)
+WAYS = ("auto", "text", "shared")
+ENOUGH = 0.25  # of the smaller vocabulary: with fewer shared tokens, drawn texts are drafted by text as well
+FINEST = 3.0  # most tokens of the drafter for one of the target
+Mine = Sequence[tuple[Reading, Job]]
+
+
+class Model(Protocol):
+    """A drafter of tokens of its own: the text of a request that it gets is in these.
+
+    `allowed` are the tokens that it may draft, shape (vocabulary,); None for all. `read` returns the logits
+    that predict the last n tokens of each text, shape (n, vocabulary). `rewind` tells it that a text is
+    another from one of its tokens on.
+    """
+
+    allowed: Tensor | None
+    vocab_size: int
+
+    def hint(self, request: Request) -> float: ...
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]: ...
+
+    def read(self, wanted: Sequence[tuple[Request, int]]) -> list[Tensor]: ...
+
+    def rewind(self, request: Request, length: int) -> None: ...
+
+    def close(self, request: Request) -> None: ...
+
+
+@dataclass(slots=True)
+class Held:
+    """One request: its text in the drafter's tokens, and the tokens that the drafter was last given."""
+
+    reading: Reading
+    shown: list[int] = field(default_factory=list)
+
+
+class TranslatedDrafter:
+    """Drafts with a model that has another tokenizer than the target: by text, or by shared tokens.
+
+    The target's text is decoded and read by the drafter. *By text* the drafter writes its most likely text,
+    which the target's tokenizer turns into picked tokens; nothing is drafted where the target's last tokens
+    would be others with that text after them. *By shared tokens* the drafter draws from its distribution over
+    the tokens that both vocabularies have, each of which is one of the target's. `auto` drafts by text where
+    the request is greedy, and else by shared tokens, if there are enough of them.
+
+    Source: token-level intersection (arXiv 2502.05202).
+
+    Raises:
+        UserError: an unknown way, or a tokenizer that cannot be used.
+    """
+
+    def __init__(
+        self,
+        inner: Model,
+        vocab_size: int,
+        tokenizers: tuple[Any, Any],
+        *,
+        sample: bool = True,
+        vocabulary: str = "auto",
+    ) -> None:
+        if vocabulary not in WAYS:
+            raise UserError(f"vocabulary={vocabulary}: choose from {', '.join(WAYS)}")
+        self.inner, self.vocab_size, self.sample = inner, vocab_size, sample
+        self.ours, self.theirs = map(Codec, tokenizers)
+        pairs, part = shared(self.ours, self.theirs, (vocab_size, inner.vocab_size))
+        if vocabulary == "shared" and not pairs:
+            raise UserError("vocabulary=shared: the vocabularies share no token, choose vocabulary=text")
+        self.way = "text" if vocabulary == "auto" and part < ENOUGH else vocabulary
+        self.pairs = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
+        self.allowed = torch.zeros(inner.vocab_size, dtype=torch.bool).index_fill(0, self.pairs[:, 1], True)
+        self.mine = {theirs: ours for ours, theirs in pairs}
+        self.device = getattr(self.rows, "device", "cpu")
+        self.held: dict[int, Held] = {}
+        LOG.info("a tokenizer other than the target's: %d shared tokens, vocabulary=%s", len(pairs), self.way)
+
+    @property
+    def rows(self) -> Any:
+        """The rows of the model, for packing and compiling; None if they are not Draftwise's own."""
+        return getattr(self.inner, "rows", None)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether passes are compiled at present."""
+        return bool(getattr(self.inner, "compiled", False))
+
+    def hint(self, request: Request) -> float:
+        """That of the model."""
+        return self.inner.hint(request)
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Nothing yet: the text is read when a draft is requested."""
+
+    def close(self, request: Request) -> None:
+        """Free what is held of the request."""
+        self.held.pop(request.id, None)
+        self.inner.close(request)
+
+    @torch.inference_mode()
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One chain per job, none where there is no text; drafts by text and by shared tokens are two
+        batches."""
+        made = [Draft()] * len(jobs)
+        ways: dict[Callable[[Mine], list[Draft]], list[int]] = {self._texts: [], self._shared: []}
+        for at, job in enumerate(jobs):
+            ways[self._texts if self._by_text(job.request, picked=job.picked) else self._shared].append(at)
+        for way, places in ways.items():
+            mine = {at: (self._read(jobs[at].request), jobs[at]) for at in places}
+            mine = {at: one for at, one in mine.items() if one[0].ids}
+            drafts = way(list(mine.values())) if mine else []
+            for at, draft in zip(mine, drafts, strict=True):
+                made[at] = draft
+        return made
+
+    @torch.inference_mode()
+    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        """One grade per committed token.
+
+        By text, a token is accepted if each of the drafter's tokens that have its text is the most likely
+        one, in one pass over all of them. By shared tokens it is graded by the distribution at its place; a
+        place that divides a token of the drafter takes a pass of its own.
+        """
+        return [self._grades(job) for job in jobs]
+
+    def _by_text(self, request: Request, *, picked: bool = False) -> bool:
+        if self.way == "auto":
+            return picked or not self.sample or request.sampling.greedy
+        return self.way == "text"
+
+    def _read(self, request: Request, end: int | None = None) -> Reading:
+        """The request's text, or the first `end` tokens of it, in the drafter's tokens."""
+        if request.id not in self.held:
+            self.held[request.id] = Held(Reading(self.ours, self.theirs))
+        reading = self.held[request.id].reading
+        reading.read(request.tokens[:end])
+        return reading
+
+    def _view(self, request: Request, ids: Sequence[int]) -> Request:
+        """The request with the drafter's tokens as its text; the model forgets those that are others now."""
+        held = self.held[request.id]
+        same = common(held.shown, ids)
+        if same < len(held.shown):
+            self.inner.rewind(request, same)
+        held.shown = list(ids)
+        return replace(request, tokens=held.shown, prompt_length=len(ids) - request.position)
+
+    def _texts(self, mine: Mine) -> list[Draft]:
+        """Drafts by text, from as many tokens of the drafter as this text has had for those of the target."""
+        jobs = []
+        for reading, job in mine:
+            most = ceil(job.length * min(FINEST, len(reading.ids) / max(1, reading.done)))
+            view = self._view(job.request, reading.ids)
+            jobs.append(replace(job, request=view, length=most, width=1, picked=True, rows=False))
+        drafts = []
+        for (reading, job), draft in zip(mine, self.inner.draft(jobs), strict=True):
+            made = continued(reading, draft.tokens)
+            if draft.signals:
+                parts = (draft.signals[first:last] for first, last in made.sources)
+                drafts.append(chain(job, zip(made.tokens, map(_least, parts), strict=True)))
+            else:
+                drafts.append(Draft.chain(made.tokens[: job.length]))
+        return drafts
+
+    def _shared(self, mine: Mine) -> list[Draft]:
+        """Drafts by shared tokens: the drafter's own, under the ids that the target has for them."""
+        views = [self._view(job.request, reading.ids) for reading, job in mine]
+        pairs = zip(views, mine, strict=True)
+        jobs = [replace(job, request=view, width=1, rows=False) for view, (_, job) in pairs]
+        self.inner.allowed = self.allowed
+        try:
+            drafts = self.inner.draft(jobs)
+        finally:
+            self.inner.allowed = None
+        made = []
+        for draft in drafts:
+            tokens = tuple(self.mine[token] for token in draft.tokens)
+            dist = None if draft.dist is None else self._ours(torch.stack(list(draft.dist)), 0.0)
+            made.append(replace(draft, tokens=tokens, dist=dist))
+        return made
+
+    def _ours(self, rows: Tensor, rest: float) -> Tensor:
+        """Rows over the drafter's vocabulary as rows over the target's, `rest` where it is not shared."""
+        ours, theirs = self.pairs.to(rows.device).unbind(1)
+        return rows.new_full((len(rows), self.vocab_size), rest).index_copy(1, ours, rows[:, theirs])
+
+    def _grades(self, job: GradeJob) -> list[Grade]:
+        request = job.request
+        path = Path.of(self._read(request, job.start), job)
+        if self._by_text(request):
+            wanted = len(path.ids) - path.first
+            rows = self._logits(request, path.ids, wanted) if wanted > 0 else torch.zeros(0)
+            return text_grades(job, path, rows)
+        rows = self._ours(self._rows_before(request, path), -inf)
+        found = grades(job, rows, None, vocab_size=self.vocab_size, sample=self.sample)
+        return [one if ids else Grade(0.0, 0.0) for one, ids in zip(found, path.before, strict=True)]
+
+    def _rows_before(self, request: Request, path: Path) -> Tensor:
+        """The logits before each committed token, shape (tokens, vocabulary): most of them in one pass."""
+        rows: dict[int, Tensor] = {}
+        for i, ids in enumerate(path.before):
+            if not ids:
+                rows[i] = torch.zeros(self.inner.vocab_size, device=self.device)
+            elif ids != path.ids[: len(ids)]:
+                rows[i] = self._logits(request, [*ids, 0], 1)[0].float()
+        rest = [i for i in range(len(path.before)) if i not in rows]
+        if rest:
+            first = len(path.before[rest[0]])
+            read = self._logits(request, [*path.ids, 0], len(path.ids) + 1 - first)
+            rows |= {i: read[len(path.before[i]) - first].float() for i in rest}
+        return torch.stack([rows[i] for i in sorted(rows)])
+
+    def _logits(self, request: Request, ids: Sequence[int], n: int) -> Tensor:
+        """The logits that predict the last `n` of some tokens, shape (n, vocabulary)."""
+        return self.inner.read([(self._view(request, ids), n)])[0]
+
+
+def _least(parts: Sequence[Signals]) -> Signals:
+    """The signals of the drafter's least certain token."""
+    return min(parts, key=lambda signals: signals.chosen)
+
+
+def lm(
+    model: Any,
+    vocab_size: int,
+    tokenizers: tuple[Any, Any] | None = None,
+    *,
+    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    window: Annotated[int, "latest tokens that it sees; 0: all"] = 0,
+    sinks: Annotated[int, "first tokens that it sees beside the window"] = 4,
+    vocabulary: Annotated[
+        str, "with another tokenizer than the target's: text, shared tokens, or auto"
+    ] = "auto",
+    probe: Annotated[bool, "check how the model can be read"] = True,
+) -> LMDrafter | TranslatedDrafter:
+    """Drafts with a smaller causal LM, for any number of requests at once.
+
+    It samples where the request samples, else it drafts its most probable tokens. A request that was not
+    drafted for some rounds is prefilled up to date in one pass at its next draft. With `sample` off it always
+    drafts its most likely tokens: the acceptance rate is lower, but a seed then gives the same text whatever
+    the policy decides. With a `window` it attends to a text's first `sinks` tokens and one to two windows of
+    its last (StreamingLLM, arXiv 2309.17453), with position ids counted within these. A model whose tokenizer
+    is not the target's drafts by `text`, which the target's tokenizer turns into tokens, or by the tokens
+    that both vocabularies have (`shared`, arXiv 2502.05202); `auto` is text for greedy requests, and shared
+    tokens for others if a quarter of the smaller vocabulary is shared.
+
+    Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
+
+    Raises:
+        UserError: an option out of its range, a model whose cache cannot be rolled back, or a tokenizer that
+            cannot be used.
+    """
+    more: dict[str, Any] = {"sample": sample, "window": window, "sinks": sinks, "probe": probe}
+    if tokenizers is None:
+        if vocabulary != "auto":
+            raise UserError(f"vocabulary={vocabulary}: the drafter has the target's tokenizer, leave it out")
+        return LMDrafter(model, vocab_size, **more)
+    own = int(model.config.get_text_config(decoder=True).vocab_size)
+    inner = LMDrafter(model, own, **more)
+    return TranslatedDrafter(inner, vocab_size, tokenizers, sample=sample, vocabulary=vocabulary)
