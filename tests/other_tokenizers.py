@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from tests.tiny import CONFIGS, VOCAB
 
+FAST: Any = PreTrainedTokenizerFast  # untyped
+
 
 def letters(order: Sequence[int], merges: Sequence[str] = ()) -> Any:
     """A tokenizer of `VOCAB` letters, the i-th of which has the id `order[i]`, and of some pairs of them."""
@@ -22,7 +24,7 @@ def letters(order: Sequence[int], merges: Sequence[str] = ()) -> Any:
     vocabulary |= {pair: VOCAB + i for i, pair in enumerate(merges)}
     made = Tokenizer(models.BPE(vocabulary, [(pair[0], pair[1]) for pair in merges]))
     made.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=made)
+    return FAST(tokenizer_object=made)
 
 
 def permuted(model: Any, order: Sequence[int], *, more: int = 0) -> Any:
@@ -72,7 +74,7 @@ def coarser(size: int) -> tuple[Any, Any]:
     raw["model"]["merges"] = [pair for pair in merges if "".join(pair) in old]
     for added in raw["added_tokens"]:
         added["id"] = size - 1 - added["id"]
-    other = PreTrainedTokenizerFast(
+    other = FAST(
         tokenizer_object=Tokenizer.from_str(json.dumps(raw)),
         eos_token=tokenizer.eos_token,
         bos_token=tokenizer.bos_token,

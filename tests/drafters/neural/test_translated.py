@@ -241,8 +241,8 @@ def test_a_drafter_is_named_by_its_folder(tmp_path: Path) -> None:
     ways = [decoder.loop.team.drafters[name].way for name in names]  # type: ignore[attr-defined]
     assert ways == ["auto", "shared"]
     plain = Decoder.from_pretrained("zoo:target", policy="none", probe=False)
-    settings = {"max_new_tokens": 16}
-    assert decoder.generate(TEXTS[0], **settings).text == plain.generate(TEXTS[0], **settings).text
+    own = plain.generate(TEXTS[0], max_new_tokens=16)
+    assert decoder.generate(TEXTS[0], max_new_tokens=16).text == own.text
 
 
 def test_bad_options_are_refused() -> None:

@@ -61,6 +61,7 @@ def test_a_draft_decodes_to_the_text_of_the_drafter(ours: str, theirs: str) -> N
             reading.read(own[:end])
             said = one.decode(own[: reading.done])
             follows = one.decode(own)[len(said) :]
+            assert other.end is not None
             random = [rng.randrange(other.fast.get_vocab_size()) for _ in range(4)]
             whole, known = other.encode(said + follows)[0], len(other.encode(said)[0])
             for drafted in (whole[known : known + 5], random, [], [other.end, *random]):
