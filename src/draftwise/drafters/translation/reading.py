@@ -32,7 +32,7 @@ class Reading:
         self._restart()
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Follow the text to the end of `tokens`; if these do not begin with those read before, start again."""
+        """Follow the text to the end of `tokens`; start again if these do not begin with those read before."""
         if len(tokens) < self.done or list(tokens[: self.done]) != self.tokens[: self.done]:
             self._restart()
         self.tokens = list(tokens)
