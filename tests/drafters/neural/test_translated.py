@@ -23,6 +23,7 @@ from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import drafter_suite
 from tests.distributions import exact, p_value, sample
+from tests.effort import texts, thorough
 from tests.exactness.test_exact_hf import distribution_of
 from tests.other_tokenizers import coarser, letters, permuted, small
 from tests.tiny import VOCAB, model
@@ -31,7 +32,6 @@ from tests.tiny_tokenizers import tokenizer as tiny
 ORDER = [(7 * i + 3) % VOCAB for i in range(VOCAB)]
 MERGES = ("ab", "df", "fd", "da", "ca", "cc")
 PROMPT = [3, 5, 3, 5, 3]
-PROMPTS = ((0, 1, 2, 1, 0, 1), (3,))
 TEXTS = (
     "Translate German to English: Ein Hund läuft am Strand.",
     "def add(a, b):\n    ",
@@ -82,7 +82,7 @@ def test_drawn_text_has_the_targets_distribution(name: str) -> None:
         chosen = method("static-2", list(team))
         return Loop(HFTarget(target_model()), team, chosen.policy, chosen.recorder)
 
-    assert p_value(sample(make, PROMPT, sampling, 1000, batch=100), law) > 1e-3
+    assert p_value(sample(make, PROMPT, sampling, texts(2000), batch=100), law) > 1e-3
 
 
 def test_switching_between_ways_keeps_the_distribution() -> None:
@@ -94,9 +94,10 @@ def test_switching_between_ways_keeps_the_distribution() -> None:
         chosen = method("random?arms=drafters*lengths&lengths=0,1,3", list(team))
         return Loop(HFTarget(target_model()), team, chosen.policy, chosen.recorder)
 
-    assert p_value(sample(make, PROMPT, sampling, 1000, batch=50), law) > 1e-3
+    assert p_value(sample(make, PROMPT, sampling, texts(2000), batch=50), law) > 1e-3
 
 
+@thorough
 def test_it_passes_the_suite_of_drafters() -> None:
     first = plain()
 
@@ -105,7 +106,7 @@ def test_it_passes_the_suite_of_drafters() -> None:
         drafter.rows.masks = first.rows.masks  # made once for every width: what is added late is no leak
         return drafter
 
-    suite = drafter_suite(make, target=lambda: HFTarget(target_model()), samples=30, prompts=PROMPTS)
+    suite = drafter_suite(make, target=lambda: HFTarget(target_model()), samples=60)
     assert not suite.failures()
 
 
@@ -196,13 +197,13 @@ def written(tokenizer: Any, policy: str, batch: int) -> tuple[list[list[int]], i
     made = team(tokenizer)
     chosen = method(policy, list(made))
     loop = Loop(HFTarget(bundled(), probe=False), complete(made, chosen), chosen.policy, chosen.recorder)
-    texts: dict[int, list[int]] = {}
+    own: dict[int, list[int]] = {}
     accepted = 0
     for round in loop.run(prompts(tokenizer), Sampling(max_new_tokens=20), batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
+        own.setdefault(round.request, []).extend(round.tokens)
         accepted += round.accepted
     assert not any(drafter.held for drafter in made.values())
-    return [texts[i] for i in sorted(texts)], accepted, dict(loop.faults)
+    return [own[i] for i in sorted(own)], accepted, dict(loop.faults)
 
 
 @pytest.mark.parametrize(
@@ -220,16 +221,16 @@ def written(tokenizer: Any, policy: str, batch: int) -> tuple[list[list[int]], i
 def test_greedy_text_is_the_targets_own(
     tokenizer: Any, plain_texts: list[list[int]], policy: str, batch: int
 ) -> None:
-    texts, accepted, faults = written(tokenizer, policy, batch)
-    assert texts == plain_texts
+    found, accepted, faults = written(tokenizer, policy, batch)
+    assert found == plain_texts
     assert not faults["useful"] and not faults["bad"]
     if "useful" in policy:
         assert accepted > 10
 
 
 def test_a_fault_stays_in_its_request(tokenizer: Any, plain_texts: list[list[int]]) -> None:
-    texts, _, faults = written(tokenizer, "static-4?drafter=moody", 4)
-    assert texts == plain_texts and faults["moody"]
+    found, _, faults = written(tokenizer, "static-4?drafter=moody", 4)
+    assert found == plain_texts and faults["moody"]
 
 
 def test_a_drafter_is_named_by_its_folder(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class Reading:
         self._restart()
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Follow the text to the end of `tokens`; start again if these do not begin with those read before."""
+        """Follow the text to the end of `tokens`; start again if those read before were others."""
         if len(tokens) < self.done or list(tokens[: self.done]) != self.tokens[: self.done]:
             self._restart()
         self.tokens = list(tokens)
