@@ -11,6 +11,8 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from draftwise.models.recurrent import in_modules, kinds, put
+
 from .hints import HINTS, VARIANTS
 from .small import VOCAB, small
 
@@ -39,10 +41,10 @@ def cases() -> list[Case]:
     return types + variants
 
 
-def build(case: Case) -> Any:
+def build(case: Case, *, lively: bool = True) -> Any:
     """The case's model with random weights, in float32, which never ends a text by itself.
 
-    Random models often write one token for ever, whatever they have read, and then no mistake would show.
+    Not `lively`: with the weights drawn once. Random models often write one token for ever, whatever they have read, and then no mistake would show.
     Weights are drawn again, larger and with smaller embeddings, until the text moves and depends on its
     prompt; the liveliest are kept.
     """
@@ -55,6 +57,9 @@ def build(case: Case) -> Any:
     fields = HINTS.get(case.type, {}) | case.fields
     made = kind._from_config(small(config, **fields), attn_implementation=case.attention).float().eval()
     made.generation_config = transformers.GenerationConfig()  # type: ignore[no-untyped-call]
+    if not lively:
+        spread(made, 0, 3.0, 0.1)
+        return made
     best, chosen = -1, (0, *SCALES[0])
     for seed, (scale, embeddings) in enumerate(SCALES):
         spread(made, seed, scale, embeddings)
@@ -95,7 +100,12 @@ def liveliness(made: Any) -> int:
 
 
 def own_text(made: Any, prompt: list[int], n: int) -> list[int]:
-    """What Transformers' own greedy decoding writes."""
+    """What Transformers' own greedy decoding writes.
+
+    A class that keeps its states in its modules may begin a text with those of the text before it.
+    """
+    if kinds(made.config.get_text_config(decoder=True)):
+        put(in_modules(made), None)
     ids = torch.tensor([prompt])
     out = made.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False, eos_token_id=None

@@ -49,6 +49,7 @@ HINTS: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": LINEAR},
     "hrm_text": {"num_hidden_layers": 1, "num_layers_per_stack": None},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {"qk_head_dim": 32},
     "mamba2": {"num_heads": 8, "hidden_size": 64, "head_dim": 16},

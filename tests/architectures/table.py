@@ -29,10 +29,16 @@ kept in the user's cache folder by class, configuration, versions, precision and
   by the cache's length, computes its biases from a padding mask, or mixes the rows. Texts are the same;
   batches are no faster.
 - **trees**: drafts may branch. Without trees, heads draft chains: `eagle?width=1`.
+- **state**: recurrent, state-space or convolution layers keep a state that cannot rewind: it is restored
+  from a snapshot, and accepted tokens are [read again](../explanation/states.md).
+- **one token a pass**: the class ignores its state in passes of several tokens, so each token of a draft
+  has a pass of its own. Texts are the same; drafts gain nothing.
 
 One model is known to differ: `phi4_multimodal` with plain rotary positions: past the length of its
 pretraining, Transformers drops the cache and reads the last token alone, so that its own cached and uncached
-decoding part; the text here is that of its uncached decoding (checked token by token).
+decoding part; the text here is that of its uncached decoding (checked token by token). The own decoding of
+`recurrent_gemma` begins a text of a single token with the state that the text before it left; here every text
+begins without one.
 
 """
 
@@ -61,7 +67,10 @@ def _fate(verdict: Verdict) -> tuple[str, str, str]:
     if verdict.word not in (EQUAL, TIE):
         return verdict.word, "", why
     trees = "yes" if verdict.ways["trees"] in (EQUAL, TIE) else "no"
-    return ("one by one" if verdict.apart else "one pass"), trees, ""
+    note = "state" if "keeps a state" in verdict.apart else ""
+    if "one token a pass" in verdict.apart:
+        note = "state; one token a pass"
+    return ("one by one" if verdict.apart else "one pass"), trees, note
 
 
 def _rank(fate: tuple[str, str, str]) -> tuple[int, str]:

@@ -218,7 +218,6 @@ class Plain:
     ("fields", "said"),
     [
         ({"is_encoder_decoder": True}, "encoder-decoder"),
-        ({"layer_types": ["linear_attention", "full_attention"]}, "cannot rewind"),
         ({"_attn_implementation": "flash_attention_2"}, "sdpa"),
     ],
 )
@@ -230,11 +229,3 @@ def test_what_cannot_be_exact_is_refused_by_name(fields: dict[str, Any], said: s
     with pytest.raises(UserError, match=said) as error:
         HFTarget(made)
     assert "\n" not in str(error.value) and "Llama" in str(error.value)
-
-
-def test_a_real_recurrent_model_is_refused() -> None:
-    from transformers import MambaConfig, MambaForCausalLM
-
-    made = MambaForCausalLM(MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, state_size=4))
-    with pytest.raises(UserError, match=r"Mamba.*cannot rewind"):
-        HFTarget(made)

@@ -57,6 +57,7 @@ class Features:
         self._texts: dict[int, Tensor] = {}
         self._held: dict[int, int] = {}
         self._aside: list[list[Tensor]] = []
+        self._steps: list[Tensor] = []
         hooks: list[RemovableHandle] = []
         weakref.finalize(self, unhook, hooks)
         for place, k in enumerate(layers):
@@ -104,6 +105,16 @@ class Features:
         rows = zip(*self._aside, strict=True)
         self._parts[:] = [pad_sequence(list(parts), batch_first=True) for parts in rows]
         self._aside.clear()
+
+    def trim(self, width: int) -> None:
+        """Drop all but the last `width` positions of the latest pass."""
+        self._parts[:] = [part[:, -width:] for part in self._parts]
+
+    def append(self, step: int) -> None:
+        """Add the latest pass to those of the steps before it."""
+        if step:
+            self._parts[:] = [torch.cat(pair, dim=1) for pair in zip(self._steps, self._parts, strict=True)]
+        self._steps = list(self._parts)
 
     @torch.inference_mode()
     def share(self, key: int, other: int, length: int) -> None:
@@ -160,6 +171,7 @@ class States:
             raise UserError(f"{type(model).__name__} has no output layer to read hidden states at")
         self._latest: list[Tensor] = []
         self._aside: list[Tensor] = []
+        self._steps: list[Tensor] = []
         weakref.finalize(self, unhook, [layer.register_forward_pre_hook(_into(self._latest))])
 
     @property
@@ -176,6 +188,16 @@ class States:
         """Combine what was set aside into what one pass over these rows would have left."""
         self._latest[:] = [pad_sequence(self._aside, batch_first=True)]
         self._aside.clear()
+
+    def trim(self, width: int) -> None:
+        """Drop all but the last `width` positions of the latest pass."""
+        self._latest[:] = [part[:, -width:] for part in self._latest]
+
+    def append(self, step: int) -> None:
+        """Add the latest pass to those of the steps before it."""
+        if step:
+            self._latest[:] = [torch.cat((*self._steps, *self._latest), dim=1)]
+        self._steps = list(self._latest)
 
 
 def _into(latest: list[Tensor]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,3 +63,24 @@ def kin_of(parents: Sequence[int]) -> NDArray[np.bool_]:
         if parent >= 0:
             kin[node] |= kin[parent]
     return kin
+
+
+def grown(
+    starts: Sequence[int], width: int, lengths: Sequence[int], trees: Mapping[int, Sequence[int]]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], list[tuple[int, int, NDArray[np.bool_]]]]:
+    """A pass in which some texts end in trees (see `Rows.feed`).
+
+    Returns which tokens of the pass each of them sees, shape (rows, width, width), their positions, shape
+    (rows, width), and for each tree that grows its row, its nodes in the cache, and all ancestors.
+    """
+    kin = np.tri(width, dtype=bool)[None].repeat(len(starts), 0)
+    places = np.add.outer(starts, np.arange(width))
+    older: list[tuple[int, int, NDArray[np.bool_]]] = []
+    for row, parents in trees.items():
+        end, old = lengths[row], max(0, len(parents) - lengths[row])
+        begin, family = end - len(parents) + old, kin_of(parents)
+        kin[row, begin:end, begin:end] = family[old:, old:]
+        places[row, begin:end] = starts[row] - old + begin - 1 + family[old:].sum(1)
+        if old:
+            older.append((row, old, family))
+    return kin, places, older

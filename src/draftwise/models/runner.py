@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -17,7 +16,7 @@ from ..errors import UserError
 from .attached import Graph, Passes, Watcher
 from .cache import RowCache
 from .kept import copies, last
-from .masks import Masks, kin_of
+from .masks import Masks, grown
 from .traits import Traits, ask
 
 FREE = -1  # the key of an unused row
@@ -30,8 +29,10 @@ class Rows:
     the total time inside the model's forward pass. Texts are read `together` in one pass, or one at a time if
     the model counts positions by the cache's length. If `guided`, position ids and attention masks are passed
     in; otherwise the model computes its own. How the model treats masks and positions is probed, unless
-    `traits` are given.
+    `traits` are given. `stateful` rows keep states that cannot rewind (`StateRows`).
     """
+
+    stateful = steps = False
 
     def __init__(self, model: Any, *, traits: Traits | None = None) -> None:
         self.model = model
@@ -98,6 +99,10 @@ class Rows:
         self.cache.copy_row(other, row, length)
         self.held[row] = length
 
+    def settle(self, row: int, length: int) -> None:
+        """Roll a row back to its first `length` tokens, of which none is a guess any more."""
+        self.held[row] = length
+
     def feed(
         self,
         first: int,
@@ -108,6 +113,7 @@ class Rows:
         trees: Mapping[int, Sequence[int]] | None = None,
         model: Any = None,
         lengths: Sequence[int] = (),
+        guesses: bool = False,
     ) -> Tensor:
         """Run a forward pass on `texts[i]` after the tokens in row `first + i`; call it under
         `torch.inference_mode`.
@@ -119,10 +125,10 @@ class Rows:
 
         Returns the logits at the last `keep` of the pass's positions, shape (rows, keep, vocabulary) on the
         model's device; rows are padded on the right, so row i's own last position is `len(texts[i]) - 1`
-        counted from `width - keep`. `slots` is the length that the texts may grow to. `model` runs in place
-        of the rows' own; it may be only some of its layers, and the other layers then store nothing for these
-        tokens. With `lengths`, each text has the rotary frequencies of a text of so many tokens, whatever
-        else is in the batch.
+        counted from `width - keep`. `slots` is the length that the texts may grow to. `model`, perhaps some
+        of its layers, runs in place of the rows' own; other layers then store nothing. With `lengths`, each
+        text has the rotary frequencies of a text of so many tokens. `guesses`: the texts end in tokens that
+        may be taken back.
         """
         if len(texts) > 1 and not (self.together and len(set(map(self.rope.regime, lengths))) < 2):
             return self._apart(first, texts, keep, trees or {}, lengths, slots=slots, model=model)
@@ -143,10 +149,8 @@ class Rows:
         if trees:
             places = self._branches(starts, width, total, even, [len(t) for t in texts], trees)
             named["position_ids"], named["attention_mask"] = places
-        elif self.guided:
-            named["position_ids"], named["attention_mask"] = self._places(starts, width, total, even)
-        elif self._masked:
-            named["attention_mask"] = ids.new_ones(1, total)
+        else:
+            named |= self._told(ids, starts, total, even)
         if more:
             at = named["position_ids"] = named["position_ids"].expand(len(texts), -1).clone()
             for i, text in enumerate(texts):
@@ -157,9 +161,14 @@ class Rows:
             return self._apart(first, texts, keep, {}, lengths, slots=slots, model=model)
         for i, text in enumerate(texts):
             self.held[first + i] += len(text)
-        if more:
-            return logits[:, -keep - more : -more]
-        return logits if logits.shape[1] == keep else logits[:, -keep:]
+        return logits[:, -keep - more : -more or None]
+
+    def _told(self, ids: Tensor, starts: list[int], total: int, even: bool) -> dict[str, Any]:
+        """What the model is told about the positions and masks of a pass of chains."""
+        if self.guided:
+            at, mask = self._places(starts, ids.shape[1], total, even)
+            return {"position_ids": at, "attention_mask": mask}
+        return {"attention_mask": ids.new_ones(1, total)} if self._masked else {}
 
     def _forward(self, ids: Tensor, keep: int, named: dict[str, Any], model: Any) -> Tensor:
         """Logits of at least the last `keep` positions, from the compiled graph if there is one.
@@ -252,21 +261,12 @@ class Rows:
     ) -> tuple[Tensor, Any]:
         """Position ids and mask of a pass in which some texts end in trees; shapes as for `_places`."""
         at = self._slots(starts, width, total, even).expand(len(starts), -1)
-        kin = np.tri(width, dtype=bool)[None].repeat(len(starts), 0)
-        places = np.add.outer(starts, np.arange(width))
-        grown: list[tuple[int, int, NDArray[np.bool_]]] = []  # row, nodes already in the cache, all ancestors
-        for row, parents in trees.items():
-            end, old = lengths[row], max(0, len(parents) - lengths[row])
-            begin, family = end - len(parents) + old, kin_of(parents)
-            kin[row, begin:end, begin:end] = family[old:, old:]
-            places[row, begin:end] = starts[row] - old + begin - 1 + family[old:].sum(1)
-            if old:
-                grown.append((row, old, family))
+        kin, places, older = grown(starts, width, lengths, trees)
         here, slots = self._tensor(places), self.positions[:total]
         columns = at[:, None, None].expand(-1, -1, width, -1)
         unseen = (slots > at[:, None, :, None]).scatter(3, columns, ~self._tensor(kin)[:, None])
         lying = slots.expand(len(starts), -1).scatter(1, at, here)
-        for row, old, family in grown:
+        for row, old, family in older:
             base = starts[row] - old
             unseen[row, 0, : lengths[row], base : base + old] = ~self._tensor(family[old:, :old])
             lying[row, base : base + old] = self._tensor(base - 1 + family[:old].sum(1))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .positions import ENDLESS, Bounded, PositionWatch, Rope, pretended
+from .recurrent import kinds
 from .windows import ASKED, MaskWatch, View, Views
 
 
@@ -55,7 +56,11 @@ def ask(model: Any) -> Traits:
         masks = MaskWatch(model)
         with masks:
             _read(model)
-    traits.views = masks.views(lambda given: _read(model, given))
+    try:
+        traits.views = masks.views(lambda given: _read(model, given))
+    except RuntimeError:  # its recurrent layers take no such masks, and are given none
+        if not kinds(model.config.get_text_config(decoder=True)):
+            raise
     return traits
 
 
@@ -70,7 +75,7 @@ def _grows(model: Any, longest: int) -> bool:
     try:
         with _bounded(model):
             _read(model, torch.ones_like(_row(model, [1] * (longest + ASKED))), **named)
-    except (IndexError, RuntimeError, TypeError, ValueError, AttributeError):  # as above
+    except (IndexError, RuntimeError, TypeError, ValueError, AttributeError, AssertionError):  # as above
         return False
     return True
 

@@ -40,7 +40,7 @@ class HFTarget:
         self.window = self.trained
         self.regimes = Regimes(self.rows) if self.rows.rope.borders or self.rows.masks.late else None
         # Prefill in chunks bounds the memory of activations; larger chunks are faster on a GPU.
-        self.chunk = chunk or (96 if self.rows.device.type == "cpu" else 2048)
+        self.chunk = chunk or (96 if self.rows.device.type == "cpu" and not self.rows.steps else 2048)
         self.chains: dict[int, Chain] = {}
         self.reads_trees = False  # not known before the first tree
         self.taps: dict[tuple[int, ...], Features] = {}
@@ -99,7 +99,8 @@ class HFTarget:
             self.reads_trees = True
         keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
         self.began = {request.id: held[row] for row, (request, _) in zip(rows, batch, strict=True)}
-        logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees, lengths=lengths)
+        guesses = any(draft.tokens for _, draft in batch)
+        logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees, lengths=lengths, guesses=guesses)
         if self.rows.cache.plan.total > self.trained:
             self._warn()
         return self._scores(batch, rows, [len(t) for t in texts], logits)
@@ -118,7 +119,7 @@ class HFTarget:
             self.rows.cache.move(moves, self.rows.device)
         for request, _, _ in batch:
             row = self.rows.keys.index(request.id)
-            held[row] = min(held[row], len(request.tokens) - 1)
+            self.rows.settle(row, min(held[row], len(request.tokens) - 1))
             self.began.pop(request.id, None)
 
     def close(self, request: Request) -> None:
@@ -210,7 +211,7 @@ class HFTarget:
         if length > LONG:
             self.rows.share(row, best, length)
             for tap in self.taps.values():
-                tap.share(self.rows.keys[row], self.rows.keys[best], length)
+                tap.share(self.rows.keys[row], self.rows.keys[best], self.rows.held[row])
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor

@@ -50,6 +50,11 @@ class EarlyExitDrafter:
             said = f"width={width}&top={top}&gain={gain}"
             raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
         self.rows, self.vocab_size = target.rows, target.vocab_size
+        if self.rows.stateful:
+            raise UserError(
+                f"{type(self.rows.model).__name__} keeps a state that cannot rewind, which its first layers "
+                "alone would spoil: use another drafter than early-exit"
+            )
         depth = int(self.rows.config.num_hidden_layers)
         if not 0 <= layers < depth:
             raise UserError(f"layers={layers}: this target has {depth} layers, exit after 1 to {depth - 1}")

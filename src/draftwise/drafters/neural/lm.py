@@ -88,7 +88,8 @@ class LMDrafter:
         self.window, self.sinks = window, sinks
         self.rows = rows_of(model, probe=probe)
         self.vocab_size, self.sample = vocab_size, sample
-        self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
+        small = self.rows.device.type == "cpu" and not self.rows.steps
+        self.chunk = 96 if small else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
         self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
         self.states: States | None = None  # set when the first rule reads them
@@ -255,18 +256,19 @@ class LMDrafter:
         rows = self.rows.front([r.id for r in requests])
         for row, request in zip(rows, requests, strict=True):
             matched = self.places[request.id].matched(request.tokens)
-            self.rows.held[row] = min(matched, len(request.tokens) - 1)
+            self.rows.settle(row, min(matched, len(request.tokens) - 1))
         return rows
 
     def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
         """Feed each unfinished chain its newest token; returns the next logits, shape (rows, vocabulary)."""
-        texts = [[0]] * len(chains)
+        idle = [] if self.rows.stateful else [0]  # a state would have to take it back
+        texts: list[list[int]] = [idle] * len(chains)
         for chain, row in zip(chains, rows, strict=True):
             texts[row] = chain.tokens[-1:]
-        logits = self._ends(self.rows.feed(0, texts, 1), [0] * len(texts))
+        logits = self._ends(self.rows.feed(0, texts, 1, guesses=True), [0] * len(texts))
         for chain, row in zip(chains, rows, strict=True):
             if chain.done:
-                self.rows.held[row] -= 1
+                self.rows.held[row] -= len(idle)
             else:
                 self.places[chain.job.request.id].fed.append(chain.tokens[-1])
         return logits

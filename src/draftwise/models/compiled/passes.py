@@ -148,6 +148,8 @@ def _plan(rows: Rows) -> Blueprint:
     """
     if rows.device.type != "cpu":
         raise Unfit(f"passes are compiled on a CPU, not on {rows.device.type}")
+    if rows.stateful:
+        raise Unfit("it keeps a state that cannot rewind")
     if not rows.guided:
         raise Unfit("it makes its own masks")
     if rows.rope.borders:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from logging import getLogger
 from typing import Any
 
@@ -26,35 +27,38 @@ import transformers
 
 from ...errors import DraftwiseWarning, UserError
 from .. import verdicts
+from ..recurrent import carriers, kinds
 from ..runner import Rows
 from .checks import check, check_attention, name
 from .readings import Readings
 from .verdict import Verdict
-from .ways import alone, branched, side_by_side
+from .ways import alone, branched, side_by_side, stateful
 
 LOG = getLogger(__name__)
 KIND = "probes"  # name of the file of saved verdicts
+ALONE = "it keeps a state, which padding would enter"
 
 
 def rows_of(model: Any, *, probe: bool = True) -> Rows:
-    """A runner of the model that uses only the ways that passed the probe; with `probe` off, or
-    DRAFTWISE_PROBE=0, all ways are assumed correct.
+    """A runner of the model that uses only the ways that passed the probe.
+
+    With `probe` off, or DRAFTWISE_PROBE=0, all ways are assumed correct, except for a model with states.
 
     Raises:
         UserError: no way of running it is exact, or Transformers itself cannot decode with it.
     """
     check(model)
     rows = Rows(model)
-    if wanted(probe):
+    if wanted(probe) or kinds(rows.config):
         found = _verdict(rows)
-        rows.together, rows.guided = found.together, found.guided
+        rows = found.rows(model, rows.traits)
         if not found.together:
-            warnings.warn(
-                f"{name(model)} reads each text in a pass of its own ({found.why}): "
-                "a batch takes as long as its texts one after another",
-                DraftwiseWarning,
-                stacklevel=3,
-            )
+            said = f"reads each text in a pass of its own ({found.why}): "
+            said += "a batch takes as long as its texts one after another"
+            if found.steps:
+                said = f"reads one token a pass, since longer ones ignore its state ({found.why}): "
+                said += "drafts gain nothing"
+            warnings.warn(f"{name(model)} {said}", DraftwiseWarning, stacklevel=3)
     return rows
 
 
@@ -62,7 +66,9 @@ def check_trees(rows: Rows, *, probe: bool = True) -> None:
     """Raise a UserError unless the model reads trees correctly; probed when the first tree comes."""
     model, why = rows.model, ""
     check_attention(model)
-    if "position_ids" not in inspect.signature(model.forward).parameters:
+    if rows.stateful:
+        why = "it keeps a state that cannot rewind"
+    elif "position_ids" not in inspect.signature(model.forward).parameters:
         why = "it counts positions for itself"
     elif not rows.guided:
         why = "it makes its own masks"
@@ -142,25 +148,45 @@ def _known(model: Any) -> Readings:
 
 def _found(rows: Rows, known: Readings) -> Verdict:
     """The first way of running the model that reproduces its own logits."""
+    if kinds(rows.config):
+        return _recurrent(rows, known)
     wrong = _wrong(rows, known, Verdict(), alone)
     if not wrong:
         apart = _wrong(rows, known, Verdict(), side_by_side)
         return Verdict(together=not apart, why=apart)
     own = Verdict(together=False, guided=False, why=wrong)
     if still := _wrong(rows, known, own, alone):
-        raise UserError(
-            f"{name(rows.model)} cannot be read in pieces and rewound ({still}): "
-            "use it as it is, or choose a model with full or sliding-window attention"
-        )
+        return _recurrent(rows, known, still)
     return own
+
+
+def _recurrent(rows: Rows, known: Readings, why: str = "") -> Verdict:
+    """The first way of keeping the model's states that reproduces its own logits.
+
+    `why` a model whose cache declares no states cannot be read without them.
+    """
+    options = carriers(rows.model)
+    if why or rows.masks.late:  # a cache with states in some layers would be no better than one without
+        options = [name for name in options if name]
+    if rows.rope.borders:
+        why, options = why or "its rotary frequencies depend on the text's length", []
+    wrong = ""
+    for carrier, guided, steps in product(options, (True, False), (False, True)):
+        own = Verdict(False, guided, wrong if steps else ALONE, True, carrier, steps)
+        if not (wrong := _wrong(rows, known, own, stateful)):
+            return own
+        why = why or wrong
+    raise UserError(
+        f"{name(rows.model)} cannot be read in pieces and rewound ({why}): "
+        "use it as it is, or choose a model with full or sliding-window attention"
+    )
 
 
 def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, Readings], float]) -> str:
     """What is wrong with a way of running the model; "" if it reproduces the model's own logits."""
-    rows = Rows(like.model, traits=like.traits)
-    rows.prompts |= {0: known.n, 1: known.n}
-    rows.together, rows.guided = verdict.together, verdict.guided
     try:
+        rows = verdict.rows(like.model, like.traits)
+        rows.prompts |= {0: known.n, 1: known.n}
         error = way(rows, known)
     except torch.OutOfMemoryError:
         raise

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import DynamicCache, cache_utils
-
 from ...errors import UserError
 
 MASKED = ("sdpa", "eager")  # attention implementations that accept a separate mask for every row
-STATES: Any = getattr(cache_utils, "LinearAttentionCacheLayerMixin", ())
 
 
 def name(model: Any) -> str:
@@ -20,17 +17,11 @@ def name(model: Any) -> str:
 
 
 def check(model: Any) -> None:
-    """Raise a UserError unless the model declares itself a causal LM whose cache can be rolled back."""
+    """Raise a UserError unless the model declares itself a causal LM."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(f"{name(model)} is an encoder-decoder model: give a decoder-only causal LM")
     if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
         raise UserError(f"{name(model)} has no language-model head: load it with AutoModelForCausalLM")
-    text = model.config.get_text_config(decoder=True)
-    if kinds := states(text):
-        raise UserError(
-            f"{name(model)} keeps a state that cannot rewind ({', '.join(kinds)}): use it as it is, "
-            "or choose a model with full or sliding-window attention only"
-        )
     check_attention(model)
 
 
@@ -43,14 +34,3 @@ def check_attention(model: Any) -> None:
             f"{name(model)} runs {attention} attention, which takes no mask per row: "
             "load it with attn_implementation='sdpa' or 'eager'"
         )
-
-
-def states(text: Any) -> list[str]:
-    """The kinds of layers for which Transformers' own cache keeps a recurrent state."""
-    try:
-        layers = DynamicCache(config=text).layers
-    except (AttributeError, TypeError, ValueError, KeyError):  # a class without such a cache
-        return []
-    named = list(getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())
-    named += ["recurrent state"] * (len(layers) - len(named))
-    return sorted({kind for kind, layer in zip(named, layers, strict=False) if isinstance(layer, STATES)})

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..runner import Rows
+from ..stateful import StateRows
+from ..traits import Traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,16 +15,35 @@ class Verdict:
     """How a model may be run so that its text stays exact.
 
     `together`: several texts in one pass. `guided`: position ids and attention masks are passed in; otherwise
-    the model computes its own. `why` names the first way that disagreed.
+    the model computes its own. `stateful`: it keeps states that cannot rewind, `carried` in the argument of
+    this name or, if "", in its cache or its modules, and with `steps` it reads one token a pass. `why` names
+    the first way that disagreed.
     """
 
     together: bool = True
     guided: bool = True
     why: str = ""
+    stateful: bool = False
+    carried: str = ""
+    steps: bool = False
 
     @classmethod
     def of(cls, kept: object) -> Verdict | None:
         """The verdict saved as JSON; None if it is not one."""
-        if not isinstance(kept, dict) or kept.keys() != {"together", "guided", "why"}:
+        kinds = {field.name: type(field.default) for field in fields(cls)}
+        if not isinstance(kept, dict) or kept.keys() != kinds.keys():
             return None
-        return cls(bool(kept["together"]), bool(kept["guided"]), str(kept["why"]))
+        return cls(**{name: kind(kept[name]) for name, kind in kinds.items()})
+
+    def rows(self, model: Any, traits: Traits | None = None) -> Rows:
+        """A runner that reads in this way."""
+        rows: Rows
+        if self.stateful:
+            rows = StateRows(model, traits=traits, carried=self.carried, steps=self.steps)
+        else:
+            rows = Rows(model, traits=traits)
+            rows.together = self.together
+        rows.guided = self.guided
+        if isinstance(rows, StateRows) and not self.carried:
+            rows.look()
+        return rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from ..runner import Rows
@@ -40,6 +42,45 @@ def side_by_side(rows: Rows, known: Readings) -> float:
         said = rows.feed(0, [text[n : n + width]] * 2, width)
         errors += [known.error(row, range(1, width + 1)) for row in said]
     return max(errors)
+
+
+@torch.inference_mode()
+def stateful(rows: Rows, known: Readings) -> float:
+    """Two texts in turn, until an error shows."""
+    worst = 0.0
+    for error in _stateful(rows, known):
+        worst = max(worst, error)
+        if worst > known.tolerance:
+            break
+    return worst
+
+
+def _stateful(rows: Rows, known: Readings) -> Iterator[float]:
+    """At once, in pieces, one by one; drafts that stay, or are taken back, once and again; a text that begins
+    again, and one that a pass spoilt."""
+    n, text = known.n, known.tokens
+    wrong = [text[0], text[1]]
+    rows.open(0)
+    rows.open(1)
+    yield known.error(rows.feed(0, [text], 5)[0], range(5))
+    rows.feed(1, [text[: n - 6]], 1)
+    rows.feed(1, [text[n - 6 : n - 2]], 1)
+    for i in range(n - 2, n + 4):
+        said = rows.feed(1, [text[i : i + 1]], 1)[0]
+        if i >= n - 1:
+            yield known.error(said, [i + 1 - n])
+    for row, kept in ((0, n - 4), (1, 0)):
+        rows.settle(row, kept)
+        yield known.error(rows.feed(row, [text[kept:n]], 1)[0], [0])
+        yield known.error(rows.feed(row, [[text[n], *wrong]], 3, guesses=True)[0, :1], [1])
+        rows.settle(row, n + 1)
+        yield known.error(rows.feed(row, [[text[n + 1], *wrong]], 3, guesses=True)[0, :1], [2])
+        rows.settle(row, n + 2)
+        yield known.error(rows.feed(row, [text[n + 2 :]], 2, guesses=True)[0], [3, 4])
+    for row in (1, 0):
+        rows.feed(row, [wrong], 1)
+        rows.settle(row, n + 3)
+        yield known.error(rows.feed(row, [text[n + 3 :]], 1)[0], [4])
 
 
 @torch.inference_mode()

@@ -1,0 +1,183 @@
+"""Runs a model whose layers keep states that cannot rewind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from .cache import RowCache
+from .recurrent import BROKEN, CACHES, Box, Place, RowState, StateCache, in_modules, places_of, put, taken
+from .runner import Rows
+from .traits import Traits
+
+MOST = 8  # tokens that are read again together with a draft; more are read in a pass of their own before it
+PIECE = 256  # tokens that are read again in one such pass, which bounds the memory of activations
+
+
+class StateRows(Rows):
+    """Texts of a model with states, each read in a pass of its own.
+
+    A draft may be taken back, and a state may not. So a snapshot of the states is taken before a pass with
+    guesses. If all of them stay, so do the states. After a rejection the snapshot takes their place, and the
+    tokens that it has not read are read again together with the next ones: one longer pass, not one more.
+    Keys and values beside the states roll back as in all rows.
+
+    `carried` names the argument in which the model takes back an object that the pass before returned, if its
+    states are there. With `steps`, every token after a text's first pass has a pass of its own, for models
+    that ignore their states in longer ones.
+    """
+
+    stateful = True
+
+    def __init__(
+        self, model: Any, *, traits: Traits | None = None, carried: str = "", steps: bool = False
+    ) -> None:
+        self.carried, self.steps, self.box = carried, steps, Box()
+        self.states: list[RowState] = []
+        self.reread = 0  # tokens that were read again
+        super().__init__(model, traits=traits)
+        self.together = False
+        self._blank = torch.empty(1, 0, int(self.config.vocab_size), device=self.device, dtype=self.dtype)
+        named = inspect.signature(model.forward).parameters
+        self._named = next((name for name in CACHES if name in named), "")
+        self._placed = "position_ids" in named
+        self._own = [Place(self.box, ("held",), {"held": None})] if carried else []
+
+    @torch.inference_mode()
+    def look(self) -> None:
+        """Find states in the model's modules, if a pass left none in the cache."""
+        scratch = type(self)(self.model, traits=self.traits)
+        scratch.open(0)
+        scratch.feed(0, [[0, 0]], 1)
+        if not any(layer.has_previous_state[0] for layer in scratch.cache.states):
+            self._own = in_modules(self.model)
+
+    def _fresh(self) -> RowCache:
+        return StateCache(self.config, int(getattr(self.config, "num_hidden_layers", None) or 0))
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the model looks for the states of the row that is read."""
+        return [*places_of(self.cache), *self._own]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all states and snapshots, one of each for every row."""
+        return sum(state.bytes for state in self.states)
+
+    def open(self, key: int) -> None:
+        """Add an empty row, reusing a freed one if there is any."""
+        super().open(key)
+        if len(self.states) < len(self.keys):
+            self.states.append(RowState())
+
+    def close(self, key: int) -> None:
+        """Free a row and its states."""
+        if key in self.keys:
+            self.states[self.keys.index(key)] = RowState()
+        super().close(key)
+        del self.states[len(self.keys) :]
+
+    def share(self, row: int, other: int, length: int) -> None:
+        """Copy at most the first `length` tokens of another row, as far as its states allow."""
+        self.states[row] = part = self.states[other].part(length)
+        super().share(row, other, part.at)
+
+    def settle(self, row: int, length: int) -> None:
+        """Roll a row back to its first `length` tokens, which will not be taken back as guesses are."""
+        super().settle(row, length)
+        state = self.states[row]
+        state.guessed &= state.at != length
+
+    def _exchange(self, a: int, b: int) -> None:
+        super()._exchange(a, b)
+        self.states[a], self.states[b] = self.states[b], self.states[a]
+
+    def feed(
+        self,
+        first: int,
+        texts: Sequence[Sequence[int]],
+        keep: int,
+        *,
+        slots: int = 0,
+        trees: Mapping[int, Sequence[int]] | None = None,
+        model: Any = None,
+        lengths: Sequence[int] = (),
+        guesses: bool = False,
+    ) -> Tensor:
+        """`Rows.feed` for chains; an empty text is not read, and its logits are none."""
+        if trees or model is not None:
+            raise UserError(
+                f"{type(self.model).__name__} keeps a state that cannot rewind, so it cannot read a tree of "
+                "drafted tokens, nor with its first layers alone: use a policy that drafts chains"
+            )
+        if len(texts) > 1:
+            return self._apart(first, texts, keep, {}, (), slots=slots, guesses=guesses)
+        text, state, held = texts[0], self.states[first], self.held[first]
+        if not text:
+            return self._blank
+        try:
+            again = state.rewind(held)
+            self.reread += len(again)
+            while len(again) > MOST:
+                self._pass(first, again[:PIECE], 1, slots)
+                again = again[PIECE:]
+            if guesses:
+                state.save()
+            logits = self._pass(first, [*again, *text], keep, slots)
+        except BaseException:
+            self.held[first] = held
+            raise
+        if again:
+            for watcher in self.watchers:
+                watcher.trim(len(text))
+        state.tokens += text
+        state.guessed |= guesses
+        return logits
+
+    def _pass(self, row: int, ids: Sequence[int], keep: int, slots: int) -> Tensor:
+        """Read tokens after those that a row's states have read; returns the last `keep` logits."""
+        state = self.states[row]
+        if not (self.steps and state.at and len(ids) > 1):
+            return self._once(row, ids, keep, slots)
+        said = []
+        for step, token in enumerate(ids):
+            said.append(self._once(row, [token], 1, slots))
+            for watcher in self.watchers:
+                watcher.append(step)
+        return torch.cat(said[-keep:], dim=1)
+
+    def _once(self, row: int, ids: Sequence[int], keep: int, slots: int) -> Tensor:
+        state, places = self.states[row], self.places
+        put(places, state.live)
+        at, state.at, self.held[row] = state.at, BROKEN, state.at
+        logits = super().feed(row, [ids], keep, slots=slots)
+        state.live, state.at = taken(places), at + len(ids)
+        return logits
+
+    def _told(self, ids: Tensor, starts: list[int], total: int, even: bool) -> dict[str, Any]:
+        """Positions alone, so that the model makes the masks of all kinds of layers; or masks alone."""
+        if not self.guided:
+            return super()._told(ids, starts, total, even)
+        return {"position_ids": self._slots(starts, ids.shape[1], total, even)} if self._placed else {}
+
+    def _forward(self, ids: Tensor, keep: int, named: dict[str, Any], model: Any) -> Tensor:
+        """Logits of at least the last `keep` positions, always from an eager pass."""
+        start = perf_counter()
+        if not self.carried:
+            named[self._named] = self.cache
+        elif self.box.held is not None:
+            named[self.carried] = self.box.held
+        out = self.model(input_ids=ids, use_cache=True, **named)
+        if self.carried:
+            self.box.held = out[self.carried]
+        logits: Tensor = out.logits
+        self._blank = logits[:, :0]
+        self.seconds += perf_counter() - start
+        return logits
