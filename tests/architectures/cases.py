@@ -44,9 +44,9 @@ def cases() -> list[Case]:
 def build(case: Case, *, lively: bool = True) -> Any:
     """The case's model with random weights, in float32, which never ends a text by itself.
 
-    Not `lively`: with the weights drawn once. Random models often write one token for ever, whatever they have read, and then no mistake would show.
+    Random models often write one token for ever, whatever they have read, and then no mistake would show.
     Weights are drawn again, larger and with smaller embeddings, until the text moves and depends on its
-    prompt; the liveliest are kept.
+    prompt; the liveliest are kept. Not `lively`: they are drawn once.
     """
     kind = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.type])
     config = CONFIG_MAPPING[case.type]
