@@ -24,7 +24,7 @@ CACHES = ("past_key_values", "cache_params")  # a forward's names for an argumen
 Values = list[dict[str, Any]]  # by place, its attributes
 
 
-class StateLayer(LinearAttentionLayer, RowLayer):  # type: ignore[misc]  # both define what a subclass may change
+class StateLayer(LinearAttentionLayer, RowLayer):  # type: ignore[no-untyped-call, override]  # as its bases
     """A layer with states beside its keys and values, or without any.
 
     The states are those of one row, exchanged before each pass; keys and values are those of all rows.
@@ -49,11 +49,6 @@ class StateCache(RowCache):
         for at, layer in enumerate(layers):
             if isinstance(layer, LinearAttentionCacheLayerMixin):
                 self._rows[at] = StateLayer(self.plan, layer.number_of_states)
-
-    @property
-    def states(self) -> list[StateLayer]:
-        """The layers that have states."""
-        return [layer for layer in self._rows if isinstance(layer, StateLayer)]
 
 
 def own_layers(text: Any) -> list[Any]:
@@ -109,12 +104,15 @@ class Box:
     held: Any = None
 
 
-def places_of(cache: StateCache) -> list[Place]:
-    """The states in a cache."""
-    return [
-        Place(layer, layer.names, vars(LinearAttentionLayer(number_of_states=layer.number_of_states)))
-        for layer in cache.states
-    ]
+def states_of(cache: RowCache) -> list[StateLayer]:
+    """The layers of a cache that have states."""
+    return [layer for layer in cache.rows if isinstance(layer, StateLayer)]
+
+
+def place_of(layer: StateLayer) -> Place:
+    """The states of a layer."""
+    fresh = LinearAttentionLayer(number_of_states=layer.number_of_states)
+    return Place(layer, layer.names, vars(fresh))
 
 
 def in_modules(model: Any) -> list[Place]:

@@ -12,7 +12,19 @@ from torch import Tensor
 
 from ..errors import UserError
 from .cache import RowCache
-from .recurrent import BROKEN, CACHES, Box, Place, RowState, StateCache, in_modules, places_of, put, taken
+from .recurrent import (
+    BROKEN,
+    CACHES,
+    Box,
+    Place,
+    RowState,
+    StateCache,
+    in_modules,
+    place_of,
+    put,
+    states_of,
+    taken,
+)
 from .runner import Rows
 from .traits import Traits
 
@@ -55,16 +67,18 @@ class StateRows(Rows):
         scratch = type(self)(self.model, traits=self.traits)
         scratch.open(0)
         scratch.feed(0, [[0, 0]], 1)
-        if not any(layer.has_previous_state[0] for layer in scratch.cache.states):
+        if not any(layer.has_previous_state[0] for layer in states_of(scratch.cache)):
             self._own = in_modules(self.model)
 
     def _fresh(self) -> RowCache:
-        return StateCache(self.config, int(getattr(self.config, "num_hidden_layers", None) or 0))
+        cache = StateCache(self.config, int(getattr(self.config, "num_hidden_layers", None) or 0))
+        self._layers = [place_of(layer) for layer in states_of(cache)]
+        return cache
 
     @property
     def places(self) -> list[Place]:
         """Where the model looks for the states of the row that is read."""
-        return [*places_of(self.cache), *self._own]
+        return [*self._layers, *self._own]
 
     @property
     def bytes(self) -> int:

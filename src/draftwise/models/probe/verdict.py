@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..runner import Rows
@@ -30,10 +30,10 @@ class Verdict:
     @classmethod
     def of(cls, kept: object) -> Verdict | None:
         """The verdict saved as JSON; None if it is not one."""
-        kinds = {field.name: type(field.default) for field in fields(cls)}
-        if not isinstance(kept, dict) or kept.keys() != kinds.keys():
+        like = asdict(cls())
+        if not isinstance(kept, dict) or kept.keys() != like.keys():
             return None
-        return cls(**{name: kind(kept[name]) for name, kind in kinds.items()})
+        return cls(**{name: type(value)(kept[name]) for name, value in like.items()})
 
     def rows(self, model: Any, traits: Traits | None = None) -> Rows:
         """A runner that reads in this way."""
