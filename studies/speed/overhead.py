@@ -168,7 +168,7 @@ def measured(setup: str, batch: int, asked: dict[str, Any], decoder: Any, memory
 
 def child(asked: dict[str, Any]) -> None:
     """Print the runs of this tree as JSON."""
-    decoder = Decoder.from_pretrained("zoo:target", drafters=list(DRAFTERS), policy="none")
+    decoder = Decoder.from_pretrained("zoo:target", drafters=list(DRAFTERS), policy="none", compile="off")
     memory = np.ones(int(MEMORY) // 4, dtype=np.float32)
     runs = [
         (f"{setup} {batch}", measured(setup, batch, asked, decoder, memory))
