@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from math import ceil, inf
@@ -97,7 +97,6 @@ class TranslatedDrafter:
         self.pairs = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
         self.allowed = torch.zeros(inner.vocab_size, dtype=torch.bool).index_fill(0, self.pairs[:, 1], True)
         self.mine = {theirs: ours for ours, theirs in pairs}
-        self.device = getattr(self.rows, "device", "cpu")
         self.held: dict[int, Held] = {}
         LOG.info("a tokenizer other than the target's: %d shared tokens, vocabulary=%s", len(pairs), self.way)
 
@@ -147,7 +146,15 @@ class TranslatedDrafter:
         one, in one pass over all of them. By shared tokens it is graded by the distribution at its place; a
         place that divides a token of the drafter takes a pass of its own.
         """
-        return [self._grades(job) for job in jobs]
+        paths = [Path.of(self._read(job.request, job.start), job) for job in jobs]
+        by_text = [self._by_text(job.request) for job in jobs]
+        asked = list(zip(jobs, paths, by_text, strict=True))
+        apart = [{} if text else self._apart(job.request, path) for job, path, text in asked]
+        rows = self._logits([(job.request, *path.stretch(by_text=text)) for job, path, text in asked])
+        return [
+            text_grades(job, path, own) if text else self._shared_grades(job, path, own, others)
+            for (job, path, text), own, others in zip(asked, rows, apart, strict=True)
+        ]
 
     def _by_text(self, request: Request, *, picked: bool = False) -> bool:
         if self.way == "auto":
@@ -210,35 +217,29 @@ class TranslatedDrafter:
         ours, theirs = self.pairs.to(rows.device).unbind(1)
         return rows.new_full((len(rows), self.vocab_size), rest).index_copy(1, ours, rows[:, theirs])
 
-    def _grades(self, job: GradeJob) -> list[Grade]:
-        request = job.request
-        path = Path.of(self._read(request, job.start), job)
-        if self._by_text(request):
-            wanted = len(path.ids) - path.first
-            rows = self._logits(request, path.ids, wanted) if wanted > 0 else torch.zeros(0)
-            return text_grades(job, path, rows)
-        rows = self._ours(self._rows_before(request, path), -inf)
-        found = grades(job, rows, None, vocab_size=self.vocab_size, sample=self.sample)
+    def _shared_grades(
+        self, job: GradeJob, path: Path, rows: Tensor, apart: Mapping[int, Tensor]
+    ) -> list[Grade]:
+        """Grades by the drafter's distributions over shared tokens; nothing is drafted before any text."""
+        first = len(path.ids) + 1 - len(rows)
+        before = [
+            apart[i] if i in apart else rows[len(ids) - first] if ids else rows.new_zeros(rows.shape[1])
+            for i, ids in enumerate(path.before)
+        ]
+        logits = self._ours(torch.stack(before), -inf)
+        found = grades(job, logits, None, vocab_size=self.vocab_size, sample=self.sample)
         return [one if ids else Grade(0.0, 0.0) for one, ids in zip(found, path.before, strict=True)]
 
-    def _rows_before(self, request: Request, path: Path) -> Tensor:
-        """The logits before each committed token, shape (tokens, vocabulary): most of them in one pass."""
-        rows: dict[int, Tensor] = {}
-        for i, ids in enumerate(path.before):
-            if not ids:
-                rows[i] = torch.zeros(self.inner.vocab_size, device=self.device)
-            elif ids != path.ids[: len(ids)]:
-                rows[i] = self._logits(request, [*ids, 0], 1)[0].float()
-        rest = [i for i in range(len(path.before)) if i not in rows]
-        if rest:
-            first = len(path.before[rest[0]])
-            read = self._logits(request, [*path.ids, 0], len(path.ids) + 1 - first)
-            rows |= {i: read[len(path.before[i]) - first].float() for i in rest}
-        return torch.stack([rows[i] for i in sorted(rows)])
+    def _apart(self, request: Request, path: Path) -> dict[int, Tensor]:
+        """The logits at each place that divides a token of the drafter, in a pass each."""
+        return {i: self._logits([(request, [*path.before[i], 0], 1)])[0][0] for i in path.divided}
 
-    def _logits(self, request: Request, ids: Sequence[int], n: int) -> Tensor:
-        """The logits that predict the last `n` of some tokens, shape (n, vocabulary)."""
-        return self.inner.read([(self._view(request, ids), n)])[0]
+    def _logits(self, wanted: Sequence[tuple[Request, Sequence[int], int]]) -> list[Tensor]:
+        """The logits that predict the last n of some tokens, shape (n, vocabulary), in one pass for all."""
+        views = [(self._view(request, ids), n) for request, ids, n in wanted if n > 0]
+        read = iter(self.inner.read(views) if views else ())
+        nothing = torch.zeros((0, self.inner.vocab_size), device=getattr(self.rows, "device", None))
+        return [next(read).float() if n > 0 else nothing for *_, n in wanted]
 
 
 def _least(parts: Sequence[Signals]) -> Signals:

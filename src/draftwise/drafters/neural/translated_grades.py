@@ -46,6 +46,19 @@ class Path:
         under = [_under(reading, first, token, lengths[i:]) for i, token in enumerate(tokens[start:])]
         return cls(ids, first, before, under)
 
+    @property
+    def divided(self) -> list[int]:
+        """The committed tokens that begin within one of the drafter's tokens."""
+        return [i for i, ids in enumerate(self.before) if ids != self.ids[: len(ids)]]
+
+    def stretch(self, *, by_text: bool) -> tuple[list[int], int]:
+        """The tokens to read, and how many of them to predict: those that have the committed text, or from
+        the first committed token that begins with one of them up to what follows the text."""
+        if by_text:
+            return self.ids, len(self.ids) - self.first
+        begins = [len(ids) for ids in self.before if ids and ids == self.ids[: len(ids)]]
+        return [*self.ids, 0], len(self.ids) + 1 - begins[0] if begins else 0
+
 
 def _under(reading: Reading, first: int, token: int, lengths: Sequence[int]) -> list[int]:
     """The drafter's tokens, from the `first` on, that have the text of one token of the target."""
