@@ -17,7 +17,7 @@ from .models.fingerprints import drafter_fingerprint
 from .models.gguf.names import gguf_spec
 from .models.load import load_model, load_tokenizer
 from .models.packed import arrange, checked
-from .models.vocabulary import check_vocabulary, disagreement
+from .models.vocabulary import disagreement
 from .names import check_names
 from .policies.arms import TOGETHER
 from .policies.catalogue import Method, default, method
@@ -96,7 +96,7 @@ def build_drafters(
         spec = registry.parse(name)
         known = registry.names("drafters")
         if (file := gguf_spec(name)) is not None:
-            team[name] = _load_gguf(name, file, target, tokenizer, str(target_name), **load)
+            team[name] = _load_gguf(name, file, target, tokenizer, **load)
         elif spec.name in known and spec.name != "lm":
             team[name] = _registered(spec, target, pack=pack)
             if hasattr(team[name], "check"):
@@ -109,8 +109,10 @@ def build_drafters(
                 team[name].check(target.vocab_size, tokenizer_fingerprint(tokenizer.get_vocab()))  # type: ignore[attr-defined]
         else:
             team[name] = _load_lm(name, spec, target, tokenizer, pack=pack, **load)
-    for drafter in team.values():
+    for name, drafter in team.items():
         compiled.compile_part(drafter, compile)
+        if way := getattr(drafter, "way", ""):
+            LOG.info("drafter %s has another tokenizer than %s: vocabulary=%s", name, target_name, way)
     return team
 
 
@@ -226,19 +228,13 @@ def _load_lm(
     return built
 
 
-def _load_gguf(
-    name: str, file: registry.Spec, target: Target, tokenizer: Any, target_name: str, **load: Any
-) -> Drafter:
+def _load_gguf(name: str, file: registry.Spec, target: Target, tokenizer: Any, **load: Any) -> Drafter:
     """A GGUF file as drafter; one without a vocabulary must have as many tokens as the target."""
-    built: Any = registry.build("drafters", _opened(file, **load), file.path, target.vocab_size)
-    model = built.model
-    if model.has_vocabulary:
-        if tokenizer is None:
-            raise UserError(
-                f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=..."
-            )
-        check_vocabulary(file.path, model.tokenizer, target_name, tokenizer)
-    elif model.vocab_size != target.vocab_size:
+    built: Any = registry.build("drafters", _opened(file, **load), file.path, target.vocab_size, tokenizer)
+    model = getattr(built, "model", None)
+    if model is not None and model.has_vocabulary and tokenizer is None:
+        raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
+    if model is not None and not model.has_vocabulary and model.vocab_size != target.vocab_size:
         raise UserError(
             f"the drafter {file.path} has {model.vocab_size} tokens and no vocabulary, and the target "
             f"{target.vocab_size}: choose a drafter of the target's family"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from math import inf
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,8 +19,10 @@ from ...errors import UserError
 from ...models.distributions import most_likely
 from ...models.gguf.model import GgufModel
 from ...models.gguf.sequences import Part, Sequences
+from ...models.vocabulary import disagreement
 from .chains import Chain, grades, known
 from .lm import Place
+from .translated import TranslatedDrafter
 
 
 class GgufDrafter:
@@ -52,6 +55,7 @@ class GgufDrafter:
             )
         self.rows = Sequences(model, context=context, threads=threads, cache=cache)
         self.places: dict[int, Place] = {}
+        self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
 
     def hint(self, request: Request) -> float:
         """Always ready, while the text fits the context."""
@@ -73,6 +77,8 @@ class GgufDrafter:
         logits = self._catch_up([chain.job.request for chain in going])
         while going:
             logits = logits[:, : self.vocab_size]
+            if self.allowed is not None:
+                logits = logits.masked_fill(~self.allowed, -inf)
             for chain, row, pick in zip(going, logits, most_likely(logits), strict=True):
                 chain.extend(row, pick, None, vocab_size=self.vocab_size, sample=self.sample)
             going = [chain for chain in going if not chain.done]
@@ -94,6 +100,16 @@ class GgufDrafter:
                 logits = torch.cat((torch.stack(rows), logits))
             made.append(grades(job, logits, None, vocab_size=self.vocab_size, sample=self.sample))
         return made
+
+    @torch.inference_mode()
+    def read(self, wanted: Sequence[tuple[Request, int]]) -> list[Tensor]:
+        """The logits that predict the last n tokens of each text, shape (n, vocabulary) each."""
+        return list(torch.split(self._read(wanted), [n for _, n in wanted]))
+
+    def rewind(self, request: Request, length: int) -> None:
+        """Forget what is held of a request's tokens from `length` on, since these are others now."""
+        if request.id in self.places:
+            self.places[request.id].cut(length)
 
     def seat(self, whole: Request, view: Request) -> None:
         """Let a request begin with what is held of another one whose text begins alike."""
@@ -160,14 +176,20 @@ class GgufDrafter:
 def gguf(
     path: str,
     vocab_size: int,
+    tokenizer: Any = None,
     *,
     sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
     context: Annotated[int, "most tokens of a text; 0: what the model was trained for"] = 0,
     threads: Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has"] = 0,
     gpu_layers: Annotated[int, "layers on the GPU, where llama.cpp was built for one; -1: all"] = -1,
     cache: Annotated[str, "precision of keys and values: auto, f32, f16, bf16 or q8_0"] = "auto",
-) -> GgufDrafter:
+    vocabulary: Annotated[
+        str, "with another tokenizer than the target's: text, shared tokens, or auto"
+    ] = "auto",
+) -> GgufDrafter | TranslatedDrafter:
     """Drafts with a smaller model in a GGUF file, run by llama.cpp.
+
+    One whose tokenizer is not the target's drafts as `lm` does: by `text`, or by `shared` tokens.
 
     Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
 
@@ -175,4 +197,11 @@ def gguf(
         UserError: no such file, or one that llama.cpp cannot run, or that cannot draft.
     """
     model = GgufModel(path, gpu_layers=gpu_layers)
-    return GgufDrafter(model, vocab_size, sample=sample, context=context, threads=threads, cache=cache)
+    more: dict[str, Any] = {"sample": sample, "context": context, "threads": threads, "cache": cache}
+    known = tokenizer is not None and model.has_vocabulary
+    if known and disagreement(model.tokenizer, tokenizer) is not None:
+        inner, pair = GgufDrafter(model, model.vocab_size, **more), (tokenizer, model.tokenizer)
+        return TranslatedDrafter(inner, vocab_size, pair, sample=sample, vocabulary=vocabulary)
+    if vocabulary != "auto":
+        raise UserError(f"vocabulary={vocabulary}: the drafter has the target's tokenizer, leave it out")
+    return GgufDrafter(model, vocab_size, **more)

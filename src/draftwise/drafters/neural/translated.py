@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from logging import getLogger
 from math import ceil, inf
 from typing import Annotated, Any, Protocol
 
@@ -18,14 +17,13 @@ from ...core.roles import GradeJob
 from ...errors import UserError
 from ..lookup.picked import chain
 from ..translation.border import continued
-from ..translation.codec import Codec
+from ..translation.codec import codec_of
 from ..translation.reading import Reading
 from ..translation.shared import shared
 from .chains import grades
 from .lm import LMDrafter
 from .translated_grades import Path, common, text_grades
 
-LOG = getLogger(__name__)
 WAYS = ("auto", "text", "shared")
 ENOUGH = 0.25  # of the smaller vocabulary: with fewer shared tokens, drawn texts are drafted by text as well
 FINEST = 3.0  # most tokens of the drafter for one of the target
@@ -89,7 +87,7 @@ class TranslatedDrafter:
         if vocabulary not in WAYS:
             raise UserError(f"vocabulary={vocabulary}: choose from {', '.join(WAYS)}")
         self.inner, self.vocab_size, self.sample = inner, vocab_size, sample
-        self.ours, self.theirs = map(Codec, tokenizers)
+        self.ours, self.theirs = map(codec_of, tokenizers)
         pairs, part = shared(self.ours, self.theirs, (vocab_size, inner.vocab_size))
         if vocabulary == "shared" and not pairs:
             raise UserError("vocabulary=shared: the vocabularies share no token, choose vocabulary=text")
@@ -98,7 +96,6 @@ class TranslatedDrafter:
         self.allowed = torch.zeros(inner.vocab_size, dtype=torch.bool).index_fill(0, self.pairs[:, 1], True)
         self.mine = {theirs: ours for ours, theirs in pairs}
         self.held: dict[int, Held] = {}
-        LOG.info("a tokenizer other than the target's: %d shared tokens, vocabulary=%s", len(pairs), self.way)
 
     @property
     def rows(self) -> Any:

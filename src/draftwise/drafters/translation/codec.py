@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from ...errors import UserError
@@ -45,10 +47,15 @@ class Codec:
                 "drafts needs: save it with tokenizer.json, or name a drafter with the target's tokenizer"
             )
         names = self.fast.id_to_token
-        self.special = {i: str(names(i)) for i in tokenizer.all_special_ids}
-        self.special |= {i: str(t.content) for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+        special = {i: str(names(i)) for i in tokenizer.all_special_ids}
+        special |= {i: str(t.content) for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+        self._name(tokenizer, special)
+
+    def _name(self, tokenizer: Any, special: dict[int, str]) -> None:
+        """Tell the tokens with a meaning of their own apart."""
+        self.special = special
         self.end: int | None = tokenizer.eos_token_id
-        self.unknown: int | None = tokenizer.unk_token_id
+        self.unknown: int | None = getattr(tokenizer, "unk_token_id", None)
         if self.unknown is not None and self.unknown != self.end:
             self.special.pop(self.unknown, None)
         self.silent = {tokenizer.bos_token_id, tokenizer.pad_token_id}
@@ -93,6 +100,50 @@ class Codec:
             elif text.startswith(before) and len(text) > len(before):
                 found.setdefault(text[len(before) :].encode(), i)
         return fallback | found
+
+
+class GgufCodec(Codec):
+    """The tokenizer of a GGUF file, whose tokens are bytes: their sizes tell their places in a text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.own = tokenizer
+        self._name(tokenizer, {i: tokenizer.tokens[i] for i in tokenizer.all_special_ids})
+
+    def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """As for any tokenizer."""
+        ids: list[int] = list(self.own.encode(text, add_special_tokens=False))
+        begins = list(accumulate((len(c.encode("utf-8", "replace")) for c in text), initial=0))
+        sizes = [len(self.own.piece(i)) for i in ids]
+        at = begins[-1] - sum(sizes)  # below 0, if a space is put before the text
+        spans = []
+        for size in sizes:
+            first = bisect_right(begins, max(0, at)) - 1
+            at += size
+            spans.append((first, max(first, min(bisect_left(begins, at), len(text)))))
+        return ids, spans
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """As for any tokenizer."""
+        text: str = self.own.decode(tokens, skip_special_tokens=not special)
+        return text
+
+    def spellings(self, size: int) -> dict[bytes, int]:
+        """As for any tokenizer."""
+        plain = [i for i in range(min(size, self.own.size)) if i not in self.special and i != self.unknown]
+        found: dict[bytes, int] = {}
+        for i in sorted(plain, key=lambda i: bool(_BYTE.fullmatch(self.own.tokens[i]))):
+            if piece := self.own.piece(i):
+                found.setdefault(piece, i)
+        return found
+
+
+def codec_of(tokenizer: Any) -> Codec:
+    """The codec of a tokenizer of Transformers or of a GGUF file.
+
+    Raises:
+        UserError: a tokenizer that cannot say where in a text its tokens are.
+    """
+    return GgufCodec(tokenizer) if hasattr(tokenizer, "piece") else Codec(tokenizer)
 
 
 def complete(text: str) -> str:
