@@ -69,7 +69,7 @@ LAYOUTS = {
     "onednn": Layout(_onednn, lambda weight: MKLDNN._reorder_linear_weight(weight, None), _by_onednn),
     "mkl": Layout(_mkl, lambda weight: MKL._mkl_reorder_linear_weight(weight, TOKENS), _by_mkl),
 }
-TURNED = "turned"  # not stored anew: the product is computed as (W x^T)^T
+TURNED = "turned"  # stored as it is: the product is computed as (W x^T)^T
 
 
 class PackedLinear(nn.Module):
