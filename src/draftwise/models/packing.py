@@ -20,7 +20,7 @@ MANY = 12  # rounds after which an unclear answer is a draw
 FEWEST = 6  # minimum number of rounds; each times one pass per width and layout
 DOUBT = 0.02  # significance level of a sign test: the chance of as many wins by luck
 SLOWER = 1.25  # slowdown at one width that no gain at another outweighs
-STEADY = 0.1  # largest relative median absolute deviation of the ratio; above it, the machine counts as busy
+STEADY = 0.2  # largest relative median absolute deviation of the ratio; above it, the machine counts as busy
 BUDGET = 0.4  # seconds for one shape
 
 Pass = Callable[[int], object]  # a pass through some layers, at a width
