@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise import transformers_generate
 from draftwise.core.arms import Arm
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
@@ -66,6 +67,16 @@ def test_a_drafter_with_states_takes_its_own_guesses_back(name: str) -> None:
     spread(other, 0, 2.5, 0.1)
     team = {"lm": LMDrafter(other, VOCAB)}
     assert run(model(name), dict(own(name)), PROMPTS, team, [Arm("lm", 3), Arm("lm", 6)], 3) == (EQUAL, "")
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "mamba", "recurrent_gemma"])
+def test_generate_writes_it_too(name: str) -> None:
+    longest = max(map(len, PROMPTS[:3]))
+    ids = torch.tensor([[0] * (longest - len(p)) + p for p in PROMPTS[:3]])
+    decode = transformers_generate(drafters=["ngram", "suffix"], policy="static-4")
+    settings = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None, "custom_generate": decode}
+    out = model(name).generate(ids, attention_mask=(ids > 0).long(), **settings)
+    assert out[:, longest:].tolist() == [own(name)[tuple(p)] for p in PROMPTS[:3]]
 
 
 def test_sampled_texts_follow_the_models_own_distribution() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import Cache, GenerationConfig
 
 from ...errors import UserError
+from ...models.recurrent import tensors
 from .caches import Held, held_rows
 
 # Model inputs other than the tokens that are supported here.
@@ -46,7 +47,7 @@ def read_prompt(
     past = int(cache.get_seq_length()) if cache is not None else 0
     fed = _fed(model, input_ids, past, config, model_kwargs)
     for name, value in fed.items():
-        if value is not None and name not in FED | {EMBEDS}:
+        if value is not None and name not in FED | {EMBEDS} and not _empty(value):
             raise UserError(f"{name}: draftwise cannot hand this to the model; leave it out")
     given = fed.get("past_key_values")
     if fed.get(EMBEDS) is not None or (given is not None and int(given.get_seq_length()) > past):
@@ -56,6 +57,11 @@ def read_prompt(
     texts = [row[own].tolist() for row, own in zip(ids, seen, strict=True)]
     held = held_rows(cache, seen[:, :past]) if past else [Held()] * len(texts)
     return Prompt(texts, held, cache, ids.shape[1] - input_ids.shape[1])
+
+
+def _empty(value: Any) -> bool:
+    """Whether this is a new cache, as `generate` makes for a model that takes it under another name."""
+    return isinstance(value, Cache) and next(tensors(value), None) is None
 
 
 def _fed(
