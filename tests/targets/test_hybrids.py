@@ -161,6 +161,24 @@ def test_one_snapshot_a_row_and_accepted_tokens_are_read_again_with_the_next_dra
     assert rows.reread > 0 and max(widths) <= max(map(len, PROMPTS)) + 4 + 8
 
 
+@pytest.mark.parametrize("name", ["qwen3_next", "jamba"])
+def test_heads_are_given_the_hidden_states_of_the_text(name: str) -> None:
+    """Of each token once, whatever was read again beside it."""
+    made, truth = model(name), own(name)
+    target, policy = HFTarget(made), Anyone((Arm("good", 4), Arm("none", 0)))
+    tap = target.features((1, -1))
+    loop = Loop(target, {"good": Guesser(truth, 0.4)}, policy, policy)
+    requests = [loop.add(p, Sampling(max_new_tokens=NEW), keep=True) for p in PROMPTS[:2]]
+    while loop.open:
+        loop.step()
+    for request in requests:
+        ids = torch.tensor([request.tokens[:-1]])
+        with torch.inference_mode():
+            states = made(input_ids=ids, output_hidden_states=True).hidden_states
+        held = tap.of(request.id, 0, ids.shape[1])
+        assert torch.allclose(held, torch.cat([states[1][0], states[-1][0]], dim=-1), rtol=1e-3, atol=1e-3)
+
+
 def test_what_reads_one_token_a_pass_is_said_with_the_figure() -> None:
     with pytest.warns(DraftwiseWarning, match=r"MambaForCausalLM.*one token a pass.*off by \d"):
         assert HFTarget(model("mamba")).rows.steps
