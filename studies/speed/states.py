@@ -42,8 +42,13 @@ SIZES: dict[str, Any] = {
     "head_dim": 64,
     "pad_token_id": 0,
 }
-MAMBA = {"attn_layer_indices": [3, 7], "mamba_n_heads": 12, "mamba_d_head": 64, "mamba_d_state": 64}
-DELTA = {f"linear_num_{what}_heads": 6 for what in ("key", "value")}
+MAMBA: dict[str, Any] = {
+    "attn_layer_indices": [3, 7],
+    "mamba_n_heads": 12,
+    "mamba_d_head": 64,
+    "mamba_d_state": 64,
+}
+DELTA: dict[str, Any] = {f"linear_num_{what}_heads": 6 for what in ("key", "value")}
 DELTA |= {f"linear_{what}_head_dim": 64 for what in ("key", "value")}
 KINDS: dict[str, Any] = {
     "bamba": lambda: BambaConfig(**SIZES, **MAMBA),
@@ -79,7 +84,8 @@ class Hint:
 def build(kind: str) -> Any:
     """The model, in float32."""
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(KINDS[kind]()).float().eval()
+    maker: Any = AutoModelForCausalLM
+    return maker.from_config(KINDS[kind]()).float().eval()
 
 
 def run(target: HFTarget, prompt: Sequence[int], tokens: int, policy: str, drafter: Any, most: int) -> Any:
