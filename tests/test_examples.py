@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.effort import some
+from tests.effort import some, thorough
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SAID = {
@@ -59,6 +59,7 @@ def test_every_example_is_small_says_what_it_shows_and_is_listed() -> None:
     assert "](auto.ipynb)" in listed
 
 
+@thorough
 def test_the_notebook_runs(tmp_path: Path) -> None:
     """Its cells in order, as one program without a kernel."""
     program = tmp_path / "cells.py"

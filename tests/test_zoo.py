@@ -13,6 +13,7 @@ from draftwise.data import spec_bench
 from draftwise.errors import UserError
 from draftwise.models.load import load_model, load_tokenizer, resolve
 from draftwise.models.zoo import list_parts, list_zoo, zoo_folder
+from tests.effort import some
 
 SPECIALISTS = [model.name for model in list_zoo()[1:]]
 USES = {
@@ -34,7 +35,7 @@ def plain() -> list[list[int]]:
     return [out.token_ids for out in decoder.generate_many(PROMPTS, max_new_tokens=32)]
 
 
-@pytest.mark.parametrize("use", list(USES))
+@pytest.mark.parametrize("use", some(list(USES), 2))
 def test_the_text_is_the_targets_own(plain: list[list[int]], use: str) -> None:
     drafters, policy = USES[use]
     with warnings.catch_warnings():

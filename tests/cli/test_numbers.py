@@ -20,6 +20,7 @@ import typer
 from draftwise import data
 from draftwise.cli.app import app
 from draftwise.measure.bench.ours import Models as BenchModels
+from tests.effort import some
 from tests.measure.bench.conftest import sim_models
 
 from .conftest import Models, Result
@@ -123,7 +124,7 @@ def typed(
     return typed
 
 
-@pytest.mark.parametrize("one", ALL, ids=str)
+@pytest.mark.parametrize("one", some(ALL, 4), ids=str)
 def test_whatever_is_typed_is_taken_or_refused_in_one_line(
     one: Numeric, typed: Callable[[Numeric, str], Result]
 ) -> None:

@@ -21,6 +21,7 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.distributions import exact, p_value, sample
+from tests.effort import some
 from tests.tiny import VOCAB, model, own_text
 
 PROMPT = [3, 5, 3, 5, 3]
@@ -60,7 +61,7 @@ def narrow() -> Any:
     return made.double()
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", some(SETTINGS, 2))
 @pytest.mark.parametrize("name", ["good", "bad", "picked", "narrow", "ngram", "suffix"])
 def test_two_token_marginals(name: str, settings: str) -> None:
     made = model("llama", scale=5.0)

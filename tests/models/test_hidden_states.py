@@ -13,6 +13,7 @@ from draftwise.errors import UserError
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features
+from tests.effort import some
 from tests.targets.test_hf import prompts
 from tests.targets.test_trees import ARMS, team
 from tests.tiny import model, own_text
@@ -28,7 +29,7 @@ def right(reads: HFTarget, made: Any, request: Any, layers: tuple[int, ...]) -> 
     torch.testing.assert_close(tap.of(request.id, 0, n), wanted, atol=1e-5, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "together"), [*((name, True) for name in NAMES), ("llama", False)])
+@pytest.mark.parametrize(("name", "together"), some([*((name, True) for name in NAMES), ("llama", False)], 2))
 def test_features_are_those_of_reading_the_text(name: str, together: bool) -> None:
     """Prompts in pieces, chains and trees, rejections, texts that join and leave a ragged batch.
 

@@ -22,6 +22,7 @@ from draftwise.models.positions import Bounded
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import written
+from tests.effort import some
 from tests.models.test_hidden_states import right
 from tests.targets.test_hf import Oracle
 from tests.targets.test_trees import grown, team
@@ -76,7 +77,7 @@ def texts_of(loop: Loop, n: int, batch: int) -> list[list[int]]:
     return written(loop, prompts(), n, batch)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", some(CONFIGS, 2))
 def test_greedy_text_is_the_models_own(name: str) -> None:
     """Prompts on both sides of the border and on it, in pieces; good and bad drafts, chains and trees; rows
     that cross beside rows that do not."""

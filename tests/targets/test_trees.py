@@ -24,6 +24,7 @@ from draftwise.models.runner import Rows
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, Stateless, written
 from tests.distributions import exact, p_value
+from tests.effort import some
 from tests.exactness.test_exact_hf import PROMPT, SETTINGS, Grammar, distribution_of
 from tests.targets.test_hf import KINDS, Oracle, prompts
 from tests.tiny import VOCAB, model, own_text
@@ -98,7 +99,7 @@ CHAINS_ONLY = {"minimax-sparse"}
 TREE_KINDS = [kind for kind in KINDS if kind[0] not in CHAINS_ONLY]
 
 
-@pytest.mark.parametrize(("name", "attention"), TREE_KINDS)
+@pytest.mark.parametrize(("name", "attention"), some(TREE_KINDS, 2))
 def test_greedy_text_is_the_models_own(name: str, attention: str) -> None:
     """Prompts of six lengths join and leave a batch of chains and trees."""
     made = model(name, attention=attention)
@@ -148,7 +149,7 @@ def place(tree: Draft, node: int) -> list[int]:
     return path[::-1]
 
 
-@pytest.mark.parametrize(("name", "attention"), TREE_KINDS)
+@pytest.mark.parametrize(("name", "attention"), some(TREE_KINDS, 2))
 def test_a_node_has_the_logits_of_its_path(name: str, attention: str) -> None:
     """Rows of different lengths, some beyond their window; a chain and an empty draft beside trees."""
     made = model(name, attention=attention)

@@ -24,6 +24,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import holds, random_eagle, target, trained_medusa
 from tests.drafters.neural.test_eagle import good, soft, texts_of
+from tests.effort import some, thorough
 from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import own_text
@@ -50,7 +51,7 @@ def team(made: Any, reads: HFTarget, heads: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", some(POLICIES, 2))
 def test_policies_choose_among_heads_and_the_text_stays(policy: str) -> None:
     made = target()
     heads = {"good": good("eagle"), "bad": random_eagle(made, eagle3=True), "medusa": trained_medusa(made)}
@@ -62,6 +63,7 @@ def test_policies_choose_among_heads_and_the_text_stays(policy: str) -> None:
     assert texts == own and any(r.accepted for r in rounds)
 
 
+@thorough
 def test_the_law_is_the_targets() -> None:
     made = target(scale=5.0)
     heads = {"good": soft("eagle", True), "bad": soft("eagle", False), "medusa": trained_medusa(made)}

@@ -26,6 +26,7 @@ from draftwise.models.heads.eagle import Eagle
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, random_eagle, target, trained_eagle
+from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import VOCAB, model, own_text
@@ -105,7 +106,7 @@ def soft(kind: str, well: bool) -> Eagle:
     return trained_eagle(made, **KINDS[kind]) if well else random_eagle(made, **KINDS[kind])
 
 
-@pytest.mark.parametrize("well", [False, True])
+@pytest.mark.parametrize("well", some([False, True], 2))
 @pytest.mark.parametrize(("kind", "settings"), [("eagle", "penalties"), ("eagle3-narrow", "shaped")])
 def test_the_law_is_the_targets(settings: str, kind: str, well: bool) -> None:
     """Chains that are sampled and trees that are picked, in one batch with a model and a longer text."""

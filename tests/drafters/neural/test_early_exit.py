@@ -20,6 +20,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import holds, target
 from tests.drafters.neural.test_eagle import opened, read_on, texts_of
+from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.targets.test_trees import held
@@ -49,7 +50,7 @@ def test_greedy_text_is_the_models_own(name: str) -> None:
         assert any(r.accepted for r in drafted) and any(r.accepted < r.drafted for r in drafted)
 
 
-@pytest.mark.parametrize("settings", ["shaped", "penalties"])
+@pytest.mark.parametrize("settings", some(["shaped", "penalties"], 2))
 def test_the_law_is_the_targets(settings: str) -> None:
     made = target(scale=5.0)
 

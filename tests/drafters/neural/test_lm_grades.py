@@ -29,6 +29,7 @@ from draftwise.policies.recorders.bandit import Bandit
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.policies.recorders.rewards import reward
 from draftwise.targets.hf import HFTarget
+from tests.effort import some
 from tests.tiny import VOCAB, model
 
 GREEDY = Sampling(max_new_tokens=30)
@@ -161,7 +162,7 @@ def write(target_model: Any, near: Any, policy: Any, recorder: Any, batch: int) 
     return rounds
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", some([1, 3], 2))
 @pytest.mark.parametrize("options", [{}, {"form": "ratio", "every": 7}], ids=["each round", "every 7"])
 def test_greedy_the_cursors_are_each_models_own_rounds(
     target_model: Any, near: Any, batch: int, options: dict[str, Any]

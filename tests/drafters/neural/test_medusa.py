@@ -25,6 +25,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, random_medusa, target, trained_medusa
 from tests.drafters.neural.test_eagle import opened, read_on, texts_of
+from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import VOCAB, own_text
@@ -64,12 +65,15 @@ def test_greedy_text_is_the_models_own(options: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "well", "settings"),
-    [
-        ("joint", True, "penalties"),
-        ("joint", False, "shaped"),
-        ("fixed", True, "shaped"),
-        ("rescored", True, "shaped"),
-    ],
+    some(
+        [
+            ("joint", True, "penalties"),
+            ("joint", False, "shaped"),
+            ("fixed", True, "shaped"),
+            ("rescored", True, "shaped"),
+        ],
+        2,
+    ),
 )
 def test_the_law_is_the_targets(options: str, well: bool, settings: str) -> None:
     made = target(scale=5.0)
