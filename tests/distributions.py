@@ -9,7 +9,7 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.testing import exact, p_value
 from draftwise.testing import sample as sampled
-from tests.effort import texts
+from tests.effort import drawn
 
 __all__ = ["exact", "p_value", "sample"]
 
@@ -19,6 +19,6 @@ def sample(
 ) -> Counter[tuple[int, ...]]:
     """`n` texts from one loop in a thorough run, else fewer, counted; no drafter may have failed."""
     loop = make()
-    counts = sampled(lambda: loop, prompt, sampling, texts(n), batch=batch)
+    counts = sampled(lambda: loop, prompt, sampling, drawn(n), batch=batch)
     assert not any(loop.faults.values()), loop.faults
     return counts

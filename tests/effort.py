@@ -14,7 +14,7 @@ THOROUGH = bool(os.environ.get("DRAFTWISE_SLOW_TESTS"))
 thorough = pytest.mark.skipif(not THOROUGH, reason="takes long: make test-thorough runs it")
 
 
-def texts(n: int) -> int:
+def drawn(n: int) -> int:
     """The number of sampled texts whose distribution is looked at: `n` in a thorough run."""
     return n if THOROUGH else max(300, n // 3)
 

@@ -24,7 +24,9 @@ RULES = [Stop("max-confidence", 0.6), Stop("svip", 0.9), Stop("cumulative", 0.3)
 
 
 def drafter(**options: Any) -> GgufDrafter:
-    return gguf(tiny(), VOCAB, **options)
+    made = gguf(tiny(), VOCAB, **options)
+    assert isinstance(made, GgufDrafter)
+    return made
 
 
 def request(at: int, tokens: list[int], **settings: Any) -> Request:

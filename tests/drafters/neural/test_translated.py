@@ -23,7 +23,7 @@ from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import drafter_suite
 from tests.distributions import exact, p_value, sample
-from tests.effort import texts, thorough
+from tests.effort import thorough
 from tests.exactness.test_exact_hf import distribution_of
 from tests.other_tokenizers import coarser, letters, permuted, small
 from tests.tiny import VOCAB, model
@@ -82,7 +82,7 @@ def test_drawn_text_has_the_targets_distribution(name: str) -> None:
         chosen = method("static-2", list(team))
         return Loop(HFTarget(target_model()), team, chosen.policy, chosen.recorder)
 
-    assert p_value(sample(make, PROMPT, sampling, texts(2000), batch=100), law) > 1e-3
+    assert p_value(sample(make, PROMPT, sampling, 2000, batch=100), law) > 1e-3
 
 
 def test_switching_between_ways_keeps_the_distribution() -> None:
@@ -94,7 +94,7 @@ def test_switching_between_ways_keeps_the_distribution() -> None:
         chosen = method("random?arms=drafters*lengths&lengths=0,1,3", list(team))
         return Loop(HFTarget(target_model()), team, chosen.policy, chosen.recorder)
 
-    assert p_value(sample(make, PROMPT, sampling, texts(2000), batch=50), law) > 1e-3
+    assert p_value(sample(make, PROMPT, sampling, 2000, batch=50), law) > 1e-3
 
 
 @thorough
