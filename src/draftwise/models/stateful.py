@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from .cache import RowCache
+from .chunks import chunked, short
 from .recurrent import (
     BROKEN,
     CACHES,
@@ -53,6 +54,7 @@ class StateRows(Rows):
         self.carried, self.steps, self.box = carried, steps, Box()
         self.states: list[RowState] = []
         self.reread = 0  # tokens that were read again
+        self.chunked = chunked(model)
         super().__init__(model, traits=traits)
         self.together = False
         self._blank = torch.empty(1, 0, int(self.config.vocab_size), device=self.device, dtype=self.dtype)
@@ -171,7 +173,8 @@ class StateRows(Rows):
         state, places = self.states[row], self.places
         put(places, state.live)
         at, state.at, self.held[row] = state.at, BROKEN, state.at
-        logits = super().feed(row, [ids], keep, slots=slots)
+        with short(self.chunked, len(ids)):
+            logits = super().feed(row, [ids], keep, slots=slots)
         state.live, state.at = taken(places), at + len(ids)
         return logits
 
