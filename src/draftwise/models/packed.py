@@ -91,8 +91,8 @@ def possible(weight: Tensor, *, shared: bool = False, copied: bool = False) -> t
 
 
 def first(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
-    """Always the same layout, if there is one: oneDNN's, or else any."""
-    return "onednn" if "onednn" in names else next(iter(names), ROWS)
+    """Always the same layout, if there is one: oneDNN's, or else by columns."""
+    return next((name for name in ("onednn", "columns") if name in names), ROWS)
 
 
 @torch.inference_mode()
