@@ -16,7 +16,7 @@ thorough = pytest.mark.skipif(not THOROUGH, reason="takes long: make test-thorou
 
 def drawn(n: int) -> int:
     """The number of sampled texts whose distribution is looked at: `n` in a thorough run."""
-    return n if THOROUGH else max(300, n // 3)
+    return n if THOROUGH else min(n, max(300, n // 3))
 
 
 def some(values: Iterable[T], step: int) -> list[T]:
