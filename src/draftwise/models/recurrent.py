@@ -2,7 +2,7 @@
 
 Linear-attention, state-space and convolution layers fold a text into a state of fixed size, which cannot
 rewind. Transformers models keep it in the cache's layers, in an object that one pass returns and the next one
-takes, or in attributes of their own modules. `Store` finds the places and treats them alike.
+takes, or in attributes of their own modules. A `Place` is any of these.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from ...models.gguf.sequences import Part, Sequences
 from ...models.vocabulary import disagreement
 from .chains import Chain, grades, known
 from .lm import Place
-from .translated import TranslatedDrafter
+from .translated import TranslatedDrafter, check_unused
 
 
 class GgufDrafter:
@@ -202,6 +202,5 @@ def gguf(
     if known and disagreement(model.tokenizer, tokenizer) is not None:
         inner, pair = GgufDrafter(model, model.vocab_size, **more), (tokenizer, model.tokenizer)
         return TranslatedDrafter(inner, vocab_size, pair, sample=sample, vocabulary=vocabulary)
-    if vocabulary != "auto":
-        raise UserError(f"vocabulary={vocabulary}: the drafter has the target's tokenizer, leave it out")
+    check_unused(vocabulary)
     return GgufDrafter(model, vocab_size, **more)

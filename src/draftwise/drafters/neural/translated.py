@@ -84,8 +84,7 @@ class TranslatedDrafter:
         sample: bool = True,
         vocabulary: str = "auto",
     ) -> None:
-        if vocabulary not in WAYS:
-            raise UserError(f"vocabulary={vocabulary}: choose from {', '.join(WAYS)}")
+        check(vocabulary)
         self.inner, self.vocab_size, self.sample = inner, vocab_size, sample
         self.ours, self.theirs = map(codec_of, tokenizers)
         pairs, part = shared(self.ours, self.theirs, (vocab_size, inner.vocab_size))
@@ -239,6 +238,19 @@ class TranslatedDrafter:
         return [next(read).float() if n > 0 else nothing for *_, n in wanted]
 
 
+def check(vocabulary: str) -> None:
+    """Raise a UserError unless this is a way to draft with another tokenizer."""
+    if vocabulary not in WAYS:
+        raise UserError(f"vocabulary={vocabulary}: choose from {', '.join(WAYS)}")
+
+
+def check_unused(vocabulary: str) -> None:
+    """Raise a UserError if a way is chosen for a drafter that has the target's tokenizer."""
+    check(vocabulary)
+    if vocabulary != "auto":
+        raise UserError(f"vocabulary={vocabulary}: the drafter has the target's tokenizer, leave it out")
+
+
 def _least(parts: Sequence[Signals]) -> Signals:
     """The signals of the drafter's least certain token."""
     return min(parts, key=lambda signals: signals.chosen)
@@ -276,8 +288,7 @@ def lm(
     """
     more: dict[str, Any] = {"sample": sample, "window": window, "sinks": sinks, "probe": probe}
     if tokenizers is None:
-        if vocabulary != "auto":
-            raise UserError(f"vocabulary={vocabulary}: the drafter has the target's tokenizer, leave it out")
+        check_unused(vocabulary)
         return LMDrafter(model, vocab_size, **more)
     own = int(model.config.get_text_config(decoder=True).vocab_size)
     inner = LMDrafter(model, own, **more)

@@ -13,7 +13,6 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..layouts import LAYOUTS, TURNED, turn
 from .blueprint import Blueprint, Unfit, named_tensors
-from .kernels import mkl_linear
 
 EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced pass: all different, none 1
 
@@ -104,7 +103,11 @@ class TracedLinear(nn.Module):
         self.packed = nn.Parameter(weight.t().contiguous() if layout == "columns" else weight)
         self.shape = nn.Parameter(torch.empty_like(weight)) if layout == "mkl" else weight
         self.weight = weight.new_empty(0)
-        self.product = mkl_linear if layout == "mkl" else LAYOUTS[layout].product
+        self.product = LAYOUTS[layout].product
+        if layout == "mkl":
+            from .kernels import mkl_linear  # TorchInductor's own parts, which other versions may not have
+
+            self.product = mkl_linear
 
     def forward(self, x: Tensor) -> Tensor:
         """x W^T + b."""
