@@ -223,7 +223,7 @@ class RowCache(Cache):
         """
         if layer_idx is not None and (self.plan.tree or not self.plan.even):
             self.counted = True
-        return int(super().get_seq_length(layer_idx or 0))
+        return self.plan.total - self.plan.width
 
     def schedule(
         self,

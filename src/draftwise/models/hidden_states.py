@@ -95,10 +95,10 @@ class Features:
         text[start:end] = new
         self._held[key] = end
 
-    def set_aside(self, row: int) -> None:
-        """Store the latest pass, of one row, together with those of the previous rows."""
+    def set_aside(self, row: int, at: int, width: int) -> None:
+        """Store the last `width` positions of row `at` of the latest pass as those of `row`."""
         del self._aside[row:]  # left by rows that were not joined, because something raised
-        self._aside.append([part[0] for part in self._parts])
+        self._aside.append([part[at][-width:] for part in self._parts])
 
     def join(self) -> None:
         """Combine what was set aside into what one pass over these rows would have left."""
@@ -179,10 +179,10 @@ class States:
         """The states of the latest pass, if there was one."""
         return self._latest[0] if self._latest else None
 
-    def set_aside(self, row: int) -> None:
-        """Store the latest pass, of one row, together with those of the previous rows."""
+    def set_aside(self, row: int, at: int, width: int) -> None:
+        """Store the last `width` positions of row `at` of the latest pass as those of `row`."""
         del self._aside[row:]  # left by rows that were not joined, because something raised
-        self._aside.append(self._latest[0][0])
+        self._aside.append(self._latest[0][at][-width:])
 
     def join(self) -> None:
         """Combine what was set aside into what one pass over these rows would have left."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,11 +153,55 @@ def copied(value: Any) -> Any:
         return {key: copied(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(map(copied, value))
-    if not hasattr(value, "__dict__") or isinstance(value, (PreTrainedConfig, nn.Module, type)):
+    if not _bundles(value):
         return value
     made = copy.copy(value)
     vars(made).update({name: copied(part) for name, part in vars(value).items()})
     return made
+
+
+def merged(values: Sequence[Any]) -> Any:
+    """The states of several rows as those of one batch, which share no tensor with them.
+
+    Raises:
+        ValueError: they differ in more than their tensors, so that they cannot be one batch.
+    """
+    one = values[0]
+    if isinstance(one, Tensor):
+        if any(value.shape[:1] != (1,) for value in values):
+            raise ValueError("a state is not kept by row")
+        return torch.cat(list(values))
+    if isinstance(one, dict):
+        return {key: merged([value[key] for value in values]) for key in one}
+    if isinstance(one, (list, tuple)):
+        return type(one)(merged(parts) for parts in zip(*values, strict=True))
+    if not _bundles(one):
+        if any(value != one for value in values):
+            raise ValueError(f"the states of two texts differ by more than tensors: {one!r}")
+        return one
+    made = copy.copy(one)
+    vars(made).update(merged([vars(value) for value in values]))
+    return made
+
+
+def nth(value: Any, row: int) -> Any:
+    """The states of one row of a batch."""
+    if isinstance(value, Tensor):
+        return value[row : row + 1]
+    if isinstance(value, dict):
+        return {key: nth(part, row) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(nth(part, row) for part in value)
+    if not _bundles(value):
+        return value
+    made = copy.copy(value)
+    vars(made).update(nth(vars(value), row))
+    return made
+
+
+def _bundles(value: Any) -> bool:
+    """Whether an object may have states in its attributes."""
+    return hasattr(value, "__dict__") and not isinstance(value, (PreTrainedConfig, nn.Module, type))
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
@@ -167,7 +211,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (dict, list, tuple)):
         for part in value.values() if isinstance(value, dict) else value:
             yield from tensors(part)
-    elif hasattr(value, "__dict__") and not isinstance(value, (PreTrainedConfig, nn.Module, type)):
+    elif _bundles(value):
         yield from tensors(vars(value))
 
 

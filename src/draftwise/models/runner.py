@@ -205,7 +205,7 @@ class Rows:
             said = self.feed(first + i, [text], own, trees=tree, lengths=lengths[i : i + 1], **more)
             parts.append(said[0])
             for watcher in self.watchers:
-                watcher.set_aside(i)
+                watcher.set_aside(i, 0, len(text))
         for watcher in self.watchers:
             watcher.join()
         return pad_sequence(parts, batch_first=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import UserError
 from .cache import RowCache
@@ -21,6 +22,8 @@ from .recurrent import (
     RowState,
     StateCache,
     in_modules,
+    merged,
+    nth,
     place_of,
     put,
     states_of,
@@ -34,9 +37,10 @@ PIECE = 256  # tokens that are read again in one such pass, which bounds the mem
 
 
 class StateRows(Rows):
-    """Texts of a model with states, each read in a pass of its own.
+    """Texts of a model with states, where padding must never enter a state.
 
-    A draft may be taken back, and a state may not. So a snapshot of the states is taken before a pass with
+    Neighbouring texts whose passes have equal width share one if the model reads them `together`; the others
+    are read one at a time. A draft may be taken back, and a state may not. So a snapshot of the states is taken before a pass with
     guesses. If all of them stay, so do the states. After a rejection the snapshot takes their place, and the
     tokens that it has not read are read again together with the next ones: one longer pass, not one more.
     Keys and values beside the states roll back as in all rows.
@@ -56,7 +60,6 @@ class StateRows(Rows):
         self.reread = 0  # tokens that were read again
         self.chunked = chunked(model)
         super().__init__(model, traits=traits)
-        self.together = False
         self._blank = torch.empty(1, 0, int(self.config.vocab_size), device=self.device, dtype=self.dtype)
         named = inspect.signature(model.forward).parameters
         self._named = next((name for name in CACHES if name in named), "")
@@ -133,54 +136,97 @@ class StateRows(Rows):
                 f"{type(self.model).__name__} keeps a state that cannot rewind, so it cannot read a tree of "
                 "drafted tokens, nor with its first layers alone: use a policy that drafts chains"
             )
-        if len(texts) > 1:
-            return self._apart(first, texts, keep, {}, (), slots=slots, guesses=guesses)
-        text, state, held = texts[0], self.states[first], self.held[first]
-        if not text:
-            return self._blank
+        if len(texts) == 1:
+            return self._read(first, texts, keep, slots, guesses) if texts[0] else self._blank
+        before = max(map(len, texts)) - keep
+        parts = [self._blank[0]] * len(texts)
+        for group in self._groups(first, texts):
+            members = [texts[i] for i in group]
+            own = [len(text) - before for text in members]
+            said = self._read(first + group[0], members, max(own), slots, guesses) if members[0] else None
+            for at, i in enumerate(group):
+                if said is not None:
+                    parts[i] = said[at, said.shape[1] - own[at] :]
+                for watcher in self.watchers:
+                    watcher.set_aside(i, at, len(members[at]))
+        for watcher in self.watchers:
+            watcher.join()
+        return pad_sequence(parts, batch_first=True)
+
+    def _groups(self, first: int, texts: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The texts that share a pass: neighbours of equal width, of which none has to be read apart."""
+        groups: list[list[int]] = []
+        latest = 0
+        for i, text in enumerate(texts):
+            state = self.states[first + i]
+            again = len(state.rewind(self.held[first + i])) if text else 0
+            width = again + len(text) if self.together and text and state.at and again <= MOST else 0
+            if width and width == latest:
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+            latest = width
+        return groups
+
+    def _read(
+        self, first: int, texts: Sequence[Sequence[int]], keep: int, slots: int, guesses: bool
+    ) -> Tensor:
+        """Read texts in one pass, after the tokens that have to be read again, which makes them equally wide;
+        a single text may need more passes."""
+        states, held = self.states[first : first + len(texts)], self.held[first : first + len(texts)]
         try:
-            again = state.rewind(held)
-            self.reread += len(again)
-            while len(again) > MOST:
-                self._pass(first, again[:PIECE], 1, slots)
-                again = again[PIECE:]
+            again = [state.rewind(length) for state, length in zip(states, held, strict=True)]
+            self.reread += sum(map(len, again))
+            while len(again[0]) > MOST:
+                self._pass(first, [again[0][:PIECE]], 1, slots)
+                again[0] = again[0][PIECE:]
             if guesses:
-                state.save()
-            logits = self._pass(first, [*again, *text], keep, slots)
+                for state in states:
+                    state.save()
+            ids = [[*old, *text] for old, text in zip(again, texts, strict=True)]
+            logits = self._pass(first, ids, keep, slots)
         except BaseException:
-            self.held[first] = held
+            self.held[first : first + len(texts)] = held
             raise
-        if again:
+        if len(texts) == 1 and again[0]:
             for watcher in self.watchers:
-                watcher.trim(len(text))
-        state.tokens += text
-        state.guessed |= guesses
+                watcher.trim(len(texts[0]))
+        for state, text in zip(states, texts, strict=True):
+            state.tokens += text
+            state.guessed |= guesses
         return logits
 
-    def _pass(self, row: int, ids: Sequence[int], keep: int, slots: int) -> Tensor:
-        """Read tokens after those that a row's states have read; returns the last `keep` logits."""
-        state = self.states[row]
-        if not (self.steps and state.at and len(ids) > 1):
-            return self._once(row, ids, keep, slots)
+    def _pass(self, first: int, ids: Sequence[Sequence[int]], keep: int, slots: int) -> Tensor:
+        """Read tokens after those that the rows' states have read; returns the last `keep` logits."""
+        if not (self.steps and self.states[first].at and len(ids[0]) > 1):
+            return self._once(first, ids, keep, slots)
         said = []
-        for step, token in enumerate(ids):
-            said.append(self._once(row, [token], 1, slots))
+        for step in range(len(ids[0])):
+            said.append(self._once(first, [row[step : step + 1] for row in ids], 1, slots))
             for watcher in self.watchers:
                 watcher.append(step)
         return torch.cat(said[-keep:], dim=1)
 
-    def _once(self, row: int, ids: Sequence[int], keep: int, slots: int) -> Tensor:
-        state, places = self.states[row], self.places
-        put(places, state.live)
-        at, state.at, self.held[row] = state.at, BROKEN, state.at
-        with short(self.chunked, len(ids)):
-            logits = super().feed(row, [ids], keep, slots=slots)
-        state.live, state.at = taken(places), at + len(ids)
+    def _once(self, first: int, ids: Sequence[Sequence[int]], keep: int, slots: int) -> Tensor:
+        states, places = self.states[first : first + len(ids)], self.places
+        put(places, states[0].live if len(ids) == 1 else merged([state.live for state in states]))
+        reached = [state.at + len(ids[0]) for state in states]
+        for row, state in enumerate(states, first):
+            self.held[row] = state.at
+            state.at = BROKEN
+        with short(self.chunked, len(ids[0])):
+            logits = super().feed(first, ids, keep, slots=slots)
+        after = taken(places)
+        for row, state in enumerate(states):
+            state.live = after if len(ids) == 1 else nth(after, row)
+            state.at = reached[row]
         return logits
 
     def _told(self, ids: Tensor, starts: list[int], total: int, even: bool) -> dict[str, Any]:
-        """Positions alone, so that the model makes the masks of all kinds of layers; or masks alone."""
-        if not self.guided:
+        """Positions, so that the model makes the masks of all kinds of layers; masks too where rows differ in
+        length, which only a mask of each row can tell; or a mask of ones alone."""
+        masked = not even and any(layer.is_initialized for layer in self.cache.rows)
+        if masked or not self.guided:
             return super()._told(ids, starts, total, even)
         return {"position_ids": self._slots(starts, ids.shape[1], total, even)} if self._placed else {}
 

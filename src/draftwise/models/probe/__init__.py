@@ -32,11 +32,10 @@ from ..runner import Rows
 from .checks import check, check_attention, name
 from .readings import Readings
 from .verdict import Verdict
-from .ways import alone, branched, side_by_side, stateful
+from .ways import alone, branched, neighbours, side_by_side, stateful
 
 LOG = getLogger(__name__)
 KIND = "probes"  # name of the file of saved verdicts
-ALONE = "it keeps a state, which padding would enter"
 
 
 def rows_of(model: Any, *, probe: bool = True) -> Rows:
@@ -52,7 +51,7 @@ def rows_of(model: Any, *, probe: bool = True) -> Rows:
     if wanted(probe) or kinds(rows.config):
         found = _verdict(rows)
         rows = found.rows(model, rows.traits)
-        if not found.together:
+        if found.steps or not found.together:
             said = f"reads each text in a pass of its own ({found.why}): "
             said += "a batch takes as long as its texts one after another"
             if found.steps:
@@ -172,9 +171,10 @@ def _recurrent(rows: Rows, known: Readings, why: str = "") -> Verdict:
         why, options = why or "its rotary frequencies depend on the text's length", []
     wrong = ""
     for carrier, guided, steps in product(options, (True, False), (False, True)):
-        own = Verdict(False, guided, wrong if steps else ALONE, True, carrier, steps)
+        own = Verdict(True, guided, wrong if steps else "", True, carrier, steps)
         if not (wrong := _wrong(rows, known, own, stateful)):
-            return own
+            apart = _wrong(rows, known, own, neighbours)
+            return replace(own, together=not apart, why=own.why or apart)
         why = why or wrong
     raise UserError(
         f"{name(rows.model)} cannot be read in pieces and rewound ({why}): "

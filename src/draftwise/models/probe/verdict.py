@@ -42,8 +42,7 @@ class Verdict:
             rows = StateRows(model, traits=traits, carried=self.carried, steps=self.steps)
         else:
             rows = Rows(model, traits=traits)
-            rows.together = self.together
-        rows.guided = self.guided
+        rows.together, rows.guided = self.together, self.guided
         if isinstance(rows, StateRows) and not self.carried:
             rows.look()
         return rows

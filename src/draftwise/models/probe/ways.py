@@ -84,6 +84,26 @@ def _stateful(rows: Rows, known: Readings) -> Iterator[float]:
 
 
 @torch.inference_mode()
+def neighbours(rows: Rows, known: Readings) -> float:
+    """Two texts with states in shared passes: of different lengths, one token each, drafts of which another
+    part stays in each, and passes that read unequal parts of them again."""
+    n, text = known.n, known.tokens
+    wrong = [text[0], text[1]]
+    for row, length in ((0, n + 1), (1, n - 1)):
+        rows.open(row)
+        rows.feed(row, [text[:length]], 1)
+    said = rows.feed(0, [text[n + 1 : n + 2], text[n - 1 : n]], 1)
+    errors = [known.error(said[0], [2]), known.error(said[1], [0])]
+    said = rows.feed(0, [[text[n + 2], *wrong], [*text[n : n + 2], wrong[0]]], 3, guesses=True)
+    errors += [known.error(said[0, :1], [3]), known.error(said[1, :2], [1, 2])]
+    rows.settle(0, n + 3)
+    rows.settle(1, n + 2)
+    said = rows.feed(0, [[text[n + 3], wrong[0]], [text[n + 2]]], 2, guesses=True)
+    errors += [known.error(said[0, :1], [4]), known.error(said[1, :1], [3])]
+    return max(errors)
+
+
+@torch.inference_mode()
 def branched(rows: Rows, known: Readings, *, together: bool) -> float:
     """A tree with wrong branches, together with a text of another length if the model allows it, and the
     tokens after it, once its accepted tokens were moved to their slots."""
