@@ -10,10 +10,9 @@ from torch import Tensor
 class Watcher(Protocol):
     """Records data of the latest pass by row.
 
-    Data set aside after texts that are read one at a time, or some at a time, is joined, padded on the right:
-    the last `width` positions of row `at` of the latest pass are those of `row`. `trim` drops all but the last
-    positions of the latest pass, and `append` adds the latest pass to those of the steps before
-    it.
+    Data set aside after texts that are not all read in one pass is joined, padded on the right: the last
+    `width` positions of row `at` of the latest pass are those of `row`. `trim` drops all but the last
+    positions of the latest pass, and `append` adds the latest pass to those of the steps before it.
     """
 
     def set_aside(self, row: int, at: int, width: int) -> None: ...

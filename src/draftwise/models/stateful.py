@@ -40,7 +40,9 @@ class StateRows(Rows):
     """Texts of a model with states, where padding must never enter a state.
 
     Neighbouring texts whose passes have equal width share one if the model reads them `together`; the others
-    are read one at a time. A draft may be taken back, and a state may not. So a snapshot of the states is taken before a pass with
+    are read one at a time.
+
+    A draft may be taken back, and a state may not. So a snapshot of the states is taken before a pass with
     guesses. If all of them stay, so do the states. After a rejection the snapshot takes their place, and the
     tokens that it has not read are read again together with the next ones: one longer pass, not one more.
     Keys and values beside the states roll back as in all rows.
