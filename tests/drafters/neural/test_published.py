@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from draftwise.core.arms import Arm
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.neural.blocks import DFlashDrafter
 from draftwise.drafters.neural.published import eagle
 from draftwise.errors import UserError
+from draftwise.models.heads.dflash import DFlash
 from draftwise.models.heads.eagle3 import PEagle
 from draftwise.models.heads.published import load_eagle
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, target, texts
-from tests.drafters.neural.test_eagle import opened, texts_of
+from tests.drafters.neural.test_eagle import opened, read_on, texts_of
 from tests.exactness.test_exact_hf import distribution_of
 from tests.models.heads import folders
 from tests.targets.test_hf import prompts
@@ -32,6 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:head .* was made for")
 WRITE = {
     "eagle3": lambda folder: folders.eagle3(folder, layers="qwen3", depth=2, norm_output=True),
     "peagle": lambda folder: folders.eagle3(folder, kind="peagle"),
+    "dflash": lambda folder: folders.dflash(folder),
+    "dflash-authors": lambda folder: folders.dflash(folder, authors=True),
 }
 
 
@@ -84,7 +89,7 @@ def trained(folder: Path) -> PEagle:
     made, head = target(), load_eagle(folder, target()).train()
     assert isinstance(head, PEagle) and head.ids is not None
     ids = texts(made)[:, :24]
-    seen = head.layers_read and features(made, ids, head.layers_read)
+    seen = features(made, ids, head.layers_read)
     where = torch.full((VOCAB,), -100)
     where[head.ids] = torch.arange(len(head.ids))
     optimiser = torch.optim.AdamW(head.parameters(), lr=1e-2)
@@ -102,7 +107,8 @@ def trained(folder: Path) -> PEagle:
 
 
 def test_a_trained_p_eagle_is_accepted_and_exact(tmp_path: Path) -> None:
-    folder = folders.eagle3(tmp_path / "head", kind="peagle")
+    many = [i for i in range(3, VOCAB) if i != 11]
+    folder = folders.eagle3(tmp_path / "head", kind="peagle", drafted=many)
     kept = load_file(folder / "model.safetensors")
     state = {name.replace("midlayer.", "layers.0."): t for name, t in trained(folder).state_dict().items()}
     save_file(
@@ -112,7 +118,7 @@ def test_a_trained_p_eagle_is_accepted_and_exact(tmp_path: Path) -> None:
     said, rounds = texts_of(loop_of(made, folder, (("", 3, 1), ("", 3, 4))), 32, 3)
     assert said == [own_text(made, p, 32) for p in prompts()]
     deep = [r.accepted for r in rounds if r.drafted]
-    assert max(deep) >= 2 and sum(deep) / len(deep) > 0.5
+    assert max(deep) >= 3 and sum(deep) / len(deep) > 0.25
 
 
 def test_p_eagle_reads_all_places_in_one_pass(tmp_path: Path) -> None:
@@ -134,8 +140,6 @@ def test_p_eagle_reads_all_places_in_one_pass(tmp_path: Path) -> None:
     fresh = HFTarget(made, chunk=8)
     drafter = eagle(str(folder), fresh)
     drafter.module.register_forward_pre_hook(count)
-    from tests.drafters.neural.test_eagle import read_on
-
     for request in requests:
         fresh.open(request)
     read_on(fresh, requests)
@@ -154,6 +158,59 @@ def test_p_eagle_reads_all_places_in_one_pass(tmp_path: Path) -> None:
                 narrow = head.logits(head(tokens, head.read(read)))[0, -4:]
             wanted = narrow.new_full((4, VOCAB), -torch.inf).index_copy(1, head.ids, narrow)
             torch.testing.assert_close(torch.stack(list(draft.rows)), wanted)
+
+
+def test_dflash_fills_a_block_as_reading_it_all_gives(tmp_path: Path) -> None:
+    """Two texts of different lengths, again after a few more tokens, and for a shorter copy of a text."""
+    folder = folders.dflash(tmp_path / "head")
+    made, fresh = target(), HFTarget(target(), chunk=8)
+    _, requests = opened(made, [[3, 4, 5], list(range(2, 22)) * 6])
+    drafter = eagle(str(folder), fresh)
+    assert isinstance(drafter, DFlashDrafter)
+    head = drafter.module
+    for request in requests:
+        fresh.open(request)
+    for _ in range(2):
+        read_on(fresh, requests, 3)
+        shorter = replace(requests[1], tokens=requests[1].tokens[:-2])
+        jobs = [Job(request, 9, rows=True) for request in (*requests, shorter)]
+        for job, draft in zip(jobs, drafter.draft(jobs), strict=True):
+            tokens = job.request.tokens
+            known = features(made, torch.tensor([tokens]), head.layers_read)[0, :-1]
+            block = torch.tensor([[tokens[-1], 2, 2, 2]])
+            with torch.no_grad():
+                context = head.context(known, 0)[:, :, None]
+                narrow = head.logits(head(block, torch.tensor([len(tokens) - 1]), context))[0]
+            wanted = narrow.new_full((3, VOCAB), -torch.inf).index_copy(1, head.ids, narrow)
+            torch.testing.assert_close(torch.stack(list(draft.rows)), wanted)
+    drafter.close(requests[1])
+    assert list(drafter.held) == [requests[0].id]
+
+
+def test_a_trained_dflash_is_accepted_and_exact(tmp_path: Path) -> None:
+    folder = folders.dflash(tmp_path / "head", authors=True)
+    made = target()
+    head = eagle(str(folder), HFTarget(made)).module.train()
+    assert isinstance(head, DFlash)
+    ids = texts(made)
+    seen = features(made, ids, head.layers_read)
+    optimiser = torch.optim.AdamW([p for p in head.parameters() if p.requires_grad], lr=1e-2)
+    for step in range(60):
+        n = 5 + step % 24
+        context = torch.stack([head.context(one[:n], 0) for one in seen]).movedim(0, 2)
+        block = torch.cat((ids[:, n : n + 1], torch.full((len(ids), 3), head.mask_token)), 1)
+        logits = head.logits(head(block, torch.full((len(ids),), n), context))
+        loss: Any = cross_entropy(logits.flatten(0, 1), ids[:, n + 1 : n + 4].flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    state = head.eval().state_dict()
+    kept = load_file(folder / "model.safetensors")
+    save_file({name: state[name].contiguous() for name in kept}, folder / "model.safetensors")
+    said, rounds = texts_of(loop_of(made, folder, (("", 3, 1), ("", 3, 4))), 32, 3)
+    assert said == [own_text(made, p, 32) for p in prompts()]
+    deep = [r.accepted for r in rounds if r.drafted]
+    assert max(deep) >= 3 and sum(deep) / len(deep) > 0.25
 
 
 def test_options_out_of_range_are_refused(tmp_path: Path) -> None:

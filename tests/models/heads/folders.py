@@ -89,11 +89,21 @@ def speculators(kind: str, layers: str, depth: int, **settings: Any) -> dict[str
     } | settings
 
 
-def eagle3(folder: Path, *, kind: str = "eagle3", layers: str = "llama", depth: int = 1, **more: Any) -> Path:
+def eagle3(
+    folder: Path,
+    *,
+    kind: str = "eagle3",
+    layers: str = "llama",
+    depth: int = 1,
+    drafted: list[int] | None = None,
+    **more: Any,
+) -> Path:
     """A head of EAGLE-3 or P-EAGLE as `speculators` saves it, its own embedding among the tensors."""
     ids = more.setdefault("eagle_aux_hidden_state_layer_ids", [0, 1, 1])
     shapes: dict[str, tuple[int, ...]] = {"fc.weight": (WIDTH, len(ids) * WIDTH), "norm.weight": (WIDTH,)}
-    shapes |= {"lm_head.weight": (DRAFTED, WIDTH), "embed_tokens.weight": (VOCAB, WIDTH)}
+    drafted = drafted or IDS
+    more.setdefault("draft_vocab_size", len(drafted))
+    shapes |= {"lm_head.weight": (len(drafted), WIDTH), "embed_tokens.weight": (VOCAB, WIDTH)}
     shapes |= layer("layers.0", layers, first=True)
     for k in range(1, depth):
         shapes |= layer(f"layers.{k}", layers)
@@ -104,7 +114,23 @@ def eagle3(folder: Path, *, kind: str = "eagle3", layers: str = "llama", depth: 
     if kind == "peagle":
         shapes["mask_hidden"] = (1, 1, len(ids) * WIDTH)
         more.setdefault("mask_token_id", 2)
-    return write(folder, speculators(kind, layers, depth, **more), random(shapes) | maps(IDS))
+    return write(folder, speculators(kind, layers, depth, **more), random(shapes) | maps(drafted))
+
+
+def dflash(folder: Path, *, authors: bool = False, depth: int = 2, **more: Any) -> Path:
+    """A DFlash head: as `speculators` saves it, with a vocabulary of its own, or as its authors do."""
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (WIDTH, 2 * WIDTH)}
+    shapes |= {"hidden_norm.weight": (WIDTH,), "norm.weight": (WIDTH,)}
+    for k in range(depth):
+        shapes |= layer(f"layers.{k}", "qwen3")
+    if authors:
+        inner = {"mask_token_id": 2, "target_layer_ids": [0, 1]} | more
+        config = SHAPE | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": 4}
+        config |= {"num_hidden_layers": depth, "num_target_layers": 2, "dflash_config": inner}
+        return write(folder, config, random(shapes))
+    more = {"aux_hidden_state_layer_ids": [0, 1], "mask_token_id": 2, "block_size": 4} | more
+    shapes |= {"lm_head.weight": (DRAFTED, WIDTH), "embed_tokens.weight": (VOCAB, WIDTH)}
+    return write(folder, speculators("dflash", "qwen3", depth, **more), random(shapes) | maps(IDS))
 
 
 def write(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> Path:

@@ -35,7 +35,8 @@ def mixed(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, w: Weights, layer: str)
     k, v = (y.repeat_interleave(len(q) // len(y), 0) for y in (k, v))
     scores = (q @ k.transpose(1, 2) / HEAD**0.5).masked_fill(~seen, -torch.inf)
     out = (scores.softmax(-1) @ v).transpose(0, 1).reshape(q.shape[1], -1)
-    return out @ w[f"{layer}.self_attn.o_proj.weight"].T
+    done: Tensor = out @ w[f"{layer}.self_attn.o_proj.weight"].T
+    return done
 
 
 def attention(x: Tensor, w: Weights, layer: str) -> Tensor:
@@ -49,7 +50,8 @@ def perceptron(x: Tensor, w: Weights, layer: str) -> Tensor:
     """The second half of a decoder layer, its residual included."""
     y = norm(x, w[f"{layer}.post_attention_layernorm.weight"])
     gate, up, down = (w[f"{layer}.mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
-    return x + (silu(y @ gate.T) * (y @ up.T)) @ down.T
+    out: Tensor = x + (silu(y @ gate.T) * (y @ up.T)) @ down.T
+    return out
 
 
 def plain(x: Tensor, w: Weights, layer: str) -> Tensor:
@@ -76,3 +78,24 @@ def eagle3(words: Tensor, states: Tensor, w: Weights, *, norms: bool, depth: int
     for k in range(1, depth):
         x = plain(x, w, f"layers.{k}")
     return x
+
+
+def dflash(
+    words: Tensor, features: Tensor, w: Weights, *, depth: int, window: int = 0, causal: bool = False
+) -> Tensor:
+    """DFlash: the states of a block after its context, with `window` and `causal` for its second layer."""
+    n, places = len(features), torch.arange(len(features) + len(words))
+    context, x = norm(features @ w["fc.weight"].T, w["hidden_norm.weight"]), words
+    for k in range(depth):
+        layer = f"layers.{k}"
+        y = norm(x, w[f"{layer}.input_layernorm.weight"])
+        both = torch.cat((context, y))
+        keys = turned(split(both, w, layer, "k"), places)
+        seen = torch.ones(len(words), len(both), dtype=torch.bool)
+        if k == 1 and window:
+            seen[:, : max(0, n - window)] = False
+        if k == 1 and causal:
+            seen[:, n:] = torch.ones(len(words), len(words)).tril().bool()
+        queries = turned(split(y, w, layer, "q"), places[n:])
+        x = perceptron(x + mixed(queries, keys, split(both, w, layer, "v"), seen, w, layer), w, layer)
+    return norm(x, w["norm.weight"])

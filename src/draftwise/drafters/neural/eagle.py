@@ -13,6 +13,7 @@ from ...core.outcomes import Grade
 from ...core.roles import GradeJob
 from ...errors import UserError
 from ...models.heads.eagle import Eagle
+from ...models.heads.mtp import Mtp
 from ...models.hidden_states import Source
 from .chains import Drift, draft_chains, grades
 from .pairs import PairReader
@@ -37,7 +38,7 @@ class EagleDrafter(PairReader):
 
     def __init__(
         self,
-        head: Eagle,
+        head: Eagle | Mtp,
         target: Source,
         *,
         width: int = 1,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...core.request import Request
 from ...models.heads.eagle import Eagle
+from ...models.heads.mtp import Mtp
 from ...models.hidden_states import Source
 from ...models.runner import Rows
 from ...models.traits import Traits
@@ -24,7 +25,7 @@ class Pairs:
     tokens of the next pass, shape (rows, length, width), and `states` the head's output states of the latest
     pass."""
 
-    def __init__(self, head: Eagle) -> None:
+    def __init__(self, head: Eagle | Mtp) -> None:
         self.head, self.config = head, head.config
         self.weight = next(head.parameters()).new_empty(0)  # the head's device and dtype
         self.dtype, self.ids = self.weight.dtype, head.ids
@@ -70,7 +71,7 @@ class PairReader:
 
     mask: tuple[int, Tensor] | None = None
 
-    def __init__(self, head: Eagle, target: Source) -> None:
+    def __init__(self, head: Eagle | Mtp, target: Source) -> None:
         self.module, self.vocab_size = head, target.vocab_size
         self.features = target.features(head.layers_read)
         self.model = Pairs(head)

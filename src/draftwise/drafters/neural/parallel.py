@@ -1,4 +1,4 @@
-"""Drafters whose head predicts all tokens of a draft in one pass: P-EAGLE and, in blocks, DFlash."""
+"""Drafts whose tokens are all predicted in one pass, and the drafter with a P-EAGLE head."""
 
 from __future__ import annotations
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
+from torch import nn
 from transformers import LlamaConfig
 
 from .eagle import Eagle
 from .eagle3 import Eagle3
+
+Head = TypeVar("Head", bound=nn.Module)
 
 
 def eagle_config(target: Any, *, eagle3: bool = False, drafted: int = 0, **changes: Any) -> LlamaConfig:
@@ -48,7 +51,7 @@ def new_eagle(target: Any, *, eagle3: bool = False, drafted: int = 0, **changes:
     return beside(made, target)
 
 
-def beside(head: Eagle, target: Any) -> Eagle:
+def beside(head: Head, target: Any) -> Head:
     """The head on the target's device and in its dtype."""
     weight = target.get_input_embeddings().weight
     return head.to(weight.device, weight.dtype)

@@ -36,10 +36,10 @@ def make_eagle(found: Published, target: Any) -> Eagle:
         raise found.refuse(
             f"it is of the kind {found.kind}, not one of {', '.join(EAGLES)}: name one of these"
         )
-    _check_vocabulary(found, target)
+    check_vocabulary(found, target)
     config = _config(found, target)
     head = beside(EAGLES[found.kind](config, target, own=found.own), target)
-    fill(head, _mapped(found, head), found.name)
+    fill(head, mapped(found, head), found.name)
     warn_of_other_target(found.name, target)
     return head.eval()
 
@@ -94,7 +94,7 @@ def _check_layers(found: Published, config: Any, target: Any) -> None:
         )
 
 
-def _check_vocabulary(found: Published, target: Any) -> None:
+def check_vocabulary(found: Published, target: Any) -> None:
     """The head's token ids are the target's."""
     size, tensors = int(target.config.get_text_config(decoder=True).vocab_size), found.tensors
     places = {"embed_tokens.weight": "embedding", "t2d": "map of tokens (t2d)"}
@@ -131,7 +131,7 @@ def _check_ids(found: Published, size: int, rows: int) -> None:
         raise found.refuse("its t2d and d2t name different tokens: fetch both from one head")
 
 
-def _mapped(found: Published, head: Eagle) -> dict[str, Tensor]:
+def mapped(found: Published, head: Any) -> dict[str, Tensor]:
     """The tensors, with both vocabulary maps and an output layer if the head has a vocabulary of its own.
 
     A head without an output layer shares the target's: its rows of the drafted tokens.
