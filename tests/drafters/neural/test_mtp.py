@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from draftwise import registry
+from draftwise.build import build_drafters
 from draftwise.core.arms import Arm
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
@@ -21,6 +24,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, texts
 from tests.drafters.neural.test_eagle import texts_of
+from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
 from tests.models.heads.mtp_folders import LAYOUTS, loaded, written
 from tests.targets.test_hf import prompts
@@ -29,11 +33,15 @@ from tests.tiny import model, own_text
 NAMES = ("mtp", "mtp?width=3&top=3")
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp(request.param)
-    written(folder, request.param, scale=3.0)
-    return loaded(folder)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    @cache
+    def make(family: str) -> Any:
+        folder = tmp_path_factory.mktemp(family)
+        written(folder, family, scale=3.0)
+        return loaded(folder)
+
+    return make
 
 
 def loop_of(made: Any, trained: Mtp | None = None, trees: bool = True) -> Loop:
@@ -48,19 +56,24 @@ def loop_of(made: Any, trained: Mtp | None = None, trees: bool = True) -> Loop:
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_greedy_text_is_the_targets(made: Any, batch: int) -> None:
-    said, rounds = texts_of(loop_of(made), 24, batch)
-    assert said == [own_text(made, p, 24) for p in prompts()]
+@pytest.mark.parametrize("family", LAYOUTS)
+def test_greedy_text_is_the_targets(made: Callable[[str], Any], family: str, batch: int) -> None:
+    target = made(family)
+    said, rounds = texts_of(loop_of(target), 16, batch)
+    assert said == [own_text(target, p, 16) for p in prompts()]
     assert any(r.drafted for r in rounds) and any(r.accepted < r.drafted for r in rounds)
 
 
-def test_the_law_is_the_targets(made: Any) -> None:
+@pytest.mark.parametrize("family", some(["glm-4.5", "qwen3-next", "mimo", "deepseek-v3"], 4))
+def test_the_law_is_the_targets(made: Callable[[str], Any], family: str) -> None:
+    target = made(family)
+
     def make() -> Loop:
-        loop = loop_of(made)
+        loop = loop_of(target)
         loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=24, temperature=1.0))
         return loop
 
-    holds(make, distribution_of(made), "shaped", length=4, n=300)
+    holds(make, distribution_of(target), "shaped", length=4, n=300)
 
 
 def test_a_trained_layer_is_accepted_and_exact(tmp_path: Path) -> None:
@@ -97,6 +110,8 @@ def test_where_the_layer_is_looked_for(tmp_path: Path) -> None:
         registry.build("drafters", registry.parse("mtp"), reads)
     spec = registry.Spec("mtp", options={"folder": str(tmp_path)})
     assert isinstance(registry.build("drafters", spec, reads).module, Mtp)
+    (built,) = build_drafters(["mtp"], HFTarget(loaded(tmp_path).float()), None, "target", pack=True).values()
+    assert isinstance(built, EagleDrafter) and isinstance(built.module, Mtp)
     with pytest.raises(UserError, match="no model"):
         registry.build("drafters", registry.Spec("mtp", options={"folder": "/nowhere/at all"}), reads)
 

@@ -26,6 +26,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, target, texts
 from tests.drafters.neural.test_eagle import opened, read_on, texts_of
+from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
 from tests.models.heads import folders
 from tests.targets.test_hf import prompts
@@ -40,9 +41,8 @@ WRITE = {
 }
 
 
-@pytest.fixture(scope="module", params=WRITE)
-def bad(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return WRITE[request.param](tmp_path_factory.mktemp("heads") / request.param)
+def bad(kind: str, place: Path) -> Path:
+    return WRITE[kind](place / kind)
 
 
 ARMS = (("", 4, 1), ("", 3, 4), ("?width=2&top=3", 6, 1), ("?sample=false", 3, 1))
@@ -64,19 +64,21 @@ def loop_of(made: Any, folder: Path, arms: tuple[tuple[str, int, int], ...] = AR
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_greedy_text_is_the_targets(bad: Path, batch: int) -> None:
+@pytest.mark.parametrize("kind", WRITE)
+def test_greedy_text_is_the_targets(tmp_path: Path, kind: str, batch: int) -> None:
     made = target()
-    own = [own_text(made, p, 32) for p in prompts()]
-    said, rounds = texts_of(loop_of(made, bad), 32, batch)
+    own = [own_text(made, p, 20) for p in prompts()]
+    said, rounds = texts_of(loop_of(made, bad(kind, tmp_path)), 20, batch)
     assert said == own
     assert any(r.drafted for r in rounds) and any(r.accepted < r.drafted for r in rounds)
 
 
-def test_the_law_is_the_targets(bad: Path) -> None:
-    made = target(scale=5.0)
+@pytest.mark.parametrize("kind", some(["dflash", "eagle3", "peagle", "dflash-authors"], 2))
+def test_the_law_is_the_targets(tmp_path: Path, kind: str) -> None:
+    made, folder = target(scale=5.0), bad(kind, tmp_path)
 
     def make() -> Loop:
-        loop = loop_of(made, bad, (("", 3, 1), ("", 3, 3)))
+        loop = loop_of(made, folder, (("", 3, 1), ("", 3, 3)))
         loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=40, temperature=1.0))
         return loop
 
@@ -167,7 +169,8 @@ def test_dflash_fills_a_block_as_reading_it_all_gives(tmp_path: Path) -> None:
     _, requests = opened(made, [[3, 4, 5], list(range(2, 22)) * 6])
     drafter = eagle(str(folder), fresh)
     assert isinstance(drafter, DFlashDrafter)
-    head = drafter.module
+    head, ids = drafter.module, drafter.ids
+    assert ids is not None
     for request in requests:
         fresh.open(request)
     for _ in range(2):
@@ -181,7 +184,7 @@ def test_dflash_fills_a_block_as_reading_it_all_gives(tmp_path: Path) -> None:
             with torch.no_grad():
                 context = head.context(known, 0)[:, :, None]
                 narrow = head.logits(head(block, torch.tensor([len(tokens) - 1]), context))[0]
-            wanted = narrow.new_full((3, VOCAB), -torch.inf).index_copy(1, head.ids, narrow)
+            wanted = narrow.new_full((3, VOCAB), -torch.inf).index_copy(1, ids, narrow)
             torch.testing.assert_close(torch.stack(list(draft.rows)), wanted)
     drafter.close(requests[1])
     assert list(drafter.held) == [requests[0].id]

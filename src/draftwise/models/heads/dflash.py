@@ -14,7 +14,7 @@ from .files import fill
 from .fresh import beside
 from .kinds import Published, warn_of_other_target
 from .layers import parts_of
-from .published import check_vocabulary, mapped
+from .published import check_mask, check_vocabulary, mapped
 
 
 class Sight(NamedTuple):
@@ -89,7 +89,7 @@ class DFlash(nn.Module):
         """
         embedding = getattr(self, "embed_tokens", self.shared[0])
         places = starts[:, None] + torch.arange(tokens.shape[1], device=starts.device)
-        states = embedding(tokens).to(self.fc.weight.dtype)
+        states = embedding(tokens).to(self.norm.weight.dtype)
         turn = self.rotary_emb(states, position_ids=places)
         layers: Any = self.layers
         for layer, sight, (keys, values) in zip(layers, self.sights, context, strict=True):
@@ -169,9 +169,9 @@ def make_dflash(found: Published, target: Any) -> DFlash:
     """
     check_vocabulary(found, target)
     settings, more = found.settings, dict[str, Any]()
-    for key, said in (("block_size", "the size of a block"), ("mask_token_id", "the id of its mask token")):
-        if settings.get(key) is None:
-            raise found.refuse(f"its config.json has no {key}: add {said}")
+    if settings.get("block_size") is None:
+        raise found.refuse("its config.json has no block_size: add the number of tokens in a block")
+    check_mask(found, target)
     if not settings.get("is_neox_style", True):
         raise found.refuse("it turns neighbouring numbers (is_neox_style false), which is not supported")
     if "lm_head.weight" in found.tensors:

@@ -12,9 +12,11 @@ from ...errors import UserError
 
 # Where such a layer lies: after the model's own layers (DeepSeek-V3, GLM-4.5), in a part `mtp` with layers
 # of its own (Qwen3-Next, Qwen3.5), or in a list (MiMo; `speculators`).
-AFTER = re.compile(r"^(?:.*\.)?layers\.(\d+)\.(.+)$")
+AFTER = re.compile(r"^(?:(?:.*\.)?(?:model|language_model)\.)?layers\.(\d+)\.(.+)$")
 WITHIN = re.compile(r"^(?:.*\.)?mtp(?:\.layers|_layers)\.(\d+)\.(.+)$")
 BESIDE = re.compile(r"^(?:.*\.)?mtp\.(?!layers\.)(.+)$")
+
+MIMO = re.compile(r"^(?:.*\.)?model\.mtp_layers\.")
 
 NORMS = (("words", r"enorm|emb|token"), ("states", r"hnorm|hidden"), ("last", r"norm"))
 KNOWN = "DeepSeek-V3's, GLM-4.5's, Qwen3-Next's, Qwen3.5's, MiMo's and those of speculators"
@@ -38,6 +40,8 @@ class Roles:
 
 def inside(name: str, depth: int) -> bool:
     """Whether a tensor belongs to multi-token prediction, in a model of so many layers."""
+    if name.endswith("inv_freq"):
+        return False
     if "mtp" in name:
         return True
     after = AFTER.match(name)
@@ -50,7 +54,7 @@ def roles(name: str, given: Mapping[str, Tensor], depth: int, width: int, vocab_
     Raises:
         UserError: a tensor has no known role, or a role no tensor, or it was made for another model.
     """
-    found = Roles(states_first=any(key.startswith("model.mtp_layers.") for key in given))
+    found = Roles(states_first=any(map(MIMO.match, given)))
     for key, tensor in sorted(given.items()):
         rest = _rest(name, key, depth)
         if rest is None:

@@ -57,10 +57,8 @@ def _config(found: Published, target: Any) -> Any:
         more |= {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": fuses}
         if "lm_head.weight" in tensors:
             more["draft_vocab_size"] = len(tensors["lm_head.weight"])
-    if found.kind == "peagle" and settings.get("mask_token_id") is None:
-        raise found.refuse(
-            "its config.json has no mask_token_id: add the id of the token that it was trained with"
-        )
+    if found.kind == "peagle":
+        check_mask(found, target)
     config = found.config(**more)
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
         raise found.refuse(
@@ -115,6 +113,22 @@ def check_vocabulary(found: Published, target: Any) -> None:
         _check_ids(found, size, rows if "lm_head.weight" in tensors else len(tensors["d2t"]))
 
 
+def check_mask(found: Published, target: Any) -> None:
+    """The mask token of a head that drafts in parallel has an embedding."""
+    mask, size = (
+        found.settings.get("mask_token_id"),
+        int(target.config.get_text_config(decoder=True).vocab_size),
+    )
+    if mask is None:
+        raise found.refuse(
+            "its config.json has no mask_token_id: add the id of the token that it was trained with"
+        )
+    if not 0 <= int(mask) < size:
+        raise found.refuse(
+            f"its mask token {mask} is not among the target's {size} tokens: choose the head made for this target"
+        )
+
+
 def _check_ids(found: Published, size: int, rows: int) -> None:
     """`d2t` gives each drafted token an id of its own, and `t2d` tells the same."""
     d2t, t2d = found.tensors["d2t"].long(), found.tensors.get("t2d")
@@ -137,6 +151,8 @@ def mapped(found: Published, head: Any) -> dict[str, Tensor]:
     A head without an output layer shares the target's: its rows of the drafted tokens.
     """
     others = {key: t for key, t in found.tensors.items() if key not in ("d2t", "t2d")}
+    if "mask_hidden" in others:
+        others["mask_hidden"] = others["mask_hidden"].reshape(1, 1, -1)
     if head.ids is None:
         return others
     d2t = found.tensors["d2t"].long()
