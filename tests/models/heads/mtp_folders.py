@@ -15,6 +15,7 @@ from transformers import (
     DeepseekV3Config,
     Glm4MoeConfig,
     Qwen2Config,
+    Qwen3_5TextConfig,
     Qwen3NextConfig,
 )
 
@@ -42,6 +43,18 @@ def qwen3_next() -> Any:
     return Qwen3NextConfig(**COMMON | sizes | {"shared_expert_intermediate_size": 12})
 
 
+def qwen3_5() -> Any:
+    kinds = ["linear_attention", "full_attention", "full_attention"]
+    turned = {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [1, 1, 0],
+    }
+    sizes = LINEAR | {"layer_types": kinds, "linear_value_head_dim": 8, "rope_parameters": turned}
+    return Qwen3_5TextConfig(**COMMON | sizes | {"num_hidden_layers": DEPTH + 1})
+
+
 def mimo() -> Any:  # MiMo's layers are Qwen2's
     return Qwen2Config(
         **{k: v for k, v in COMMON.items() if k != "head_dim"} | {"num_hidden_layers": DEPTH + 1}
@@ -62,13 +75,13 @@ class Layout(NamedTuple):
 
 AFTER = f"model.layers.{DEPTH}."
 DEEPSEEK = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+QWEN = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
 MIMO = ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")
 LAYOUTS = {
     "deepseek-v3": Layout(deepseek, AFTER, AFTER, DEEPSEEK, normed=False),
     "glm-4.5": Layout(glm, AFTER, AFTER, DEEPSEEK, normed=False),
-    "qwen3-next": Layout(
-        qwen3_next, "mtp.", "mtp.layers.0.", ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
-    ),
+    "qwen3-next": Layout(qwen3_next, "mtp.", "mtp.layers.0.", QWEN),
+    "qwen3.5": Layout(qwen3_5, "mtp.", "mtp.layers.0.", QWEN),
     "mimo": Layout(mimo, "model.mtp_layers.0.", "model.mtp_layers.0.", MIMO, states_first=True),
 }
 
@@ -134,6 +147,6 @@ def reference(w: Written, family: str, words: Tensor, states: Tensor) -> tuple[T
 
 
 def normed(x: Tensor, w: Written, part: int, family: str) -> Tensor:
-    """RMS norm; Qwen3-Next's weights are distances from 1."""
-    weight = 1 + w.parts[part] if family == "qwen3-next" else w.parts[part]
+    """RMS norm; Qwen3-Next's and Qwen3.5's weights are distances from 1."""
+    weight = 1 + w.parts[part] if family.startswith("qwen3") else w.parts[part]
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + w.larger.config.rms_norm_eps) * weight

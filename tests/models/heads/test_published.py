@@ -223,3 +223,15 @@ def test_names_of_the_first_release_are_read(tmp_path: Path, target: Any) -> Non
     wanted = formula.perceptron(x + formula.attention(x, w, "layers.0"), w, "layers.0")
     torch.testing.assert_close(head(tokens[None], states[None])[0], wanted)
     assert head.logits(wanted).shape == (3, VOCAB)
+
+
+def test_a_head_in_this_format_is_suggested(tmp_path: Path) -> None:
+    from draftwise.cli.suggest import kind_of_head
+
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "config.json").write_text(json.dumps(folders.SHAPE))
+    assert kind_of_head(folders.eagle3(tmp_path / "a", kind="peagle"), target) == "eagle"
+    assert kind_of_head(folders.dflash(tmp_path / "b", authors=True), target) == "eagle"
+    (target / "config.json").write_text(json.dumps(folders.SHAPE | {"hidden_size": 32}))
+    assert kind_of_head(tmp_path / "a", target) is None

@@ -83,7 +83,7 @@ class PEagleDrafter(PairReader):
         requests = [jobs[i].request for i in which]
         logits, states, rows = self._catch_up(requests, ahead=length - 1)
         for request, row in zip(requests, rows, strict=True):
-            self.rows.held[row] = len(request.tokens) - 1  # the mask's pairs are read anew
+            self.rows.held[row] = len(request.tokens) - 1  # the mask's pairs are not text
         for place, i in enumerate(which):
             job = replace(jobs[i], width=max(jobs[i].width, self.branches))
             drafts[i] = draft_parallel(

@@ -207,7 +207,7 @@ def _layers_read(found: Published, config: Any, target: Any) -> list[int]:
     if fc is not None and fc.shape[1] != len(ids) * width:
         raise found.refuse(
             f"its fc reads {fc.shape[1]} numbers, and {len(ids)} layers of this target, {width} wide, give "
-            f"{len(ids) * width}: choose the head made for this target, or mend its {key}"
+            f"{len(ids) * width}: choose the head made for this target, or fix its {key}"
         )
     if config.hidden_size != width and "embed_tokens.weight" not in found.tensors:
         raise found.refuse(

@@ -87,7 +87,7 @@ def _check_layers(found: Published, config: Any, target: Any) -> None:
     if fc is not None and fc.shape[1] != len(ids) * width:
         raise found.refuse(
             f"its fc reads {fc.shape[1]} numbers, and {len(ids)} layers of this target, {width} wide, give "
-            f"{len(ids) * width}: choose the head made for this target, or mend its "
+            f"{len(ids) * width}: choose the head made for this target, or fix its "
             "eagle_aux_hidden_state_layer_ids"
         )
 
@@ -125,7 +125,8 @@ def check_mask(found: Published, target: Any) -> None:
         )
     if not 0 <= int(mask) < size:
         raise found.refuse(
-            f"its mask token {mask} is not among the target's {size} tokens: choose the head made for this target"
+            f"its mask token {mask} is not among the target's {size} tokens: choose the head made for this "
+            "target"
         )
 
 
