@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from draftwise import registry
 from draftwise.build import build_drafters
 from draftwise.core.arms import Arm
+from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
@@ -23,7 +24,7 @@ from draftwise.models.heads.mtp import Mtp
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, texts
-from tests.drafters.neural.test_eagle import texts_of
+from tests.drafters.neural.test_eagle import by_hand, opened, read_on, texts_of
 from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
 from tests.models.heads.mtp_folders import LAYOUTS, loaded, written
@@ -74,6 +75,22 @@ def test_the_law_is_the_targets(made: Callable[[str], Any], family: str) -> None
         return loop
 
     holds(make, distribution_of(target), "shaped", length=4, n=300)
+
+
+@pytest.mark.parametrize("family", LAYOUTS)
+def test_a_chain_goes_on_from_the_layers_own_states(made: Callable[[str], Any], family: str) -> None:
+    """Texts of different lengths in one batch, from the layer's own cache, against reading it all at once."""
+    model = made(family)
+    reads, requests = opened(model, [[3, 4, 5], list(range(2, 22)) * 2])
+    drafter: Any = registry.build("drafters", registry.parse("mtp"), reads)
+    for _ in range(2):
+        for request, draft in zip(
+            requests, drafter.draft([Job(r, 3, rows=True) for r in requests]), strict=True
+        ):
+            for k in range(3):
+                wanted = by_hand(drafter.module, model, request.tokens, list(draft.tokens[:k]))
+                torch.testing.assert_close(draft.rows[k], wanted, rtol=1e-4, atol=1e-4)
+        read_on(reads, requests, 3)
 
 
 def test_a_trained_layer_is_accepted_and_exact(tmp_path: Path) -> None:

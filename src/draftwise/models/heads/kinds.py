@@ -139,13 +139,14 @@ def _counted(name: str) -> str:
 def warn_of_other_target(name: str, target: Any) -> None:
     """Warn if a head in the `speculators` format names another target than this one.
 
-    Text stays exact with it; a model fine-tuned from the one that it names may accept as much.
+    The names decide, without the folders before them; architectures where one has no name. Text stays exact
+    with any head; a model fine-tuned from the one that it names may accept as much.
     """
     verifier = (read_config(folder_of(name)).get("speculators_config") or {}).get("verifier") or {}
     theirs, kinds = str(verifier.get("name_or_path") or ""), verifier.get("architectures") or []
     mine, kind = str(getattr(target, "name_or_path", "") or ""), type(target).__name__
-    other = theirs and mine and _last(theirs) != _last(mine)
-    if other or (kinds and kind not in kinds):
+    same = _last(theirs) == _last(mine) if theirs and mine else not kinds or kind in kinds
+    if not same:
         named = ", ".join(kinds) or "no architecture named"
         warnings.warn(
             f"head {name!r} was made for {theirs or 'a target'} ({named}), and the target is "
