@@ -22,12 +22,13 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.drafters.neural.medusa import MedusaDrafter
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import drafter_suite
-from tests.drafters.neural.heads import random_eagle, random_medusa
+from tests.drafters.neural.heads import random_eagle, random_medusa, random_mtp, random_published
 from tests.effort import some
 from tests.tiny import VOCAB, model
 
 LOOKUPS = ("ngram", "suffix", "none")
-MODELS = ("lm", "early-exit", "lookahead", "eagle", "medusa")
+MODELS = ("lm", "early-exit", "lookahead", "eagle", "medusa", "mtp")
+HEADS = ("peagle", "dflash")  # of the name eagle, by what the folder holds
 
 
 @cache
@@ -45,6 +46,9 @@ MAKE: dict[str, Callable[..., Any]] = {
     "lookahead": lambda target: registry.load("drafters", "lookahead")(target),
     "eagle": lambda target: EagleDrafter(random_eagle(made()), target),
     "medusa": lambda target: MedusaDrafter(random_medusa(made()), target),
+    "mtp": lambda target: EagleDrafter(random_mtp(made()), target),
+    "peagle": lambda target: random_published(target, "peagle"),
+    "dflash": lambda target: random_published(target, "dflash"),
 }
 
 
@@ -69,7 +73,7 @@ def test_retrieval_passes(tmp_path: Path) -> None:
     assert not suite.failures()
 
 
-@pytest.mark.parametrize("name", some(MODELS, 2))
+@pytest.mark.parametrize("name", some([*MODELS, *HEADS], 2))
 def test_a_model_drafter_passes(name: str) -> None:
     suite = drafter_suite(MAKE[name], target=reads, samples=60, learns=name != "lm")
     assert not suite.failures()

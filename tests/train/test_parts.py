@@ -13,7 +13,7 @@ import torch
 from draftwise import Decoder
 from draftwise.core.drafts import Signals
 from draftwise.errors import UserError
-from draftwise.models.heads.eagle import new_eagle
+from draftwise.models.heads.fresh import new_eagle
 from draftwise.models.heads.medusa import new_medusa
 from draftwise.models.load import load_model, load_tokenizer
 from draftwise.policies.classifiers.stopping import features

@@ -185,7 +185,9 @@ def kind_of_head(place: Path, target: Path) -> str | None:
 
     mine, theirs = read_config(target), read_config(place)
     made = " ".join(map(str, theirs.get("architectures") or ())).lower()
-    kind = next((kind for kind in ("eagle", "medusa") if kind in made), None)
+    theirs = {**theirs, **(theirs.get("transformer_layer_config") or {})}
+    kinds = {"eagle": "eagle", "medusa": "medusa", "dflash": "eagle"}
+    kind = next((name for found, name in kinds.items() if found in made), None)
     fits = all(mine.get(key) == theirs.get(key) for key in ("hidden_size", "vocab_size"))
     return kind if fits else None
 

@@ -15,7 +15,10 @@ from torch.nn import functional as F
 from transformers import DynamicCache
 
 from ..errors import UserError
-from ..models.heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
+from ..models.heads.eagle import Eagle
+from ..models.heads.eagle3 import Eagle3
+from ..models.heads.fresh import new_eagle
+from ..models.heads.published import load_eagle
 from .folder import Folder, Material, gather
 from .heads import finish, measured
 from .losses import distance

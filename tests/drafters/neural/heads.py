@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,8 +17,13 @@ from torch.nn.functional import cross_entropy
 
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
-from draftwise.models.heads.eagle import Eagle, Eagle3, new_eagle
+from draftwise.drafters.neural.published import eagle
+from draftwise.models.heads.eagle import Eagle
+from draftwise.models.heads.eagle3 import Eagle3
+from draftwise.models.heads.fresh import new_eagle
 from draftwise.models.heads.medusa import Medusa, new_medusa
+from draftwise.models.heads.mtp import Mtp
+from draftwise.models.heads.mtp_names import Roles
 from draftwise.testing.distributions import Distribution, shape
 from tests.distributions import p_value, sample
 from tests.effort import drawn
@@ -73,6 +81,26 @@ def trained_eagle(made: Any, *, eagle3: bool = False, drafted: int = 0, steps: i
         loss.backward()
         optimiser.step()
     return head.eval()
+
+
+def random_mtp(made: Any) -> Mtp:
+    """A layer of multi-token prediction like the target's last, with random weights."""
+    torch.manual_seed(7)
+    like = made.get_decoder().layers[-1]
+    layer = type(like)(made.config, 0).to(next(like.parameters()).dtype)
+    found = Mtp(made, layer, like.input_layernorm, Roles()).to(next(like.parameters()).dtype)
+    return found.eval()
+
+
+def random_published(reads: Any, kind: str) -> Any:
+    """A drafter with a random head in the format of `speculators`."""
+    from tests.models.heads import folders
+
+    with TemporaryDirectory() as place, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = Path(place) / kind
+        write = folders.dflash if kind == "dflash" else partial(folders.eagle3, kind=kind)
+        return eagle(str(write(folder)), reads)
 
 
 def random_medusa(made: Any, *, heads: int = 4, tied: bool = False) -> Medusa:

@@ -13,7 +13,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from draftwise.errors import UserError
-from draftwise.models.heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
+from draftwise.models.heads.eagle import Eagle
+from draftwise.models.heads.eagle3 import Eagle3
+from draftwise.models.heads.fresh import new_eagle
+from draftwise.models.heads.published import load_eagle
 from tests.tiny import VOCAB, model
 
 LAYER = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -111,11 +114,11 @@ def test_a_layer_may_be_named_as_others_name_it(tmp_path: Path) -> None:
     raw = json.loads((folder / "config.json").read_text())
     drafted = raw.pop("draft_vocab_size")
     nested = {"transformer_layer_config": raw, "draft_vocab_size": drafted, "norm_before_residual": True}
-    nested |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}
+    nested |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, -1]}}
     (folder / "config.json").write_text(json.dumps(nested))
     head = load_eagle(folder, model("llama"))
-    assert isinstance(head, Eagle3) and head.midlayer.norms_residual
-    assert head.layers_read == (0, 1, 2) and head.t2d.nonzero().ravel().tolist() == list(range(3, 21, 2))
+    assert isinstance(head, Eagle3) and head.norms_residual
+    assert head.layers_read == (0, 1, -1) and head.t2d.nonzero().ravel().tolist() == list(range(3, 21, 2))
 
 
 @pytest.mark.parametrize("eagle3", [False, True])

@@ -1,0 +1,97 @@
+"""Drafts whose tokens are all predicted in one pass, and the drafter with a P-EAGLE head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...core.drafts import Draft, Job
+from ...core.stops import needs
+from ...errors import UserError
+from ...models.distributions import most_likely
+from ...models.heads.eagle3 import PEagle
+from ...models.hidden_states import Source
+from .chains import Chain
+from .pairs import PairReader
+from .trees import Tree
+
+
+def draft_parallel(
+    job: Job, rows: Tensor, states: Tensor | None, *, vocab_size: int, sample: bool, top: int
+) -> Draft:
+    """A chain, or a tree for a wide job, from logits that do not depend on each other's tokens.
+
+    `rows` (tokens, vocabulary) are the logits of each place of the draft, `states` (tokens, width) the hidden
+    states that they come from. A tree has the most probable paths, as if the places were independent.
+    """
+    job = replace(job, length=min(job.length, len(rows)))
+    if job.width > 1:
+        tree = Tree(job, top)
+        while not tree.done:
+            tree.grow(rows[tree.depth].expand(len(tree.frontier), -1))
+        return tree.draft()
+    chain = Chain(job, needs(job.stops))
+    for place, row in enumerate(rows[: job.length]):
+        hidden = None if states is None else states[place]
+        chain.extend(row, most_likely(row), hidden, vocab_size=vocab_size, sample=sample)
+        if chain.done:
+            break
+    return chain.draft
+
+
+def checked(width: int, top: int) -> None:
+    """Reject options out of range.
+
+    Raises:
+        UserError: one is below 1.
+    """
+    if min(width, top) < 1:
+        raise UserError(f"width={width}&top={top}: give width and top 1 or more")
+
+
+class PEagleDrafter(PairReader):
+    """Drafts all tokens in one pass with a published P-EAGLE head.
+
+    The known pairs are followed by pairs of the head's mask, one for each token after the first. With `width`
+    1 it drafts a chain, sampled if the request samples, unless `sample` is off; with more, or a wider arm, a
+    tree of the `top` most probable tokens of each place. It drafts no more tokens than the head was trained
+    for. Before the target has prefilled a prompt there are no states to draft from.
+    """
+
+    hidden_states = True  # for stop rules that read them
+
+    def __init__(
+        self, head: PEagle, target: Source, *, width: int = 1, sample: bool = True, top: int = 8
+    ) -> None:
+        checked(width, top)
+        super().__init__(head, target)
+        self.mask = (head.mask_token, head.mask_hidden.detach()[0])
+        self.branches, self.sample, self.top, self.longest = width, sample, top, head.longest
+
+    @torch.inference_mode()
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One chain or tree per job; an empty draft if there are no states to continue from."""
+        drafts = [Draft()] * len(jobs)
+        which = [i for i, job in enumerate(jobs) if self.ready(job.request)]
+        if not which:
+            return drafts
+        most = max(jobs[i].length for i in which)
+        length = min(most, self.longest) if self.longest else most
+        requests = [jobs[i].request for i in which]
+        logits, states, rows = self._catch_up(requests, ahead=length - 1)
+        for request, row in zip(requests, rows, strict=True):
+            self.rows.held[row] = len(request.tokens) - 1  # the mask's pairs are not text
+        for place, i in enumerate(which):
+            job = replace(jobs[i], width=max(jobs[i].width, self.branches))
+            drafts[i] = draft_parallel(
+                job,
+                logits[place, :, : self.vocab_size],
+                states[place],
+                vocab_size=self.vocab_size,
+                sample=self.sample,
+                top=self.top,
+            )
+        return drafts

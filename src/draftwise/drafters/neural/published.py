@@ -1,0 +1,40 @@
+"""Published heads by name: what a folder holds decides how it drafts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ...models.heads.dflash import make_dflash
+from ...models.heads.eagle3 import PEagle
+from ...models.heads.kinds import read_head
+from ...models.heads.mtp import load_mtp
+from ...models.heads.published import make_eagle
+from ...models.hidden_states import Source
+from .blocks import DFlashDrafter
+from .eagle import EagleDrafter
+from .parallel import PEagleDrafter
+
+
+def eagle(
+    path: str,
+    target: Source,
+    *,
+    width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes"] = 1,
+    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    top: Annotated[int, "tokens tried after each node of a tree"] = 8,
+    gain: Annotated[float, "least gain in accepted tokens per added node; 0: no limit"] = 0.0,
+) -> EagleDrafter | PEagleDrafter | DFlashDrafter:
+    """Drafts from the target's hidden states with a published EAGLE, P-EAGLE or DFlash head.
+
+    The folder's files tell which it is, in the `speculators` format or its authors' own: EAGLE, EAGLE-3,
+    P-EAGLE, DFlash, or a layer of multi-token prediction.
+
+    Source: EAGLE, EAGLE-2 and EAGLE-3 (arXiv 2401.15077, 2406.16858, 2503.01840).
+    """
+    found, model = read_head(path), target.rows.model
+    if found.kind == "dflash":
+        return DFlashDrafter(make_dflash(found, model), target, width=width, sample=sample, top=top)
+    head = load_mtp(path, model) if found.kind == "mtp" else make_eagle(found, model)
+    if isinstance(head, PEagle):
+        return PEagleDrafter(head, target, width=width, sample=sample, top=top)
+    return EagleDrafter(head, target, width=width, sample=sample, top=top, gain=gain)

@@ -1,0 +1,223 @@
+"""DFlash: a block of masked tokens, filled in one pass beside the target's hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from .files import fill
+from .fresh import beside
+from .kinds import Published, warn_of_other_target
+from .layers import parts_of
+from .published import check_mask, check_vocabulary, mapped
+
+
+class Sight(NamedTuple):
+    """What a layer's block sees: so many positions before it (0: all), and whether only earlier places."""
+
+    window: int
+    causal: bool
+
+
+class DFlash(nn.Module):
+    """DFlash's head (arXiv 2602.06036): layers whose attention reads, beside the block, the target's features
+    of all positions before it, as keys and values.
+
+    A block is the last known token and masks (`mask_token`), `size` in all; place i predicts the token at its
+    own position, except where `shifted`, which predicts the one after it. `ids` are the target's ids of the
+    drafted vocabulary, None for all of it.
+    """
+
+    d2t: Tensor
+    t2d: Tensor
+
+    def __init__(self, config: Any, target: Any, own: Sequence[str], layers_read: Sequence[int]) -> None:
+        super().__init__()
+        self.config = config
+        text = target.config.get_text_config(decoder=True)
+        self.vocab_size, width = int(text.vocab_size), int(config.hidden_size)
+        self.shared = (target.get_input_embeddings(), target.get_output_embeddings())
+        self.layers_read = tuple(layers_read)
+        self.size, self.mask_token = int(config.block_size), int(config.mask_token_id)
+        self.shifted = bool(getattr(config, "sample_from_anchor", False))
+        parts = parts_of(config)
+        self.fc = nn.Linear(len(self.layers_read) * int(text.hidden_size), width, bias=False)
+        self.layers = nn.ModuleList(parts.layer(config, i) for i in range(config.num_hidden_layers))
+        self.hidden_norm, self.norm = (parts.norm(width, eps=config.rms_norm_eps) for _ in range(2))
+        self.rotary_emb = parts.rotary(config)
+        self.sights = [_sight(config, i) for i in range(config.num_hidden_layers)]
+        drafted = int(getattr(config, "draft_vocab_size", 0) or self.vocab_size)
+        if "embed_tokens" in own:
+            self.embed_tokens = nn.Embedding(self.vocab_size, width)
+        if "lm_head" in own or drafted < self.vocab_size:
+            self.lm_head = nn.Linear(width, drafted, bias=False)
+        if drafted < self.vocab_size:
+            self.register_buffer("d2t", torch.zeros(drafted, dtype=torch.long))
+            self.register_buffer("t2d", torch.zeros(self.vocab_size, dtype=torch.bool))
+
+    @property
+    def ids(self) -> Tensor | None:
+        """The target's ids of the drafted vocabulary; None if it is the whole vocabulary."""
+        if "d2t" not in self._buffers:
+            return None
+        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    def context(self, features: Tensor, start: int) -> Tensor:
+        """Keys and values that each layer has for the target's features at positions from `start` on.
+
+        `features` are (positions, layers * target width); the result is (draft layers, 2, heads, positions,
+        head size).
+        """
+        states = self.hidden_norm(self.fc(features))[None]
+        places = torch.arange(start, start + len(features), device=states.device)[None]
+        turn = self.rotary_emb(states, position_ids=places)
+        return torch.stack([torch.stack(_keys(layer.self_attn, states, turn)) for layer in self.layers])[
+            :, :, 0
+        ]
+
+    def forward(self, tokens: Tensor, starts: Tensor, context: Tensor) -> Tensor:
+        """States of a block, shape (rows, block, width), after the last norm.
+
+        `tokens` (rows, block) stand at positions from `starts` (rows,) on, which is the length of each row's
+        context too; `context` (draft layers, 2, rows, heads, most positions, head size) is padded on the
+        right.
+        """
+        embedding = getattr(self, "embed_tokens", self.shared[0])
+        places = starts[:, None] + torch.arange(tokens.shape[1], device=starts.device)
+        states = embedding(tokens).to(self.norm.weight.dtype)
+        turn = self.rotary_emb(states, position_ids=places)
+        layers: Any = self.layers
+        for layer, sight, (keys, values) in zip(layers, self.sights, context, strict=True):
+            normed = layer.input_layernorm(states)
+            seen = _seen(sight, starts, keys.shape[2], tokens.shape[1])
+            states = states + _attend(layer.self_attn, normed, turn, keys, values, seen)
+            states = states + layer.mlp(layer.post_attention_layernorm(states))
+        last: Tensor = self.norm(states)
+        return last if self.shifted else last[:, 1:]
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits over the drafted vocabulary, from states of `forward`."""
+        head: Any = getattr(self, "lm_head", self.shared[1])
+        logits: Tensor = head(states.to(head.weight.device))
+        return logits
+
+
+def _sight(config: Any, layer: int) -> Sight:
+    """What a layer sees; a windowed one is causal, unless the settings say otherwise."""
+    kinds = getattr(config, "layer_types", None) or ()
+    everywhere = bool(getattr(config, "use_swa", False)) and "sliding_attention" not in kinds
+    slides = everywhere or (layer < len(kinds) and kinds[layer] == "sliding_attention")
+    window = getattr(config, "swa_window_size", None) or getattr(config, "sliding_window", None) or 0
+    causal = getattr(config, "causal", None)
+    if causal is None:
+        causal = slides and not everywhere and not getattr(config, "sliding_window_non_causal", False)
+    return Sight(int(window) if slides else 0, bool(causal))
+
+
+def _seen(sight: Sight, starts: Tensor, longest: int, block: int) -> Tensor:
+    """Which of context and block each place of the block sees, shape (rows, 1, block, longest + block)."""
+    at = torch.arange(longest, device=starts.device)
+    known = at < starts[:, None]
+    if sight.window:
+        known &= at >= starts[:, None] - sight.window
+    inner = torch.ones(block, block, dtype=torch.bool, device=starts.device)
+    inner = inner.tril() if sight.causal else inner
+    rows = len(starts)
+    parts = (known[:, None, None].expand(-1, 1, block, -1), inner[None, None].expand(rows, 1, -1, -1))
+    return torch.cat(parts, dim=-1)
+
+
+def _heads(attention: Any, states: Tensor, name: str) -> Tensor:
+    """Queries, keys or values, shape (rows, heads, length, head size), normed if the kind of layer norms."""
+    found = getattr(attention, f"{name}_proj")(states)
+    found = found.view(*states.shape[:2], -1, attention.head_dim)
+    norm = getattr(attention, f"{name}_norm", None)
+    split: Tensor = (found if norm is None else norm(found)).transpose(1, 2)
+    return split
+
+
+def _keys(attention: Any, states: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    keys = _heads(attention, states, "k")
+    return apply_rotary_pos_emb(keys, keys, *turn)[1], _heads(attention, states, "v")
+
+
+def _attend(
+    attention: Any, states: Tensor, turn: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, seen: Tensor
+) -> Tensor:
+    """Attention of the block to context and block, shape (rows, block, width)."""
+    queries = _heads(attention, states, "q")
+    queries = apply_rotary_pos_emb(queries, queries, *turn)[0]
+    own_keys, own_values = _keys(attention, states, turn)
+    keys, values = torch.cat((keys, own_keys), dim=2), torch.cat((values, own_values), dim=2)
+    mixed = scaled_dot_product_attention(
+        queries, keys, values, attn_mask=seen, scale=attention.scaling, enable_gqa=True
+    )
+    out: Tensor = attention.o_proj(mixed.transpose(1, 2).flatten(2))
+    return out
+
+
+def make_dflash(found: Published, target: Any) -> DFlash:
+    """The head that was read, on the target's device and in its dtype.
+
+    Raises:
+        UserError: a setting is missing or not supported, or it was made for another target.
+    """
+    check_vocabulary(found, target)
+    settings, more = found.settings, dict[str, Any]()
+    if settings.get("block_size") is None:
+        raise found.refuse("its config.json has no block_size: add the number of tokens in a block")
+    check_mask(found, target)
+    if not settings.get("is_neox_style", True):
+        raise found.refuse("it turns neighbouring numbers (is_neox_style false), which is not supported")
+    if "lm_head.weight" in found.tensors:
+        more["draft_vocab_size"] = len(found.tensors["lm_head.weight"])
+    elif "d2t" in found.tensors:
+        more["draft_vocab_size"] = len(found.tensors["d2t"])
+    config = found.config(**more)
+    ids = _layers_read(found, config, target)
+    head = beside(DFlash(config, target, found.own, ids), target)
+    fill(head, mapped(found, head), found.name)
+    warn_of_other_target(found.name, target)
+    return head.eval()
+
+
+def _layers_read(found: Published, config: Any, target: Any) -> list[int]:
+    """The layers whose states it reads, numbered like `hidden_states`; -1 is the last, after the norm.
+
+    `speculators` counts so; the authors count the layers from 0.
+    """
+    text = target.config.get_text_config(decoder=True)
+    depth, width = int(text.num_hidden_layers), int(text.hidden_size)
+    ids = found.settings.get("aux_hidden_state_layer_ids")
+    key = "aux_hidden_state_layer_ids" if ids is not None else "target_layer_ids"
+    if ids is None:
+        given = found.settings.get("target_layer_ids") or _spread(depth, int(config.num_hidden_layers))
+        ids = [int(k) + 1 for k in given]
+    if (wrong := next((k for k in ids if not 0 <= k <= depth), None)) is not None:
+        raise found.refuse(
+            f"it reads the states after {wrong} layers ({key}), and this target has {depth}: choose the head "
+            "made for this target"
+        )
+    fc = found.tensors.get("fc.weight")
+    if fc is not None and fc.shape[1] != len(ids) * width:
+        raise found.refuse(
+            f"its fc reads {fc.shape[1]} numbers, and {len(ids)} layers of this target, {width} wide, give "
+            f"{len(ids) * width}: choose the head made for this target, or fix its {key}"
+        )
+    if config.hidden_size != width and "embed_tokens.weight" not in found.tensors:
+        raise found.refuse(
+            f"it is {config.hidden_size} wide and the target {width}: choose the head made for this target"
+        )
+    return [-1 if k == depth else k for k in ids]
+
+
+def _spread(depth: int, layers: int) -> list[int]:
+    """The authors' default: layers evenly from the second to the third from the last."""
+    if layers == 1:
+        return [depth // 2]
+    return [round(1 + i * (depth - 4) / (layers - 1)) for i in range(layers)]
