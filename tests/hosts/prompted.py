@@ -83,7 +83,7 @@ def qwen2_vl() -> Any:
 def bart(seed: int = 0) -> Any:
     """Learned positions and cross-attention."""
     config = BartConfig(**ENCODED, max_position_embeddings=128, forced_eos_token_id=None)
-    return ready(BartForConditionalGeneration(config), seed)
+    return ready(BartForConditionalGeneration(config), seed + 1, 6.0, 1.0)
 
 
 def t5(seed: int = 0) -> Any:
@@ -91,7 +91,7 @@ def t5(seed: int = 0) -> Any:
     config = T5Config(
         vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=1
     )
-    return ready(T5ForConditionalGeneration(config), seed)
+    return ready(T5ForConditionalGeneration(config), seed + 3)
 
 
 def whisper(seed: int = 0, layers: int = 2) -> Any:

@@ -199,7 +199,7 @@ def test_sampled_texts_have_the_models_distribution(kind: str, helper: Any) -> N
     adaptive = transformers_generate(drafters=[helper(), bad], policy="random", tokenizer=object())
     seen: dict[tuple[int, ...], int] = {}
     torch.manual_seed(0)
-    for _ in range(drawn(1200)):
+    for _ in range(drawn(600) * 2 // 3):
         out = written(made, inputs, 3, do_sample=True, top_k=3, custom_generate=adaptive)
         text = tuple(out[0, -3:].tolist())
         seen[text] = seen.get(text, 0) + 1

@@ -66,7 +66,7 @@ def judge(case: Case, ways: Any = ()) -> Verdict:
     return verdict
 
 
-SCALES = ((2.0, 0.25), (2.0, 1.0), (4.0, 0.25), (3.0, 0.1), (1.5, 0.5))
+SCALES = ((2.0, 0.25), (6.0, 1.0), (2.0, 1.0), (3.0, 0.1), (4.0, 0.25), (3.0, 0.5))
 LIVELY = 5  # different tokens of a text
 
 

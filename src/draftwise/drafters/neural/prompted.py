@@ -13,7 +13,7 @@ from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...errors import UserError
 from ...models.prompted import Prompted
-from ...models.prompted.trial import settle
+from ...models.prompted.trial import Trials
 from .chains import draft_chains
 
 
@@ -36,7 +36,7 @@ class PromptedDrafter:
     """
 
     def __init__(self, model: Any, vocab_size: int) -> None:
-        self.model, self.vocab_size = model, vocab_size
+        self.model, self.vocab_size, self.trials = model, vocab_size, Trials(model)
         self.texts: Texts | None = None
         self.prompt: dict[str, Any] = {}
         self.made: Prompted | None = None
@@ -108,7 +108,7 @@ class PromptedDrafter:
         config = given.pop("generation_config")
         kwargs = {name: value for name, value in given.items() if name not in LOOP}
         made = Prompted(self.model, kwargs.pop("input_ids"), config, kwargs)
-        settle(made, ids)
+        self.trials.settle(made, ids)
         if not made.cuts:
             raise UserError(f"{type(self.model).__name__} keeps states that cannot rewind: it cannot draft")
         return made

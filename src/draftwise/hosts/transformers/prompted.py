@@ -18,7 +18,7 @@ from ...errors import UserError
 from ...models.distributions import Chain, choices, on_host
 from ...models.positions import ENDLESS
 from ...models.prompted import Prompted
-from ...models.prompted.trial import settle
+from ...models.prompted.trial import Trials
 from ...targets.scores import GreedyScores, SampledScores
 from .steps import Steps
 from .together import Together
@@ -78,6 +78,7 @@ class PromptedTarget:
         self.vocab_size = int(text.vocab_size if head is None else head.weight.shape[0])
         self.max_length = self.window = ENDLESS
         self.device, self.dtype = model.get_input_embeddings().weight.device, model.dtype
+        self.trials = Trials(model)
         self.shapes: dict[int, Chain] = {}
         self.together: Together | None = None
         self.inputs: Inputs | None = None
@@ -155,7 +156,7 @@ class PromptedTarget:
         self.since = self.steps.count
         if self.made is None:
             self.made = Prompted(self.model, self.steps.ids, self.inputs.config, self.inputs.kwargs)
-            settle(self.made, self.steps.ids)
+            self.trials.settle(self.made, self.steps.ids)
             self.said = self.made.said[:, None]
         else:
             width = max(len(draft.tokens) for _, draft in batch)

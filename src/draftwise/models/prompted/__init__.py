@@ -36,7 +36,7 @@ class Prompted:
         self.decoder = bool(model.config.is_encoder_decoder)
         self.out = model._prefill(ids, config, dict(kwargs))
         self.said: Tensor = self.out.logits[:, -1]
-        self.carried = {self.length + 1: self._later(dict(kwargs))}
+        self.carried = {self.length: dict(kwargs), self.length + 1: self._later(dict(kwargs))}
         self.cache: Any = self.carried[self.length + 1].get("past_key_values")
         if not isinstance(self.cache, Cache):
             raise UserError(f"{type(model).__name__} keeps no cache of Transformers' own, which could rewind")

@@ -20,21 +20,29 @@ KIND = "prompts"  # name of the file of saved verdicts
 NEW = 4  # tokens that are read one by one, and then in passes with rejected and accepted drafts
 
 
-def settle(made: Prompted, ids: Tensor) -> None:
-    """Give `made` the first way of rewinding that leaves the model's own logits as they are.
+class Trials:
+    """The ways of rewinding found so far for one model, by the names of its inputs, and for batches or not."""
 
-    `ids` are the prompts, shape (rows, tokens). Compared are passes with drafts and passes of one token, after
-    this very prompt. The verdict is saved for the model, the names of its inputs, and for batches or not.
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.found: dict[str, str] = {}
 
-    Raises:
-        UserError: no way is exact.
-    """
-    key = f"{fingerprint(made.model)}:{made.names}:{len(ids) > 1}"
-    found = verdicts.load(KIND, key)
-    if found not in WAYS:
-        found = _found(made, ids)
-        verdicts.keep(KIND, key, found)
-    made.rewind = WAYS[found](made.cache)
+    def settle(self, made: Prompted, ids: Tensor) -> None:
+        """Give `made` the first way of rewinding that leaves the model's own logits as they are.
+
+        `ids` are the prompts, shape (rows, tokens). Compared are passes with drafts and passes of one token,
+        after this very prompt. The verdict is saved.
+
+        Raises:
+            UserError: no way is exact.
+        """
+        kind = f"{made.names}:{len(ids) > 1}"
+        if kind not in self.found:
+            key = f"{fingerprint(self.model)}:{kind}"
+            known = verdicts.load(KIND, key)
+            self.found[kind] = known if known in WAYS else _found(made, ids)
+            verdicts.keep(KIND, key, self.found[kind])
+        made.rewind = WAYS[self.found[kind]](made.cache)
 
 
 def _found(made: Prompted, ids: Tensor) -> str:
