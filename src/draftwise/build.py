@@ -249,12 +249,21 @@ def _from_object(model: Any, target: Target) -> Drafter:
         return model
     if not hasattr(model, "config"):
         raise UserError(f"drafter {model!r} is not a drafter: give a name, a loaded model, or a Drafter")
+    encodes = bool(getattr(model.config, "is_encoder_decoder", False))
+    if encodes and not getattr(target, "encodes", False):
+        raise UserError(
+            f"the drafter {_name(model)} is an encoder-decoder, and the target is none: give a causal LM"
+        )
     size = int(model.config.get_text_config(decoder=True).vocab_size)
     if abs(size - target.vocab_size) > 1024:
         raise UserError(
             f"the drafter {_name(model)} has {size} tokens and the target {target.vocab_size}: "
             "choose a drafter of the target's family"
         )
+    if encodes:
+        from .drafters.neural.prompted import PromptedDrafter
+
+        return PromptedDrafter(model, target.vocab_size)
     built: Drafter = registry.load("drafters", "lm")(model, target.vocab_size, probe=_probed(target))
     return built
 

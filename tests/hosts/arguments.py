@@ -55,11 +55,7 @@ SIGNATURE: dict[str, Row] = {
 }
 MODEL: dict[str, Row] = {
     "attention_mask": (OBEYED, {"attention_mask": (IDS != 0).long()}, "refused where it pads on the right"),
-    "position_ids": (
-        REFUSED,
-        {"position_ids": torch.arange(8)[None] + 3},
-        "obeyed where they are the default",
-    ),
+    "position_ids": (OBEYED, {"position_ids": torch.arange(8)[None] + 3}, ""),
     "past_key_values": (
         OBEYED,
         None,
@@ -68,9 +64,13 @@ MODEL: dict[str, Row] = {
     "inputs_embeds": (
         OBEYED,
         None,
-        "`test_peft.py`; refused where the last place is no token of `input_ids`",
+        "`test_peft.py`",
     ),
-    "token_type_ids": (REFUSED, {"token_type_ids": torch.zeros_like(IDS)}, "and any other input of a model"),
+    "token_type_ids": (
+        OBEYED,
+        {"token_type_ids": torch.ones_like(IDS)},
+        "`test_transformers_prompted.py`: and any other input of a model, such as `pixel_values`",
+    ),
     "tokenizer": (OBEYED, None, "for `stop_strings` it is that of `transformers_generate`"),
     "assistant_tokenizer": (IDLE, {"assistant_tokenizer": object()}, ""),
 }

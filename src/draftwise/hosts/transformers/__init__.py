@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import StopStringCriteria
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from ...build import assemble, complete
 from ...core.lock import OneAtATime
@@ -21,6 +21,7 @@ from ...models.load import load_tokenizer
 from .arguments import Asked, check, check_cache
 from .call import Call
 from .prompt import fill, read_prompt
+from .prompted import Inputs, PromptedTarget, encoded
 from .steps import Steps
 from .target import HostTarget
 
@@ -56,6 +57,7 @@ def transformers_generate(
         streamer: Any = None,
         synced_gpus: bool | None = None,
         stop_strings: Any = None,
+        inputs_tensor: Tensor | None = None,
         **model_kwargs: Any,
     ) -> Any:
         asked = Asked(model, streamer, synced_gpus)
@@ -63,22 +65,32 @@ def transformers_generate(
         check(generation_config, model)
         criteria = host.ends(stopping_criteria, stop_strings, model)
         steps = Steps(input_ids, criteria, generation_config, asked.streamer)
+        returned = bool(generation_config.return_dict_in_generate)
         with host.turn():
-            loop, target = host.of(model)
-            check_cache(generation_config, target)
-            target.chunk = generation_config.prefill_chunk_size or target.usual
-            prompt = read_prompt(model, input_ids, generation_config, model_kwargs)
+            prompt: Any = read_prompt(model, input_ids, generation_config, model_kwargs)
+            target: Any
+            if prompt is None:
+                loop, target = host.of(model, prompted=True)
+                prompt = Inputs(input_ids, generation_config, model_kwargs, encoded(model, inputs_tensor))
+                target.begin(prompt, steps, loop.team.drafters.values())
+            else:
+                loop, target = host.of(model)
+                target.chunk = generation_config.prefill_chunk_size or target.usual
+            check_cache(generation_config, model, target)
             call = Call(loop, target, generation_config, logits_processor, criteria, steps, prompt)
             sequences: Any = call.run()
-            returned = bool(generation_config.return_dict_in_generate)
-            if prompt.cache is not None and (returned or getattr(prompt.cache, "_is_user_defined", False)):
+            cache = prompt.cache
+            if isinstance(target, PromptedTarget):
+                cache = target.end()
+            elif cache is not None and (returned or getattr(cache, "_is_user_defined", False)):
                 fill(model, prompt, sequences, model_kwargs)
         if asked.streamer is not None:
             asked.streamer.end()
         if not returned:
             return sequences
         kept: dict[str, Any] = {"scores": steps.scores, "logits": steps.logits}
-        return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=prompt.cache, **kept)
+        kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+        return kind(sequences=sequences, past_key_values=cache, **kept)
 
     return decode
 
@@ -93,7 +105,7 @@ class Host:
     def __init__(self, drafters: Sequence[Any], policy: str, tokenizer: Any, seed: int, compile: str) -> None:
         self.drafters, self.policy, self.tokenizer, self.seed = drafters, policy, tokenizer, seed
         self.compile = checked(compile)
-        self.loops: dict[int, tuple[Loop, HostTarget]] = {}
+        self.loops: dict[tuple[int, bool], tuple[Loop, HostTarget | PromptedTarget]] = {}
         self.found: dict[str, Any] = {}
         self.lock = OneAtATime()
         self.caller = 0  # the thread that holds the lock
@@ -113,16 +125,21 @@ class Host:
             finally:
                 self.caller = 0
 
-    def of(self, model: Any) -> tuple[Loop, HostTarget]:
-        """The loop of a model and its target; created again if the model has moved to another device."""
-        known = self.loops.get(id(model))
+    def of(self, model: Any, *, prompted: bool = False) -> tuple[Loop, HostTarget | PromptedTarget]:
+        """The loop of a model and its target, `prompted` if the model reads its prompts itself.
+
+        Both are created again if the model has moved to another device.
+        """
+        key = id(model), prompted
+        known = self.loops.get(key)
         if known is not None:
-            rows = known[1].rows
+            target: Any = known[1]
+            at = target if prompted else target.rows
             here = (model.get_input_embeddings().weight.device, model.dtype)
-            if rows.model is model and (rows.device, rows.dtype) == here:
+            if at.model is model and (at.device, at.dtype) == here:
                 return known
-        self.loops[id(model)] = self._make(model)
-        return self.loops[id(model)]
+        self.loops[key] = self._make(model, PromptedTarget if prompted else HostTarget)
+        return self.loops[key]
 
     def ends(self, criteria: StoppingCriteriaList, strings: Any, model: Any) -> StoppingCriteriaList:
         """The stopping criteria, with one for the stop strings; the user's own are kept.
@@ -149,14 +166,15 @@ class Host:
                 self.found[name] = None
         return self.found[name]
 
-    def _make(self, model: Any) -> tuple[Loop, HostTarget]:
-        target = HostTarget(model)
+    def _make(self, model: Any, kind: Any) -> tuple[Loop, HostTarget | PromptedTarget]:
+        target = kind(model)
         named = bool(self.policy) or any(isinstance(d, str) for d in self.drafters)
         tokenizer = self._tokenizer(model) if named else None
-        load: dict[str, Any] = {"dtype": "auto", "device": target.rows.device, "trust_remote_code": False}
+        load: dict[str, Any] = {"dtype": "auto", "device": target.device, "trust_remote_code": False}
         load |= {"pack": "auto", "compile": self.compile}
         made = assemble(self.drafters, self.policy, target, tokenizer, _name(model), **load)
-        compile_rows(target.rows, self.compile)
+        if isinstance(target, HostTarget):
+            compile_rows(target.rows, self.compile)
         policy, recorder = made.method.policy, made.method.recorder
         return Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed), target
 

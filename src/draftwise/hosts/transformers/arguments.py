@@ -12,6 +12,7 @@ from transformers.integrations import deepspeed
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from ...errors import UserError
+from .prompted import PromptedTarget
 from .target import HostTarget
 
 DRAFTERS = "the drafters are those of transformers_generate; leave it out"
@@ -52,10 +53,10 @@ def check(config: GenerationConfig, model: Any) -> None:
             raise UserError(f"{name}={value!r}: {remedy}")
 
 
-def check_cache(config: GenerationConfig, target: HostTarget) -> None:
-    """Raise a UserError if the model's text without a cache differs from its text with one."""
-    if config.use_cache is False and target.regimes is not None:
-        name = type(target.rows.model).__name__
+def check_cache(config: GenerationConfig, model: Any, target: HostTarget | PromptedTarget) -> None:
+    """Raise a UserError if the model's text without a cache differs from its text with one, or is read so."""
+    if config.use_cache is False and (target.regimes is not None or isinstance(target, PromptedTarget)):
+        name = type(model).__name__
         raise UserError(f"use_cache=False: {name} writes another text without its cache; give use_cache=True")
 
 

@@ -19,6 +19,7 @@ from ...core.sampling import Sampling
 from ...errors import UserError
 from .processors import chain, rowwise
 from .prompt import Prompt
+from .prompted import PromptedTarget
 from .steps import Steps
 from .target import HostTarget
 from .together import Together
@@ -29,7 +30,7 @@ class Call:
     """The settings of one call, and its batch."""
 
     loop: Loop
-    target: HostTarget
+    target: HostTarget | PromptedTarget
     config: GenerationConfig
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
@@ -40,7 +41,7 @@ class Call:
         """Decode every row; returns token ids with the prompt, padded on the right, shape (rows, length)."""
         requests: list[Request] = []
         asked = self.steps.scores is not None or self.steps.logits is not None
-        free = rowwise(self.processors) and not asked
+        free = rowwise(self.processors) and not asked and self.target.ragged(n=len(self.prompt.texts))
         together = None if free else self._together(requests)
         self.target.together = together
         try:
@@ -57,30 +58,21 @@ class Call:
         return self.steps.ids
 
     def _together(self, requests: Sequence[Request]) -> Together:
-        together = Together(
-            self.steps,
-            self.processors,
-            sample=bool(self.config.do_sample),
-            limit=self._limit(),
-            read=self._read,
-        )
+        padding = self.target.padding(self.steps, self._limit(), self.prompt)
+        together = Together(self.steps, self.processors, padding, sample=bool(self.config.do_sample))
         together.requests = requests
         return together
-
-    def _read(self, row: int, tokens: Sequence[int], n: int) -> Tensor:
-        """A row's logits at the last `n` of `tokens`, which follow its prompt, shape (n, vocabulary)."""
-        return self.target.logits([*self.prompt.texts[row], *tokens], n, self.prompt.held[row])
 
     def _open(self, requests: list[Request], together: Together | None) -> None:
         """Open a request for every row, in `requests`."""
         prompts, n = self.steps.ids, len(self.prompt.texts)
         drawn = bool(self.config.do_sample) and together is None
         seeds = torch.randint(1 << 62, (n,)).tolist() if drawn else [0] * n
-        for row, (text, held) in enumerate(zip(self.prompt.texts, self.prompt.held, strict=True)):
+        for row, text in enumerate(self.prompt.texts):
             more = {"eos": self._eos(), **shaped(self.processors)} if drawn else {"eos": self._eos()}
             sampling = Sampling(max_new_tokens=self._limit(), seed=seeds[row], **more)
             requests.append(self.loop.add(text, sampling))
-            held.load(self.target.rows, requests[row].id)
+            self.target.enter(self.prompt, row, requests[row])
             if together is None:
                 shape = chain(self.processors, row, prompts[row], len(text))
                 self.target.shapes[requests[row].id] = shape

@@ -32,28 +32,31 @@ class Prompt:
     held: list[Held]
     cache: Any = None
     virtual: int = 0
-    soft: bool = False
 
 
 def read_prompt(
     model: Any, input_ids: Tensor, config: GenerationConfig, model_kwargs: Mapping[str, Any]
-) -> Prompt:
+) -> Prompt | None:
     """The rows as plain decoding would read them, derived from the inputs it would pass to the model.
 
+    None: they are not tokens alone, at positions 0, 1, 2, ... of each row, so that only the model knows how
+    to read them (see `prompted`).
+
     Raises:
-        UserError: unsupported model inputs.
+        UserError: rows that plain decoding does not read as they are meant.
     """
+    if model.config.is_encoder_decoder:
+        return None
     cache = model_kwargs.get("past_key_values")
     past = int(cache.get_seq_length()) if cache is not None else 0
     fed = _fed(model, input_ids, past, config, model_kwargs)
-    for name, value in fed.items():
-        if value is not None and name not in FED | {EMBEDS} and not _empty(value):
-            raise UserError(f"{name}: draftwise cannot hand this to the model; leave it out")
     given = fed.get("past_key_values")
-    if fed.get(EMBEDS) is not None or (given is not None and int(given.get_seq_length()) > past):
-        return _soft(model, input_ids, fed, cache)
+    more = any(value is not None and name not in FED and not _empty(value) for name, value in fed.items())
+    if more or not input_ids.shape[1] or (given is not None and int(given.get_seq_length()) > past):
+        return None
     seen, ids = _seen(input_ids, past, config, model_kwargs.get("attention_mask"))
-    _check_positions(seen, model_kwargs.get("position_ids"))
+    if not _counted(seen, model_kwargs.get("position_ids")):
+        return None
     texts = [row[own].tolist() for row, own in zip(ids, seen, strict=True)]
     held = held_rows(cache, seen[:, :past]) if past else [Held()] * len(texts)
     return Prompt(texts, held, cache, ids.shape[1] - input_ids.shape[1])
@@ -103,46 +106,12 @@ def _seen(input_ids: Tensor, past: int, config: GenerationConfig, mask: Any) -> 
     return seen, ids
 
 
-def _check_positions(seen: Tensor, positions: Any) -> None:
-    """Rows are read at positions 0, 1, 2, ... from their first token on; other positions are rejected."""
+def _counted(seen: Tensor, positions: Any) -> bool:
+    """Whether rows are read at positions 0, 1, 2, ... from their first token on."""
     if positions is None:
-        return
+        return True
     own, here = (x[:, -positions.shape[-1] :] for x in (seen.long().cumsum(-1) - 1, seen))
-    if positions.dim() != 2 or not bool((positions.to(own.device).expand_as(own) == own)[here].all()):
-        raise UserError("position_ids: draftwise counts each row from its first token on; leave them out")
-
-
-def _soft(model: Any, input_ids: Tensor, fed: dict[str, Any], cache: Any) -> Prompt:
-    """A prompt with parts that are not tokens, such as a tuned prefix.
-
-    The model reads the inputs as they are, and the rows take over the resulting cache, all but the last
-    token.
-
-    Raises:
-        UserError: rows of different lengths, positions other than 0, 1, 2, ..., or an end that is not a
-            token.
-    """
-    embeds, mask, length = fed.get(EMBEDS), fed.get("attention_mask"), input_ids.shape[1]
-    name = EMBEDS if embeds is not None else "past_key_values"
-    if mask is not None and (mask.dim() != 2 or not bool((mask != 0).all())):
-        raise UserError(f"{name}: a soft prompt beside padding is not available; give prompts of one length")
-    if embeds is not None:
-        ends = model.get_input_embeddings()(input_ids[:, -1:].to(model.device)) if length else None
-        if ends is None or not torch.equal(ends.to(embeds.dtype), embeds[:, -1:]):
-            raise UserError("inputs_embeds: its last place must be a token; pass input_ids with it")
-    if fed.get("past_key_values") is None and cache is not None:
-        fed["past_key_values"] = cache
-    read = model(**fed | {"use_cache": True}, return_dict=True).past_key_values
-    total = int(read.get_seq_length())
-    virtual, positions = total - length, fed.get("position_ids")
-    if positions is not None:
-        own = torch.arange(total, device=positions.device)[-positions.shape[-1] :]
-        if positions.dim() != 2 or not bool((positions == own).all()):
-            raise UserError(f"{name}: its position_ids are not 0, 1, 2, ...; leave them out")
-    seen = torch.ones((len(input_ids), total), dtype=torch.bool, device=input_ids.device)
-    seen[:, -1] = False
-    texts = [[*(0,) * virtual, *row] for row in input_ids.tolist()]
-    return Prompt(texts, held_rows(read, seen), read, virtual, soft=True)
+    return positions.dim() == 2 and bool((positions.to(own.device).expand_as(own) == own)[here].all())
 
 
 def fill(model: Any, prompt: Prompt, sequences: Tensor, model_kwargs: Mapping[str, Any]) -> None:
@@ -153,9 +122,6 @@ def fill(model: Any, prompt: Prompt, sequences: Tensor, model_kwargs: Mapping[st
     """
     new = prompt.virtual + sequences.shape[1] - 1 - int(prompt.cache.get_seq_length())
     if new < 1:
-        return
-    if prompt.soft:
-        model(input_ids=sequences[:, -new - 1 : -1], past_key_values=prompt.cache, use_cache=True)
         return
     kwargs = dict(model_kwargs) | {"past_key_values": prompt.cache}
     mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")

@@ -14,7 +14,9 @@ from ...core.roles import Scores
 from ...models.distributions import Chain
 from ...targets.hf import HFTarget
 from .caches import Held
-from .together import Together
+from .prompt import Prompt
+from .steps import Steps
+from .together import Padding, Together
 
 
 class HostTarget(HFTarget):
@@ -29,6 +31,27 @@ class HostTarget(HFTarget):
         self.usual = self.chunk
         self.shapes: dict[int, Chain] = {}
         self.together: Together | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.rows.device
+
+    def ragged(self, n: int) -> bool:
+        """Whether `n` rows may advance by different numbers of tokens."""
+        return True
+
+    def enter(self, prompt: Prompt, row: int, request: Request) -> None:
+        """Load what a given cache holds of this row."""
+        prompt.held[row].load(self.rows, request.id)
+
+    def padding(self, steps: Steps, limit: int, prompt: Prompt) -> Padding:
+        """The logits of finished rows, read in passes of their own."""
+
+        def read(row: int, tokens: Sequence[int], n: int) -> Tensor:
+            return self.logits([*prompt.texts[row], *tokens], n, prompt.held[row])
+
+        return Padding(steps, limit, read)
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """One pass over each request's last token and its draft."""

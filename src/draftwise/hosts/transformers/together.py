@@ -12,7 +12,7 @@ Each step samples its tokens as plain decoding does, so a seed gives the same te
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,18 +27,28 @@ from .steps import Steps
 Reader = Callable[[int, Sequence[int], int], Tensor]
 
 
+class Finished(Protocol):
+    """The logits that plain decoding computes for finished rows."""
+
+    def read_ahead(self, row: int, n: int) -> None:
+        """The next pass makes at most `n` steps."""
+        ...
+
+    def logits(self, row: int) -> Tensor:
+        """The logits of a finished row's next step, a float32 copy of shape (vocabulary,)."""
+        ...
+
+
 class Together:
     """The steps of one call's rows, whose requests are `requests`, in the order of the batch.
 
-    `processors` are all that `generate` prepared. `read` returns a row's logits at the last n of the tokens
-    that follow its prompt, shape (n, vocabulary), and `limit` is the maximum number of steps.
+    `processors` are all that `generate` prepared, and `padding` has the logits of finished rows.
     """
 
     def __init__(
-        self, steps: Steps, processors: LogitsProcessorList, *, sample: bool, limit: int, read: Reader
+        self, steps: Steps, processors: LogitsProcessorList, padding: Finished, *, sample: bool
     ) -> None:
-        self.steps, self.processors, self.sample = steps, processors, sample
-        self.padding = Padding(steps, limit, read)
+        self.steps, self.processors, self.padding, self.sample = steps, processors, padding, sample
         self.requests: Sequence[Request] = ()
         self.failed: Exception | None = None
 
@@ -140,7 +150,8 @@ class Padding:
     """The logits that plain decoding computes for a finished row while it feeds it padding.
 
     They do not affect the text, but processors receive them and `output_scores` contains them. They are
-    computed ahead, twice as many each time.
+    computed ahead, twice as many each time. `read` returns a row's logits at the last n of the tokens that
+    follow its prompt, shape (n, vocabulary), and `limit` is the maximum number of steps.
     """
 
     def __init__(self, steps: Steps, limit: int, read: Reader) -> None:

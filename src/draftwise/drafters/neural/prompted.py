@@ -1,0 +1,114 @@
+"""Drafts with a smaller encoder-decoder that reads the same input as the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin
+
+from ...core.drafts import Draft, Job
+from ...core.request import Request
+from ...errors import UserError
+from ...models.prompted import Prompted
+from ...models.prompted.trial import Trials
+from .chains import draft_chains
+
+
+LOOP = ("logits_processor", "stopping_criteria", "streamer", "synced_gpus")  # not for the model
+
+
+class Texts(Protocol):
+    """Rows that grow: `ids` are the committed tokens of the decoder, shape (rows, tokens)."""
+
+    ids: Tensor
+
+
+class PromptedDrafter:
+    """Drafts with an encoder-decoder of the target's kind, such as a small Whisper for a large one.
+
+    Its encoder reads the target's input once a call; its decoder follows the target's text. It drafts inside
+    Transformers alone, where the inputs are at hand (`begin`).
+
+    Source: distilled Whisper as a drafter, Gandhi, von Platen and Rush 2023 (arXiv 2311.00430).
+    """
+
+    def __init__(self, model: Any, vocab_size: int) -> None:
+        self.model, self.vocab_size, self.trials = model, vocab_size, Trials(model)
+        self.texts: Texts | None = None
+        self.prompt: dict[str, Any] = {}
+        self.made: Prompted | None = None
+        self.order: dict[int, int] = {}  # by request, its row
+        self.read: Tensor | None = None  # rows as the cache has them, with guesses
+
+    def begin(self, encoded: Tensor | None, kwargs: Mapping[str, Any], texts: Texts) -> None:
+        """A call begins: the input of the encoder, the target's other inputs, and its rows."""
+        self.texts, self.made, self.read = texts, None, None
+        self.order.clear()
+        named = {name: kwargs[name] for name in ("attention_mask",) if kwargs.get(name) is not None}
+        times = len(texts.ids) // len(encoded) if encoded is not None else 1
+        self.prompt = {"inputs": None if encoded is None else encoded.repeat_interleave(times, dim=0), **named}
+
+    def hint(self, request: Request) -> float:
+        """Always ready."""
+        return 1.0
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Requests are observed in the order of their rows."""
+        self.order.setdefault(request.id, len(self.order))
+
+    def close(self, request: Request) -> None:
+        """Nothing is kept for one request."""
+
+    @torch.no_grad()
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """One chain per job; every row takes part in each pass until all drafts are complete."""
+        assert self.texts is not None
+        ids = self.texts.ids.to(self.model.device)
+        rows = [self.order[job.request.id] for job in jobs]
+        logits = self._catch_up(ids)[rows]
+        guessed = ids
+
+        def step(tokens: Sequence[Sequence[int]], *_: Any) -> tuple[Tensor, None]:
+            nonlocal guessed
+            new = guessed[:, -1:].clone()
+            for row, given in zip(rows, tokens, strict=True):
+                if given:
+                    new[row, 0] = given[0]
+            guessed = self.read = torch.cat([guessed, new], dim=1)
+            assert self.made is not None
+            return self.made.read(guessed, 0)[rows], None
+
+        return draft_chains(jobs, logits, None, step, vocab_size=self.vocab_size, sample=True)
+
+    def _catch_up(self, ids: Tensor) -> Tensor:
+        """Read the committed rows; returns the logits after them, shape (rows, 1, vocabulary)."""
+        if self.made is None or self.read is None:
+            self.made, self.read = self._prompted(ids), ids
+        shared = min(self.read.shape[1], ids.shape[1])
+        same = (self.read[:, :shared] == ids[:, :shared]).all(0).long().cumprod(0).sum()
+        self.made.keep(min(int(same), ids.shape[1] - 1) + 1)
+        self.read = ids
+        return self.made.read(ids, 0)
+
+    def _prompted(self, ids: Tensor) -> Prompted:
+        """The model's own `generate` prepares its inputs, and the encoder runs."""
+        given: dict[str, Any] = {}
+
+        def capture(model: Any, input_ids: Tensor, **prepared: Any) -> Tensor:
+            given.update(prepared, input_ids=input_ids)
+            return input_ids
+
+        settings: Any = GenerationConfig
+        config = settings(max_new_tokens=1, decoder_start_token_id=int(ids[0, 0]), pad_token_id=0)
+        inputs = {**self.prompt, "decoder_input_ids": ids, "generation_config": config}
+        GenerationMixin.generate(self.model, **inputs, custom_generate=capture)
+        config = given.pop("generation_config")
+        kwargs = {name: value for name, value in given.items() if name not in LOOP}
+        made = Prompted(self.model, kwargs.pop("input_ids"), config, kwargs)
+        self.trials.settle(made, ids)
+        if not made.cuts:
+            raise UserError(f"{type(self.model).__name__} keeps states that cannot rewind: it cannot draft")
+        return made

@@ -1,0 +1,193 @@
+"""A `generate` call whose prompt the model reads itself: with images, sound, embeddings, or an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from ...core.drafts import Draft, Verdict
+from ...core.request import Request
+from ...core.roles import Scores
+from ...drafters.neural.prompted import PromptedDrafter
+from ...errors import UserError
+from ...models.distributions import Chain, choices, on_host
+from ...models.positions import ENDLESS
+from ...models.prompted import Prompted
+from ...models.prompted.trial import Trials
+from ...targets.scores import GreedyScores, SampledScores
+from .steps import Steps
+from .together import Together
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What `generate` prepared for the model: the rows, shape (rows, tokens), and the model's arguments.
+
+    `encoded` is the input of the encoder, if there is one, and `vocab_size` that of the decoder.
+    """
+
+    ids: Tensor
+    config: GenerationConfig
+    kwargs: Mapping[str, Any]
+    encoded: Tensor | None = None
+    vocab_size: int = ENDLESS
+    cache: Any = None
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """What drafters may look at: the tokens of each row, those of the encoder before those of the decoder.
+
+        Numbers that are no tokens of the vocabulary, such as places of images, are 0.
+        """
+        parts = [self.ids]
+        if self.encoded is not None and self.encoded.dim() == 2 and not self.encoded.is_floating_point():
+            times = len(self.ids) // max(len(self.encoded), 1)
+            parts.insert(0, self.encoded.repeat_interleave(times, dim=0))
+        rows = torch.cat([part.to(self.ids.device) for part in parts], dim=1)
+        rows = rows.where((rows >= 0) & (rows < self.vocab_size), 0)
+        mask = self.kwargs.get("attention_mask")
+        seen = torch.ones_like(rows, dtype=torch.bool)
+        if mask is not None and mask.dim() == 2 and mask.shape[1] <= rows.shape[1]:
+            seen[:, : mask.shape[1]] = mask != 0
+        return [row[own].tolist() or [0] for row, own in zip(rows, seen, strict=True)]
+
+
+def encoded(model: Any, inputs: Tensor | None) -> Tensor | None:
+    """The input of the encoder, if there is one."""
+    return inputs if model.config.is_encoder_decoder else None
+
+
+class PromptedTarget:
+    """The model that `generate` was called on, for one call at a time: all rows are read in one pass.
+
+    Rows of a batch have one length, so they take their steps together (see `together`).
+    """
+
+    regimes = None
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.encodes = bool(model.config.is_encoder_decoder)
+        head = model.get_output_embeddings()
+        text = model.config.get_text_config(decoder=True)
+        self.vocab_size = int(text.vocab_size if head is None else head.weight.shape[0])
+        self.max_length = self.window = ENDLESS
+        self.device, self.dtype = model.get_input_embeddings().weight.device, model.dtype
+        self.trials = Trials(model)
+        self.shapes: dict[int, Chain] = {}
+        self.together: Together | None = None
+        self.inputs: Inputs | None = None
+        self.steps: Steps | None = None
+        self.made: Prompted | None = None
+        self.order: dict[int, int] = {}  # by request, its row
+        self.said: Tensor | None = None  # logits of the latest pass, shape (rows, tokens, vocabulary)
+        self.since = 0  # the step of the first of them
+
+    def begin(self, inputs: Inputs, steps: Steps, drafters: Sequence[Any]) -> None:
+        """Take the inputs of a call; the model reads them in the first pass."""
+        self.inputs, self.steps, self.made, self.said = inputs, steps, None, None
+        inputs.vocab_size = self.vocab_size
+        self.order.clear()
+        for drafter in drafters:
+            if isinstance(drafter, PromptedDrafter):
+                drafter.begin(inputs.encoded, inputs.kwargs, steps)
+
+    def end(self) -> Any:
+        """Forget the call; returns its cache, which holds what plain decoding leaves in it."""
+        assert self.steps is not None
+        made, steps = self.made, self.steps
+        self.inputs = self.steps = self.made = self.said = None
+        if made is None:
+            return None
+        made.complete(steps.ids)
+        return made.cache
+
+    def open(self, request: Request) -> None:
+        """The next row is that of this request."""
+        self.order[request.id] = len(self.order)
+
+    def ragged(self, n: int) -> bool:
+        """Several rows take their steps together."""
+        return n == 1
+
+    def enter(self, prompt: Any, row: int, request: Request) -> None:
+        """Nothing is held before the model has read its inputs."""
+
+    def reach(self, request: Request) -> int:
+        """The model reads its prompt without a draft."""
+        return ENDLESS if self.made is not None else 0
+
+    def padding(self, steps: Steps, limit: int, prompt: Any) -> PromptedTarget:
+        """Finished rows go on in the same passes."""
+        return self
+
+    def read_ahead(self, row: int, n: int) -> None:
+        """Finished rows are read in the next pass."""
+
+    def logits(self, row: int) -> Tensor:
+        """The logits of a finished row's next step, a float32 copy of shape (vocabulary,)."""
+        assert self.said is not None and self.steps is not None
+        return self.said[row, self.steps.count - self.since].to(torch.float32, copy=True)
+
+    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
+        """One pass over the last token and the draft of every row; the first reads the model's inputs."""
+        if self.together is None:
+            return self._verify(batch)
+        self.together.prepare(batch)
+        try:
+            return self._verify(batch)
+        except Exception as error:
+            self.together.failed = error
+            raise
+
+    @torch.no_grad()
+    def _verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
+        assert self.steps is not None and self.inputs is not None
+        if any(not draft.is_chain for _, draft in batch):
+            raise UserError(
+                f"{type(self.model).__name__} cannot read a tree of drafted tokens after inputs other than "
+                "text: use a policy that drafts chains"
+            )
+        self.since = self.steps.count
+        if self.made is None:
+            self.made = Prompted(self.model, self.steps.ids, self.inputs.config, self.inputs.kwargs)
+            self.trials.settle(self.made, self.steps.ids)
+            self.said = self.made.said[:, None]
+        else:
+            width = max(len(draft.tokens) for _, draft in batch)
+            self.said = self.made.read(self._drafted(batch, width), width)
+        rows = [self.said[self.order[r.id], : 1 + len(d.tokens)] for r, d in batch]
+        if self.together is not None:
+            return list(self.together.scores(batch, rows))
+        return [self._score(r, d, own) for (r, d), own in zip(batch, rows, strict=True)]
+
+    def _drafted(self, batch: Sequence[tuple[Request, Draft]], width: int) -> Tensor:
+        """The rows with their drafts, padded on the right, as finished rows are: shape (rows, tokens)."""
+        assert self.steps is not None
+        ids = self.steps.ids
+        drafts = [[self.steps.pad] * width for _ in range(len(ids))]
+        for request, draft in batch:
+            drafts[self.order[request.id]][: len(draft.tokens)] = draft.tokens
+        tail = torch.tensor(drafts, dtype=ids.dtype, device=ids.device)
+        return torch.cat([ids, tail.view(len(ids), width)], dim=1)
+
+    def _score(self, request: Request, draft: Draft, logits: Tensor) -> Scores:
+        shape = self.shapes[request.id]
+        if request.sampling.greedy and not shape.historic and not shape.warpers:
+            return GreedyScores(draft, logits, None if on_host(logits) else choices(logits[None])[0])
+        return SampledScores(request, draft, logits, shape)
+
+    @torch.no_grad()
+    def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
+        """Take back what was rejected."""
+        assert self.made is not None and self.inputs is not None
+        self.made.keep(self.inputs.ids.shape[1] + max(request.position for request, _, _ in batch))
+
+    def close(self, request: Request) -> None:
+        """Forget the request's processors."""
+        self.shapes.pop(request.id, None)

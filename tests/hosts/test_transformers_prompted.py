@@ -1,0 +1,244 @@
+"""Images, sound and encoders: `generate` writes with drafts what it writes without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationMixin, LlamaConfig, LogitsProcessor
+
+from draftwise import UserError, transformers_generate
+from draftwise.models.prompted import rewind, trial
+from tests.architectures.inputs.judge import Guesser
+from tests.distributions import p_value
+from tests.effort import drawn
+from tests.tiny import lively
+
+from .prompted import KINDS, VOCAB, bart, gemma3, shown, t5, whisper
+
+NEW = 14
+
+
+def written(made: Any, inputs: dict[str, Any], n: int = NEW, **more: Any) -> Any:
+    """What the model's own `generate` returns; Whisper's own is passed by, for one window of sound."""
+    return GenerationMixin.generate(made, **inputs, max_new_tokens=n, **{"do_sample": False} | more)
+
+
+def guessers(truth: torch.Tensor) -> list[Any]:
+    rows = [row[-NEW:] for row in truth.tolist()]
+    return [Guesser("good", 0.1, rows), Guesser("bad", 0.8, rows), "ngram"]
+
+
+def drafted(truth: torch.Tensor, **more: Any) -> Any:
+    return transformers_generate(
+        drafters=guessers(truth), **{"policy": "random", "tokenizer": object()} | more
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_are_the_models_own(kind: str, rows: int) -> None:
+    made, inputs = KINDS[kind](), shown(kind, rows)
+    truth = written(made, inputs)
+    assert len(set(truth[0, -NEW:].tolist())) > 2
+    assert torch.equal(written(made, inputs, custom_generate=drafted(truth)), truth)
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "bart"])
+def test_a_snapshot_is_as_good_as_a_cut(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models whose states cannot be cut are put back, and what was accepted is read again."""
+    monkeypatch.setattr(trial, "WAYS", {"snapshot": rewind.Snapshot})
+    monkeypatch.setattr(trial.verdicts, "load", lambda *_: None)
+    monkeypatch.setattr(trial.verdicts, "keep", lambda *_: None)
+    made, inputs = KINDS[kind](), shown(kind, 2)
+    truth = written(made, inputs)
+    assert torch.equal(written(made, inputs, custom_generate=drafted(truth)), truth)
+
+
+class Stays(rewind.Crop):
+    """Forgets to take anything back."""
+
+    def cut(self, held: int, length: int) -> int:
+        return length
+
+
+class Early(rewind.Snapshot):
+    """Keeps the states from after the pass."""
+
+    def cut(self, held: int, length: int) -> int:
+        self.saved = [rewind.taken(layer) for layer in self.layers]
+        return super().cut(held, length)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "t5"])
+def test_a_way_that_is_wrong_is_not_taken(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "WAYS", {"crop": Stays, "snapshot": Early})
+    monkeypatch.setattr(trial.verdicts, "load", lambda *_: None)
+    made, inputs = KINDS[kind](), shown(kind, 1)
+    with pytest.raises(UserError, match="cannot read several tokens after this prompt"):
+        written(made, inputs, custom_generate=drafted(written(made, inputs)))
+
+
+@pytest.mark.parametrize(("kind", "more"), [
+    ("gemma3", {"output_scores": True}),
+    ("bart", {"output_logits": True, "eos_token_id": [7, 30, 31, 32, 33, 34, 35]}),
+    ("t5", {"do_sample": True, "temperature": 2.0, "output_scores": True}),
+    ("whisper", {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}),
+    ("qwen2_vl", {"num_return_sequences": 2, "do_sample": True, "output_scores": True}),
+])  # fmt: skip
+def test_what_is_returned_is_that_of_plain_decoding(kind: str, more: dict[str, Any]) -> None:
+    """Rows take their steps together, so that a seed gives the text of plain decoding."""
+    made, inputs = KINDS[kind](), shown(kind, 2)
+    more = more | {"return_dict_in_generate": True}
+    torch.manual_seed(4)
+    own = written(made, inputs, **more)
+    torch.manual_seed(4)
+    out = written(made, inputs, **more, custom_generate=drafted(own.sequences))
+    assert torch.equal(out.sequences, own.sequences) and type(out) is type(own)
+    assert out.past_key_values.get_seq_length() == own.past_key_values.get_seq_length()
+    for name in ("scores", "logits"):
+        pairs = zip(getattr(out, name) or (), getattr(own, name) or (), strict=True)
+        assert all(torch.allclose(a, b, atol=1e-4) for a, b in pairs)
+
+
+def test_a_conversation_goes_on_from_the_cache_of_its_picture() -> None:
+    made, inputs = gemma3(), shown("gemma3", 1)
+
+    def twice(**more: Any) -> torch.Tensor:
+        first = written(made, inputs, return_dict_in_generate=True, **more)
+        ids = torch.cat([first.sequences, torch.tensor([[5, 9, 11]])], dim=1)
+        second: torch.Tensor = written(made, {"input_ids": ids}, past_key_values=first.past_key_values, **more)
+        return second
+
+    truth = twice()
+    assert torch.equal(twice(custom_generate=drafted(truth)), truth)
+
+
+def test_a_smaller_model_of_the_kind_drafts_from_the_same_sound() -> None:
+    made, inputs = whisper(), shown("whisper", 2)
+    truth = written(made, inputs)
+    for helper in (whisper(), whisper(3, layers=1)):
+        adaptive = transformers_generate(drafters=[helper, "ngram"], policy="random", tokenizer=object())
+        assert torch.equal(written(made, inputs, custom_generate=adaptive), truth)
+    rounds = transformers_generate(drafters=[whisper()], policy="static-4", tokenizer=object())
+    passes = counted(made, lambda: written(made, inputs, custom_generate=rounds))
+    passes = counted(made, lambda: written(made, inputs, custom_generate=rounds))
+    assert passes <= 2 + NEW // 5, "the same weights draft what it writes itself"
+
+
+def counted(made: Any, run: Any) -> int:
+    """Passes of the decoder."""
+    calls = []
+    hook = made.get_output_embeddings().register_forward_hook(lambda *_: calls.append(1))
+    run()
+    hook.remove()
+    return len(calls)
+
+
+def test_a_lookup_sees_the_text_of_the_encoder() -> None:
+    """A model that copies would be drafted from its input."""
+    made, inputs = bart(), shown("bart", 1)
+    seen: list[list[int]] = []
+
+    class Looks(Guesser):
+        def one(self, job: Any) -> Any:
+            seen.append(job.request.tokens)
+            return super().one(job)
+
+    truth = written(made, inputs)
+    adaptive = transformers_generate(
+        drafters=[Looks("looks", 0.5, [row[-NEW:] for row in truth.tolist()])],
+        policy="static-3",
+        tokenizer=object(),
+    )
+    assert torch.equal(written(made, inputs, custom_generate=adaptive), truth)
+    encoded = inputs["input_ids"][0, :11].tolist()
+    assert all(tokens[:11] == encoded and tokens[11] == 1 for tokens in seen)
+
+
+def law(made: Any, inputs: dict[str, Any], k: int, n: int) -> dict[tuple[int, ...], float]:
+    """The distribution of the first `n` tokens with top-k, by whole passes of the model."""
+    texts: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(n):
+        longer = {}
+        for text, p in texts.items():
+            top = whole(made, inputs, text).topk(k)
+            for token, q in zip(top.indices.tolist(), top.values.softmax(-1).tolist(), strict=True):
+                longer[*text, token] = p * q
+        texts = longer
+    return texts
+
+
+def whole(made: Any, inputs: dict[str, Any], text: tuple[int, ...]) -> torch.Tensor:
+    new = torch.tensor([text], dtype=torch.long)
+    with torch.no_grad():
+        if made.config.is_encoder_decoder:
+            start = torch.tensor([[1]])
+            logits: torch.Tensor = made(**inputs, decoder_input_ids=torch.cat([start, new], 1)).logits
+        else:
+            more = {"attention_mask": torch.ones_like(new), "token_type_ids": torch.zeros_like(new)}
+            ids = torch.cat([inputs["input_ids"], new], 1)
+            named = {k: torch.cat([inputs[k], v], 1) for k, v in more.items()}
+            logits = made(input_ids=ids, pixel_values=inputs["pixel_values"], **named).logits
+    return logits[0, -1].float()
+
+
+def llama() -> Any:
+    return lively(LlamaConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "helper"), [("gemma3", llama), ("bart", lambda: bart(5))])
+def test_sampled_texts_have_the_models_distribution(kind: str, helper: Any) -> None:
+    """Drafts sampled by a model that knows little, and by one that always errs."""
+    made, inputs = KINDS[kind](), shown(kind, 1)
+    wanted = law(made, inputs, 3, 3)
+    bad = Guesser("bad", 1.0, [list(max(wanted, key=lambda t: wanted[t]))])
+    adaptive = transformers_generate(drafters=[helper(), bad], policy="random", tokenizer=object())
+    seen: dict[tuple[int, ...], int] = {}
+    torch.manual_seed(0)
+    for _ in range(drawn(600) * 2 // 3):
+        out = written(made, inputs, 3, do_sample=True, top_k=3, custom_generate=adaptive)
+        text = tuple(out[0, -3:].tolist())
+        seen[text] = seen.get(text, 0) + 1
+    assert p_value(seen, wanted) > 1e-3
+
+
+class Own(LogitsProcessor):
+    """A processor that knows rows by their index."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        scores[0, ::2] -= 3.0
+        return scores
+
+
+def test_a_processor_of_ones_own_sees_the_rows_of_the_decoder() -> None:
+    made, inputs = t5(), shown("t5", 2)
+    more = {"logits_processor": [Own()]}
+    truth = written(made, inputs, **more)
+    assert torch.equal(written(made, inputs, **more, custom_generate=drafted(truth)), truth)
+    assert not torch.equal(written(made, inputs), truth)
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    ({"num_beams": 2}, "num_beams=2"),
+    ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
+    ({"use_cache": False}, "use_cache=False"),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["bart", "gemma3"])
+def test_what_is_not_obeyed_is_refused(kind: str, more: dict[str, Any], said: str) -> None:
+    made, inputs = KINDS[kind](), shown(kind, 1)
+    with pytest.raises(UserError, match=said):
+        written(made, inputs, **more, custom_generate=drafted(torch.zeros(1, NEW)))
+
+
+def test_trees_heads_and_other_kinds_are_refused_by_name() -> None:
+    made, inputs = bart(), shown("bart", 1)
+    with pytest.raises(UserError, match="hidden states"):
+        written(made, inputs, custom_generate=transformers_generate(drafters=["lookahead", "early-exit"]))
+    helper = transformers_generate(drafters=[bart()], policy="static-3", tokenizer=object())
+    with pytest.raises(UserError, match="is an encoder-decoder, and the target is none"):
+        written(gemma3(), shown("gemma3", 1), custom_generate=helper)
