@@ -55,11 +55,13 @@ class Batch:
         keep: bool = False,
         without: Collection[str] = (),
         longest: int = ENDLESS,
+        picked: bool = False,
     ) -> Request:
         """Open a request; it joins the batch at the next step. With `keep` it is parked when its text ends.
 
         The drafters `without` do not draft for it, and no draft has more than `longest` tokens; the policy
-        learns from its rounds all the same.
+        learns from its rounds all the same. With `picked` no draft is sampled: a sampled text then depends on
+        its seed alone, whatever the policy decides.
 
         Raises:
             UserError: the prompt is empty or leaves no room in the target's context window.
@@ -68,7 +70,7 @@ class Batch:
         self.check(len(tokens))
         with self.lock:
             request = Request(next(self._ids), [], 0, sampling, Random(), Random(), keep=keep)
-            request.out, request.longest = set(without), longest
+            request.out, request.longest, request.picked = set(without), longest, picked
             self.target.open(request)
             self._begin(request, tokens, sampling)
             return request

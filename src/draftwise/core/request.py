@@ -31,6 +31,7 @@ class Request:
         waits: Drafters that are not ready for it.
         reach: The longest draft that the target can verify in its next pass, in tokens.
         longest: The longest draft that its caller allows, in tokens.
+        picked: Ask for picked drafts only, so that a sampled text depends on its seed alone.
     """
 
     id: int
@@ -49,6 +50,7 @@ class Request:
     drawn: tuple[int, float] = (-1, 0.0)
     reach: int = ENDLESS
     longest: int = ENDLESS
+    picked: bool = False
 
     def __repr__(self) -> str:
         state = self.finish_reason or "open"

@@ -64,7 +64,7 @@ class Turn:
         length = min(arm.length, request.room - 1, request.reach, request.longest)
         if length <= 0 or arm.drafter in request.out or arm.drafter in request.waits:
             return None
-        return Job(request, length, self.decision.stops, arm.width, rows, picked)
+        return Job(request, length, self.decision.stops, arm.width, rows, picked or request.picked)
 
     def accept(self, scores: Scores) -> None:
         """Find the accepted path of the draft, and append the verified tokens."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from time import time
@@ -22,6 +23,7 @@ from .refusal import Refusal
 from .service import Json, Service
 from .wishes import messages
 
+KIND = re.compile(r"[A-Z]|.*\[|(str|int|bool|float)$")  # what a place in a union is named after
 SHOWN = 60  # characters of a value in an error
 
 
@@ -146,8 +148,8 @@ def _errors(app: FastAPI) -> None:
 
 def _invalid(error: RequestValidationError) -> Refusal:
     """The first thing that is wrong with a body, in one line."""
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"][1:]]
+    first = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union, what came closest
+    place = [str(part) for part in first["loc"][1:] if not KIND.match(str(part))]
     name = ".".join(place) or "the body"
     if first["type"] == "json_invalid":
         return Refusal(f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")

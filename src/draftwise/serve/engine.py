@@ -169,8 +169,13 @@ class Engine:
         if not wish.written:
             self._end(text, Event(text.place, reason="length"))
             return
-        sampling, without = wish.sampling, wish.without
-        request = self.decoder.loop.add(wish.prompt, sampling, without=without, longest=wish.longest)
+        request = self.decoder.loop.add(
+            wish.prompt,
+            wish.sampling,
+            without=wish.without,
+            longest=wish.longest,
+            picked=wish.picked,
+        )
         text.begin(self.decoder.tokenizer, request)
         text.reading = True
 

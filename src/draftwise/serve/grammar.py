@@ -92,7 +92,8 @@ class Grammars:
             if kind == "json":
                 return compiler.compile_builtin_json_grammar()
             if kind == "schema":
-                return compiler.compile_json_schema(source)
+                # A model may write spaces between two values without end: between them is what JSON usually has.
+                return compiler.compile_json_schema(source, any_whitespace=False)
             return compiler.compile_regex(source) if kind == "regex" else compiler.compile_grammar(source)
         except Exception as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]

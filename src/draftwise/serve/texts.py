@@ -27,6 +27,7 @@ class Wish:
         stop: Its stop strings.
         without: Drafters that must not draft for it.
         longest: The longest draft, in tokens.
+        picked: Whether the text must depend on its seed alone.
         scored: How many most likely tokens to report for each token of the prompt; None reads no prompt.
         written: Whether anything is written after the prompt.
     """
@@ -36,6 +37,7 @@ class Wish:
     stop: tuple[str, ...] = ()
     without: Collection[str] = ()
     longest: int = ENDLESS
+    picked: bool = False
     scored: int | None = None
     written: bool = True
 

@@ -116,7 +116,8 @@ class Reader:
         self, body: Settings, prompts: list[list[int]], most: int | None, more: Any, scored: int | None
     ) -> list[Wish]:
         n, settings = body.n or 1, self._settings(body) | more
-        stop = stop_strings(body.stop or ())
+        picked = body.seed is not None
+        stop = stop_strings(() if body.stop is None else body.stop)
         without, longest = self._speculation(body.speculative)
         if n > 1 and settings.get("seed") is None:
             settings["seed"] = self.seeds.getrandbits(32)
@@ -126,7 +127,7 @@ class Reader:
             for sample in range(n):
                 settings["max_new_tokens"] = max(1, room)
                 made: Sampling = self.decoder.settings(stop, len(ids), sample, alone=False, **settings)
-                wishes.append(Wish(ids, made, stop, without, longest, scored, written=room > 0))
+                wishes.append(Wish(ids, made, stop, without, longest, picked, scored, written=room > 0))
         return wishes
 
     def _room(self, length: int, most: int | None) -> int:

@@ -144,7 +144,8 @@ class SampledScores:
         if self.request.sampling.greedy:
             return top_token(self._distribution(parent))
         distribution = self._distribution(parent)
-        left = (distribution - self.draft.dist[node].to(distribution.device)).clamp_(min=0)
+        q = torch.as_tensor(self.draft.dist[node]).to(distribution.device)  # NumPy's rows are lawful too
+        left = (distribution - q).clamp_(min=0)
         return draw(left if float(left.sum()) > 0 else distribution, self.request.rng.random())
 
     def logprob(self, node: int, token: int) -> float:
