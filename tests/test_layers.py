@@ -23,7 +23,7 @@ FLOORS = [
     {"names", "plugins", "testing"},
     {"build"},
     {"generation"},
-    {"measure", "train", "hosts"},
+    {"measure", "train", "hosts", "serve"},
     {"cli"},
     {"__main__"},
 ]

@@ -29,6 +29,7 @@ from .options import utf8
 from .oracle import oracle
 from .replay import replay
 from .report import report
+from .serve import serve
 from .simulate import simulate
 from .suggest import suggest
 from .trace import trace
@@ -38,7 +39,7 @@ from .tune import tune
 CommandError: type[Exception] = typer.BadParameter.__mro__[2]
 
 PANELS = {
-    "Write": (demo, generate, chat),
+    "Write": (demo, generate, chat, serve),
     "Choose": (models, drafters, policies, suggest),
     "Measure": (bench, tune, report, trace, replay, oracle, simulate),
 }

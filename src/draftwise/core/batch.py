@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from random import Random
+from typing import NamedTuple
 
 from ..errors import UserError
+from .drafts import Draft, Verdict
 from .guarded import Guarded
 from .lock import OneAtATime
-from .request import Request
-from .roles import Target
+from .request import ENDLESS, Request
+from .roles import Limited, Pieces, Ranked, Target
+from .round import Tops
 from .sampling import Sampling
 from .team import Team
 from .turn import ERROR, Turn
+
+
+class Scored(NamedTuple):
+    """A token's log-probability under the raw softmax, and the most likely tokens in its place."""
+
+    logprob: float
+    tops: Tops
 
 
 class Batch:
@@ -37,8 +47,21 @@ class Batch:
         """Faults so far, by drafter, and of the policy."""
         return self.team.faults
 
-    def add(self, tokens: Sequence[int], sampling: Sampling | None = None, *, keep: bool = False) -> Request:
+    def add(
+        self,
+        tokens: Sequence[int],
+        sampling: Sampling | None = None,
+        *,
+        keep: bool = False,
+        without: Collection[str] = (),
+        longest: int = ENDLESS,
+        picked: bool = False,
+    ) -> Request:
         """Open a request; it joins the batch at the next step. With `keep` it is parked when its text ends.
+
+        The drafters `without` do not draft for it, and no draft has more than `longest` tokens; the policy
+        learns from its rounds all the same. With `picked` no draft is sampled: a sampled text then depends on
+        its seed alone, whatever the policy decides.
 
         Raises:
             UserError: the prompt is empty or leaves no room in the target's context window.
@@ -47,9 +70,50 @@ class Batch:
         self.check(len(tokens))
         with self.lock:
             request = Request(next(self._ids), [], 0, sampling, Random(), Random(), keep=keep)
+            request.out, request.longest, request.picked = set(without), longest, picked
             self.target.open(request)
             self._begin(request, tokens, sampling)
             return request
+
+    def read(self, request: Request) -> bool:
+        """Read one piece of an open request's prompt between steps; whether there is another one.
+
+        The request's next step reads what is left. False at once if the target does not read in pieces.
+        """
+        with self.lock:
+            others = [other for other in self.open.values() if other is not request]
+            return isinstance(self.target, Pieces) and self.target.read(request, others)
+
+    def score(self, tokens: Sequence[int], top: int = 0, *, piece: int = 64) -> Iterator[list[Scored]]:
+        """What the target thinks of each token of a text but the first, a piece at a time.
+
+        The text is read like a draft that is accepted as a whole.
+        """
+        settings = Sampling(max_new_tokens=len(tokens))
+        with self.lock:
+            request = Request(next(self._ids), [tokens[0]], 1, settings, Random(), Random())
+            self.target.open(request)
+        try:
+            while (at := len(request.tokens)) < len(tokens):
+                with self.lock:
+                    found = self._scored(request, tokens[at : at + piece], top)
+                yield found
+        finally:
+            with self.lock:
+                self.target.close(request)
+
+    def _scored(self, request: Request, new: Sequence[int], top: int) -> list[Scored]:
+        reach = self.target.reach(request) if isinstance(self.target, Limited) else len(new)
+        draft = Draft.chain(new[: max(1, reach)])
+        (scores,) = self.target.verify([(request, draft)])
+        ranked = scores if top and isinstance(scores, Ranked) else None
+        found = [
+            Scored(scores.logprob(k - 1, token), ranked.top(k - 1, top) if ranked else ())
+            for k, token in enumerate(draft.tokens)
+        ]
+        request.tokens += draft.tokens
+        self.target.commit([(request, draft, Verdict(tuple(range(len(found) - 1)), draft.tokens[-1]))])
+        return found
 
     def extend(self, request: Request, tokens: Sequence[int], sampling: Sampling | None = None) -> None:
         """Continue a parked request: append `tokens` to its text and start a new answer after them."""

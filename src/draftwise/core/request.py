@@ -8,6 +8,8 @@ from random import Random
 
 from .sampling import Sampling
 
+ENDLESS = 1 << 30
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -28,6 +30,8 @@ class Request:
         out: Drafters disabled for it after a fault.
         waits: Drafters that are not ready for it.
         reach: The longest draft that the target can verify in its next pass, in tokens.
+        longest: The longest draft that its caller allows, in tokens.
+        picked: Ask for picked drafts only, so that a sampled text depends on its seed alone.
     """
 
     id: int
@@ -44,7 +48,9 @@ class Request:
     out: set[str] = field(default_factory=set)
     waits: frozenset[str] = frozenset()
     drawn: tuple[int, float] = (-1, 0.0)
-    reach: int = 1 << 30
+    reach: int = ENDLESS
+    longest: int = ENDLESS
+    picked: bool = False
 
     def __repr__(self) -> str:
         state = self.finish_reason or "open"

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from .arms import Arm, Decision
 
+Tops = tuple[tuple[int, float], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
@@ -42,6 +44,8 @@ class Round:
         fault: In one line what went wrong; the text is right all the same, unless there is an `error`.
         logprobs: Of each committed token under the raw softmax at temperature 1, in nats; empty unless asked.
         error: What ended the request: its text stays as it was before.
+        tops: The most likely tokens in place of each committed one, with their log-probabilities under that
+            softmax; empty unless asked.
     """
 
     request: int
@@ -57,3 +61,4 @@ class Round:
     fault: str = ""
     logprobs: tuple[float, ...] = ()
     error: Exception | None = None
+    tops: tuple[Tops, ...] = ()

@@ -16,6 +16,7 @@ _LEAST, _MOST = 1e-30, 1e30
 _WHOLE: tuple[tuple[str, int, str], ...] = (
     ("max_new_tokens", 1, "give a whole number of at least 1"),
     ("top_k", 0, "give 0 (off) or a whole number"),
+    ("top_logprobs", 0, "give 0 (none) or a whole number"),
 )
 _REAL: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("temperature", lambda x: x == 0 or _LEAST <= x <= _MOST, "give 0 (greedy) or from 1e-30 to 1e30"),
@@ -37,7 +38,8 @@ class Sampling:
     criterion, called after each round with all tokens and the index of the first new one: it returns how many
     of the new tokens to keep if the text ends there, else None.
 
-    `eos` may be one token id or several.
+    `eos` may be one token id or several. With `logprobs`, `top_logprobs` most likely tokens are reported for
+    each place of the text.
 
     Raises:
         UserError: a setting of another type, or out of its range.
@@ -54,6 +56,7 @@ class Sampling:
     seed: int | None = None
     eos: frozenset[int] = frozenset()
     logprobs: bool = False
+    top_logprobs: int = 0
     processors: tuple[Any, ...] = ()
     ends: Callable[[Sequence[int], int], int | None] | None = None
 

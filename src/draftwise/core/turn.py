@@ -14,8 +14,8 @@ from .drafts import NOTHING, Draft, Job, Verdict
 from .guarded import PLAIN, UNDECIDED, Guarded
 from .outcomes import Outcome, Spent
 from .request import Request
-from .roles import Scores, Seen
-from .round import Round, Seconds
+from .roles import Ranked, Scores, Seen
+from .round import Round, Seconds, Tops
 from .team import EMPTY, Team
 
 REJECTED = Verdict((), NOTHING)
@@ -61,10 +61,10 @@ class Turn:
     def job(self, *, rows: bool, picked: bool) -> Job | None:
         """The draft to request; None if the round drafts nothing."""
         request, arm = self.request, self.arm
-        length = min(arm.length, request.room - 1, request.reach)
+        length = min(arm.length, request.room - 1, request.reach, request.longest)
         if length <= 0 or arm.drafter in request.out or arm.drafter in request.waits:
             return None
-        return Job(request, length, self.decision.stops, arm.width, rows, picked)
+        return Job(request, length, self.decision.stops, arm.width, rows, picked or request.picked)
 
     def accept(self, scores: Scores) -> None:
         """Find the accepted path of the draft, and append the verified tokens."""
@@ -103,15 +103,15 @@ class Turn:
     def look(self, spent: Spent, *, timed: bool, overlap: bool, cut: bool = False) -> None:
         """Compute the outcome of the round, before the text is cut at its end.
 
-        A round is not counted for its arm if its draft was shortened by the token budget or the target,
-        failed, was not ready, or was not verified to its end (`cut`). `timed` is false if the pass included a
-        prefill.
+        A round is not counted for its arm if its draft was shortened by the token budget, the target or the
+        caller, failed, was not ready, or was not verified to its end (`cut`). `timed` is false if the pass
+        included a prefill.
         """
         self.spent = spent
         if self.scores is None or self.error is not None:
             return
         request, arm, drafted = self.request, self.arm, len(self.draft.tokens)
-        most = min(request.room - 1 + len(self.tokens), request.reach)
+        most = min(request.room - 1 + len(self.tokens), request.reach, request.longest)
         out = arm.drafter in request.waits or arm.drafter in request.out
         cut = cut or (self.over and len(self.verdict.path) < drafted)
         censored = cut or arm.length > most <= drafted or out
@@ -144,9 +144,13 @@ class Turn:
         """The record of the round for text, metrics, traces and plots."""
         request, accepted = self.request, len(self.verdict.path)
         logprobs: tuple[float, ...] = ()
+        tops: tuple[Tops, ...] = ()
         if request.sampling.logprobs and self.seen is not None:
             pairs = zip(self.seen.nodes, self.tokens, strict=True)
             logprobs = tuple(self.seen.scores.logprob(node, token) for node, token in pairs)
+            most = request.sampling.top_logprobs
+            if most and isinstance(self.seen.scores, Ranked):
+                tops = tuple(self.seen.scores.top(node, most) for node in self.seen.nodes)
         return Round(
             request.id,
             self.decision,
@@ -161,6 +165,7 @@ class Turn:
             self.trouble,
             logprobs,
             self.error,
+            tops,
         )
 
     def fail(self, error: Exception) -> None:

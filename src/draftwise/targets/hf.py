@@ -20,6 +20,7 @@ from ..models.probe import check_trees, rows_of
 from .regimes import Regimes
 from .scores import GreedyScores, SampledScores, plain
 
+NO_DRAFT = Draft()
 LONG = 16  # from this many pending tokens a row has a pass of its own, so that others need no padding
 
 
@@ -104,6 +105,20 @@ class HFTarget:
         if self.rows.cache.plan.total > self.trained:
             self._warn()
         return self._scores(batch, rows, [len(t) for t in texts], logits)
+
+    @torch.inference_mode()
+    def read(self, request: Request, others: Sequence[Request]) -> bool:
+        """Prefill one chunk of a long prompt; whether there is another one before the next `verify`."""
+        self._rewind()
+        row, held = self.rows.keys.index(request.id), self.rows.held
+        if self.regimes:
+            self.regimes.renew(row, request)
+        last = len(request.tokens) - 1
+        if held[row] == 0 and last > LONG:
+            self._share(row, request.tokens, [(other, NO_DRAFT) for other in others])
+        if last - held[row] > LONG:
+            self._piece(row, request, last, len(request.tokens) + request.room)
+        return last - held[row] > LONG
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Roll back what was rejected: every row holds its request's committed tokens but the last."""

@@ -38,6 +38,12 @@ def plain(sampling: Sampling) -> bool:
     return sampling.greedy and not penalised and not sampling.processors
 
 
+def top(row: Tensor, n: int) -> tuple[tuple[int, float], ...]:
+    """The `n` most likely tokens of a row of logits, shape (vocabulary,), with their log-probabilities."""
+    values, tokens = row.float().log_softmax(-1).topk(min(n, len(row)))
+    return tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+
+
 class GreedyScores:
     """Greedy decoding without settings that change the distribution: the most likely token of each node.
 
@@ -75,6 +81,10 @@ class GreedyScores:
     def logprob(self, node: int, token: int) -> float:
         """Log-probability of `token` under the raw softmax at temperature 1."""
         return float(self.logits[node + 1].float().log_softmax(-1)[token])
+
+    def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
+        """The `n` most likely tokens after `node` under the raw softmax, with their log-probabilities."""
+        return top(self.logits[node + 1], n)
 
     def chance(self, node: int, token: int) -> float:
         """1 for the most likely token after `node`, else 0."""
@@ -134,12 +144,17 @@ class SampledScores:
         if self.request.sampling.greedy:
             return top_token(self._distribution(parent))
         distribution = self._distribution(parent)
-        left = (distribution - self.draft.dist[node].to(distribution.device)).clamp_(min=0)
+        q = torch.as_tensor(self.draft.dist[node]).to(distribution.device)  # NumPy's rows are lawful too
+        left = (distribution - q).clamp_(min=0)
         return draw(left if float(left.sum()) > 0 else distribution, self.request.rng.random())
 
     def logprob(self, node: int, token: int) -> float:
         """Log-probability of `token` under the raw softmax at temperature 1."""
         return float(self.logits[node + 1].float().log_softmax(-1)[token])
+
+    def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
+        """The `n` most likely tokens after `node` under the raw softmax, with their log-probabilities."""
+        return top(self.logits[node + 1], n)
 
     def chance(self, node: int, token: int) -> float:
         """The target's probability of `token` after `node`."""

@@ -56,6 +56,11 @@ class SimScores:
         history = self._history(node)
         return float(np.log(softmax(self.distribution(history))[token]))
 
+    def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
+        """The `n` most likely tokens under the raw distribution."""
+        logs = np.log(softmax(self.distribution(self._history(node))))
+        return tuple((int(token), float(logs[token])) for token in np.argsort(-logs, kind="stable")[:n])
+
     def chance(self, node: int, token: int) -> float:
         """The target's probability of `token` after `node`."""
         return float(self.row(node)[token])
@@ -93,6 +98,10 @@ class SimTarget:
         """One pass for the whole batch."""
         self.passes += 1
         return [SimScores(self.distribution, request, draft) for request, draft in batch]
+
+    def read(self, request: Request, others: Sequence[Request]) -> bool:
+        """No pieces: reading a prompt costs nothing."""
+        return False
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Nothing to trim."""

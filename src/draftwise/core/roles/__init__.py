@@ -7,7 +7,7 @@ is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are p
 from .drafter import Drafter, GradeJob, Grader, Waiter
 from .policy import Policy, Reader
 from .recorder import Graders, Recorder, Seen
-from .target import Limited, Scores, Target, window_of
+from .target import Limited, Pieces, Ranked, Scores, Target, window_of
 
 __all__ = [
     "Drafter",
@@ -15,7 +15,9 @@ __all__ = [
     "Grader",
     "Graders",
     "Limited",
+    "Pieces",
     "Policy",
+    "Ranked",
     "Reader",
     "Recorder",
     "Scores",

@@ -111,6 +111,39 @@ class Scores(Protocol):
 
 
 @runtime_checkable
+class Ranked(Protocol):
+    """Scores that also name the most likely tokens of a node."""
+
+    def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
+        """The `n` most likely tokens after `node` with their log-probabilities, best first.
+
+        The law is that of `Scores.logprob`. Called by the loop if the request asks for `top_logprobs`.
+
+        Examples:
+            >>> (scores,) = target.verify([(request, Draft())])
+            >>> [token for token, _ in scores.top(-1, 1)]
+            [3]
+        """
+        ...
+
+
+@runtime_checkable
+class Pieces(Protocol):
+    """A target that can read a long prompt in pieces, between the rounds of other requests."""
+
+    def read(self, request: Request, others: Sequence[Request]) -> bool:
+        """Read one piece of what it has not read of an open request; whether there is another one.
+
+        `others` are the open requests whose text may begin alike. The rest is read by the next `verify`.
+
+        Examples:
+            >>> target.read(request, [])
+            False
+        """
+        ...
+
+
+@runtime_checkable
 class Target(Protocol):
     """The model whose text is written.
 

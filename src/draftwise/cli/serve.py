@@ -1,0 +1,114 @@
+"""`draftwise serve`: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from typer import Option
+
+from draftwise.errors import DraftwiseWarning, UserError
+
+from .options import ModelOptions, with_options
+
+PLACE: dict[str, Any] = {"rich_help_panel": "Address"}
+BOUNDS: dict[str, Any] = {"rich_help_panel": "Bounds"}
+KEY = "DRAFTWISE_API_KEY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressOptions:
+    """Where the server listens, and to whom."""
+
+    host: Annotated[str, Option(help="Address to listen at.", **PLACE)] = "127.0.0.1"
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen at; 0: a free one.", **PLACE)] = 8000
+    api_key: Annotated[
+        str | None, Option(help=f"Key that clients must send. Default: ${KEY}, or none.", **PLACE)
+    ] = None
+    name: Annotated[
+        str | None, Option(help="Name of the model for clients. Default: that of --target.", **PLACE)
+    ] = None
+    allow_origin: Annotated[
+        list[str], Option(help="Let web pages of this origin call the server; may be repeated.", **PLACE)
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundOptions:
+    """How much the server takes on."""
+
+    batch: Annotated[int, Option(help="Texts decoded together.", **BOUNDS)] = 8
+    queue: Annotated[int, Option(help="Texts that may wait; more are refused.", **BOUNDS)] = 64
+    window: Annotated[
+        int, Option(help="Longest text in tokens, with its prompt; 0: the target's window.", **BOUNDS)
+    ] = 0
+    max_body: Annotated[int, Option(help="Longest body of a request in bytes.", **BOUNDS)] = 4 << 20
+    timeout: Annotated[float, Option(help="Seconds that an answer may take.", **BOUNDS)] = 600.0
+    grace: Annotated[
+        float, Option(help="Seconds to finish running texts after SIGTERM; 0: cut them.", **BOUNDS)
+    ] = 30.0
+
+
+@with_options
+def serve(
+    models: ModelOptions,
+    address: AddressOptions,
+    bounds: BoundOptions,
+    log_requests: Annotated[
+        bool, Option("--log-requests/--no-log-requests", help="Log one line of JSON a request to stderr.")
+    ] = True,
+) -> None:
+    """Serve the target to OpenAI clients; requests are decoded together, each with drafts of its own.
+
+    Examples:
+    draftwise serve
+    draftwise serve --target Qwen/Qwen3-8B --drafters Qwen/Qwen3-0.6B,ngram,suffix --state learnt.json
+    draftwise serve --port 9000 --batch 4 --queue 16 --timeout 60
+    """
+    run, limits = _server(), _limits(bounds)
+    key = os.environ.get(KEY, "") if address.api_key is None else address.api_key
+    if not key and not run.is_local(address.host):
+        said = f"--host {address.host} without a key: whoever reaches this machine can use it; set --api-key"
+        warnings.warn(said, DraftwiseWarning, stacklevel=2)
+    run.bound(address.host, address.port).close()  # before minutes of loading
+    decoder = models.load(seed=None)
+    run.serve(
+        decoder,
+        address.name or models.target,
+        limits=limits,
+        host=address.host,
+        port=address.port,
+        key=key,
+        origins=address.allow_origin,
+        log=log_requests,
+    )
+
+
+def _server() -> Any:
+    """The module that runs the server, which needs libraries of an extra.
+
+    Raises:
+        UserError: they are not installed.
+    """
+    try:
+        from draftwise.serve import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("draftwise"):
+            raise
+        raise UserError(f"draftwise serve needs {error.name}: pip install 'draftwise[serve]'") from None
+    return run
+
+
+def _limits(bounds: BoundOptions) -> Any:
+    from draftwise.serve.limits import Limits
+
+    return Limits(
+        batch=bounds.batch,
+        queue=bounds.queue,
+        window=bounds.window,
+        body=bounds.max_body,
+        timeout=bounds.timeout,
+        grace=bounds.grace,
+    )

@@ -1,0 +1,163 @@
+"""The routes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from time import time
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+
+from .. import __version__
+from ..errors import UserError
+from ..generation.prompts import encode
+from .fields import Chat, Completion, Detokenize, Tokenize
+from .gate import Gate
+from .refusal import Refusal
+from .service import Json, Service
+from .wishes import messages
+
+KIND = re.compile(r"[A-Z]|.*\[|(str|int|bool|float)$")  # what a place in a union is named after
+SHOWN = 60  # characters of a value in an error
+
+
+def make_app(
+    service: Service, *, key: str = "", hosts: Collection[str] = (), origins: Collection[str] = ()
+) -> FastAPI:
+    """The ASGI application: its start starts the engine, its end stops it.
+
+    With a `key` all routes but `/health` and `/ready` need it. Only pages of `origins` may call it from a
+    browser, and only by one of `hosts`, if any are given.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.engine.start()
+        try:
+            yield
+        finally:
+            service.engine.stop(seconds=0)
+            await asyncio.to_thread(service.engine.join)
+            service.reading.shutdown(wait=False, cancel_futures=True)
+
+    app = FastAPI(title="Draftwise", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    _errors(app)
+    _texts(app, service)
+    _about(app, service)
+    app.add_middleware(Gate, key=key, body=service.limits.body, hosts=hosts)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    return app
+
+
+def _texts(app: FastAPI, service: Service) -> None:
+    created = int(time())
+    window = service.reader.window
+    card = {"id": service.model, "object": "model", "created": created, "owned_by": "draftwise"}
+    card |= {"root": service.model, "max_model_len": window}
+
+    @app.post("/v1/completions")
+    async def completions(body: Completion, request: Request) -> Response:
+        return await service.completion(body, request)
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: Chat, request: Request) -> Response:
+        return await service.chat(body, request)
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return Json({"object": "list", "data": [card]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        service.check(name)
+        return Json(card)
+
+    @app.post("/tokenize")
+    async def tokenize(body: Tokenize) -> Response:
+        service.check(body.model)
+        if (body.prompt is None) == (body.messages is None):
+            raise Refusal("give a prompt or messages, and not both", param="prompt")
+        given: Any = body.prompt if body.messages is None else messages(body.messages)
+        size = service.decoder.loop.target.vocab_size
+        ids = await service.read(
+            lambda: encode(service.decoder.tokenizer, given, vocab_size=size, chat=False)
+        )
+        return Json({"count": len(ids), "max_model_len": window, "tokens": ids})
+
+    @app.post("/detokenize")
+    async def detokenize(body: Detokenize) -> Response:
+        service.check(body.model)
+        ids = service.decoder.encode(body.tokens, chat=False) if body.tokens else []
+        return Json({"prompt": await service.read(service.reader.echo, ids, ids)})
+
+
+def _about(app: FastAPI, service: Service) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        alive = service.engine.thread.is_alive()
+        return Json({"status": "ok" if alive else "the engine has ended"}, 200 if alive else 500)
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        able = service.engine.ready
+        return Json({"status": "ready" if able else "stopping"}, 200 if able else 503)
+
+    @app.get("/version")
+    async def version() -> Response:
+        return Json({"version": __version__})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _errors(app: FastAPI) -> None:
+    """Every error in the shape of OpenAI's."""
+
+    @app.exception_handler(Refusal)
+    async def refused(request: Request, error: Refusal) -> Response:
+        return Json(error.body, error.status, headers=error.headers)
+
+    @app.exception_handler(UserError)
+    async def wrong(request: Request, error: UserError) -> Response:
+        return Json(Refusal(str(error)).body, 400)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return Json(_invalid(error).body, 400)
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Request, error: HTTPException) -> Response:
+        said = {404: f"no such address {request.url.path[:SHOWN]!r}", 405: f"no {request.method} there"}
+        told = said.get(error.status_code, str(error.detail))
+        return Json(Refusal(told, error.status_code).body, error.status_code, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        return Json(Refusal("the server made a mistake: its log has more", 500).body, 500)
+
+
+def _invalid(error: RequestValidationError) -> Refusal:
+    """The first thing that is wrong with a body, in one line."""
+    first = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union, what came closest
+    place = [str(part) for part in first["loc"][1:] if not KIND.match(str(part))]
+    name = ".".join(place) or "the body"
+    if first["type"] == "json_invalid":
+        return Refusal(f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    if first["type"] == "extra_forbidden":
+        return Refusal(f"the field {name[:SHOWN]!r} is not known here: leave it out", param=place[0])
+    if first["type"] == "missing":
+        return Refusal(f"{name} is missing: give it", param=place[0] if place else None)
+    shown = ascii(first.get("input"))
+    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+    said = f"{name[:SHOWN]}={shown}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    return Refusal(said, param=place[0] if place else None)

@@ -1,0 +1,284 @@
+"""The thread that owns the decoder: texts join and leave between its steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from logging import getLogger
+from threading import Condition, Thread
+from time import monotonic
+from typing import Protocol
+
+from ..core.round import Round
+from ..core.turn import ERROR
+from ..errors import UserError, one_line
+from ..generation.decoder import Decoder
+from .limits import Limits
+from .refusal import Refusal, failed, stopping, too_late
+from .texts import Event, Sink, Text, Wish
+
+LOG = getLogger(__name__)
+SAVE_SECONDS = 10.0  # between two writes of the state file
+ANSWER = 5.0  # seconds a text is taken to need before any has ended
+
+
+class Watcher(Protocol):
+    """Who is told what happens, in the engine's thread: metrics and the live page."""
+
+    def round(self, text: Text, round: Round, gap: float) -> None:
+        """A text wrote something, `gap` seconds after it last did; 0 for the first time."""
+        ...
+
+    def end(self, text: Text, event: Event) -> None:
+        """A text has ended, or left before."""
+        ...
+
+
+class Engine:
+    """Runs a decoder for many clients.
+
+    `submit`, `stop` and the properties may be used by any thread; everything else happens in the engine's own
+    thread, between two steps: a text whose client is gone has left before the next step begins.
+    """
+
+    def __init__(self, decoder: Decoder, limits: Limits, watchers: Sequence[Watcher] = ()) -> None:
+        self.decoder, self.limits, self.watchers = decoder, limits, list(watchers)
+        self.waiting: deque[Text] = deque()
+        self.running: list[Text] = []
+        self.steps = 0
+        self.seconds = ANSWER  # of a text in the batch, on average
+        self.cut_at: float | None = None  # when whatever still runs is cut; None while the server serves
+        self._bell, self._unsaved, self._saved = Condition(), False, monotonic()
+        self.thread = Thread(target=self._run, name="draftwise-engine", daemon=True)
+
+    # -- for any thread ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether new texts are taken."""
+        return self.thread.is_alive() and self.cut_at is None
+
+    @property
+    def free(self) -> int:
+        """How many more texts would be taken now."""
+        room = self.limits.batch + self.limits.queue
+        return room - len(self.running) - len(self.waiting)
+
+    def submit(self, wishes: Sequence[Wish], sink: Sink, seconds: float) -> list[Text]:
+        """Queue the texts of one client; their events go to `sink`, in the engine's thread.
+
+        Raises:
+            Refusal: the queue is full, or the server is stopping.
+        """
+        with self._bell:
+            if not self.ready:
+                raise stopping()
+            if len(wishes) > self.free:
+                raise self._full(len(wishes))
+            deadline = monotonic() + seconds
+            texts = [Text(wish, place, sink, deadline, seconds) for place, wish in enumerate(wishes)]
+            self.waiting += texts
+            self._bell.notify()
+        return texts
+
+    def leave(self, texts: Sequence[Text]) -> None:
+        """The client of these texts has gone: whatever is not over leaves before the next step."""
+        for text in texts:
+            text.gone = True
+        with self._bell:
+            self._bell.notify()
+
+    def stop(self, *, seconds: float) -> None:
+        """Take no more texts, give those there are `seconds` to finish, then cut them."""
+        with self._bell:
+            at = monotonic() + seconds
+            self.cut_at = at if self.cut_at is None else min(at, self.cut_at)
+            self._bell.notify()
+
+    def join(self) -> None:
+        """Wait until the thread has ended and what was learnt is saved."""
+        if self.thread.ident is not None:
+            self.thread.join()
+
+    def _full(self, n: int) -> Refusal:
+        room = self.limits.batch + self.limits.queue
+        if n > room:
+            said = f"{n} texts in one request: this server takes at most {room} at once"
+            return Refusal(said, 400, param="n")
+        ahead = len(self.waiting) / self.limits.batch + 0.5
+        wait = str(max(1, min(60, round(self.seconds * ahead))))
+        said = f"{len(self.waiting)} texts are waiting already: try again in {wait} seconds"
+        return Refusal(said, 429, code="queue_full", headers={"retry-after": wait})
+
+    # -- the engine's own thread --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                self._drop()
+                self._admit()
+                self._read()
+                self._step()
+                self._save()
+        finally:
+            for text in [*self.running, *self.waiting]:
+                self._end(text, Event(text.place, refusal=stopping()))
+            self._save(now=True)
+
+    def _wait(self) -> bool:
+        """Sleep until there is work; False when the thread is to end."""
+        with self._bell:
+            while not self.running and not self.waiting:
+                if self.cut_at is not None:
+                    return False
+                self._bell.wait(SAVE_SECONDS if self._unsaved else None)
+                if self._unsaved:
+                    return True
+            return self.cut_at is None or monotonic() < self.cut_at
+
+    def _drop(self) -> None:
+        """End the texts whose client has gone, and those that took too long."""
+        now = monotonic()
+        with self._bell:
+            texts = [*self.running, *self.waiting]
+        for text in texts:
+            if text.gone:
+                self._end(text, Event(text.place, reason="abort"))
+            elif now > text.deadline:
+                self._end(text, Event(text.place, refusal=too_late(text.seconds)))
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self.limits.batch:
+            with self._bell:
+                text = self.waiting.popleft()
+                self.running.append(text)
+            text.times.joined = monotonic()
+            with self._guarded(text):
+                if text.wish.scored is not None and len(text.wish.prompt) > 1:
+                    text.scoring = self.decoder.loop.score(text.wish.prompt, text.wish.scored)
+                else:
+                    self._open(text)
+
+    def _open(self, text: Text) -> None:
+        """The text joins the batch, or is over if nothing is to be written."""
+        wish = text.wish
+        if not wish.written:
+            self._end(text, Event(text.place, reason="length"))
+            return
+        request = self.decoder.loop.add(
+            wish.prompt,
+            wish.sampling,
+            without=wish.without,
+            longest=wish.longest,
+            picked=wish.picked,
+        )
+        text.begin(self.decoder.tokenizer, request)
+        text.reading = True
+
+    def _read(self) -> None:
+        """One piece of one prompt, so that the others' next step is late by no more than that."""
+        text = next((t for t in self.running if t.reading or t.scoring is not None), None)
+        if text is None:
+            return
+        with self._guarded(text):
+            if text.scoring is None:
+                assert text.request is not None
+                text.reading = self.decoder.loop.read(text.request)
+                return
+            piece = next(text.scoring, None)
+            if piece is not None:
+                text.scores += piece
+            else:
+                text.scoring = None
+                self._open(text)
+
+    def _step(self) -> None:
+        ready = {t.request.id: t for t in self.running if t.request is not None and not t.reading}
+        if not ready:
+            return
+        try:
+            rounds = self.decoder.loop.step([t.request for t in ready.values() if t.request is not None])
+        except Exception as error:  # nothing of the step is certain: none of its texts can go on
+            LOG.exception("a step failed")
+            for text in ready.values():
+                self._end(text, Event(text.place, refusal=failed(one_line(error))))
+            return
+        self.steps += 1
+        for round in rounds:
+            self._tell(ready[round.request], round)
+
+    def _tell(self, text: Text, round: Round) -> None:
+        with self._guarded(text):
+            before = text.times.last
+            event = text.add(round)
+            for watcher in self.watchers:
+                watcher.round(text, round, text.times.last - before if before else 0.0)
+            if round.finish_reason == ERROR:
+                event = Event(text.place, refusal=_reason(round.error))
+            if event.last:
+                self._end(text, event)
+            elif event.pieces or event.entries:
+                text.sink(event)
+
+    def _guarded(self, text: Text) -> _Guard:
+        return _Guard(self, text)
+
+    def _end(self, text: Text, event: Event) -> None:
+        """A text leaves: its row is free at once."""
+        if text.over:
+            return
+        text.over, text.times.ended = True, monotonic()
+        if text.scoring is not None:
+            text.scoring.close()
+            text.scoring = None
+        if text.request is not None:
+            self.decoder.loop.close(text.request)
+        with self._bell:
+            if text in self.running:
+                self.running.remove(text)
+            else:
+                self.waiting.remove(text)
+        if text.times.joined:
+            self.seconds += 0.1 * (text.times.ended - text.times.joined - self.seconds)
+        self._unsaved = True
+        for watcher in self.watchers:
+            watcher.end(text, event)
+        text.sink(event)
+
+    def _save(self, *, now: bool = False) -> None:
+        """Save what was learnt, now and then; an error is a warning and costs no text."""
+        state = self.decoder.state
+        if state is None or not self._unsaved:
+            self._unsaved = False
+            return
+        if now or monotonic() - self._saved >= SAVE_SECONDS:
+            with self.decoder.loop.lock:
+                state.keep()
+            self._unsaved, self._saved = False, monotonic()
+
+
+class _Guard:
+    """What raises within ends one text and no other."""
+
+    def __init__(self, engine: Engine, text: Text) -> None:
+        self.engine, self.text = engine, text
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.engine._end(self.text, Event(self.text.place, refusal=_reason(error)))
+        return True
+
+
+def _reason(error: Exception | None) -> Refusal:
+    """What to tell a client whose text failed."""
+    if isinstance(error, UserError):
+        return Refusal(str(error), 400)
+    return failed(one_line(error) if error is not None else "unknown")

@@ -1,0 +1,101 @@
+"""What every request passes before a route sees it: its host, its key, and the size of its body."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from hmac import compare_digest
+from typing import Any
+
+from .refusal import Refusal
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPEN = frozenset({"/health", "/ready", "/"})  # need no key: they tell nothing of any text
+BODY_SECONDS = 30.0  # within which a body must have arrived
+
+
+class Gate:
+    """ASGI middleware. A whole body is read here, bounded in bytes and in seconds, and handed on as one.
+
+    `hosts` are the names by which the server may be called; empty allows any. A page of another origin whose
+    name was made to resolve to this machine is refused by that.
+    """
+
+    def __init__(self, app: App, *, key: str, body: int, hosts: Collection[str] = ()) -> None:
+        self.app, self.key, self.body, self.hosts = app, key.encode(), body, frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._check(scope)
+            body = await self._read(scope, receive)
+        except Refusal as refusal:
+            await refuse(refusal, send)
+            return
+        if body is None:
+            return  # the client has gone
+        sent = False
+
+        async def again() -> MutableMapping[str, Any]:
+            nonlocal sent
+            if sent:
+                return await receive()
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, again, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if self.hosts and name.lower() not in self.hosts:
+            known = ", ".join(sorted(self.hosts))
+            raise Refusal(f"the host {name[:80]!r} is not this server: call it by {known}", 403)
+        if self.key and scope["path"] not in OPEN and scope.get("method") != "OPTIONS":
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not compare_digest(given.strip(), self.key):
+                said = "this server needs its API key: send it as Authorization: Bearer KEY"
+                raise Refusal(said, 401, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self.body:
+            raise self._too_large()
+        try:
+            return await asyncio.wait_for(self._all(receive), BODY_SECONDS)
+        except asyncio.TimeoutError:
+            raise Refusal(f"the body took more than {BODY_SECONDS:g} seconds: send it faster", 408) from None
+
+    async def _all(self, receive: Receive) -> bytes | None:
+        found = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            found += message.get("body", b"")
+            if len(found) > self.body:
+                raise self._too_large()
+            if not message.get("more_body", False):
+                return bytes(found)
+
+    def _too_large(self) -> Refusal:
+        said = f"the body has more than {self.body} bytes: send less, or start with another --max-body"
+        return Refusal(said, 413, code="body_too_large", headers={"connection": "close"})
+
+
+async def refuse(refusal: Refusal, send: Send) -> None:
+    """Answer with an error."""
+    text = json.dumps(refusal.body).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(text)), **refusal.headers}
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": text})

@@ -1,0 +1,48 @@
+"""What the server takes on at once, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from ..errors import UserError
+
+MEBIBYTE = 1 << 20
+_LEAST: tuple[tuple[str, float, str], ...] = (
+    ("batch", 1, "give 1 or more texts"),
+    ("queue", 0, "give 0 or more texts"),
+    ("window", 0, "give a number of tokens, or 0 for the target's own"),
+    ("body", 1, "give a number of bytes"),
+    ("timeout", 0.001, "give a number of seconds"),
+    ("grace", 0, "give a number of seconds"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of the server.
+
+    Attributes:
+        batch: Texts that are decoded together.
+        queue: Texts that wait for a place; a request that does not fit is refused with status 429.
+        window: Longest text in tokens, prompt included; 0 stands for the target's own window.
+        body: Longest body of a request, in bytes.
+        timeout: Seconds from the arrival of a request to the end of its answer.
+        grace: Seconds that running texts have to finish once the server is told to stop.
+
+    Raises:
+        UserError: a bound out of its range.
+    """
+
+    batch: int = 8
+    queue: int = 64
+    window: int = 0
+    body: int = 4 * MEBIBYTE
+    timeout: float = 600.0
+    grace: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, least, remedy in _LEAST:
+            value = getattr(self, name)
+            if not isfinite(value) or value < least:
+                raise UserError(f"{name}={value}: {remedy}")

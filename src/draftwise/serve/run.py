@@ -1,0 +1,133 @@
+"""Runs the application until a signal ends it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+from collections.abc import Collection, Sequence
+from ipaddress import ip_address
+from typing import Any
+
+import uvicorn
+
+from ..errors import UserError
+from ..generation.decoder import Decoder
+from .app import make_app
+from .engine import Engine
+from .limits import Limits
+from .service import REQUESTS, Service
+
+CONNECTIONS = 1024  # at once; beyond, uvicorn answers with status 503
+LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
+
+
+class Server(uvicorn.Server):
+    """Stops in good order: a signal lets running texts finish within `grace` seconds, or cuts them."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, grace: float, said: str) -> None:
+        super().__init__(config)
+        self.engine, self.grace, self.said = engine, grace, said
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say where."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            print(self.said, flush=True)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """A signal: no new text begins."""
+        self.engine.stop(seconds=self.grace)
+        super().handle_exit(sig, frame)
+
+
+def serve(
+    decoder: Decoder,
+    model: str,
+    *,
+    limits: Limits,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    key: str = "",
+    origins: Sequence[str] = (),
+    log: bool = True,
+) -> None:
+    """Serve a decoder until SIGINT or SIGTERM.
+
+    Raises:
+        UserError: the address cannot be used.
+    """
+    listening = bound(host, port)
+    name, at = listening.getsockname()[:2]
+    service = Service(decoder, model, limits)
+    app = make_app(service, key=key, hosts=known_as(host), origins=origins)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=int(limits.grace) + 5,
+    )
+    where = f"[{name}]" if ":" in name else name
+    said = f"serving {model} at http://{where}:{at}/v1"
+    handler = _requests_to_stderr() if log else None
+    try:
+        Server(config, service.engine, limits.grace, said).run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass  # raised again by uvicorn once everything has ended
+    finally:
+        listening.close()
+        if handler is not None:
+            REQUESTS.removeHandler(handler)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at this address.
+
+    Raises:
+        UserError: the address cannot be used.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        return made
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"cannot listen at {host}:{port} ({reason}): give another --host or --port"
+        ) from error
+
+
+def known_as(host: str) -> Collection[str]:
+    """The names by which a server at this address may be called; any, if other machines can reach it."""
+    return LOCAL if is_local(host) else ()
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _requests_to_stderr() -> logging.Handler:
+    """One line of JSON for each request."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Line())
+    REQUESTS.addHandler(handler)
+    REQUESTS.setLevel(logging.INFO)
+    REQUESTS.propagate = False
+    return handler
+
+
+class _Line(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line of JSON, with its time."""
+        said = record.getMessage()
+        told = json.loads(said) if said.startswith("{") else {"message": said}
+        return json.dumps({"time": round(record.created, 3), "level": record.levelname.lower()} | told)

@@ -1,0 +1,200 @@
+"""Answers requests with the engine's texts, whole or as a stream of server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from logging import getLogger
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from ..generation.decoder import Decoder
+from .answers import Answer, metrics
+from .engine import Engine
+from .fields import Chat, Completion
+from .limits import Limits
+from .metrics import Metrics
+from .refusal import Refusal
+from .texts import Event, Text
+from .tokens import TokenTexts
+from .wishes import Asked, Reader
+
+REQUESTS = getLogger(f"{__package__}.requests")
+LATER = 10.0  # seconds that a client has to read the end of a stream after its text must be over
+GONE = Event(-1)
+T = TypeVar("T")
+
+
+class Json(JSONResponse):
+    """JSON with every character outside ASCII escaped: also half a character that a client sent."""
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+class Stream(StreamingResponse):
+    """Server-sent events; the connection of a client that reads too slowly is cut after `seconds`."""
+
+    def __init__(self, events: AsyncIterator[str], seconds: float) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self.seconds = seconds
+
+    async def stream_response(self, send: Any) -> None:
+        """Send all events, or as many as the client takes in time."""
+        try:
+            await asyncio.wait_for(super().stream_response(send), self.seconds)
+        except asyncio.TimeoutError:
+            REQUESTS.warning("a client read too slowly and was cut off")
+
+
+class Service:
+    """A decoder behind its routes: one model, its engine, and what turns bodies into texts and back.
+
+    Prompts are read in one thread of their own, so that a long one delays neither the steps nor other
+    clients' events.
+    """
+
+    def __init__(self, decoder: Decoder, model: str, limits: Limits) -> None:
+        self.decoder, self.model, self.limits = decoder, model, limits
+        self.engine = Engine(decoder, limits)
+        self.metrics = Metrics(self.engine, model)
+        self.engine.watchers.append(self.metrics)
+        self.reader = Reader(decoder, limits.window, seed=decoder.seed)
+        self.names = TokenTexts(decoder.tokenizer)
+        self.reading = ThreadPoolExecutor(1, "draftwise-prompts")
+
+    def check(self, model: str | None) -> None:
+        """See that a request names this model.
+
+        Raises:
+            Refusal: it names another.
+        """
+        if model is not None and model != self.model:
+            said = f"no model {model[:80]!r}: this server has {self.model!r}"
+            raise Refusal(said, 404, code="model_not_found", param="model")
+
+    async def read(self, what: Callable[..., T], *given: Any) -> T:
+        """Call something that reads text, in the thread for that."""
+        return await asyncio.get_running_loop().run_in_executor(self.reading, partial(what, *given))
+
+    async def completion(self, body: Completion, request: Request) -> Response:
+        """The answer to `/v1/completions`."""
+        self.check(body.model)
+        return await self._answer(await self.read(self.reader.completion, body), request)
+
+    async def chat(self, body: Chat, request: Request) -> Response:
+        """The answer to `/v1/chat/completions`."""
+        self.check(body.model)
+        return await self._answer(await self.read(self.reader.chat, body), request)
+
+    async def _answer(self, asked: Asked, request: Request) -> Response:
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def sink(event: Event) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        seconds = self.limits.timeout
+        texts = self.engine.submit(asked.wishes, sink, seconds)
+        answer = Answer(asked, self.model, self.names)
+        gone = asyncio.ensure_future(_gone(request))
+        streamed = False
+        try:
+            first = await _either(events.get(), gone)
+            if asked.stream:
+                if first.refusal is not None:
+                    raise first.refusal
+                streamed = True
+                return Stream(self._stream(answer, texts, events, first), seconds + LATER)
+            return await self._whole(answer, texts, events, first, gone)
+        finally:
+            gone.cancel()
+            if not streamed:
+                self._over(answer, texts)
+
+    async def _whole(
+        self,
+        answer: Answer,
+        texts: list[Text],
+        events: asyncio.Queue[Event],
+        event: Event,
+        gone: asyncio.Future[Any],
+    ) -> Response:
+        found: list[list[Event]] = [[] for _ in texts]
+        left = len(texts)
+        while True:
+            if event is GONE:
+                return Response(status_code=499)  # nobody reads it
+            if event.refusal is not None:
+                raise event.refusal
+            found[event.place].append(event)
+            left -= event.last
+            if not left:
+                return Json(answer.whole(texts, found))
+            event = await _either(events.get(), gone)
+
+    async def _stream(
+        self, answer: Answer, texts: list[Text], events: asyncio.Queue[Event], event: Event
+    ) -> AsyncIterator[str]:
+        left, begun = len(texts), set[int]()
+        try:
+            for chunk in answer.openings(texts):
+                yield sent(chunk)
+            while True:
+                if event.refusal is not None:
+                    yield sent(event.refusal.body)
+                    break
+                for chunk in answer.chunks(texts[event.place], event, first=event.place not in begun):
+                    yield sent(chunk)
+                begun.add(event.place)
+                left -= event.last
+                if not left:
+                    if answer.asked.usage:
+                        yield sent(answer.last(texts))
+                    break
+                event = await events.get()
+            yield "data: [DONE]\n\n"
+        finally:
+            self._over(answer, texts)
+
+    def _over(self, answer: Answer, texts: list[Text]) -> None:
+        """The request is answered, refused, or its client has gone."""
+        self.engine.leave([text for text in texts if not text.over])
+        told = {
+            "id": answer.id,
+            "texts": len(texts),
+            "prompt_tokens": answer.asked.prompt_tokens,
+            "tokens": sum(text.stats.tokens for text in texts),
+            "finished": sum(text.over for text in texts),
+            "metrics": metrics(texts),
+        }
+        REQUESTS.info("%s", json.dumps(told, separators=(",", ":")))
+
+
+def sent(chunk: Any) -> str:
+    """One server-sent event."""
+    return f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
+
+
+async def _gone(request: Request) -> Event:
+    """Wait until the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    return GONE
+
+
+async def _either(event: Awaitable[Event], gone: asyncio.Future[Event]) -> Event:
+    """The next event, or `GONE` if the client has gone before."""
+    waiting = asyncio.ensure_future(event)
+    try:
+        await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return waiting.result() if waiting.done() else GONE
+    finally:
+        waiting.cancel()

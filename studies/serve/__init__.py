@@ -1,0 +1,1 @@
+"""What `draftwise serve` does under load."""

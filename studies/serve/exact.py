@@ -1,0 +1,206 @@
+"""Is every greedy text of a busy server the one that its client would get alone, without speculation?
+
+Many clients at once send prompts of all kinds, for texts of different lengths, with stop strings, several
+samples, grammars, streams and drafters of their own choice; one in ten hangs up. Every text is compared with
+plain decoding of its prompt alone in this process, and the number of texts that differ is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any
+
+import httpx
+
+from draftwise import Decoder
+from draftwise.data import spec_bench
+from draftwise.serve.fields import Completion
+from draftwise.serve.wishes import Reader
+from draftwise.testing.drafter import SimDrafter
+from studies.common.command import command, start
+from studies.serve.local import serving
+
+PAGE = "docs/how-to/serve.md"
+MODEL = "zoo:target"
+LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
+STOPS = (None, None, None, ".", ["the", "\n"], [" a", "e"])
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["Ann", "Bob", "Anna"]},
+        "age": {"type": "integer"},
+        "ok": {"type": "boolean"},
+    },
+    "required": ["name", "age", "ok"],
+    "additionalProperties": False,
+}
+FORMS: tuple[dict[str, Any], ...] = (
+    {"regex": "[a-f]{3,12}(, [0-9]+)*"},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "one", "schema": SCHEMA}}},
+    {"grammar": 'root ::= ("yes" | "no" | "yes, no") [.!]'},
+)
+SPECULATION = (None, None, None, None, False, {"drafters": ["ngram", "bad"]}, {"max_length": 2})
+
+
+class Bad(SimDrafter):
+    """Drafts the next token ids, which are hardly ever the text's."""
+
+    def __init__(self, vocab_size: int) -> None:
+        import numpy as np
+
+        def distribution(history: Sequence[int]) -> Any:
+            row = np.zeros(vocab_size)
+            row[(history[-1] + 1) % vocab_size] = 30.0
+            return row
+
+        super().__init__(distribution)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request, and whether its client hangs up."""
+
+    body: dict[str, Any]
+    leaves: bool
+
+
+def cases(n: int, seed: int, longest: int) -> list[Case]:
+    """`n` requests, drawn."""
+    draw, prompts = Random(seed), [prompt.text[:400] for prompt in spec_bench()]
+    found = []
+    for _ in range(n):
+        prompt = draw.choice(prompts[:: max(1, len(prompts) // max(8, n // 6))])
+        most = draw.choice([length for length in LENGTHS if length <= longest])
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": most, "temperature": 0.0}
+        body |= {"n": draw.choice((1, 1, 1, 2, 3)), "stream": draw.random() < 0.5}
+        body |= {"speculative": draw.choice(SPECULATION), "stop": draw.choice(STOPS)}
+        if draw.random() < 0.15:
+            body |= draw.choice(FORMS) | {"stop": None}
+        found.append(Case({k: v for k, v in body.items() if v is not None}, draw.random() < 0.1))
+    return found
+
+
+class Alone:
+    """What one client alone gets with speculation off."""
+
+    def __init__(self, longest: int) -> None:
+        self.decoder = Decoder.from_pretrained(MODEL, policy="none", dtype="float32", compile="off")
+        self.reader, self.longest = Reader(self.decoder), longest
+        self._tokens = cache(self._written)
+
+    def text(self, body: dict[str, Any]) -> tuple[str, str]:
+        """The text and the reason of its end."""
+        form = {key: body[key] for key in ("regex", "grammar", "response_format") if key in body}
+        tokens, reason = self._tokens(body["prompt"], json.dumps(form))
+        most = body["max_tokens"]
+        cut, reason = tokens[:most], reason if len(tokens) <= most and reason == "eos" else "length"
+        stops = body.get("stop") or ()
+        for n in range(len(cut) + 1):
+            said = self.decoder.tokenizer.decode(cut[:n], skip_special_tokens=True)
+            found = [said.find(s) for s in ([stops] if isinstance(stops, str) else stops) if s in said]
+            if found:
+                return said[: min(found)], "stop"
+        return said, "stop" if reason == "eos" else "length"
+
+    def _written(self, prompt: str, form: str) -> tuple[list[int], str]:
+        body = Completion(model=MODEL, prompt=prompt, **json.loads(form))
+        grammar = self.reader.grammars.wanted(body)
+        more = {"processors": [grammar]} if grammar else {}
+        out = self.decoder.generate(prompt, chat=False, max_new_tokens=self.longest, temperature=0.0, **more)
+        return out.token_ids, out.finish_reason
+
+
+async def asked(client: httpx.AsyncClient, case: Case, draw: Random) -> list[tuple[str, str]] | None:
+    """The texts that a client is given; None if it left."""
+    path = "/v1/completions"
+    try:
+        limit = draw.random() * 0.3 if case.leaves else None
+        return await asyncio.wait_for(_texts(client, path, case.body), limit)
+    except asyncio.TimeoutError:
+        return None
+
+
+async def _texts(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[tuple[str, str]]:
+    if not body["stream"]:
+        answer = (await client.post(path, json=body)).raise_for_status().json()
+        return [(choice["text"], choice["finish_reason"]) for choice in answer["choices"]]
+    texts, reasons = [""] * body["n"], [""] * body["n"]
+    async with client.stream("POST", path, json=body) as answer:
+        answer.raise_for_status()
+        async for row in answer.aiter_lines():
+            if row.startswith("data: {"):
+                for choice in json.loads(row[6:])["choices"]:
+                    texts[choice["index"]] += choice["text"]
+                    reasons[choice["index"]] = choice["finish_reason"] or ""
+    return list(zip(texts, reasons, strict=True))
+
+
+async def all_asked(url: str, given: Sequence[Case], clients: int) -> list[list[tuple[str, str]] | None]:
+    """What all clients are given, so many at once."""
+    gate = asyncio.Semaphore(clients)
+    async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as client:
+
+        async def one(k: int, case: Case) -> list[tuple[str, str]] | None:
+            async with gate:
+                return await asked(client, case, Random(k))
+
+        return list(await asyncio.gather(*(one(k, case) for k, case in enumerate(given))))
+
+
+def compare(requests: int, *, clients: int, batch: int, seed: int, longest: int) -> Counter[str]:
+    """Texts that are the same, that differ, and requests whose client left."""
+    given, alone, counts = cases(requests, seed, longest), Alone(longest), Counter[str]()
+    decoder = busy()
+    with serving(decoder, MODEL, batch=batch, queue=1 << 16) as (url, _):
+        found = asyncio.run(all_asked(url, given, clients))
+    for case, texts in zip(given, found, strict=True):
+        if texts is None:
+            counts["left"] += 1
+            continue
+        expected = alone.text(case.body)
+        for text in texts:
+            same = text == expected
+            counts["same" if same else "different"] += 1
+            if not same:
+                print(json.dumps({"body": case.body, "served": text, "alone": expected}))
+    return counts
+
+
+def busy() -> Decoder:
+    """The server's decoder: three drafters, a bad one, and a policy that tries them all."""
+    from draftwise import method
+    from draftwise.build import build_drafters, build_target, eos_ids
+
+    load = {"dtype": "float32", "device": "cpu", "trust_remote_code": False}
+    target, model, tokenizer = build_target(MODEL, None, pack="auto", device_map=None, **load)
+    names = ["zoo:general", "ngram", "suffix"]
+    team = build_drafters(names, target, tokenizer, MODEL, pack="auto", **load)
+    everyone = {**team, "bad": Bad(target.vocab_size)}
+    chosen = method("random?arms=drafters*lengths", list(everyone))
+    return Decoder(target, everyone, chosen, tokenizer, eos=eos_ids(model, tokenizer), seed=0)
+
+
+def main() -> int:
+    """Run the study."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=8, help="texts decoded together")
+    parser.add_argument("--longest", type=int, default=34, help="tokens of the longest text")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    counts = compare(
+        asked.requests, clients=asked.clients, batch=asked.batch, seed=asked.seed, longest=asked.longest
+    )
+    print(json.dumps(dict(counts)))
+    return int(counts["different"] > 0)
+
+
+if __name__ == "__main__":
+    start(main)

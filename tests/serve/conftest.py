@@ -1,0 +1,144 @@
+"""A server over a target that writes the alphabet, at a free port of this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from threading import Event as Flag
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+
+import uvicorn
+
+from draftwise import Decoder, method
+from draftwise.serve.app import make_app
+from draftwise.serve.limits import Limits
+from draftwise.serve.run import bound, known_as
+from draftwise.serve.service import Service
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+from tests.cli.conftest import LETTERS, LINE, Letters, Sometimes, after
+
+MODEL = "letters"
+
+
+class Gated(SimTarget):
+    """Writes the alphabet; while `held` is set, a pass waits for one permission of `let`."""
+
+    def __init__(self, distribution: Any = None) -> None:
+        super().__init__(distribution or after(1), len(LETTERS), max_length=400)
+        self.held, self.turn, self.taken = Flag(), Flag(), Flag()
+
+    def verify(self, batch: Any) -> Any:
+        if self.held.is_set():
+            self.taken.set()
+            assert self.turn.wait(60)
+            self.turn.clear()
+        return super().verify(batch)
+
+    def let(self) -> None:
+        """One pass, once there is one that waits."""
+        assert self.taken.wait(60)
+        self.taken.clear()
+        self.turn.set()
+
+    def release(self) -> None:
+        """All passes from now on, and the one that may wait."""
+        self.held.clear()
+        self.turn.set()
+
+
+def simulated(
+    policy: str = "random", target: Any = None, drafters: Mapping[str, Any] | None = None, **options: Any
+) -> Decoder:
+    """A decoder with one drafter that is often right and one that never is."""
+    team = dict(drafters or {"good": Sometimes(), "bad": SimDrafter(after(3))})
+    chosen = method(policy, list(team))
+    return Decoder(target or Gated(), team, chosen, Letters(), eos=(len(LETTERS) - 1,), seed=3, **options)
+
+
+class Served:
+    """A running server: `service` behind `client`."""
+
+    def __init__(self, decoder: Decoder, *, key: str = "", **limits: Any) -> None:
+        self.decoder, self.service = decoder, Service(decoder, MODEL, Limits(**limits))
+        self.engine = self.service.engine
+        app = make_app(self.service, key=key, hosts=known_as("127.0.0.1"))
+        self.socket = bound("127.0.0.1", 0)
+        self.port = self.socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5))
+        self.thread = Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
+        self.thread.start()
+        until(lambda: self.server.started)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.client = httpx.Client(base_url=self.url, timeout=60, headers=headers, trust_env=False)
+
+    def ask(self, path: str, **body: Any) -> Any:
+        """The JSON of an answer that must be one."""
+        answer = self.client.post(path, json={"model": MODEL} | body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def complete(self, prompt: Any = "ab", **body: Any) -> Any:
+        """A plain completion, greedy if nothing else is said."""
+        return self.ask("/v1/completions", **{"prompt": prompt, "temperature": 0.0, "max_tokens": 20} | body)
+
+    def chat(self, text: str = "ab", **body: Any) -> Any:
+        """A chat, greedy if nothing else is said."""
+        said = [{"role": "user", "content": text}]
+        return self.ask(
+            "/v1/chat/completions", **{"messages": said, "temperature": 0.0, "max_tokens": 20} | body
+        )
+
+    def close(self) -> None:
+        self.client.close()
+        self.engine.stop(seconds=0)
+        self.server.should_exit = True
+        self.thread.join(60)
+        assert not self.thread.is_alive() and not self.engine.thread.is_alive()
+
+
+def until(true: Callable[[], Any]) -> None:
+    """Wait for something that must come true; a busy machine may take its time."""
+    for _ in range(6000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    """Makes servers that end with the test."""
+    made: list[Served] = []
+
+    def start(decoder: Decoder | None = None, **options: Any) -> Served:
+        made.append(Served(decoder or simulated(), **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        target = one.decoder.loop.target
+        if isinstance(target, Gated):
+            target.release()
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    """One server for tests that leave no trace."""
+    one = Served(simulated())
+    yield one
+    one.close()
+
+
+def line(start: str, n: int) -> str:
+    """What the target writes after a prompt."""
+    at = LINE.index(start[-1]) + 1
+    return "".join(LINE[(at + i) % len(LINE)] for i in range(n))

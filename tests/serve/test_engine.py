@@ -1,0 +1,331 @@
+"""The engine under load: who waits, who leaves, who is refused, and what a fault does to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from draftwise.core.sampling import Sampling
+from draftwise.errors import DraftwiseWarning
+from draftwise.serve import engine as engines
+from draftwise.serve import gate
+from draftwise.serve.engine import Engine
+from draftwise.serve.limits import Limits
+from draftwise.serve.refusal import Refusal
+from draftwise.serve.texts import Event, Wish
+from draftwise.testing.drafter import SimDrafter
+
+from .conftest import LETTERS, MODEL, Gated, Served, after, line, simulated, until
+
+Start = Callable[..., Served]
+
+
+class Inbox:
+    """Collects the events of some texts."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    def text(self, place: int = 0) -> str:
+        return "".join(event.text for event in self.events if event.place == place)
+
+    def ends(self) -> list[Event]:
+        return [event for event in self.events if event.last]
+
+
+def wishes(n: int = 1, tokens: int = 20) -> list[Wish]:
+    return [Wish([0, 1], Sampling(max_new_tokens=tokens)) for _ in range(n)]
+
+
+@pytest.fixture
+def gated() -> Any:
+    """An engine over a target whose passes wait, one by one, for the test."""
+    made: list[Engine] = []
+
+    def start(**limits: Any) -> tuple[Engine, Gated]:
+        decoder = simulated()
+        made.append(Engine(decoder, Limits(**limits)))
+        target = decoder.loop.target
+        assert isinstance(target, Gated)
+        target.held.set()
+        made[-1].start()
+        return made[-1], target
+
+    yield start
+    for one in made:
+        target = one.decoder.loop.target
+        assert isinstance(target, Gated)
+        target.release()
+        one.stop(seconds=0)
+        one.join()
+
+
+def test_a_client_that_leaves_frees_its_row_within_one_step(gated: Any) -> None:
+    engine, target = gated(batch=2)
+    stays, leaves, comes = Inbox(), Inbox(), Inbox()
+    engine.submit(wishes(tokens=40), stays, 60)
+    gone = engine.submit(wishes(tokens=40), leaves, 60)
+    until(lambda: len(engine.running) == 2)
+    target.let()
+    assert target.taken.wait(60)  # within the second step
+    late = engine.submit(wishes(), comes, 60)
+    engine.leave(gone)
+    before = engine.steps
+    target.let()
+    assert target.taken.wait(60)  # within the third
+    assert engine.steps == before + 1
+    assert gone[0].over and gone[0] not in engine.running and late[0] in engine.running
+    assert gone[0].request is not None and gone[0].request.id not in engine.decoder.loop.open
+    target.release()
+    until(lambda: stays.ends() and comes.ends())
+    assert (stays.text(), comes.text()) == (line("b", 40), line("b", 20))
+
+
+def test_a_full_queue_refuses_whole_requests(gated: Any) -> None:
+    engine, target = gated(batch=1, queue=2)
+    inbox = Inbox()
+    engine.submit(wishes(), inbox, 60)
+    engine.submit(wishes(), inbox, 60)
+    with pytest.raises(Refusal) as refused:
+        engine.submit(wishes(2), inbox, 60)
+    assert (refused.value.status, engine.free) == (429, 1)
+    assert int(refused.value.headers["retry-after"]) >= 1
+    with pytest.raises(Refusal) as refused:
+        engine.submit(wishes(4), inbox, 60)
+    assert (refused.value.status, refused.value.param) == (400, "n")
+    engine.submit(wishes(), inbox, 60)
+    target.release()
+    until(lambda: len(inbox.ends()) == 3)
+
+
+def test_a_text_that_takes_too_long_ends_alone(gated: Any) -> None:
+    engine, target = gated(batch=2, queue=2)
+    slow, other, waits = Inbox(), Inbox(), Inbox()
+    engine.submit(wishes(), other, 600)
+    engine.submit(wishes(), slow, 600)[0].deadline = 0.0
+    engine.submit(wishes(), waits, 600)[0].deadline = 0.0
+    target.release()
+    until(lambda: slow.ends() and other.ends() and waits.ends())
+    for inbox in (slow, waits):
+        refusal = inbox.ends()[0].refusal
+        assert refusal is not None and (refusal.status, refusal.code) == (504, "timeout")
+    assert other.text() == line("b", 20) and not engine.decoder.loop.open
+
+
+@pytest.mark.parametrize("seconds", [0.0, 600.0])
+def test_a_stop_finishes_or_cuts(gated: Any, seconds: float) -> None:
+    engine, target = gated(batch=1)
+    runs, waits = Inbox(), Inbox()
+    engine.submit(wishes(), runs, 60)
+    engine.submit(wishes(), waits, 60)
+    assert target.taken.wait(60)
+    engine.stop(seconds=seconds)
+    with pytest.raises(Refusal, match="stopping"):
+        engine.submit(wishes(), runs, 60)
+    target.release()
+    engine.join()
+    for inbox in (runs, waits):
+        (end,) = inbox.ends()
+        if seconds:
+            assert inbox.text() == line("b", 20)
+        else:
+            assert end.refusal is not None and end.refusal.status == 503
+            assert line("b", 20).startswith(inbox.text())
+    assert not engine.decoder.loop.open
+
+
+class Dies(SimDrafter):
+    """Drafts well, and then only raises."""
+
+    def __init__(self, drafts: int) -> None:
+        super().__init__(after(1))
+        self.drafts = drafts
+
+    def draft(self, jobs: Sequence[Any]) -> list[Any]:
+        self.drafts -= 1
+        if self.drafts < 0:
+            raise MemoryError("no memory left")
+        return super().draft(jobs)
+
+
+def test_a_drafter_that_dies_in_mid_batch_harms_nobody(serve: Start) -> None:
+    team = {"dies": Dies(4), "bad": SimDrafter(after(3))}
+    server = serve(simulated(drafters=team), batch=4)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: server.complete(max_tokens=n), range(20, 36)))
+    for n, answer in zip(range(20, 36), answers, strict=True):
+        assert answer["choices"][0]["text"] == line("b", n)
+    assert any("MemoryError" in f for a in answers for f in a["metrics"]["draftwise"]["faults"])
+    assert server.decoder.loop.faults["dies"] >= 3
+
+
+def test_a_target_that_fails_for_one_text_fails_for_it_alone(serve: Start) -> None:
+    class Fails(Gated):
+        def verify(self, batch: Any) -> Any:
+            if any(request.tokens[0] == LETTERS.index("q") for request, _ in batch):
+                raise RuntimeError("the weights are gone")
+            return super().verify(batch)
+
+    server = serve(simulated(target=Fails()), batch=4)
+    with ThreadPoolExecutor(4) as pool:
+        good = pool.submit(server.complete, "ab")
+        body = {"model": MODEL, "prompt": "qab", "max_tokens": 5}
+        bad = pool.submit(server.client.post, "/v1/completions", json=body)
+        assert good.result()["choices"][0]["text"] == line("b", 20)
+    assert bad.result().status_code == 500
+    assert "the weights are gone" in bad.result().json()["error"]["message"]
+    assert bad.result().headers["x-should-retry"] == "false"
+    assert server.client.get("/ready").status_code == 200
+
+
+def test_a_step_that_fails_ends_its_texts_and_not_the_server(serve: Start) -> None:
+    server, wrong = serve(), [True]
+    step = server.decoder.loop.step
+
+    def once(requests: Any = None) -> Any:
+        if wrong and wrong.pop():
+            raise RuntimeError("a bug")
+        return step(requests)
+
+    server.decoder.loop.step = once  # type: ignore[method-assign]
+    body = {"model": MODEL, "prompt": "ab"}
+    assert server.client.post("/v1/completions", json=body).status_code == 500
+    assert not server.decoder.loop.open
+    assert server.complete()["choices"][0]["text"] == line("b", 20)
+
+
+def test_a_hundred_clients_hang_up(serve: Start) -> None:
+    server = serve(batch=4, queue=200)
+    server.decoder.loop.target.held.set()  # type: ignore[attr-defined]
+
+    async def hang_up() -> None:
+        body = {"model": MODEL, "prompt": "ab", "max_tokens": 300, "stream": True}
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=server.url, limits=limits, trust_env=False) as client:
+
+            async def one(k: int) -> None:
+                async with client.stream("POST", "/v1/completions", json=body | {"stream": bool(k % 2)}):
+                    raise AssertionError("nothing is answered while the target is held")
+
+            tasks = [asyncio.ensure_future(one(k)) for k in range(100)]
+            while len(server.engine.running) + len(server.engine.waiting) < 100:
+                await asyncio.sleep(0.01)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(hang_up())
+    until(lambda: all(text.gone for text in [*server.engine.running, *server.engine.waiting]))
+    passes = server.decoder.loop.target.passes  # type: ignore[attr-defined]
+    server.decoder.loop.target.release()  # type: ignore[attr-defined]
+    until(lambda: not server.engine.running and not server.engine.waiting)
+    assert server.decoder.loop.target.passes <= passes + 1  # type: ignore[attr-defined]
+    assert not server.decoder.loop.open
+    assert server.complete()["choices"][0]["text"] == line("b", 20)
+
+
+def test_a_stream_that_nobody_reads_is_cut_and_holds_nobody_up(
+    serve: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftwise.serve.service.LATER", 0.2)
+    server = serve(timeout=0.5)
+    body = b'{"model": "letters", "prompt": "ab", "max_tokens": 300, "stream": true}'
+    head = "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as unread:
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        unread.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
+        assert server.complete(max_tokens=30)["choices"][0]["text"] == line("b", 30)
+        until(lambda: not server.engine.running)
+    until(lambda: not server.server.server_state.tasks)
+
+
+def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "BODY_SECONDS", 0.2)
+    server = serve(body=1000)
+    answer = server.client.post("/v1/completions", content=b"x" * 1001)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+    chunks = server.client.post("/v1/completions", content=iter([b"x" * 600] * 2))
+    assert chunks.status_code == 413
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 900\r\n\r\n{"
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.sendall(head)
+        assert slow.recv(100).startswith(b"HTTP/1.1 408")
+    assert server.complete()["choices"][0]["text"] == line("b", 20)
+
+
+def test_a_key_and_the_right_host_are_needed(serve: Start) -> None:
+    server = serve(key="secret")
+    assert server.complete()["choices"][0]["finish_reason"] == "length"
+    with httpx.Client(base_url=server.url, trust_env=False) as stranger:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
+            for path in ("/v1/models", "/metrics", "/version", "/openapi.json"):
+                answer = stranger.get(path, headers=headers)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert stranger.get("/health", headers=headers).status_code == 200
+    evil = server.client.get("/v1/models", headers={"host": "evil.example"})
+    assert evil.status_code == 403 and "evil.example" in evil.json()["error"]["message"]
+    assert (
+        "access-control-allow-origin"
+        not in server.client.get("/health", headers={"origin": "http://x"}).headers
+    )
+
+
+def test_metrics_count_what_happened(serve: Start) -> None:
+    server = serve()
+    answers = [server.complete(max_tokens=n) for n in (20, 30)]
+    page = server.client.get("/metrics").text
+    values = dict(row.rsplit(" ", 1) for row in page.splitlines() if not row.startswith("#"))
+
+    def value(name: str, **labels: str) -> float:
+        named = {"engine": "0", "model_name": MODEL} | labels
+        shown = ",".join(f'{key}="{text}"' for key, text in sorted(named.items()))
+        return float(values[f"{name}{{{shown}}}"])
+
+    told = [answer["metrics"]["speculative_decoding"] for answer in answers]
+    assert value("vllm:generation_tokens_total") == 50 and value("vllm:prompt_tokens_total") == 4
+    assert value("vllm:request_success_total", finished_reason="length") == 2
+    assert value("vllm:num_requests_running") == value("vllm:num_requests_waiting") == 0
+    assert value("vllm:time_to_first_token_seconds_count") == 2
+    for name, field in (("drafts", "num_spec_steps"), ("draft_tokens", "num_draft_tokens")):
+        total = sum(one[field] for one in told)
+        assert value(f"vllm:spec_decode_num_{name}_total") == total
+        both = [value(f"draftwise:spec_decode_num_{name}_total", drafter=d) for d in ("good", "bad")]
+        assert sum(both) == total
+    accepted = sum(one["num_accepted_draft_tokens"] for one in told)
+    assert value("vllm:spec_decode_num_accepted_tokens_total") == accepted
+    assert value("draftwise:spec_decode_num_faults", drafter="good") == 0
+
+
+def test_what_was_learnt_is_saved_and_a_full_disk_costs_no_text(
+    serve: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from draftwise.state.file import StateFile
+
+    decoder = simulated("ucb1")
+    policy = decoder.loop.policy
+    decoder.state = StateFile(tmp_path / "state", policy, name="ucb1", target="t", drafters={})
+    monkeypatch.setattr(engines, "SAVE_SECONDS", 0.0)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("draftwise.state.file._replace", full)
+        with pytest.warns(DraftwiseWarning, match="No space left"):
+            server = serve(decoder)
+            assert server.complete()["choices"][0]["text"] == line("b", 20)
+            until(lambda: not server.engine._unsaved)
+    assert not (tmp_path / "state").exists()
+    server.complete()
+    server.close()
+    assert StateFile(tmp_path / "state", policy, name="ucb1", target="t", drafters={}).load()

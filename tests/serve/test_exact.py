@@ -1,0 +1,152 @@
+"""Under load every text is the target's own, and its distribution is the target's."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from draftwise import Decoder, method
+from draftwise.core.sampling import Sampling
+from draftwise.models.load import load_model
+from draftwise.serve.engine import Engine
+from draftwise.serve.limits import Limits
+from draftwise.serve.texts import Wish
+from draftwise.testing import exact, markov, p_value
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+from studies.serve import exact as study
+from studies.serve.local import serving
+from tests.cli.conftest import Letters
+from tests.effort import THOROUGH, drawn
+
+from .conftest import Served
+from .test_engine import Inbox, until
+
+Start = Callable[..., Served]
+P = np.random.default_rng(4).dirichlet([0.6] * 5, 5)
+LONG = "The quick brown fox jumps over the lazy dog and runs away from the barn. " * 30
+
+
+@pytest.fixture(scope="module")
+def busy() -> Any:
+    """The bundled target with good drafters and a bad one, behind a server."""
+    with serving(study.busy(), study.MODEL, batch=4) as (url, service):
+        yield url, service
+
+
+def test_texts_of_a_busy_server_are_those_of_a_single_client() -> None:
+    n, clients = (1000, 32) if THOROUGH else (40, 16)
+    counts = study.compare(n, clients=clients, batch=4, seed=1, longest=34 if THOROUGH else 8)
+    assert counts["different"] == 0 and counts["same"] > n / 2
+
+
+def test_a_difference_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study.Alone, "text", lambda self, body: ("another text", "length"))
+    assert study.compare(3, clients=3, batch=2, seed=1, longest=2)["different"] > 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_k": 3, "temperature": 0.8}, {"frequency_penalty": 1.0}])
+def test_sampled_texts_have_the_exact_law_under_load(serve: Start, settings: dict[str, Any]) -> None:
+    n, law, wrong = drawn(1500), markov(P), markov(P[::-1])
+    team = {"good": SimDrafter(law), "bad": SimDrafter(wrong)}
+    target = SimTarget(law, len(P))
+    policy = method("random?arms=drafters*lengths", list(team))
+    server = serve(Decoder(target, team, policy, Letters(), seed=1), batch=4, queue=4096)
+    asked = {"temperature": 1.0, "max_tokens": 3, "n": 25} | settings
+
+    def texts(k: int) -> list[str]:
+        more = [{}, {"speculative": {"drafters": ["bad"]}}, {"seed": k}, {"speculative": False}][k % 4]
+        found = server.complete([2, 0], **asked | more)
+        return [choice["text"] for choice in found["choices"]]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = Counter(
+            tuple("abcde".index(letter) for letter in text)
+            for some in pool.map(texts, range(n // 25))
+            for text in some
+        )
+    assert p_value(found, exact(law, [2, 0], 5, 3, Sampling(**{"temperature": 1.0} | settings))) > 1e-4
+
+
+def test_a_grammar_holds_with_drafts_and_without(busy: Any) -> None:
+    url, _ = busy
+    import httpx
+
+    schema = {"name": "one", "schema": study.SCHEMA}
+    body = {"model": study.MODEL, "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 60, "n": 2}
+    form = {"response_format": {"type": "json_schema", "json_schema": schema}, "temperature": 0.0}
+    said = []
+    for speculative in (True, False):
+        answer = httpx.post(
+            f"{url}/v1/chat/completions",
+            json=body | form | {"speculative": speculative},
+            timeout=600,
+            trust_env=False,
+        ).json()
+        said += [choice["message"]["content"] for choice in answer["choices"]]
+    assert len(set(said)) == 1
+    found = json.loads(said[0])
+    assert (
+        found["name"] in ("Ann", "Bob", "Anna")
+        and type(found["age"]) is int
+        and set(found) == {"name", "age", "ok"}
+    )
+    wrong = form | {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "colour"}}}}
+    refused = httpx.post(f"{url}/v1/chat/completions", json=body | wrong, timeout=600, trust_env=False)
+    assert refused.status_code == 400 and "cannot be compiled" in refused.json()["error"]["message"]
+
+
+def test_a_bias_leaves_one_token(busy: Any) -> None:
+    url, service = busy
+    import httpx
+
+    token = service.decoder.encode(" the", chat=False)[0]
+    body = {"model": study.MODEL, "prompt": "Once", "max_tokens": 3, "logit_bias": {str(token): 100}}
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=600, trust_env=False).json()
+    assert answer.get("choices", [answer])[0].get("text") == " the the the", answer
+
+
+def test_prompt_scores_are_the_models_own(busy: Any) -> None:
+    _, service = busy
+    ids = service.decoder.encode(LONG, chat=False)[:150]
+    found = [score for piece in service.decoder.loop.score(ids, 3) for score in piece]
+    with torch.inference_mode():
+        logits = load_model(study.MODEL, dtype="float32")(torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = [float(logits[k, token]) for k, token in enumerate(ids[1:])]
+    np.testing.assert_allclose([score.logprob for score in found], expected, atol=1e-3)
+    assert [score.tops[0][0] for score in found] == logits[:-1].argmax(-1).tolist()
+
+
+def test_a_long_prompt_is_read_between_the_steps_of_others(busy: Any) -> None:
+    _, service = busy
+    decoder = service.decoder
+    ids, short = decoder.encode(LONG, chat=False), decoder.encode("Once", chat=False)
+    alone = decoder.generate(ids, max_new_tokens=4).token_ids
+    engine, long, other = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
+    steps: list[bool] = []  # at each step, whether the long prompt is still being read
+    step = decoder.loop.step
+
+    def watched(requests: Any = None) -> Any:
+        steps.append(any(text.reading for text in engine.running))
+        return step(requests)
+
+    decoder.loop.step = watched
+    try:
+        engine.start()
+        engine.submit([Wish(short, Sampling(max_new_tokens=40))], other, 600)
+        (text,) = engine.submit([Wish(ids, Sampling(max_new_tokens=4, eos=decoder.eos))], long, 600)
+        until(lambda: long.ends() and other.ends())
+    finally:
+        decoder.loop.step = step
+        engine.stop(seconds=0)
+        engine.join()
+    pieces = (len(ids) - 1) // decoder.loop.target.chunk
+    assert pieces >= 3 and steps.count(True) >= pieces - 1
+    assert text.request is not None and text.request.tokens[len(ids) :] == alone

@@ -1,0 +1,292 @@
+"""What the routes answer: texts, streams, log-probabilities, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from draftwise import __version__
+
+from .conftest import LETTERS, MODEL, Served, line
+
+
+def events(server: Served, path: str, **body: Any) -> list[Any]:
+    """The chunks of a stream, which must end as OpenAI's do."""
+    asked = {"model": MODEL, "stream": True, "temperature": 0.0} | body
+    with server.client.stream("POST", path, json=asked) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = [text for text in answer.iter_lines() if text]
+    assert all(text.startswith("data: ") for text in lines) and lines[-1] == "data: [DONE]"
+    return [json.loads(text.removeprefix("data: ")) for text in lines[:-1]]
+
+
+def test_the_server_tells_what_it_is(server: Served) -> None:
+    get = server.client.get
+    (card,) = get("/v1/models").json()["data"]
+    assert card == get(f"/v1/models/{MODEL}").json()
+    assert (card["id"], card["max_model_len"]) == (MODEL, 400)
+    assert get("/version").json() == {"version": __version__}
+    assert get("/health").status_code == get("/ready").status_code == 200
+
+
+def test_a_text_is_the_targets_own(server: Served) -> None:
+    for n in (1, 7, 40):
+        answer = server.complete("xab", max_tokens=n)
+        (choice,) = answer["choices"]
+        assert (choice["text"], choice["finish_reason"]) == (line("b", n), "length")
+        assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": n, "total_tokens": 3 + n}
+    assert server.complete("ab", max_tokens=None)["usage"]["completion_tokens"] == 16  # as OpenAI has it
+
+
+def test_a_stop_string_ends_the_text_before_it(server: Served) -> None:
+    for stop, text in (("jk", "cdefghi"), (["zz", "gh"], "cdef"), (["c"], "")):
+        for choice in (
+            server.complete(stop=stop)["choices"][0],
+            merged(events(server, "/v1/completions", prompt="ab", max_tokens=20, stop=stop)),
+        ):
+            assert (choice["text"], choice["finish_reason"]) == (text, "stop")
+
+
+def merged(chunks: list[Any]) -> dict[str, Any]:
+    """A stream's only choice as a whole answer would have it."""
+    choices = [c for chunk in chunks for c in chunk["choices"]]
+    text = "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
+    return {"text": text, "finish_reason": choices[-1]["finish_reason"]}
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_stream_says_the_same_in_pieces(server: Served, n: int) -> None:
+    said = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+    whole = server.chat("ab", n=n, max_completion_tokens=20)
+    options = {"include_usage": True}
+    chunks = events(server, "/v1/chat/completions", messages=said, n=n, max_tokens=20, stream_options=options)
+    *chunks, last = chunks
+    assert last["usage"] == whole["usage"] and last["choices"] == []
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert len({chunk["id"] for chunk in [*chunks, last]}) == 1
+    for choice in whole["choices"]:
+        mine = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == choice["index"]]
+        assert mine[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(c["delta"].get("content", "") for c in mine) == choice["message"]["content"]
+        assert [c["finish_reason"] for c in mine if c["finish_reason"]] == [choice["finish_reason"]]
+    assert len(chunks) > 4 * n  # in pieces indeed
+
+
+def test_several_prompts_and_several_texts_each(server: Served) -> None:
+    tokens = [LETTERS.index(letter) for letter in "xy"]
+    answer = server.complete(["ab", "d"], n=2, max_tokens=4)
+    texts = [line("b", 4), line("b", 4), line("d", 4), line("d", 4)]
+    assert [c["text"] for c in answer["choices"]] == texts
+    assert [c["index"] for c in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"]["prompt_tokens"] == 3 and answer["metrics"] is None
+    assert server.complete(tokens, max_tokens=3)["choices"][0]["text"] == line("y", 3)
+    assert len(server.complete([tokens, tokens], max_tokens=3)["choices"]) == 2
+
+
+def test_a_seed_repeats_a_sampled_text(server: Served) -> None:
+    def said(seed: int | None) -> list[str]:
+        body = {"temperature": 6.0, "seed": seed, "n": 3, "max_tokens": 30}
+        return [c["text"] for c in server.complete("ab", **body)["choices"]]
+
+    assert said(5) == said(5) and len(set(said(5))) == 3
+    assert said(None) != said(None)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_log_probabilities_are_those_of_the_raw_law(server: Served, path: str) -> None:
+    raw = server.decoder.loop.target.distribution([1])  # type: ignore[attr-defined]
+    first = math.log(math.exp(20.0) / (math.exp(20.0) + len(raw) - 1))
+    settings = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 12, "seed": 1}
+    if path == "/v1/completions":
+        answer = server.complete(logprobs=2, **settings)["choices"][0]
+        table = answer["logprobs"]
+        assert "".join(table["tokens"]) == answer["text"]
+        assert table["text_offset"] == list(range(12))
+        assert table["token_logprobs"] == pytest.approx([first] * 12)
+        assert [max(top, key=top.get) for top in table["top_logprobs"]] == list(answer["text"])
+        assert all(len(top) == 2 for top in table["top_logprobs"])
+    else:
+        answer = server.chat(logprobs=True, top_logprobs=2, **settings)["choices"][0]
+        content = answer["logprobs"]["content"]
+        assert "".join(entry["token"] for entry in content) == answer["message"]["content"]
+        assert [bytes(entry["bytes"]).decode() for entry in content] == [e["token"] for e in content]
+        assert [entry["logprob"] for entry in content] == pytest.approx([first] * 12)
+        assert [e["top_logprobs"][0]["token"] for e in content] == [e["token"] for e in content]
+
+
+def test_streamed_log_probabilities_go_with_their_text(server: Served) -> None:
+    body = {"prompt": "ab", "max_tokens": 12, "logprobs": 0, "stop": ["jkx", "k"]}
+    chunks = [c["choices"][0] for c in events(server, "/v1/completions", **body)]
+    for chunk in chunks:
+        assert "".join(chunk["logprobs"]["tokens"]) == chunk["text"]
+    assert "".join(chunk["text"] for chunk in chunks) == "cdefghij"
+
+
+def test_a_prompt_is_echoed_with_its_scores(server: Served) -> None:
+    loop = server.decoder.loop
+    for stream in (False, True):
+        body = {"prompt": "abd", "echo": True, "logprobs": 1, "max_tokens": 0}
+        if stream:
+            (choice,) = [c["choices"][0] for c in events(server, "/v1/completions", **body)]
+        else:
+            choice = server.complete(**body)["choices"][0]
+        assert (choice["text"], choice["finish_reason"]) == ("abd", "length")
+        table = choice["logprobs"]
+        assert table["tokens"] == ["a", "b", "d"] and table["text_offset"] == [0, 1, 2]
+        assert table["token_logprobs"][0] is None and table["top_logprobs"][0] is None
+        expected = [score.logprob for piece in loop.score([0, 1, 3]) for score in piece]
+        assert table["token_logprobs"][1:] == pytest.approx(expected)
+        assert expected[0] > -0.1 and expected[1] < -10
+    assert server.complete("abd", echo=True, max_tokens=3)["choices"][0]["text"] == "abdefg"
+    assert not loop.open
+
+
+def test_penalties_change_the_text(server: Served) -> None:
+    text = server.complete("xy", temperature=3.0, frequency_penalty=2.0, seed=2, max_tokens=60)
+    assert len(set(text["choices"][0]["text"])) > 20
+
+
+@pytest.mark.parametrize("asked", [False, {"drafters": []}, {"max_length": 0}, {"policy": "none"}])
+def test_a_request_may_go_without_drafts(server: Served, asked: Any) -> None:
+    answer = server.complete(speculative=asked, max_tokens=25)
+    assert answer["choices"][0]["text"] == line("b", 25)
+    assert answer["metrics"]["speculative_decoding"]["num_spec_steps"] == 0
+    assert answer["metrics"]["draftwise"]["tokens_by_drafter"] == {"target": 25}
+
+
+def test_a_request_may_bound_who_drafts_and_how_far(server: Served) -> None:
+    for most in (1, 2):
+        found = server.complete(speculative={"drafters": ["good"], "max_length": most}, max_tokens=60)[
+            "metrics"
+        ]
+        assert set(found["draftwise"]["tokens_by_drafter"]) == {"good", "target"}
+        assert found["speculative_decoding"]["num_spec_tokens"] == most
+    assert server.complete(speculative=True)["choices"][0]["text"] == line("b", 20)
+
+
+def test_the_metrics_of_a_text_add_up(server: Served) -> None:
+    found = server.complete(max_tokens=80)["metrics"]
+    told, own = found["speculative_decoding"], found["draftwise"]
+    by_length = told["acceptance_histogram_by_draft_length"]
+    assert (
+        sum(map(sum, by_length.values())) == sum(told["acceptance_histogram"]) == told["num_spec_steps"] > 0
+    )
+    assert told["num_draft_tokens"] == sum(int(k) * sum(row) for k, row in by_length.items())
+    accepted = sum(j * n for j, n in enumerate(told["acceptance_histogram"]))
+    assert told["num_accepted_draft_tokens"] == accepted > 0
+    assert told["mean_acceptance_length"] == 1 + accepted / told["num_spec_steps"]
+    assert sum(own["tokens_by_drafter"].values()) == 80
+    assert sum(own["rounds_by_arm"].values()) == own["rounds"]
+
+
+def test_tokens_and_back(server: Served) -> None:
+    found = server.ask("/tokenize", prompt="abz")
+    assert found == {"count": 3, "max_model_len": 400, "tokens": [0, 1, 25]}
+    assert server.ask("/detokenize", tokens=[0, 1, 25]) == {"prompt": "abz"}
+    assert server.ask("/detokenize", tokens=[]) == {"prompt": ""}
+    chat = server.ask("/tokenize", messages=[{"role": "user", "content": "ab"}])
+    assert chat["tokens"] == [0, 1]
+
+
+GOOD: dict[str, Any] = {"model": MODEL, "prompt": "ab", "max_tokens": 3}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": -1}, "temperature=-1"),
+    ({"temperature": "hot"}, "temperature='hot'"),
+    ({"top_p": 0}, "top_p=0"),
+    ({"min_p": 2}, "min_p=2"),
+    ({"top_k": -2}, "top_k=-2"),
+    ({"n": 0}, "n=0"),
+    ({"n": 100}, "100 texts"),
+    ({"max_tokens": -3}, "max_tokens=-3"),
+    ({"max_tokens": 2.5}, "max_tokens=2.5"),
+    ({"max_tokens": True}, "max_tokens=True"),
+    ({"max_tokens": 0}, "max_tokens=0"),
+    ({"max_tokens": 399}, "window has 400"),
+    ({"prompt": "a" * 500}, "500 tokens"),
+    ({"prompt": ""}, "prompt is empty"),
+    ({"prompt": []}, "prompt is empty"),
+    ({"prompt": ["ab", ""]}, "prompt is empty"),
+    ({"prompt": [1, 99]}, "99"),
+    ({"prompt": [-1]}, "-1"),
+    ({"prompt": None}, "prompt"),
+    ({"prompt": "\ud800"}, "half a character"),
+    ({"stop": ""}, "stop string is empty"),
+    ({"stop": [""]}, "stop string is empty"),
+    ({"stop": ["x"] * 17}, "stop"),
+    ({"logprobs": 21}, "logprobs=21"),
+    ({"logit_bias": {"a": 1}}, "'a'"),
+    ({"logit_bias": {"99": 1}}, "'99'"),
+    ({"logit_bias": {"1": 101}}, "101"),
+    ({"seed": 1 << 70}, "seed="),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": "yes"}, "stream='yes'"),
+    ({"best_of": 4}, "best_of=4"),
+    ({"suffix": "x"}, "suffix='x'"),
+    ({"model": "other"}, "'other'"),
+    ({"model": None}, "model"),
+    ({"colour": 1}, "'colour'"),
+    ({"speculative": {"policy": "ucb1"}}, "'ucb1'"),
+    ({"speculative": {"drafters": ["nobody"]}}, "'nobody'"),
+    ({"speculative": {"max_length": -1}}, "max_length=-1"),
+    ({"grammar": "root ::= (", "regex": "a"}, "exclude"),
+    ({"response_format": {"type": "json_schema"}}, "schema"),
+    ({"response_format": {"type": "xml"}}, "'xml'"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_field_is_named(server: Served, change: dict[str, Any], said: str) -> None:
+    answer = server.client.post(
+        "/v1/completions",
+        content=json.dumps(GOOD | change),
+        headers={"content-type": "application/json"},
+    )
+    assert answer.status_code in (400, 404)
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
+    assert said in error["message"] and "\n" not in error["message"] and len(error["message"]) < 400
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "king", "content": "a"}]}, "'king'"),
+        ({"messages": [{"role": "user"}]}, "content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]}, "type"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"top_logprobs": 2}, "logprobs"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens=0"),
+        ({"prompt": "a"}, "'prompt'"),
+    ],
+)
+def test_a_wrong_field_of_a_chat_is_named(server: Served, change: dict[str, Any], said: str) -> None:
+    good = {"model": MODEL, "messages": [{"role": "user", "content": "ab"}]}
+    answer = server.client.post("/v1/chat/completions", json=good | change)
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"model": NaN}', b"[" * 100_000, b'{"prompt": ' + b"9" * 6000]
+    + [
+        b'{"model": "letters", "prompt": "ab", "temperature": %s}' % x
+        for x in (b"NaN", b"Infinity", b"1e999")
+    ],
+    ids=lambda body: ascii(body[:50]),
+)
+def test_a_body_that_is_no_request_is_refused(server: Served, body: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    answer = server.client.post("/v1/completions", content=body, headers=headers)
+    assert answer.status_code == 400 and answer.json()["error"]["message"]
+
+
+def test_addresses_that_are_not_there(server: Served) -> None:
+    assert server.client.get("/nowhere").json()["error"]["message"] == "no such address '/nowhere'"
+    assert server.client.delete("/v1/models").status_code == 405
+    assert server.client.get("/v1/models/other").json()["error"]["code"] == "model_not_found"
+    form = server.client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
+    assert form.status_code == 400  # a page of another origin can send only such bodies unasked
