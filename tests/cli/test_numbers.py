@@ -124,7 +124,7 @@ def typed(
     return typed
 
 
-@pytest.mark.parametrize("one", some(ALL, 4), ids=str)
+@pytest.mark.parametrize("one", some(ALL, 9), ids=str)
 def test_whatever_is_typed_is_taken_or_refused_in_one_line(
     one: Numeric, typed: Callable[[Numeric, str], Result]
 ) -> None:

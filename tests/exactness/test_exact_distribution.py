@@ -6,6 +6,7 @@ Drafters that break a rule of lossless drafting are caught by the same tests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.distributions import exact, p_value, sample
+from tests.effort import some
 
 V, PROMPT, LENGTH, N = 4, (0, 1, 2, 1, 0, 1), 3, 3000
 RNG = np.random.default_rng(7)
@@ -38,6 +40,7 @@ P = RNG.dirichlet(np.full(V, 0.6), size=V) * 0.94 + 0.015
 GOOD = 0.7 * P + 0.3 * RNG.dirichlet(np.ones(V), size=V)
 BAD = P[:, ::-1].copy()  # likely where the target is not
 
+RULES = [Stop("max-confidence", 0.6), Stop("confidence", 0.4), Stop("cumulative", 0.3), Stop("svip", 0.8)]
 SETTINGS = {
     "plain": Sampling(max_new_tokens=LENGTH, temperature=1.0),
     "cold": Sampling(max_new_tokens=LENGTH, temperature=0.6),
@@ -98,8 +101,7 @@ def test_the_test_itself_passes_the_target_alone() -> None:
     assert p_value(counts, distribution) > 1e-3
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "settings"), some(product(NAMES, SETTINGS), 5))
 def test_every_drafter_keeps_the_law(name: str, settings: str) -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
     made = drafters()
@@ -107,10 +109,7 @@ def test_every_drafter_keeps_the_law(name: str, settings: str) -> None:
     assert p_value(counts, distribution) > 1e-3
 
 
-@pytest.mark.parametrize(
-    "rule", [Stop("max-confidence", 0.6), Stop("confidence", 0.4), Stop("cumulative", 0.3), Stop("svip", 0.8)]
-)
-@pytest.mark.parametrize("name", ["good", "bad", "picked"])
+@pytest.mark.parametrize(("name", "rule"), some(product(["good", "bad", "picked"], RULES), 3))
 def test_stopping_early_keeps_the_law(name: str, rule: Stop) -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
     counts = sample(lambda: loop(drafters(), [Arm(name, 4, stop=rule)]), PROMPT, SETTINGS["plain"], N)

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tests.effort import some
 from tests.tiny import VOCAB, model, own_text
 
 PROMPT = [3, 5, 3, 5, 3]
+NAMES = ["good", "bad", "picked", "ngram", "suffix"]
 SETTINGS = {
     "plain": Sampling(max_new_tokens=2, temperature=1.0),
     "shaped": Sampling(max_new_tokens=2, temperature=0.8, top_k=9, top_p=0.9, min_p=0.02),
@@ -61,8 +63,7 @@ def narrow() -> Any:
     return made.double()
 
 
-@pytest.mark.parametrize("settings", some(SETTINGS, 2))
-@pytest.mark.parametrize("name", ["good", "bad", "picked", "narrow", "ngram", "suffix"])
+@pytest.mark.parametrize(("name", "settings"), some(product([*NAMES, "narrow"], SETTINGS), 5))
 def test_two_token_marginals(name: str, settings: str) -> None:
     made = model("llama", scale=5.0)
     distribution = exact(distribution_of(made), PROMPT, VOCAB, 2, SETTINGS[settings])
@@ -120,8 +121,7 @@ class Grammar(LogitsProcessor):
         return scores
 
 
-@pytest.mark.parametrize("kind", [Ban, Grammar])
-@pytest.mark.parametrize("name", ["good", "bad", "picked", "ngram", "suffix"])
+@pytest.mark.parametrize(("name", "kind"), some(product(NAMES, [Ban, Grammar]), 3))
 def test_the_users_own_processors_stay_lossless(name: str, kind: type[LogitsProcessor]) -> None:
     made = model("llama")
     ids = torch.tensor([PROMPT])

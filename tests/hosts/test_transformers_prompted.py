@@ -108,7 +108,9 @@ def test_a_conversation_goes_on_from_the_cache_of_its_picture() -> None:
     def twice(**more: Any) -> torch.Tensor:
         first = written(made, inputs, return_dict_in_generate=True, **more)
         ids = torch.cat([first.sequences, torch.tensor([[5, 9, 11]])], dim=1)
-        second: torch.Tensor = written(made, {"input_ids": ids}, past_key_values=first.past_key_values, **more)
+        second: torch.Tensor = written(
+            made, {"input_ids": ids}, past_key_values=first.past_key_values, **more
+        )
         return second
 
     truth = twice()

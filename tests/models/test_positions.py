@@ -77,7 +77,7 @@ def texts_of(loop: Loop, n: int, batch: int) -> list[list[int]]:
     return written(loop, prompts(), n, batch)
 
 
-@pytest.mark.parametrize("name", some(CONFIGS, 2))
+@pytest.mark.parametrize("name", some(CONFIGS, 3))
 def test_greedy_text_is_the_models_own(name: str) -> None:
     """Prompts on both sides of the border and on it, in pieces; good and bad drafts, chains and trees; rows
     that cross beside rows that do not."""

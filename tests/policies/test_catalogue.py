@@ -25,6 +25,7 @@ from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.distributions import exact, p_value, sample
+from tests.effort import some
 from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, P, V
 
 LEARNED = {"disco", "router", "specdecpp"}  # need a classifier's file: tests/policies/test_learned.py, train/
@@ -88,7 +89,7 @@ def test_every_policy_says_what_it_is_where_it_comes_from_and_what_its_options_s
         assert all(option.help for option in entry.options.values()), entry
 
 
-@pytest.mark.parametrize("policy", [*NAMES, *MORE])
+@pytest.mark.parametrize("policy", some([*NAMES, *MORE], 3))
 def test_sampled_text_keeps_the_law(policy: str) -> None:
     settings = Sampling(max_new_tokens=LENGTH, temperature=0.9, top_p=0.95, presence_penalty=0.2)
     distribution = exact(markov(P), PROMPT, V, LENGTH, settings)

@@ -52,7 +52,7 @@ EAGER_ONLY = {"gemma2-window"}
 KINDS = [(n, a) for n in CONFIGS for a in ("sdpa", "eager") if a == "eager" or n not in EAGER_ONLY]
 
 
-@pytest.mark.parametrize(("name", "attention"), some(KINDS, 2))
+@pytest.mark.parametrize(("name", "attention"), some(KINDS, 3))
 def test_greedy_text_is_the_models_own(name: str, attention: str) -> None:
     target = model(name, attention=attention)
     own = [own_text(target, p, 40) for p in prompts()]

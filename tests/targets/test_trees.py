@@ -99,7 +99,7 @@ CHAINS_ONLY = {"minimax-sparse"}
 TREE_KINDS = [kind for kind in KINDS if kind[0] not in CHAINS_ONLY]
 
 
-@pytest.mark.parametrize(("name", "attention"), some(TREE_KINDS, 2))
+@pytest.mark.parametrize(("name", "attention"), some(TREE_KINDS, 3))
 def test_greedy_text_is_the_models_own(name: str, attention: str) -> None:
     """Prompts of six lengths join and leave a batch of chains and trees."""
     made = model(name, attention=attention)
@@ -149,7 +149,7 @@ def place(tree: Draft, node: int) -> list[int]:
     return path[::-1]
 
 
-@pytest.mark.parametrize(("name", "attention"), some(TREE_KINDS, 2))
+@pytest.mark.parametrize(("name", "attention"), some(TREE_KINDS, 3))
 def test_a_node_has_the_logits_of_its_path(name: str, attention: str) -> None:
     """Rows of different lengths, some beyond their window; a chain and an empty draft beside trees."""
     made = model(name, attention=attention)

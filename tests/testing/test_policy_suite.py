@@ -19,7 +19,7 @@ FILES = {"disco", "router", "specdecpp"}  # need a classifier's file
 NAMES = sorted(set(registry.names("policies")) - FILES)
 
 
-@pytest.mark.parametrize("kind", some(BROKEN, 2), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", some(BROKEN, 4), ids=lambda kind: kind.__name__)
 def test_a_broken_policy_fails_exactly_the_checks_of_its_rule(kind: Any) -> None:
     found = policy_suite(partial(of, kind), samples=400).failures()
     assert set(found) == kind.fails, found
@@ -30,7 +30,7 @@ def test_every_check_can_fail() -> None:
     assert set(PolicySuite.checks()) == frozenset().union(*(kind.fails for kind in BROKEN))
 
 
-@pytest.mark.parametrize("name", some(NAMES, 2))
+@pytest.mark.parametrize("name", some(NAMES, 4))
 def test_every_policy_by_name_passes(name: str) -> None:
     """The distribution with more texts: tests/policies/test_catalogue.py."""
     assert not policy_suite(partial(_named, name), measures=name == "auto", samples=300).failures()
