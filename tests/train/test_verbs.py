@@ -24,6 +24,7 @@ from draftwise.models.load import load_model
 from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, load
 from draftwise.train import classifier, drafter, eagle, medusa
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
+from tests.effort import some
 
 Options = Callable[..., dict[str, Any]]
 PROMPT = [5, 9, 3, 12, 4]
@@ -76,7 +77,7 @@ def small(options: Options, auto: str) -> Options:
     return make
 
 
-@pytest.mark.parametrize("loss", ["kl", "tv", "ce"])
+@pytest.mark.parametrize("loss", some(["kl", "tv", "ce"], 2))
 def test_a_drafter_learns_the_targets_text(world: Path, tmp_path: Path, small: Options, loss: str) -> None:
     run = DrafterRun(**small(start=str(world / "drafter"), loss=loss))
     found = drafter.train(run, tmp_path / "made", silent)
@@ -106,7 +107,7 @@ def test_a_new_drafter_is_the_target_but_smaller(world: Path, tmp_path: Path, op
     assert config.num_attention_heads == config.num_key_value_heads == 3 and config.tie_word_embeddings
 
 
-@pytest.mark.parametrize("more", [{}, {"hidden": 0}, {"labels": "overlap"}, {"labels": "chance"}])
+@pytest.mark.parametrize("more", some([{}, {"hidden": 0}, {"labels": "overlap"}, {"labels": "chance"}], 2))
 def test_disco(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]) -> None:
     start = {"drafter": str(world / "drafter"), "rate": 0.01}
     found = classifier.train(ClassifierRun(**small(**start, **more)), tmp_path / "made", silent)
@@ -116,7 +117,7 @@ def test_disco(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]
     complete(tmp_path / "made")
 
 
-@pytest.mark.parametrize("more", [{}, {"shared": False, "blocks": 2, "labels": "agree"}])
+@pytest.mark.parametrize("more", some([{}, {"shared": False, "blocks": 2, "labels": "agree"}], 2))
 def test_specdecpp(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]) -> None:
     start = {"kind": "specdecpp", "drafter": str(world / "drafter"), "keep": 0.0}
     found = classifier.train(ClassifierRun(**small(**start, **more)), tmp_path / "made", silent)
@@ -127,7 +128,7 @@ def test_specdecpp(world: Path, tmp_path: Path, small: Options, more: dict[str, 
     complete(tmp_path / "made")
 
 
-@pytest.mark.parametrize("more", [{}, {"kind": "eagle3"}, {"kind": "eagle3", "drafted": 12}])
+@pytest.mark.parametrize("more", some([{}, {"kind": "eagle3"}, {"kind": "eagle3", "drafted": 12}], 2))
 def test_eagle(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]) -> None:
     run = EagleRun(**small(dtype="float32", noise=0.0, share=1.0, **more))
     found = eagle.train(run, tmp_path / "made", silent)
@@ -142,7 +143,7 @@ def test_eagle(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]
     drafts(world, f"eagle:{tmp_path / 'made'}")
 
 
-@pytest.mark.parametrize("more", [{}, {"kind": "eagle3"}])
+@pytest.mark.parametrize("more", some([{}, {"kind": "eagle3"}], 2))
 def test_eagle_goes_on_from_a_head(
     world: Path, tmp_path: Path, options: Options, more: dict[str, Any]
 ) -> None:
@@ -164,7 +165,7 @@ def test_a_head_of_the_other_kind_is_no_start(world: Path, tmp_path: Path, optio
         eagle.train(run, tmp_path / "second", silent)
 
 
-@pytest.mark.parametrize("more", [{}, {"tied": True, "heads": 2, "loss": "ce"}])
+@pytest.mark.parametrize("more", some([{}, {"tied": True, "heads": 2, "loss": "ce"}], 2))
 def test_medusa(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]) -> None:
     run = MedusaRun(**small(dtype="float32", **more))
     found = medusa.train(run, tmp_path / "made", silent)

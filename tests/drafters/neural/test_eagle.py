@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import VOCAB, model, own_text
 
+OTHERS = ["gpt2", "gpt-neox", "qwen3-window", "gemma3-window"]
 KINDS: dict[str, dict[str, Any]] = {
     "eagle": {},
     "eagle3": {"eagle3": True},
@@ -80,8 +82,7 @@ def test_greedy_text_is_the_models_own(kind: str) -> None:
         assert any(r.accepted < r.drafted for r in rounds if r.arm.drafter == "bad")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "qwen3-window", "gemma3-window"])
-@pytest.mark.parametrize("eagle3", [False, True])
+@pytest.mark.parametrize(("name", "eagle3"), some(product(OTHERS, [False, True]), 3))
 def test_on_other_architectures(name: str, eagle3: bool) -> None:
     made = target(name)
     own = [own_text(made, p, 24) for p in prompts()]
@@ -89,7 +90,7 @@ def test_on_other_architectures(name: str, eagle3: bool) -> None:
     assert texts_of(loop_of(made, {"e": head}, (Arm("e", 3), Arm("e", 3, width=4))), 24, 3)[0] == own
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, 2))
 def test_a_good_head_is_worth_more_than_a_bad_one_and_a_tree_more_than_a_chain(kind: str) -> None:
     made, mean = target(), dict[tuple[bool, int], float]()
     for which in (False, True):

@@ -193,7 +193,7 @@ def test_two_that_need_the_same_graph_compile_it_once(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiled_by: list[int] = []
 
-    def made(plan: Blueprint, part: Path) -> dict[str, Any]:
+    def made(plan: Blueprint, part: Path, behind: bool) -> dict[str, Any]:
         compiled_by.append(threading.get_ident())
         part.write_bytes(b"a graph")
         return {"seconds": 1.0}
@@ -210,7 +210,7 @@ def test_the_oldest_graphs_make_room(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(store, "MOST", 150)
-    monkeypatch.setattr(store, "_compiled", lambda plan, part: _filled(part))
+    monkeypatch.setattr(store, "_compiled", lambda plan, part, behind: _filled(part))
     root = store.folder()
     root.mkdir(parents=True)
     for age, name in ((30, "old"), (20, "new")):
@@ -249,8 +249,8 @@ def test_background(path: Path, free: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failure_in_the_background_is_no_fault(free: pytest.MonkeyPatch) -> None:
-    def fails(plan: Blueprint) -> Path:
-        raise Unfit("no compiler")
+    def fails(plan: Blueprint, *, behind: bool = False) -> Path:
+        raise Unfit("no compiler" if behind else "it should go on behind")
 
     with free.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""Compiles one blueprint: python -m draftwise.models.compiled.child FILE < BLUEPRINT.
+"""Compiles one blueprint: python -m draftwise.models.compiled.child FILE [behind] < BLUEPRINT.
 
 Reads one line, a blueprint as JSON; prints one line, `{"seconds": ...}` or `{"error": ...}`. It ends with its
 compilers when its input is closed, so that nothing outlives the process that asked.
@@ -18,10 +18,11 @@ from time import perf_counter
 
 
 def main() -> None:
-    """Compile, with the lowest priority."""
+    """Compile, with the lowest priority if this goes on behind other work."""
     with suppress(OSError):
         os.setpgid(0, 0)
-    os.nice(19)
+    if "behind" in sys.argv[2:]:
+        os.nice(19)
     text = sys.stdin.readline()
     threading.Thread(target=_follow, daemon=True).start()
     start, answers = perf_counter(), sys.stdout

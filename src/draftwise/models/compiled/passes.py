@@ -112,7 +112,7 @@ class Passes:
 
     def _compile(self, plan: Blueprint) -> None:
         try:
-            self._found = make(plan)
+            self._found = make(plan, behind=True)
         except Unfit as reason:
             self._found = reason
 

@@ -51,8 +51,10 @@ def find(plan: Blueprint) -> Path | None:
     return path
 
 
-def make(plan: Blueprint) -> Path:
+def make(plan: Blueprint, *, behind: bool = False) -> Path:
     """Compile a blueprint in a process of its own, unless another process has just done so.
+
+    It has the lowest priority if that goes on `behind` other work; otherwise somebody waits for it.
 
     Raises:
         Unfit: there is no compiler, no space, or the class cannot be compiled.
@@ -61,16 +63,16 @@ def make(plan: Blueprint) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(root / f"{plan.key}.lock"):
-            return find(plan) or _made(plan, root)
+            return find(plan) or _made(plan, root, behind)
     except OSError as error:
         raise Unfit(f"{error.strerror or error} ({root})") from error
 
 
-def _made(plan: Blueprint, root: Path) -> Path:
+def _made(plan: Blueprint, root: Path, behind: bool) -> Path:
     _prune(root)
     path, part = root / f"{plan.key}.pt2", root / f"{plan.key}.{os.getpid()}.part.pt2"
     try:
-        told = _compiled(plan, part)
+        told = _compiled(plan, part, behind)
         part.chmod(0o600)
         digest = hashlib.sha256(part.read_bytes()).hexdigest()
         about = {"sha256": digest, "model": plan.model[1], "seconds": round(told["seconds"], 1)}
@@ -84,8 +86,8 @@ def _made(plan: Blueprint, root: Path) -> Path:
     return path
 
 
-def _compiled(plan: Blueprint, part: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "draftwise.models.compiled.child", str(part)]
+def _compiled(plan: Blueprint, part: Path, behind: bool) -> dict[str, Any]:
+    command = [sys.executable, "-m", "draftwise.models.compiled.child", str(part), *["behind"][:behind]]
     path = os.pathsep.join(filter(None, sys.path))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with subprocess.Popen(
