@@ -19,7 +19,7 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.published import eagle
-from draftwise.errors import UserError
+from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.heads.mtp import Mtp
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
@@ -127,7 +127,9 @@ def test_where_the_layer_is_looked_for(tmp_path: Path) -> None:
         registry.build("drafters", registry.parse("mtp"), reads)
     spec = registry.Spec("mtp", options={"folder": str(tmp_path)})
     assert isinstance(registry.build("drafters", spec, reads).module, Mtp)
-    (built,) = build_drafters(["mtp"], HFTarget(loaded(tmp_path).float()), None, "target", pack=True).values()
+    single = HFTarget(loaded(tmp_path).float())
+    with pytest.warns(DraftwiseWarning, match="Pairs is no class of Transformers"):
+        (built,) = build_drafters(["mtp"], single, None, "target", pack=True, compile="on").values()
     assert isinstance(built, EagleDrafter) and isinstance(built.module, Mtp)
     with pytest.raises(UserError, match="no model"):
         registry.build("drafters", registry.Spec("mtp", options={"folder": "/nowhere/at all"}), reads)

@@ -24,19 +24,27 @@ class DFlashDrafter:
 
     The whole block that the head was trained with is filled in each round, and the draft is its beginning.
     With `width` 1 it is a chain, sampled if the request samples, unless `sample` is off; with more, or a
-    wider arm, a tree of the `top` most probable tokens of each place. Keys and values of each text are kept
-    until it is closed. Before the target has prefilled a prompt there are no states to draft from.
+    wider arm, a tree of the `top` most probable tokens of each place, which grows only while the expected
+    number of accepted tokens grows by more than `gain`. Keys and values of each text are kept until it is
+    closed. Before the target has prefilled a prompt there are no states to draft from.
     """
 
     hidden_states = True  # for stop rules that read them
 
     def __init__(
-        self, head: DFlash, target: Source, *, width: int = 1, sample: bool = True, top: int = 8
+        self,
+        head: DFlash,
+        target: Source,
+        *,
+        width: int = 1,
+        sample: bool = True,
+        top: int = 8,
+        gain: float = 0.0,
     ) -> None:
-        checked(width, top)
+        checked(width, top, gain)
         self.module, self.vocab_size = head, target.vocab_size
         self.features = target.features(head.layers_read)
-        self.branches, self.sample, self.top = width, sample, top
+        self.branches, self.sample, self.top, self.gain = width, sample, top, gain
         self.weight, self.ids = head.fc.weight, head.ids
         self.kept: dict[int, Tensor] = {}
         self.held: dict[int, int] = {}
@@ -75,6 +83,7 @@ class DFlashDrafter:
                 vocab_size=self.vocab_size,
                 sample=self.sample,
                 top=self.top,
+                gain=self.gain,
             )
         return drafts
 

@@ -20,7 +20,7 @@ from .trees import Tree
 
 
 def draft_parallel(
-    job: Job, rows: Tensor, states: Tensor | None, *, vocab_size: int, sample: bool, top: int
+    job: Job, rows: Tensor, states: Tensor, *, vocab_size: int, sample: bool, top: int, gain: float
 ) -> Draft:
     """A chain, or a tree for a wide job, from logits that do not depend on each other's tokens.
 
@@ -29,27 +29,27 @@ def draft_parallel(
     """
     job = replace(job, length=min(job.length, len(rows)))
     if job.width > 1:
-        tree = Tree(job, top)
+        tree = Tree(job, top, gain)
         while not tree.done:
             tree.grow(rows[tree.depth].expand(len(tree.frontier), -1))
         return tree.draft()
     chain = Chain(job, needs(job.stops))
     for place, row in enumerate(rows[: job.length]):
-        hidden = None if states is None else states[place]
-        chain.extend(row, most_likely(row), hidden, vocab_size=vocab_size, sample=sample)
+        chain.extend(row, most_likely(row), states[place], vocab_size=vocab_size, sample=sample)
         if chain.done:
             break
     return chain.draft
 
 
-def checked(width: int, top: int) -> None:
+def checked(width: int, top: int, gain: float) -> None:
     """Reject options out of range.
 
     Raises:
-        UserError: one is below 1.
+        UserError: a number of nodes is below 1, or a gain below 0.
     """
-    if min(width, top) < 1:
-        raise UserError(f"width={width}&top={top}: give width and top 1 or more")
+    if min(width, top) < 1 or gain < 0:
+        said = f"width={width}&top={top}&gain={gain}"
+        raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
 
 
 class PEagleDrafter(PairReader):
@@ -57,19 +57,28 @@ class PEagleDrafter(PairReader):
 
     The known pairs are followed by pairs of the head's mask, one for each token after the first. With `width`
     1 it drafts a chain, sampled if the request samples, unless `sample` is off; with more, or a wider arm, a
-    tree of the `top` most probable tokens of each place. It drafts no more tokens than the head was trained
-    for. Before the target has prefilled a prompt there are no states to draft from.
+    tree of the `top` most probable tokens of each place, which grows only while the expected number of
+    accepted tokens grows by more than `gain`. It drafts no more tokens than the head was trained for. Before
+    the target has prefilled a prompt there are no states to draft from.
     """
 
     hidden_states = True  # for stop rules that read them
 
     def __init__(
-        self, head: PEagle, target: Source, *, width: int = 1, sample: bool = True, top: int = 8
+        self,
+        head: PEagle,
+        target: Source,
+        *,
+        width: int = 1,
+        sample: bool = True,
+        top: int = 8,
+        gain: float = 0.0,
     ) -> None:
-        checked(width, top)
+        checked(width, top, gain)
         super().__init__(head, target)
         self.mask = (head.mask_token, head.mask_hidden.detach()[0])
-        self.branches, self.sample, self.top, self.longest = width, sample, top, head.longest
+        self.branches, self.sample, self.top, self.gain = width, sample, top, gain
+        self.longest = head.longest
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
@@ -93,5 +102,6 @@ class PEagleDrafter(PairReader):
                 vocab_size=self.vocab_size,
                 sample=self.sample,
                 top=self.top,
+                gain=self.gain,
             )
         return drafts

@@ -33,8 +33,10 @@ def eagle(
     """
     found, model = read_head(path), target.rows.model
     if found.kind == "dflash":
-        return DFlashDrafter(make_dflash(found, model), target, width=width, sample=sample, top=top)
+        return DFlashDrafter(
+            make_dflash(found, model), target, width=width, sample=sample, top=top, gain=gain
+        )
     head = load_mtp(path, model) if found.kind == "mtp" else make_eagle(found, model)
     if isinstance(head, PEagle):
-        return PEagleDrafter(head, target, width=width, sample=sample, top=top)
+        return PEagleDrafter(head, target, width=width, sample=sample, top=top, gain=gain)
     return EagleDrafter(head, target, width=width, sample=sample, top=top, gain=gain)

@@ -105,10 +105,18 @@ def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
 
 
-def _check(model: Any, cache: RowCache) -> None:
-    kind = type(model).__name__
+def check_class(model: Any) -> None:
+    """Only Transformers' own classes are compiled; a head needs states beside its tokens.
+
+    Raises:
+        Unfit: the model is none.
+    """
     if not type(model).__module__.startswith("transformers."):
-        raise Unfit(f"{kind} is no class of Transformers")
+        raise Unfit(f"{type(model).__name__} is no class of Transformers")
+
+
+def _check(model: Any, cache: RowCache) -> None:
+    check_class(model)
     if getattr(model, "hf_quantizer", None) or getattr(model.config, "quantization_config", None):
         raise Unfit("its weights are quantised")
     if len({p.device for p in model.parameters()}) > 1 or getattr(model, "hf_device_map", None):

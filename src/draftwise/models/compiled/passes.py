@@ -15,7 +15,7 @@ import torch
 
 from ...errors import DraftwiseWarning, UserError
 from ..runner import Rows
-from .blueprint import Blueprint, Unfit, blueprint
+from .blueprint import Blueprint, Unfit, blueprint, check_class
 from .graph import Graph
 from .store import find, make
 from .trial import try_out
@@ -146,6 +146,7 @@ def _plan(rows: Rows) -> Blueprint:
     Raises:
         Unfit: the model cannot be compiled.
     """
+    check_class(rows.model)
     if rows.device.type != "cpu":
         raise Unfit(f"passes are compiled on a CPU, not on {rows.device.type}")
     if rows.stateful:
