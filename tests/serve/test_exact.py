@@ -26,8 +26,8 @@ from studies.serve.local import serving
 from tests.cli.conftest import Letters
 from tests.effort import THOROUGH, drawn
 
-from .conftest import Served
-from .test_engine import Inbox, until
+from .conftest import Served, until
+from .test_engine import Inbox
 
 Start = Callable[..., Served]
 P = np.random.default_rng(4).dirichlet([0.6] * 5, 5)
@@ -62,7 +62,7 @@ def test_sampled_texts_have_the_exact_law_under_load(serve: Start, settings: dic
     asked = {"temperature": 1.0, "max_tokens": 3, "n": 25} | settings
 
     def texts(k: int) -> list[str]:
-        more = [{}, {"speculative": {"drafters": ["bad"]}}, {"seed": k}, {"speculative": False}][k % 4]
+        more: Any = [{}, {"speculative": {"drafters": ["bad"]}}, {"seed": k}, {"speculative": False}][k % 4]
         found = server.complete([2, 0], **asked | more)
         return [choice["text"] for choice in found["choices"]]
 
