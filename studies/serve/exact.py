@@ -111,7 +111,7 @@ class Alone:
     def _written(self, prompt: str, form: str) -> tuple[list[int], str]:
         body = Completion(model=MODEL, prompt=prompt, **json.loads(form))
         grammar = self.reader.grammars.wanted(body)
-        more = {"processors": [grammar]} if grammar else {}
+        more: dict[str, Any] = {"processors": [grammar]} if grammar else {}
         out = self.decoder.generate(prompt, chat=False, max_new_tokens=self.longest, temperature=0.0, **more)
         return out.token_ids, out.finish_reason
 
@@ -177,7 +177,7 @@ def busy() -> Decoder:
     from draftwise import method
     from draftwise.build import build_drafters, build_target, eos_ids
 
-    load = {"dtype": "float32", "device": "cpu", "trust_remote_code": False}
+    load: dict[str, Any] = {"dtype": "float32", "device": "cpu", "trust_remote_code": False}
     target, model, tokenizer = build_target(MODEL, None, pack="auto", device_map=None, **load)
     names = ["zoo:general", "ngram", "suffix"]
     team = build_drafters(names, target, tokenizer, MODEL, pack="auto", **load)

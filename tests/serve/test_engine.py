@@ -21,8 +21,9 @@ from draftwise.serve.limits import Limits
 from draftwise.serve.refusal import Refusal
 from draftwise.serve.texts import Event, Wish
 from draftwise.testing.drafter import SimDrafter
+from tests.cli.conftest import LETTERS, after
 
-from .conftest import LETTERS, MODEL, Gated, Served, after, line, simulated, until
+from .conftest import MODEL, Gated, Served, line, simulated, until
 
 Start = Callable[..., Served]
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from draftwise import __version__
+from tests.cli.conftest import LETTERS
 
-from .conftest import LETTERS, MODEL, Served, line
+from .conftest import MODEL, Served, line
 
 
 def events(server: Served, path: str, **body: Any) -> list[Any]:
@@ -99,7 +100,7 @@ def test_a_seed_repeats_a_sampled_text(server: Served) -> None:
 def test_log_probabilities_are_those_of_the_raw_law(server: Served, path: str) -> None:
     raw = server.decoder.loop.target.distribution([1])  # type: ignore[attr-defined]
     first = math.log(math.exp(20.0) / (math.exp(20.0) + len(raw) - 1))
-    settings = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 12, "seed": 1}
+    settings: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 12, "seed": 1}
     if path == "/v1/completions":
         answer = server.complete(logprobs=2, **settings)["choices"][0]
         table = answer["logprobs"]

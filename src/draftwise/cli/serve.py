@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import warnings
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -23,7 +25,7 @@ class AddressOptions:
     """Where the server listens, and to whom."""
 
     host: Annotated[str, Option(help="Address to listen at.", **PLACE)] = "127.0.0.1"
-    port: Annotated[int, Option(min=0, max=65535, help="Port to listen at; 0: a free one.", **PLACE)] = 8000
+    port: Annotated[int, Option(help="Port to listen at; 0: a free one.", **PLACE)] = 8000
     api_key: Annotated[
         str | None, Option(help=f"Key that clients must send. Default: ${KEY}, or none.", **PLACE)
     ] = None
@@ -59,6 +61,9 @@ def serve(
     log_requests: Annotated[
         bool, Option("--log-requests/--no-log-requests", help="Log one line of JSON a request to stderr.")
     ] = True,
+    print_vllm: Annotated[
+        bool, Option("--print-vllm", help="Print the command that serves the same with vLLM, and end.")
+    ] = False,
 ) -> None:
     """Serve the target to OpenAI clients; requests are decoded together, each with drafts of its own.
 
@@ -67,12 +72,15 @@ def serve(
     draftwise serve --target Qwen/Qwen3-8B --drafters Qwen/Qwen3-0.6B,ngram,suffix --state learnt.json
     draftwise serve --port 9000 --batch 4 --queue 16 --timeout 60
     """
+    if print_vllm:
+        print(_vllm(models, address, bounds))
+        return
     run, limits = _server(), _limits(bounds)
     key = os.environ.get(KEY, "") if address.api_key is None else address.api_key
-    if not key and not run.is_local(address.host):
-        said = f"--host {address.host} without a key: whoever reaches this machine can use it; set --api-key"
-        warnings.warn(said, DraftwiseWarning, stacklevel=2)
     run.bound(address.host, address.port).close()  # before minutes of loading
+    if not key and not run.is_local(address.host):
+        said = f"--host {address.host} without a key: all who reach this machine can use it; set --api-key"
+        warnings.warn(said, DraftwiseWarning, stacklevel=2)
     decoder = models.load(seed=None)
     run.serve(
         decoder,
@@ -84,6 +92,23 @@ def serve(
         origins=address.allow_origin,
         log=log_requests,
     )
+
+
+def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -> str:
+    """The command that serves the same target with vLLM: same drafters, policy and state file."""
+    from draftwise import vllm_config
+    from draftwise.models.load import locate
+
+    target = str(locate(models.target)) if models.target.startswith("zoo:") else models.target
+    words = ["vllm", "serve", target, "--host", address.host, "--port", str(address.port)]
+    words += ["--served-model-name", address.name or models.target, "--max-num-seqs", str(bounds.batch)]
+    if bounds.window:
+        words += ["--max-model-len", str(bounds.window)]
+    if models.dtype != "auto":
+        words += ["--dtype", models.dtype]
+    drafters, policy = models.drafter_names, models.policy or ""
+    config = vllm_config(drafters=drafters, policy=policy, state=models.state)
+    return shlex.join([*words, "--speculative-config", json.dumps(config)])
 
 
 def _server() -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from importlib.metadata import version as version_of
 from time import time
 from typing import Any
 
@@ -14,7 +15,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 
-from .. import __version__
 from ..errors import UserError
 from ..generation.prompts import encode
 from .fields import Chat, Completion, Detokenize, Tokenize
@@ -24,6 +24,7 @@ from .service import Json, Service
 from .wishes import messages
 
 KIND = re.compile(r"[A-Z]|.*\[|(str|int|bool|float)$")  # what a place in a union is named after
+VERSION = version_of("draftwise")
 SHOWN = 60  # characters of a value in an error
 
 
@@ -46,7 +47,7 @@ def make_app(
             await asyncio.to_thread(service.engine.join)
             service.reading.shutdown(wait=False, cancel_futures=True)
 
-    app = FastAPI(title="Draftwise", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Draftwise", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
     _errors(app)
     _texts(app, service)
     _about(app, service)
@@ -113,7 +114,7 @@ def _about(app: FastAPI, service: Service) -> None:
 
     @app.get("/version")
     async def version() -> Response:
-        return Json({"version": __version__})
+        return Json({"version": VERSION})
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -202,7 +202,7 @@ class Engine:
             return
         try:
             rounds = self.decoder.loop.step([t.request for t in ready.values() if t.request is not None])
-        except Exception as error:  # nothing of the step is certain: none of its texts can go on
+        except Exception as error:  # nothing of the step is certain: none of its texts can continue
             LOG.exception("a step failed")
             for text in ready.values():
                 self._end(text, Event(text.place, refusal=failed(one_line(error))))

@@ -92,7 +92,7 @@ class Grammars:
             if kind == "json":
                 return compiler.compile_builtin_json_grammar()
             if kind == "schema":
-                # A model may write spaces between two values without end: between them is what JSON usually has.
+                # With free spaces a model may write them without end.
                 return compiler.compile_json_schema(source, any_whitespace=False)
             return compiler.compile_regex(source) if kind == "regex" else compiler.compile_grammar(source)
         except Exception as error:

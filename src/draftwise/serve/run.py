@@ -19,6 +19,7 @@ from .engine import Engine
 from .limits import Limits
 from .service import REQUESTS, Service
 
+MOST = 65535  # the last port
 CONNECTIONS = 1024  # at once; beyond, uvicorn answers with status 503
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 
@@ -89,6 +90,8 @@ def bound(host: str, port: int) -> socket.socket:
     Raises:
         UserError: the address cannot be used.
     """
+    if not 0 <= port <= MOST:  # the system would take the rest of a division
+        raise UserError(f"--port {port}: give a number from 0 (any free one) to {MOST}")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind)

@@ -131,7 +131,7 @@ class Service:
         left = len(texts)
         while True:
             if event is GONE:
-                return Response(status_code=499)  # nobody reads it
+                return Response(status_code=499)  # the client has left
             if event.refusal is not None:
                 raise event.refusal
             found[event.place].append(event)

@@ -146,7 +146,7 @@ class Reader:
         return self.window - length if most is None else most
 
     def _settings(self, body: Settings) -> dict[str, Any]:
-        """Keyword arguments for `Decoder.settings`; the temperature is 1 if nobody says."""
+        """Keyword arguments for `Decoder.settings`; the temperature is 1 unless set."""
         given = {name: value for name in OWN_NAMES if (value := getattr(body, name)) is not None}
         settings: dict[str, Any] = {"temperature": 1.0} | {**self.decoder.defaults} | given
         settings.pop("max_new_tokens", None)

@@ -144,7 +144,7 @@ class SampledScores:
         if self.request.sampling.greedy:
             return top_token(self._distribution(parent))
         distribution = self._distribution(parent)
-        q = torch.as_tensor(self.draft.dist[node]).to(distribution.device)  # NumPy's rows are lawful too
+        q = torch.as_tensor(self.draft.dist[node]).to(distribution.device)  # or an array of NumPy
         left = (distribution - q).clamp_(min=0)
         return draw(left if float(left.sum()) > 0 else distribution, self.request.rng.random())
 

@@ -117,7 +117,7 @@ class Ranked(Protocol):
     def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
         """The `n` most likely tokens after `node` with their log-probabilities, best first.
 
-        The law is that of `Scores.logprob`. Called by the loop if the request asks for `top_logprobs`.
+        They are those of `Scores.logprob`. Called by the loop if the request asks for `top_logprobs`.
 
         Examples:
             >>> (scores,) = target.verify([(request, Draft())])

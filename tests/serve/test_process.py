@@ -1,0 +1,145 @@
+"""The server as a process: signals, a kill, what it prints, and what is missing without its extra."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from draftwise import vllm_config
+from draftwise.cli import main
+
+from .conftest import MODEL, line
+
+ROOT = Path(__file__).parents[2]
+TEXT = line("b", 60)
+
+
+@contextmanager
+def process(state: Path, grace: float) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """A server of its own and a client for it."""
+    command = [sys.executable, "-m", "tests.serve.simulated", str(state), str(grace)]
+    pipe: Any = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as run:
+        try:
+            assert run.stdout is not None
+            found = re.fullmatch(r"serving letters at (http://127\.0\.0\.1:\d+)/v1\n", run.stdout.readline())
+            assert found
+            with httpx.Client(base_url=found[1], timeout=60, trust_env=False) as client:
+                yield run, client
+        finally:
+            run.kill()
+
+
+def streamed(client: httpx.Client, run: subprocess.Popen[str], number: int) -> tuple[str, list[Any]]:
+    """A text in whose midst the server gets a signal, and its errors."""
+    body = {"model": MODEL, "prompt": "ab", "max_tokens": 60, "temperature": 0, "stream": True}
+    text, errors, sent = "", [], False
+    with client.stream("POST", "/v1/completions", json=body | {"speculative": False}) as answer:
+        for row in answer.iter_lines():
+            if row.startswith("data: {"):
+                chunk = json.loads(row[6:])
+                text += "".join(choice["text"] for choice in chunk.get("choices", ()))
+                errors += [chunk["error"]] if "error" in chunk else []
+                if not sent:
+                    run.send_signal(number)
+                    sent = True
+    return text, errors
+
+
+@pytest.mark.parametrize("grace", [60.0, 0.0])
+def test_sigterm_in_mid_stream_finishes_or_cuts_and_saves(tmp_path: Path, grace: float) -> None:
+    with process(tmp_path / "state", grace) as (run, client):
+        text, errors = streamed(client, run, signal.SIGTERM)
+        assert run.wait(60) == -signal.SIGTERM
+        _, told = run.communicate()
+    if grace:
+        assert (text, errors) == (TEXT, [])
+    else:
+        assert TEXT.startswith(text) and len(text) < 60
+        assert [error["code"] for error in errors] == ["server_stopping"]
+    (logged,) = [json.loads(row) for row in told.splitlines()]
+    assert logged["tokens"] >= len(text) and logged["level"] == "info"
+    assert json.loads((tmp_path / "state").read_text())["format"] == "draftwise-state"
+
+
+def test_after_a_kill_the_state_is_whole_and_the_server_starts_again(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with process(state, 60.0) as (run, client):
+        with pytest.raises(httpx.RemoteProtocolError):
+            streamed(client, run, signal.SIGKILL)
+        run.wait(60)
+    with process(state, 60.0) as (run, client):
+        body = {"model": MODEL, "prompt": "ab", "max_tokens": 20, "temperature": 0}
+        assert client.post("/v1/completions", json=body).json()["choices"][0]["text"] == TEXT[:20]
+        run.send_signal(signal.SIGTERM)
+        run.wait(60)
+    assert json.loads(state.read_text())["format"] == "draftwise-state"
+
+
+def test_without_the_extra_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("draftwise.serve")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve"]) == 2
+    assert capsys.readouterr().err == "error: draftwise serve needs uvicorn: pip install 'draftwise[serve]'\n"
+
+
+def test_help_and_the_other_verbs_load_no_server() -> None:
+    code = (
+        "import sys; from draftwise.cli import main; main(['serve', '--help']); main(['policies']);"
+        "sys.exit(bool({'fastapi', 'uvicorn', 'starlette', 'prometheus_client'} & sys.modules.keys()))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--batch", "0"], "batch=0"),
+        (["--queue", "-1"], "queue=-1"),
+        (["--timeout", "nan"], "timeout=nan"),
+        (["--grace", "-2"], "grace=-2"),
+        (["--host", "256.1.1.1"], "256.1.1.1"),
+        (["--port", "70000"], "70000"),
+    ],
+)
+def test_bad_options_are_named(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and said in error and error.count("\n") == 1
+
+
+def test_the_command_for_vllm_has_the_same_drafters_policy_and_state(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = [
+        "--drafters",
+        "ngram,suffix",
+        "--policy",
+        "metasd-ucb",
+        "--state",
+        "learnt.json",
+        "--window",
+        "900",
+    ]
+    assert main(["serve", "--target", "org/model", *options, "--print-vllm"]) == 0
+    words = shlex.split(capsys.readouterr().out)
+    assert words[:3] == ["vllm", "serve", "org/model"] and words[words.index("--max-model-len") + 1] == "900"
+    config = json.loads(words[words.index("--speculative-config") + 1])
+    state = Path("learnt.json").resolve()
+    assert config == vllm_config(drafters=["ngram", "suffix"], policy="metasd-ucb", state=state)
