@@ -108,10 +108,10 @@ class Woken:
 
 
 def build(mixture: Mixture) -> Any:
-    """The small model, in float32; its routers are drawn so wide that tokens choose different experts."""
+    """The small model; in float64, so that no draw falls between two tokens by rounding."""
     torch.manual_seed(0)
     maker: Any = AutoModelForCausalLM
-    made = maker.from_config(mixture.config).float().eval()
+    made = maker.from_config(mixture.config).double().eval()
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.dim() > 1:
@@ -176,11 +176,11 @@ def rows(mixture: Mixture, texts: int, tokens: int, *, live: bool) -> None:
     print(f"\n{mixture.name}: experts a layer, and the price, of passes over 1, 2, 4, 8 tokens: {shown}\n")
     print("| right | model | best static | `static-5` | `auto` | drafted a round by `auto` |")
     print("|---|---|---|---|---|---|")
-    for right in (0.9, 0.7, 0.5, 0.2, 0.0):
+    for right in (0.9, 0.6, 0.3, 0.0):
         for name, priced in (("mixture", clock), *(() if live else (("dense", dense),))):
             base = run(target, prompts, tokens, "none", None, 1.0, priced).seconds
             speed = {}
-            for policy in (*(f"static-{n}" for n in (1, 2, 3, 5, 8)), "auto"):
+            for policy in (*(f"static-{n}" for n in (1, 2, 3, 5)), "auto"):
                 found = run(target, prompts, tokens, policy, truth, right, priced)
                 assert found.text == plain.text, (policy, right)
                 speed[policy] = base / found.seconds
@@ -195,7 +195,7 @@ def rows(mixture: Mixture, texts: int, tokens: int, *, live: bool) -> None:
 def main() -> int:
     """Print the tables."""
     parser = command(__doc__, PAGE)
-    parser.add_argument("--texts", type=int, default=4, help="prompts, one after another")
+    parser.add_argument("--texts", type=int, default=3, help="prompts, one after another")
     parser.add_argument("--tokens", type=int, default=160, help="tokens of a text")
     parser.add_argument("--live", action="store_true", help="the processor's own seconds, without prices")
     args = parser.parse_args()
