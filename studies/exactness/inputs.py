@@ -4,10 +4,10 @@
     python -m studies.exactness.inputs whisper qwen2_vl     # those of these names
     python -m studies.exactness.inputs --kept inputs.json --table docs/reference/inputs.md
 
-Prints a line for each class: equal, tie (rounding alone), refused (with the reason), different, crash, or not
-built (no small configuration, or none of the forms of inputs that the sweep knows). With `--kept` verdicts are
-saved as they come, and classes that the file has are not decoded again. The exit status is 1 if any is
-different or crashes.
+Prints a line for each class: equal, tie (rounding alone), refused (with the reason), different, crash, or
+not built (no small configuration, or none of the forms of inputs that the sweep knows). With `--kept`
+verdicts are saved as they come, and classes that the file has are not decoded again. The exit status is 1 if
+any is different or crashes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def main() -> int:
         verdicts.append((case, verdict))
         ways = " ".join(f"{way}={word}" for way, word in verdict.ways.items() if word != "equal")
         seconds = time.perf_counter() - began
-        print(f"{verdict.word:10}{case.name:32}{seconds:5.1f} s  {ways} {verdict.why[:300]}".rstrip(), flush=True)
+        print(
+            f"{verdict.word:10}{case.name:32}{seconds:5.1f} s  {ways} {verdict.why[:300]}".rstrip(),
+            flush=True,
+        )
     words = Counter(v.word for _, v in verdicts)
     print(", ".join(f"{n} {word}" for word, n in words.most_common()))
     if args.table:

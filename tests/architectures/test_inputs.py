@@ -1,4 +1,4 @@
-"""A part of the sweep over all classes that read more than text; `python -m studies.exactness.inputs` is all."""
+"""A part of the sweep over classes that read more than text; `python -m studies.exactness.inputs` is all."""
 
 from __future__ import annotations
 

@@ -129,7 +129,12 @@ def shown(kind: str, rows: int = 2) -> dict[str, Any]:
     if kind == "gemma3":
         return {**named, "token_type_ids": seen, "pixel_values": picture(2, rows, 3, 8, 8)}
     grid = torch.tensor([[1, 4, 4]] * rows)
-    return {**named, "mm_token_type_ids": seen, "pixel_values": picture(2, 16 * rows, 96), "image_grid_thw": grid}
+    return {
+        **named,
+        "mm_token_type_ids": seen,
+        "pixel_values": picture(2, 16 * rows, 96),
+        "image_grid_thw": grid,
+    }
 
 
 KINDS: dict[str, Any] = {"gemma3": gemma3, "qwen2_vl": qwen2_vl, "bart": bart, "t5": t5, "whisper": whisper}

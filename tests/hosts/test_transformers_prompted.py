@@ -108,7 +108,9 @@ def test_a_conversation_goes_on_from_the_cache_of_its_picture() -> None:
     def twice(**more: Any) -> torch.Tensor:
         first = written(made, inputs, return_dict_in_generate=True, **more)
         ids = torch.cat([first.sequences, torch.tensor([[5, 9, 11]])], dim=1)
-        second: torch.Tensor = written(made, {"input_ids": ids}, past_key_values=first.past_key_values, **more)
+        second: torch.Tensor = written(
+            made, {"input_ids": ids}, past_key_values=first.past_key_values, **more
+        )
         return second
 
     truth = twice()
@@ -165,7 +167,7 @@ def law(made: Any, inputs: dict[str, Any], k: int, n: int) -> dict[tuple[int, ..
         for text, p in texts.items():
             top = whole(made, inputs, text).topk(k)
             for token, q in zip(top.indices.tolist(), top.values.softmax(-1).tolist(), strict=True):
-                longer[*text, token] = p * q
+                longer[(*text, token)] = p * q
         texts = longer
     return texts
 

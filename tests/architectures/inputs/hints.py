@@ -24,6 +24,8 @@ HINTS: dict[str, dict[str, Any]] = {
     "idefics3": {"vision_config": VISION, "scale_factor": 2},
     "granite_docling": {"vision_config": VISION, "scale_factor": 2},
     "lfm2_vl": {"vision_config": {"num_patches": 16, "patch_size": 4}},
-    "llama4": {"vision_config": {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}},
+    "llama4": {
+        "vision_config": {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+    },
     "mllama": {"vision_config": {"vision_output_dim": 64}},
 }

@@ -21,7 +21,6 @@ from .given import Given, given, own
 NEW = 14  # tokens written
 
 
-
 @dataclass
 class Guesser(Stateless):
     """Drafts the true texts with some tokens spoilt."""
@@ -101,9 +100,9 @@ def _difference(made: Any, inputs: Given, more: Given, truth: Tensor, found: Ten
     at = int((found != truth).any(0).nonzero()[0])
     row = int((found != truth)[:, at].nonzero()[0])
     kept = {"output_logits": True, "return_dict_in_generate": True}
-    step = made.generate(
-        **inputs, **more | kept, max_new_tokens=NEW, do_sample=False
-    ).logits[at - truth.shape[1] + NEW][row]
+    step = made.generate(**inputs, **more | kept, max_new_tokens=NEW, do_sample=False).logits[
+        at - truth.shape[1] + NEW
+    ][row]
     a, b = step[truth[row, at]], step[found[row, at]]
     if bool((a - b).abs() < TIED * step.abs().max()):
         return TIE, ""
@@ -117,7 +116,9 @@ def alone(made: Any, inputs: Given) -> tuple[Given, Given] | None:
 
 def batch(made: Any, inputs: Given) -> tuple[Given, Given] | None:
     """Two rows, where the inputs are by row: another text, and padding on the left of a prompt."""
-    if any(key.endswith(("grid_thw", "grids", "grid_hws")) or isinstance(v, list) for key, v in inputs.items()):
+    if any(
+        key.endswith(("grid_thw", "grids", "grid_hws")) or isinstance(v, list) for key, v in inputs.items()
+    ):
         both = {k: torch.cat([v, v]) if isinstance(v, Tensor) else [*v, *v] for k, v in inputs.items()}
     else:
         both = {k: torch.cat([v, v.flip(-1) if v.is_floating_point() else v]) for k, v in inputs.items()}

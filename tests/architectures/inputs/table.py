@@ -15,14 +15,14 @@ Every class of Transformers {version} that writes text from images, sound or the
 mappings of `AutoModelForImageTextToText`, `AutoModelForMultimodalLM`, `AutoModelForSeq2SeqLM` and
 `AutoModelForSpeechSeq2Seq`), made small and random, and decoded [inside its own
 `generate`](../how-to/transformers.md#images-sound-and-encoders) with good, spoilt and looked-up drafts: one
-prompt, two rows (the second padded on the left), and several samples with their scores. The reference is plain
-`generate`, in float32. This page is written by `python -m studies.exactness.inputs --table
+prompt, two rows (the second padded on the left), and several samples with their scores. The reference is
+plain `generate`, in float32. This page is written by `python -m studies.exactness.inputs --table
 docs/reference/inputs.md`; a part of the sweep runs with the tests.
 
 - **equal**: every text is the model's own; a tie of two tokens by rounding counts as equal.
 - **refused**: with the reason, before the first token.
-- **not run here**: the sweep has made no small configuration of the class, or no inputs that its own `generate`
-  takes, or the class needs a package that is not installed. Nothing is known about it; the
+- **not run here**: the sweep has made no small configuration of the class, or no inputs that its own
+  `generate` takes, or the class needs a package that is not installed. Nothing is known about it; the
   [probe](limits.md) decides when it is used.
 
 {counts}
@@ -43,7 +43,9 @@ def table(found: Sequence[tuple[Case, Verdict]], version: str) -> str:
         lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {task} | {result} | {note} |")
     words = [fate(case, verdict)[0] for case, verdict in found]
     counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys((*order, *words)))
-    return HEAD.format(version=version, counts=f"Of {len(words)} classes: {counts}.") + "\n".join(lines) + "\n"
+    return (
+        HEAD.format(version=version, counts=f"Of {len(words)} classes: {counts}.") + "\n".join(lines) + "\n"
+    )
 
 
 def fate(case: Case, verdict: Verdict) -> tuple[str, str, str]:
