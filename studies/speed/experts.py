@@ -6,9 +6,9 @@
 A small random mixture with the routing of a published one (as many experts, as many for a token) draws a text
 at temperature 1. A drafter that is almost free drafts that text; each of its tokens is right with a given
 chance. A pass is priced by the bytes that the published model would read for it on an A100 (2,039 GB/s): its
-weights without the experts, and the experts that this pass of the small model woke, counted at its routers and
-averaged over its layers. A dense model of the same bytes a token stands beside each: its passes all cost the
-same.
+weights without the experts, and those experts that this pass of the small model woke, counted at its routers
+and averaged over its layers. A dense model of the same bytes a token stands beside each: its passes all cost
+the same.
 """
 
 from __future__ import annotations
