@@ -65,6 +65,8 @@ def fate(case: Case, verdict: Verdict) -> tuple[str, str, str]:
 
 def note(why: str) -> str:
     """Why a class was not run, in few words."""
+    if not why:
+        return "not decoded for this edition"
     if "timm" in why or "ImportError" in why:
         return "it needs a package that is not installed"
     if "has no attribute 'generate'" in why:
