@@ -25,7 +25,7 @@ from tests.hosts.arguments import FIELDS
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GUIDES = [page for page in PAGES if page.parent.name == "how-to" and page.stem != "index"]
-HUB = re.compile(r"(Qwen|meta-llama)/")
+HUB = re.compile(r"(Qwen|meta-llama|openai)/")
 
 
 def named(page: Path) -> str:

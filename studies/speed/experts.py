@@ -4,9 +4,9 @@
     python -m studies.speed.experts --live     # the processor's own time, on an idle machine
 
 A small random mixture with the routing of a published one (as many experts, as many for a token) draws a text
-at temperature 1. A drafter that costs next to nothing drafts that text; each of its tokens is right with a
-given chance. A pass is priced by the bytes that the published model would read for it on an A100 (2,039 GB/s):
-its weights without the experts, and the experts that this pass of the small model woke, counted at its routers
+at temperature 1. A drafter that is almost free drafts that text; each of its tokens is right with a given
+chance. A pass is priced by the bytes that the published model would read for it on an A100 (2,039 GB/s): its
+weights without the experts, and those experts that this pass of the small model woke, counted at its routers
 and averaged over its layers. A dense model of the same bytes a token stands beside each: its passes all cost
 the same.
 """
@@ -46,7 +46,7 @@ SIZES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Mixture:
-    """A published mixture: what its passes read, in bytes (bfloat16), and a small model that routes as it does."""
+    """A published mixture: the bytes that its passes read (bfloat16), and a small model that routes so."""
 
     name: str
     layers: int
@@ -108,10 +108,11 @@ class Woken:
 
 
 def build(mixture: Mixture) -> Any:
-    """The small model, in float32; its routers are drawn so wide that tokens choose different experts."""
+    """The small model; in float64, so that no draw falls between two tokens by rounding."""
     torch.manual_seed(0)
     maker: Any = AutoModelForCausalLM
-    made = maker.from_config(mixture.config).float().eval()
+    made = maker.from_config(mixture.config).double().eval()
+    made.set_experts_implementation("eager")
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.dim() > 1:
@@ -130,14 +131,22 @@ class Run:
 
 
 def run(
-    target: HFTarget, prompts: Sequence[Sequence[int]], tokens: int, policy: str, texts: Any, right: float, clock: Any
-) -> Run:  # fmt: skip
+    target: HFTarget,
+    prompts: Sequence[Sequence[int]],
+    tokens: int,
+    policy: str,
+    texts: Any,
+    right: float,
+    clock: Any,
+) -> Run:
     """All prompts with one policy, which keeps what it has learned; `clock` None measures."""
     made, hint, found = method(policy, ["hint"]), Hint((), right), Run([], 0.0, 0, 0)
     loop = Loop(target, {"hint": hint}, made.policy, made.recorder, clock=clock)
     for at, prompt in enumerate(prompts):
         hint.text = texts[at] if texts else ()
-        for n, one in enumerate(loop.run([prompt], Sampling(max_new_tokens=tokens, temperature=1.0, seed=at))):
+        for n, one in enumerate(
+            loop.run([prompt], Sampling(max_new_tokens=tokens, temperature=1.0, seed=at))
+        ):
             found.text += one.tokens
             if n:  # the first pass reads the prompt
                 found.seconds += one.seconds.total
@@ -172,15 +181,17 @@ def rows(mixture: Mixture, texts: int, tokens: int, *, live: bool) -> None:
     plain = run(target, prompts, tokens, "none", None, 1.0, clock)
     truth = [plain.text[i * tokens : (i + 1) * tokens] for i in range(texts)]
     means = curve(target, woken, plain.text)
-    shown = " | ".join(f"{means[n - 1]:.1f} ({1e3 * mixture.seconds(means[n - 1]):.1f} ms)" for n in (1, 2, 4, 8))
+    shown = " | ".join(
+        f"{means[n - 1]:.1f} ({1e3 * mixture.seconds(means[n - 1]):.1f} ms)" for n in (1, 2, 4, 8)
+    )
     print(f"\n{mixture.name}: experts a layer, and the price, of passes over 1, 2, 4, 8 tokens: {shown}\n")
     print("| right | model | best static | `static-5` | `auto` | drafted a round by `auto` |")
     print("|---|---|---|---|---|---|")
-    for right in (0.9, 0.7, 0.5, 0.2, 0.0):
+    for right in (0.9, 0.6, 0.3, 0.0):
         for name, priced in (("mixture", clock), *(() if live else (("dense", dense),))):
             base = run(target, prompts, tokens, "none", None, 1.0, priced).seconds
             speed = {}
-            for policy in (*(f"static-{n}" for n in (1, 2, 3, 5, 8)), "auto"):
+            for policy in (*(f"static-{n}" for n in (1, 2, 3, 5)), "auto"):
                 found = run(target, prompts, tokens, policy, truth, right, priced)
                 assert found.text == plain.text, (policy, right)
                 speed[policy] = base / found.seconds
@@ -195,7 +206,7 @@ def rows(mixture: Mixture, texts: int, tokens: int, *, live: bool) -> None:
 def main() -> int:
     """Print the tables."""
     parser = command(__doc__, PAGE)
-    parser.add_argument("--texts", type=int, default=4, help="prompts, one after another")
+    parser.add_argument("--texts", type=int, default=3, help="prompts, one after another")
     parser.add_argument("--tokens", type=int, default=160, help="tokens of a text")
     parser.add_argument("--live", action="store_true", help="the processor's own seconds, without prices")
     args = parser.parse_args()

@@ -167,7 +167,7 @@ def law(made: Any, inputs: dict[str, Any], k: int, n: int) -> dict[tuple[int, ..
         for text, p in texts.items():
             top = whole(made, inputs, text).topk(k)
             for token, q in zip(top.indices.tolist(), top.values.softmax(-1).tolist(), strict=True):
-                longer[*text, token] = p * q
+                longer[(*text, token)] = p * q
         texts = longer
     return texts
 

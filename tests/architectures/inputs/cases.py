@@ -7,7 +7,6 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import transformers
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -71,7 +70,7 @@ def settings() -> Any:
 
 
 def fields(config: Any, hints: dict[str, Any]) -> dict[str, Any]:
-    """The hints, sizes that the parts agree on, and a number of its own for each token of pictures and sound."""
+    """The hints, sizes that the parts agree on, and a number of its own for each special token."""
     return numbered(config) | merged(agreed(config()), hints)
 
 

@@ -16,6 +16,7 @@ from tests.architectures.small import VOCAB
 Given = dict[str, Any]
 MOST = 80  # places of an image in a prompt, at most
 TEXT = 7  # tokens after it
+TRIES = 400  # forms and numbers of places that are tried
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -54,17 +55,32 @@ def pictures(model: Any, seed: int) -> Iterator[Given]:
     frames = number(vision, "temporal_patch_size", default=1)
     merge = number(vision, "spatial_merge_size", "merge_size", default=2)
     sides = torch.tensor([[size, size]])
-    extra: Given = {}
-    if "image_sizes" in named:
-        extra["image_sizes"] = sides
+    whole = drawn(1, channels, size, size, seed=seed)
+    extra: Given = {"image_sizes": sides} if "image_sizes" in named else {}
+    if "high_res_pixel_values" in named:
+        high = number(part(model.config, "high_res_vision_config"), "image_size", default=size)
+        extra["high_res_pixel_values"] = drawn(1, channels, high, high, seed=seed)
+    patches = drawn(1, 16, channels * patch**2, seed=seed)
+    if "image_position_ids" in named:
+        places = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="xy"), -1)
+        yield {"pixel_values": patches.sigmoid(), "image_position_ids": places.view(1, 16, 2)}
+    if "target_sizes" in named:
+        strip = drawn(1, channels, patch, 16 * patch, seed=seed)
+        yield {"pixel_values": strip, "target_sizes": torch.tensor([[4, 4]])}
+    if "aspect_ratio_ids" in named:
+        tiles = number(vision, "max_num_tiles", default=4)
+        shown = drawn(1, 1, tiles, channels, size, size, seed=seed)
+        ratio = {"aspect_ratio_ids": torch.tensor([[1]]), "aspect_ratio_mask": torch.ones(1, 1, tiles).long()}
+        yield {"pixel_values": shown, **ratio}
     grid = torch.tensor([[1, 2 * merge, 2 * merge]])
     flat = drawn(4 * merge**2, channels * frames * patch**2, seed=seed)
-    whole = drawn(1, channels, size, size, seed=seed)
     for key in ("image_grid_thw", "grid_thw", "image_grids"):
         if key in named:
             yield {"pixel_values": flat, key: grid}
             yield {"pixel_values": flat, key: grid[:, 1:]}
             yield {"pixel_values": flat.view(4 * merge**2, channels * frames, patch, patch), key: grid}
+            yield {"pixel_values": flat.view(1, 4 * merge**2, channels * frames, patch, patch), key: grid}
+            yield {"pixel_values": flat, key: grid, "image_merge_sizes": torch.tensor([merge])}
     yield {"pixel_values": whole, **extra}
     yield {"pixel_values": whole}
     if "pixel_values_images" in named:
@@ -75,7 +91,12 @@ def pictures(model: Any, seed: int) -> Iterator[Given]:
         if "pixel_attention_mask" in named:
             yield {"pixel_values": many, "pixel_attention_mask": torch.ones(1, n, size, size).long()}
     if "flattened_patches" in named:
-        yield {"flattened_patches": drawn(1, 4, 2 + channels * patch**2, seed=seed).abs()}
+        patches = drawn(1, 4, 2 + number(vision, "patch_embed_hidden_size", default=0), seed=seed)
+        patches[..., :2] = torch.tensor([[1, 1], [1, 2], [2, 1], [2, 2]])
+        yield {"flattened_patches": patches}
+        own_patches = drawn(1, 4, 2 + channels * patch**2, seed=seed)
+        own_patches[..., :2] = patches[..., :2]
+        yield {"flattened_patches": own_patches}
     if "spatial_shapes" in named:
         shapes = torch.tensor([[4, 4]])
         mask = torch.ones(1, 16).long()
@@ -112,7 +133,7 @@ def given(model: Any, seed: int = 0) -> Given:
         LookupError: none of the forms, with the last error of the model.
     """
     named = inspect.signature(model.forward).parameters
-    text = "input_ids" in named and not model.config.is_encoder_decoder
+    text = "input_ids" in named
     trouble: list[str] = []
     forms: list[Given] = []
     if {"pixel_values", "pixel_values_images", "flattened_patches", "image_patches"} & named.keys():
@@ -122,9 +143,13 @@ def given(model: Any, seed: int = 0) -> Given:
     if not forms:
         forms = [{"input_ids": tokens(12, seed)}]
         text = False
+    tries = TRIES
     for form in forms:
         seen: dict[str, str] = {}
         for n in places(model, text):
+            tries -= 1
+            if tries < 0:
+                break
             inputs = form | (prompt(model, n, seed) if text else {})
             try:
                 own(model, inputs, 2)
@@ -164,6 +189,10 @@ def prompt(model: Any, n: int, seed: int) -> Given:
         ids[0, 2 : 2 + n] = found
     made = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     named = inspect.signature(model.forward).parameters
+    if "image_attention_mask" in named:
+        made["image_attention_mask"] = torch.ones(1, ids.shape[1], 1).long()
+    if "bbox" in named:
+        made["bbox"] = torch.zeros(1, ids.shape[1], 4).long()
     for key in ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids"):
         if key in named:
             made[key] = (ids == (-1 if found is None else found)).long()

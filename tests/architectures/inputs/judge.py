@@ -19,7 +19,6 @@ from .cases import Case, build
 from .given import Given, given, own
 
 NEW = 14  # tokens written
-__all__ = ["CRASH", "DIFFERENT", "EQUAL", "REFUSED", "TIE", "Verdict", "judge"]
 
 
 @dataclass

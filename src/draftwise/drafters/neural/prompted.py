@@ -16,7 +16,6 @@ from ...models.prompted import Prompted
 from ...models.prompted.trial import Trials
 from .chains import draft_chains
 
-
 LOOP = ("logits_processor", "stopping_criteria", "streamer", "synced_gpus")  # not for the model
 
 
@@ -49,7 +48,10 @@ class PromptedDrafter:
         self.order.clear()
         named = {name: kwargs[name] for name in ("attention_mask",) if kwargs.get(name) is not None}
         times = len(texts.ids) // len(encoded) if encoded is not None else 1
-        self.prompt = {"inputs": None if encoded is None else encoded.repeat_interleave(times, dim=0), **named}
+        self.prompt = {
+            "inputs": None if encoded is None else encoded.repeat_interleave(times, dim=0),
+            **named,
+        }
 
     def hint(self, request: Request) -> float:
         """Always ready."""

@@ -40,7 +40,7 @@ class Inputs:
 
     @property
     def texts(self) -> list[list[int]]:
-        """What drafters may look at: the tokens of each row, those of the encoder before those of the decoder.
+        """What drafters may look at: the tokens of each row, the encoder's before the decoder's.
 
         Numbers that are no tokens of the vocabulary, such as places of images, are 0.
         """
@@ -123,7 +123,7 @@ class PromptedTarget:
         return ENDLESS if self.made is not None else 0
 
     def padding(self, steps: Steps, limit: int, prompt: Any) -> PromptedTarget:
-        """Finished rows go on in the same passes."""
+        """Finished rows continue in the same passes."""
         return self
 
     def read_ahead(self, row: int, n: int) -> None:

@@ -2,8 +2,8 @@
 
 `generate` knows how a class reads its inputs: where pictures go, which positions follow them, what a decoder
 sees of its encoder. So the model prepares each pass itself, by `prepare_inputs_for_generation`, from the
-arguments that `generate` carries from step to step. Only the number of tokens differs: a pass reads a draft as
-well, and what is rejected is taken back.
+arguments that `generate` carries from step to step. Only the number of tokens differs: a pass reads a draft
+as well, and what is rejected is taken back.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ class Prompted:
     cache. `said` are the logits after the prompt, shape (rows, vocabulary).
     """
 
-    def __init__(
-        self, model: Any, ids: Tensor, config: GenerationConfig, kwargs: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, model: Any, ids: Tensor, config: GenerationConfig, kwargs: Mapping[str, Any]) -> None:
         self.model, self.length = model, ids.shape[1]
         self.decoder = bool(model.config.is_encoder_decoder)
         self.out = model._prefill(ids, config, dict(kwargs))

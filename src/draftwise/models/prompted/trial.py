@@ -21,7 +21,7 @@ NEW = 4  # tokens that are read one by one, and then in passes with rejected and
 
 
 class Trials:
-    """The ways of rewinding found so far for one model, by the names of its inputs, and for batches or not."""
+    """The ways of rewinding found so far for one model, by its inputs' names, and for batches or not."""
 
     def __init__(self, model: Any) -> None:
         self.model = model

@@ -1,0 +1,79 @@
+"""Every class that reads pictures, sound or another text, small and random, inside its own `generate`.
+
+    python -m studies.exactness.inputs                      # all of them, some minutes on one core
+    python -m studies.exactness.inputs whisper qwen2_vl     # those of these names
+    python -m studies.exactness.inputs --kept inputs.json --table docs/reference/inputs.md
+
+Prints a line for each class: equal, tie (rounding alone), refused (with the reason), different, crash, or
+not built (no small configuration, or none of the forms of inputs that the sweep knows). With `--kept`
+verdicts are saved as they come, and classes that the file has are not decoded again. The exit status is 1 if
+any is different or crashes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from studies.common.command import command, start
+
+PAGE = "docs/reference/inputs.md"
+
+
+def main() -> int:
+    """Judge, print, and write the table if one is asked for."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("names", nargs="*", help="names; all without any")
+    parser.add_argument("--shard", default="0/1", help="decode part I of N only: I/N")
+    parser.add_argument("--kept", type=Path, help="file of verdicts")
+    parser.add_argument("--table", type=Path, help="write what was found as Markdown to this file")
+    args = parser.parse_args()
+    import torch
+    import transformers
+
+    from tests.architectures.inputs.cases import cases
+    from tests.architectures.inputs.judge import Verdict, judge
+    from tests.architectures.inputs.table import table
+
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity(50)
+    torch.set_num_threads(1)
+    part, parts = map(int, args.shard.split("/"))
+    kept: dict[str, Any] = json.loads(args.kept.read_text()) if args.kept and args.kept.exists() else {}
+    verdicts = []
+    for case in cases():
+        if (args.names and case.name not in args.names) or case.shard(parts) != part:
+            continue
+        began = time.perf_counter()
+        verdict = Verdict(**kept[case.name]) if case.name in kept else judge(case)
+        kept[case.name] = asdict(verdict)
+        if args.kept:
+            _save(args.kept, kept)
+        verdicts.append((case, verdict))
+        ways = " ".join(f"{way}={word}" for way, word in verdict.ways.items() if word != "equal")
+        seconds = time.perf_counter() - began
+        print(
+            f"{verdict.word:10}{case.name:32}{seconds:5.1f} s  {ways} {verdict.why[:300]}".rstrip(),
+            flush=True,
+        )
+    words = Counter(v.word for _, v in verdicts)
+    print(", ".join(f"{n} {word}" for word, n in words.most_common()))
+    if args.table:
+        args.table.write_text(table(verdicts, transformers.__version__))
+    return int(words["different"] + words["crash"] > 0)
+
+
+def _save(path: Path, kept: dict[str, Any]) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(kept, indent=1))
+    os.replace(part, path)
+
+
+if __name__ == "__main__":
+    start(main)
