@@ -10,6 +10,7 @@ from typing import Any
 from draftwise.core.arms import NEVER, Stop
 from draftwise.core.roles import Graders, Seen
 from draftwise.policies.auto.grading import SHARE, Budget, ModelGrading
+from draftwise.policies.auto.pace import Pace
 from draftwise.policies.auto.parts import CONTEXTS, LENGTHS, match_length, measured, new_skill
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder
@@ -52,12 +53,26 @@ def never_stop(calibration: Calibration, least: float) -> Stop:
     return NEVER
 
 
+class OnePace(Pace):
+    """One rate for all places."""
+
+    def rate(self, matched: bool, alone: float) -> float:
+        """The rate of all places together."""
+        seconds = sum(self.seconds)
+        return sum(self.tokens) / seconds if seconds > 0.0 else 0.0
+
+
+def no_prior(looks_up: bool) -> Skill:
+    """An acceptance model that expects every second token to be right."""
+    return Skill(CONTEXTS, LENGTHS[-1])
+
+
 def any_match(hint: float) -> int:
     """A match is a match, of any length."""
     return min(1, match_length(hint))
 
 
-def even_odds() -> Skill:
+def even_odds(looks_up: bool) -> Skill:
     """An acceptance model of a drafter that may play at once: one test in each context, half accepted."""
     first = [0.0] * (LENGTHS[-1] - 1)
     tested, accepted = ([[x, *first] for _ in range(CONTEXTS)] for x in (1.0, 0.5))
@@ -119,6 +134,8 @@ PARTS: Mapping[str, Variant] = {
     "guard": Variant(lambda: {"guard": NoGuard()}),
     "none": Variant(lambda: {"guard": NoGuard(), "pick": always}),
     "thinning": Variant(recorder=lambda: {"budget": Unlimited(), "models": EveryToken()}),
+    "pace": Variant(lambda: {"pace": OnePace()}),
+    "prior": Variant(lambda: {"new_skill": no_prior}),
     "hints": Variant(lambda: {"match": any_match}),
     "reading": Variant(lambda: {"pricing": free_reading}, lambda: {"notes": AllRead}),
 }
