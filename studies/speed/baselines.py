@@ -11,10 +11,11 @@ best in hindsight, fitted to the prompts that they are compared on. Ratios are o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -81,7 +82,10 @@ def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[Stage]) -> 
     return np.array([sum(round.seconds.total for round in loop.play(stage)) for stage in stages])
 
 
-def least(found: dict[object, Seconds]) -> tuple[object, Seconds]:
+Name = TypeVar("Name")
+
+
+def least(found: Mapping[Name, Seconds]) -> tuple[Name, Seconds]:
     """The candidate of the least total time."""
     name = min(found, key=lambda one: float(found[one].sum()))
     return name, found[name]
@@ -100,7 +104,7 @@ def lines(folder: Path, half: int, policies: Sequence[str]) -> Iterator[str]:
         arms = [fixed(stage, costs) for stage in stages]
         arm, alone = least({arm: np.array([one[arm] for one in arms]) for arm in arms[0]})
         tried = {rule: np.array([text.otherwise(costs, rule) for text in texts]) for rule in rules(trace)}
-        rule, other = least(dict(tried))
+        rule, other = least(tried)
         for policy in policies:
             mine = played(trace, policy, costs, stages)
             cells = [folder.name, name if name in PUBLISHED else "measured", policy, str(len(mine))]

@@ -62,17 +62,12 @@ class OnePace(Pace):
         return sum(self.tokens) / seconds if seconds > 0.0 else 0.0
 
 
-def no_prior(looks_up: bool) -> Skill:
-    """An acceptance model that expects every second token to be right."""
-    return Skill(CONTEXTS, LENGTHS[-1])
-
-
 def any_match(hint: float) -> int:
     """A match is a match, of any length."""
     return min(1, match_length(hint))
 
 
-def even_odds(looks_up: bool) -> Skill:
+def even_odds() -> Skill:
     """An acceptance model of a drafter that may play at once: one test in each context, half accepted."""
     first = [0.0] * (LENGTHS[-1] - 1)
     tested, accepted = ([[x, *first] for _ in range(CONTEXTS)] for x in (1.0, 0.5))
@@ -135,7 +130,6 @@ PARTS: Mapping[str, Variant] = {
     "none": Variant(lambda: {"guard": NoGuard(), "pick": always}),
     "thinning": Variant(recorder=lambda: {"budget": Unlimited(), "models": EveryToken()}),
     "pace": Variant(lambda: {"pace": OnePace()}),
-    "prior": Variant(lambda: {"new_skill": no_prior}),
     "hints": Variant(lambda: {"match": any_match}),
     "reading": Variant(lambda: {"pricing": free_reading}, lambda: {"notes": AllRead}),
 }

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from ...core.arms import Stop
 from .skill import Calibration, Skill
@@ -20,7 +21,6 @@ from .worth import Price, Worth
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 MATCHES = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0)  # the context of a match is the first that is not smaller
 CONTEXTS = len(MATCHES) + 1
-MISSED = 0.6  # of the continuations of a match of one token
 SUREST = 0.9  # the highest threshold of the stop rule
 GAIN = attrgetter("gain")
 
@@ -61,29 +61,12 @@ Stopping: TypeAlias = Callable[[Calibration, float], Stop]
 """The stop rule of a model's draft: its calibration, and the least chance of acceptance that pays."""
 Match: TypeAlias = Callable[[float], int]
 """The context of a lookup's hint, from 0 (no match) to `CONTEXTS` - 1."""
-NewSkill: TypeAlias = Callable[[bool], Skill]
-"""Makes the acceptance model of one drafter, by whether it is a lookup."""
+NewSkill: TypeAlias = Callable[[], Skill]
+"""Makes the acceptance model of one drafter."""
 
 
-def new_skill(looks_up: bool, **options: Any) -> Skill:
-    """Counts that fade, and counts of each request that fade faster; options as those of `Skill`.
-
-    It starts from what matches and models are worth in general (`prior`).
-    """
-    return Skill(CONTEXTS, LENGTHS[-1], prior=prior(looks_up), **options)
-
-
-def prior(looks_up: bool) -> list[list[float]]:
-    """The chances of a drafter of which nothing is known, by context and place in the draft.
-
-    A lookup's k-th token is as likely to be right as the first one of a match that is k tokens longer; after
-    m + k tokens it is 1 - `MISSED` / (m + k) ** 0.75 (fitted to half of the prompts of three traces, see
-    docs/explanation/auto.md). A model's tokens are right half of the time.
-    """
-    if not looks_up:
-        return [[0.5] * LENGTHS[-1] for _ in range(CONTEXTS)]
-    shortest = (1, 1, *(int(match) + 1 for match in MATCHES[1:]))
-    return [[1.0 - MISSED / (match + k) ** 0.75 for k in range(LENGTHS[-1])] for match in shortest]
+new_skill = partial(Skill, CONTEXTS, LENGTHS[-1])
+"""Counts that fade, and counts of each request that fade faster; options as those of `Skill`."""
 
 
 def measured(

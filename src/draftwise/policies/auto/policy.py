@@ -96,7 +96,7 @@ class AutoPolicy:
 
     def __post_init__(self) -> None:
         n = len(self.drafters)
-        self.skills = [self.new_skill(up) for up in self.looks_up]
+        self.skills = [self.new_skill() for _ in range(n)]
         self.calibrations = [Calibration() for _ in range(n)]
         # First those of eager passes, then those of compiled ones.
         self.draft_costs = [DraftCost() for _ in range(2 * n)]
@@ -233,10 +233,7 @@ class AutoPolicy:
             self._calibrate(outcome)
 
     def _observe(self, request: int, seen: Observed) -> None:
-        if seen.looks_up and seen.looks_up != self.looks_up:
-            for i, (up, before) in enumerate(zip(seen.looks_up, self.looks_up, strict=True)):
-                if up != before and not self.skills[i].seen:
-                    self.skills[i] = self.new_skill(up)
+        if seen.looks_up:
             self.looks_up = seen.looks_up
         if place := self.places.get(request):
             place.written = seen.written

@@ -17,10 +17,10 @@ class Skill:
     """Chances that one drafter's k-th token is accepted given that those before were, per context.
 
     For every context and k the tokens that were tested and accepted are counted, fading by `memory` with each
-    test; a window that the text cut off counts as far as it goes. A chance leans on its `prior` (one half by
-    default) with a weight of `lean` tests. All priors of a context are corrected by one factor: its misses
-    over those that the prior expected, with `doubt` misses added to both. A text has counts of its own that
-    fade faster and lean on the common ones: a change of subject shows within a few drafts.
+    test; a window that the text cut off counts as far as it goes. A chance
+    leans on the mean over all k of its context with a weight of `lean` tests, and that on one half with
+    two. A text has counts of its own that fade faster and lean on the common ones: a change of subject shows
+    within a few drafts.
     """
 
     contexts: int
@@ -28,22 +28,19 @@ class Skill:
     _: KW_ONLY
     memory: float = 0.997
     own_memory: float = 0.95
-    lean: float = 4.0
-    doubt: float = 4.0
+    lean: float = 2.0
     own_lean: float = 12.0
     least: float = 0.02
-    prior: Sequence[Sequence[float]] = ()
     tested: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     accepted: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
     whole: tuple[float, float] | None = None  # sums and anchors, until something new is learned
-    anchors: dict[int, list[float]] = field(default_factory=dict)
+    anchors: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         zeros = [[0.0] * self.longest for _ in range(self.contexts)]
         self.tested = self.tested or [list(row) for row in zeros]
         self.accepted = self.accepted or [list(row) for row in zeros]
-        self.prior = self.prior or [[0.5] * self.longest for _ in range(self.contexts)]
 
     @property
     def seen(self) -> float:
@@ -81,34 +78,27 @@ class Skill:
 
     def survival(self, request: int, context: int) -> list[float]:
         """The chances that the first 1, 2, ... tokens are accepted, as far as they are above `least`."""
-        chances = self.anchors.get(context) or self._chances(context)
+        tested, accepted = self.tested[context], self.accepted[context]
+        lean, own_lean, least = self.lean, self.own_lean, self.least
+        anchor = self.anchors.get(context)
+        if anchor is None:
+            anchor = self.anchors[context] = lean * (sum(accepted) + 1.0) / (sum(tested) + 2.0)
         mine = self.own.get(request, NOTHING).get(context)
         curve: list[float] = []
-        alive, own_lean, least = 1.0, self.own_lean, self.least
-        if mine is not None:
-            chances = [(a + own_lean * p) / (t + own_lean) for p, t, a in zip(chances, *mine, strict=True)]
-        for chance in chances:
-            alive *= chance
+        alive = 1.0
+        if mine is None:
+            for t, a in zip(tested, accepted, strict=True):
+                alive *= (a + anchor) / (t + lean)
+                if alive < least:
+                    break
+                curve.append(alive)
+            return curve
+        for t, a, mine_t, mine_a in zip(tested, accepted, *mine, strict=True):
+            alive *= (mine_a + own_lean * (a + anchor) / (t + lean)) / (mine_t + own_lean)
             if alive < least:
                 break
             curve.append(alive)
         return curve
-
-    def _chances(self, context: int) -> list[float]:
-        """The chance of each token given those before it, from all requests; kept until one learns."""
-        tested, accepted, prior, lean = (
-            self.tested[context],
-            self.accepted[context],
-            self.prior[context],
-            self.lean,
-        )
-        expected = sum(t * (1.0 - p) for t, p in zip(tested, prior, strict=True))
-        factor = (sum(tested) - sum(accepted) + self.doubt) / (expected + self.doubt)
-        self.anchors[context] = found = [
-            (a + lean * max(0.0, 1.0 - factor * (1.0 - p))) / (t + lean)
-            for t, a, p in zip(tested, accepted, prior, strict=True)
-        ]
-        return found
 
     def close(self, request: int) -> None:
         """Forget what one text alone has shown."""
