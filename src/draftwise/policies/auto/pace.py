@@ -28,9 +28,9 @@ class Pace:
 
     A draft saves the rounds that would have written its tokens, so its price is what tokens cost at this kind
     of place. Where a lookup copies a long passage, tokens are cheap and a second is worth many of them; after
-    its end they are dear again, which one rate for all places would notice only some rounds later. A rate
-    leans on that of all places with a weight of `lean` plain rounds. What is known fades by `memory` with
-    each round at a place of its kind; in a batch by `together` with as many rounds as it has requests.
+    its end they are expensive again, which one rate for all places would notice only some rounds later. A
+    rate leans on that of all places with a weight of `lean` plain rounds. What is known fades by `memory`
+    with each round at a place of its kind; in a batch by `together` with as many rounds as it has requests.
     """
 
     _: KW_ONLY
