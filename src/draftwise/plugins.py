@@ -10,6 +10,7 @@ from .core.drafts import NOTHING, Draft, Job, Signals, Verdict
 from .core.outcomes import Feedback, Grade, Outcome, Spent, Window
 from .core.request import Request
 from .core.roles import (
+    Continuer,
     Drafter,
     GradeJob,
     Grader,
@@ -41,6 +42,7 @@ __all__ = [
     "Arm",
     "Bandit",
     "Context",
+    "Continuer",
     "Decision",
     "Draft",
     "Drafter",

@@ -10,6 +10,7 @@ from typing import Any
 from draftwise.core.arms import NEVER, Stop
 from draftwise.core.roles import Graders, Seen
 from draftwise.policies.auto.grading import SHARE, Budget, ModelGrading
+from draftwise.policies.auto.pace import Pace
 from draftwise.policies.auto.parts import CONTEXTS, LENGTHS, match_length, measured, new_skill
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder
@@ -50,6 +51,15 @@ def always(worths: Sequence[Worth]) -> Worth | None:
 def never_stop(calibration: Calibration, least: float) -> Stop:
     """A draft has its full length, whatever its drafter's confidence."""
     return NEVER
+
+
+class OnePace(Pace):
+    """One rate for all places."""
+
+    def rate(self, matched: bool, alone: float) -> float:
+        """The rate of all places together."""
+        seconds = sum(self.seconds)
+        return sum(self.tokens) / seconds if seconds > 0.0 else 0.0
 
 
 def any_match(hint: float) -> int:
@@ -119,6 +129,7 @@ PARTS: Mapping[str, Variant] = {
     "guard": Variant(lambda: {"guard": NoGuard()}),
     "none": Variant(lambda: {"guard": NoGuard(), "pick": always}),
     "thinning": Variant(recorder=lambda: {"budget": Unlimited(), "models": EveryToken()}),
+    "pace": Variant(lambda: {"pace": OnePace()}),
     "hints": Variant(lambda: {"match": any_match}),
     "reading": Variant(lambda: {"pricing": free_reading}, lambda: {"notes": AllRead}),
 }

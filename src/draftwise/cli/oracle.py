@@ -24,6 +24,8 @@ def oracle(
 ) -> None:
     """Compute the shortest time over all choices of drafter and length, and the times of fixed arms.
 
+    "composite" is the shortest time if one draft may have parts of several drafters.
+
     Examples:
     draftwise oracle my-trace
     draftwise oracle my-trace --costs c=0.1 --drafters ngram,suffix
@@ -46,7 +48,7 @@ def oracle(
     show.trust(found, WHEN)
 
 
-COLUMNS = ("category", "tokens", "optimum", "best fixed in hindsight", "DISCO's oracle", "none")
+COLUMNS = ("category", "tokens", "optimum", "composite", "best fixed in hindsight", "DISCO's oracle", "none")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -61,6 +63,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         row["category"],
         str(row["new_tokens"]),
         f"{least:.2f}",
+        f"{row['optimum_composite']:.2f}",
         f"{arm} {share(fixed['seconds'])}",
         "" if just is None else f"{who} {share(just)}",
         share(row["none"]),

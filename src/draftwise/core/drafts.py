@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .arms import NEVER, Stop
@@ -125,3 +125,9 @@ class Job:
     def stop_at(self, position: int) -> Stop:
         """The rule for draft position `position` (from 0)."""
         return self.stops[min(position, len(self.stops) - 1)]
+
+
+def after(job: Job, written: Sequence[int]) -> Job:
+    """The job, for a picked draft, of a copy of its request in which these tokens were written."""
+    request = replace(job.request, tokens=[*job.request.tokens, *written])
+    return replace(job, request=request, picked=True)

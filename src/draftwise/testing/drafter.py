@@ -7,7 +7,7 @@ from math import nan
 
 import numpy as np
 
-from ..core.drafts import Draft, Job, Signals
+from ..core.drafts import Draft, Job, Signals, after
 from ..core.outcomes import Grade
 from ..core.request import Request
 from ..core.roles import GradeJob
@@ -33,6 +33,10 @@ class SimDrafter:
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain per job."""
         return [self._chain(job) for job in jobs]
+
+    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
+        """One chain per job, after these tokens."""
+        return [self._chain(after(job, tokens)) for job, tokens in zip(jobs, written, strict=True)]
 
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         """One grade per committed token, from the distribution after the text before it."""

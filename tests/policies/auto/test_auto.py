@@ -15,6 +15,7 @@ from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
 from draftwise.errors import UserError
 from draftwise.policies.auto.drafting import DraftCost, Line
 from draftwise.policies.auto.guard import FIRST, GROWTH, TRIAL, Guard
+from draftwise.policies.auto.pace import Pace
 from draftwise.policies.auto.parts import CONTEXTS, LENGTHS
 from draftwise.policies.auto.passes import PassCost, nearest, size_class
 from draftwise.policies.auto.policy import AutoPolicy
@@ -192,6 +193,16 @@ def test_chances_are_counts_that_lean_on_their_mean() -> None:
     assert skill.survival(0, 1) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
 
 
+def test_a_rate_is_that_of_its_kind_of_place_and_leans_on_all() -> None:
+    pace = Pace()
+    assert pace.rate(True, 0.01) == 0.0
+    for _ in range(100):
+        pace.add(False, 1, 0.01)
+        pace.add(True, 10, 0.01)
+    assert 100 < pace.rate(False, 0.01) < 160 < 940 < pace.rate(True, 0.01) < 1000
+    assert pace.rate(False, 0.0) == pace.rate(True, 0.0) == pytest.approx(550, rel=0.01)
+
+
 def test_a_text_of_its_own_kind_shows_within_a_few_drafts_and_is_forgotten_with_it() -> None:
     skill = Skill(1, 4)
     for _ in range(200):
@@ -242,7 +253,7 @@ def policy(*names: str, looks_up: bool = True) -> AutoPolicy:
 def taught(rate: float, chance: float, *, token: float = 0.0, extra: float = 0.0) -> AutoPolicy:
     """A policy that knows one lookup's chance, its price, and that of a longer pass."""
     made = policy("a")
-    made.tokens, made.seconds = rate, 1.0
+    made.pace = Pace(tokens=[rate, rate], seconds=[1.0, 1.0])
     made.skills[0].tested = [[1000.0] * LENGTHS[-1] for _ in range(CONTEXTS)]
     made.skills[0].accepted = [[1000.0 * chance] * LENGTHS[-1] for _ in range(CONTEXTS)]
     for _ in range(100):

@@ -21,7 +21,7 @@ def played(monkeypatch: pytest.MonkeyPatch, made: Method, prices: Prices) -> lis
     return [(r.arm.name, r.drafted, r.decision.stops[0].threshold) for r in rounds]
 
 
-@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"guard", "hints"}))
+@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"guard", "hints", "pace"}))
 def test_every_part_that_is_missing_changes_what_is_played(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -44,6 +44,15 @@ def test_hints_are_match_lengths() -> None:
     assert isinstance(whole, AutoPolicy) and isinstance(blunt, AutoPolicy)
     context = Context(hints={"ngram": 12.0})
     assert whole._place(context).contexts != blunt._place(context).contexts == [1]
+
+
+def test_rates_are_of_places_with_and_without_a_match() -> None:
+    whole, flat = (without(part, ["ngram"]).policy for part in ("", "pace"))
+    assert isinstance(whole, AutoPolicy) and isinstance(flat, AutoPolicy)
+    for policy in (whole, flat):
+        policy.pace.add(True, 9, 1.0)
+        policy.pace.add(False, 1, 1.0)
+    assert whole.pace.rate(False, 0.1) < flat.pace.rate(False, 0.1) == flat.pace.rate(True, 0.1)
 
 
 def test_without_other_drafters_only_the_one_that_plays_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,13 @@ In the examples, `target` counts upwards in a vocabulary of eight tokens and is 
 is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are plain implementations.
 """
 
-from .drafter import Drafter, GradeJob, Grader, Waiter
+from .drafter import Continuer, Drafter, GradeJob, Grader, Waiter
 from .policy import Policy, Reader
 from .recorder import Graders, Recorder, Seen
 from .target import Limited, Pieces, Ranked, Scores, Target, window_of
 
 __all__ = [
+    "Continuer",
     "Drafter",
     "GradeJob",
     "Grader",

@@ -93,6 +93,23 @@ class Waiter(Protocol):
         ...
 
 
+@runtime_checkable
+class Continuer(Protocol):
+    """A drafter that can continue another's draft, as if its tokens had been written."""
+
+    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
+        """One picked draft per job, after its text and these tokens, which the target may yet reject.
+
+        Afterwards the drafter must be as it was before: it is told of what is committed by `observe` alone.
+
+        Examples:
+            >>> (draft,) = drafter.draft_after([Job(request, 2)], [(3, 4)])
+            >>> draft.tokens
+            (5, 6)
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GradeJob:
     """Committed tokens to grade a drafter on: `request.tokens[start:]`, n of them.

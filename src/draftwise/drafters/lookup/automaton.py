@@ -98,6 +98,17 @@ class Automaton:
         held = min(held + 1, self.depth)
         return self._shorten(self.next[state][token], held), held
 
+    @property
+    def held(self) -> int:
+        """The last tokens of the current text that `deepest` represents."""
+        return self._held
+
+    def steps(self, state: int, held: int, tokens: Iterable[int]) -> tuple[int, int]:
+        """`step` for each of these tokens."""
+        for token in tokens:
+            state, held = self.step(state, held, token)
+        return state, held
+
     def _append(self, token: int) -> None:
         nexts, link, length = self.next, self.link, self.length
         last = self.last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from math import log
 from typing import Annotated
@@ -49,6 +50,18 @@ class NgramDrafter:
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain per job, of the job's full length unless a stop rule fires or nothing matches."""
         return [self._chain(job) for job in jobs]
+
+    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
+        """One chain per job, as if these tokens had been written."""
+        drafts = []
+        for job, tokens in zip(jobs, written, strict=True):
+            text = self._texts.get(job.request.id)
+            if text is None:
+                drafts.append(Draft())
+                continue
+            with text.extended(tokens):
+                drafts.append(self._chain(job))
+        return drafts
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Index the tokens just committed."""
@@ -99,6 +112,27 @@ class _Text:
                     match, source = n, seen[gram]
                 seen[gram] = after
         self._key, self.match, self._source = key, match, source
+
+    @contextmanager
+    def extended(self, new: Sequence[int]) -> Iterator[None]:
+        """The text with these tokens, which are taken back afterwards."""
+        length, key, match, source = len(self.tokens), self._key, self.match, self._source
+        hits, tries, before = list(self._hits), list(self._tries), []
+        for token in new:
+            key = (key << BITS | token + 1) & self._mask
+            before += [(seen, key & mask, seen.get(key & mask)) for _, mask, seen in self._orders]
+        key = self._key
+        self.extend(new)
+        try:
+            yield
+        finally:
+            del self.tokens[length:]
+            self._key, self.match, self._source, self._hits, self._tries = key, match, source, hits, tries
+            for seen, gram, place in before:
+                if place is None:
+                    seen.pop(gram, None)
+                else:
+                    seen[gram] = place
 
     def continuation(self) -> Iterator[tuple[int, Signals]]:
         """The tokens that would follow, without end; none if nothing matches."""

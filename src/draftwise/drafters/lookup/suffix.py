@@ -80,6 +80,14 @@ class SuffixDrafter:
         """One chain per job; empty if nothing matches."""
         return [self._chain(job) for job in jobs]
 
+    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
+        """One chain per job after these tokens; what follows them is counted in the text without them."""
+        drafts = []
+        for job, tokens in zip(jobs, written, strict=True):
+            text = self._texts.get(job.request.id)
+            drafts.append(chain(job, self._likeliest(text, job, tokens) if text else ()))
+        return drafts
+
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Index the tokens just committed."""
         text = self._texts.get(request.id)
@@ -97,11 +105,14 @@ class SuffixDrafter:
         text = self._texts.get(job.request.id)
         return chain(job, self._likeliest(text, job) if text else ())
 
-    def _likeliest(self, text: _Text, job: Job) -> Iterator[tuple[int, Signals]]:
+    def _likeliest(self, text: _Text, job: Job, written: Sequence[int] = ()) -> Iterator[tuple[int, Signals]]:
         """The best of the walks from the longest matches, in this text and in the history."""
-        walks = self._walks(text.index, text.index.deepest, text.index.match, job.length)
+        index = text.index
+        at = index.steps(index.deepest, index.held, written) if written else (index.deepest, index.match)
+        walks = self._walks(index, *at, job.length)
         if self._earlier:
-            walks += self._walks(self._earlier.index, *self._earlier.find(text), job.length)
+            index = self._earlier.index
+            walks += self._walks(index, *index.steps(*self._earlier.find(text), written), job.length)
         if not walks:
             return
         _, path, index = max(walks, key=itemgetter(0))  # of equals, this text's longest match

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from ...core.drafts import Draft, Job
+from ...core.drafts import Draft, Job, after
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
@@ -135,6 +135,13 @@ class LMDrafter:
             if all(chain.done for chain in chains):
                 return [chain.draft for chain in chains]
             logits = self._step(chains, rows)
+
+    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
+        """One chain per job after these tokens, which it then forgets: the target may reject them."""
+        drafts = self.draft([after(job, tokens) for job, tokens in zip(jobs, written, strict=True)])
+        for job in jobs:
+            self.rewind(job.request, len(job.request.tokens))
+        return drafts
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:

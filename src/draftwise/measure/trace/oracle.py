@@ -74,7 +74,7 @@ class Remaining:
                 f"{len(behind)} drafters with catch_up costs, of which the oracle can follow {MOST_BEHIND}: "
                 "record fewer drafters, or give costs without catch_up"
             )
-        self.sets, self.prompt = _Sets(behind, costs), stage.recording.prompt.size
+        self.sets, self.prompt = Sets(behind, costs), stage.recording.prompt.size
         end = stage.recording.committed
         self._values = np.zeros((end + 1, self.sets.size))
         self._choices: list[tuple[list[_Move], Whole]] = []
@@ -139,7 +139,7 @@ def _moves(
             yield _Move(name, wrong, 1, mine.draft(wrong) + costs.target(1 + wrong))
 
 
-class _Sets:
+class Sets:
     """Sets of the drafters that will be used later, as bits, and their cost of reading a token."""
 
     def __init__(self, behind: Sequence[str], costs: Costs) -> None:
@@ -158,18 +158,24 @@ class _Sets:
 
     def worth(self, move: _Move, after: Real) -> Real:
         """Seconds to the end with this move, for each set of drafters that are used from here on."""
-        bit = self.bit.get(move.drafter, 0)
+        return move.seconds + self.passed(move.drafter, move.far, after)
+
+    def passed(self, drafter: str, far: int, after: Real) -> Real:
+        """Seconds after so many tokens and for reading them, for each set that is used from before them on.
+
+        `drafter` reads them as it drafts. `after` are the seconds after them, sets in the last axis.
+        """
+        bit = self.bit.get(drafter, 0)
         if not bit:
-            return move.seconds + move.far * self.catch_up + after
+            return far * self.catch_up + after
         without = self.numbers & ~bit
-        rest = np.minimum(after, after[without])
-        worth: Real = move.seconds + move.far * self.catch_up[without] + rest
-        worth[(self.numbers & bit) == 0] = np.inf
+        worth: Real = far * self.catch_up[without] + np.minimum(after, after[..., without])
+        worth[..., (self.numbers & bit) == 0] = np.inf
         return worth
 
 
 def _path(
-    choices: Sequence[tuple[list[_Move], Whole]], values: Real, sets: _Sets, at_set: int
+    choices: Sequence[tuple[list[_Move], Whole]], values: Real, sets: Sets, at_set: int
 ) -> Iterator[Step]:
     at = 0
     while at < len(choices):

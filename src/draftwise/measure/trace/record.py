@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core.roles import Drafter, Grader, Target, Waiter
 from ...core.sampling import Sampling
+from ...core.team import Member
 from ...errors import UserError
 from ..machine import Meter, describe
 from . import costs, drawn, models
@@ -111,6 +112,11 @@ def _check(name: str, drafter: Drafter) -> None:
     if isinstance(drafter, Waiter):
         raise UserError(
             f"drafter {name}: it continues from the target's hidden states, which a trace does not hold; "
+            "leave it out of --drafters, and use draftwise bench"
+        )
+    if isinstance(drafter, Member):
+        raise UserError(
+            f"drafter {name}: it drafts with the others, at places that a trace does not hold; "
             "leave it out of --drafters, and use draftwise bench"
         )
     if getattr(drafter, "branches", 1) > 1:

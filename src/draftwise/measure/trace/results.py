@@ -17,6 +17,7 @@ from ...policies.catalogue import method
 from .. import machine
 from ..learnt import learnt
 from ..results import BASELINE, summarize
+from .composite import best_composite
 from .costs import MEASURED, Costs, as_json, busy
 from .files import FIELDS, Trace, write_json
 from .fixed import NONE, Arm, exactly, fixed
@@ -202,7 +203,7 @@ def trust(costs: Costs) -> Row:
 
 
 def foreseen(trace: Trace, costs: Costs, *, tell: Tell | None = None) -> Row:
-    """The minimum time for every text, and the times of fixed arms and of DISCO's oracle.
+    """The minimum time for every text, without and with composite drafts, and fixed arms and DISCO's oracle.
 
     Raises:
         UserError: the text was sampled, so that acceptance would be random.
@@ -215,11 +216,13 @@ def foreseen(trace: Trace, costs: Costs, *, tell: Tell | None = None) -> Row:
         stage = Stage(recording)
         paths[i] = best(stage, costs)
         arms, just = fixed(stage, costs), exactly(stage, costs)
+        composite = best_composite(stage, costs)
         for key in ("all", recording.category):
             mine = sums[key]
             mine["prompts"] += 1
             mine["tokens"] += recording.committed
             mine["optimum"] += paths[i].seconds
+            mine["composite"] += composite
             for arm, seconds in arms.items():
                 mine[arm] += seconds
             for name, seconds in just.items():
@@ -243,6 +246,7 @@ def _foreseen(category: str, sums: Mapping[Any, float]) -> Row:
         "prompts": int(sums["prompts"]),
         "new_tokens": int(sums["tokens"]),
         "optimum": sums["optimum"],
+        "optimum_composite": sums["composite"],
         "none": arms[NONE],
         "best_fixed": {"drafter": least[0], "length": least[1], "seconds": arms[least]},
         "best_length": {name: _best_length(name, arms) for name in just},

@@ -9,10 +9,11 @@ from random import Random
 
 from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, Outcome
-from ...state.learned import LEARNED, adds, learned, mean_of_known
+from ...state.learned import LEARNED, learned, mean_of_known
 from .drafting import DraftCost
 from .guard import Guard
 from .observed import Observed
+from .pace import Pace, Pacing
 from .parts import (
     LENGTHS,
     Guarding,
@@ -32,7 +33,7 @@ from .skill import Calibration, Skill
 from .worth import Reason, Worth, best_length
 
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
-TRUSTED = 40.0  # tested tokens from which a drafter's own confidence may stop it
+TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
 
 
 @dataclass(slots=True)
@@ -44,6 +45,11 @@ class Place:
     read: list[int]
     written: int = 0
 
+    @property
+    def matched(self) -> bool:
+        """Whether any lookup had a match there."""
+        return max(self.contexts, default=0) > 0
+
 
 @dataclass(slots=True)
 class AutoPolicy:
@@ -51,9 +57,9 @@ class AutoPolicy:
 
     The gain of a draft of n tokens is the sum of the chances that its first 1, 2, ... n tokens are accepted,
     less `price` times its additional seconds: drafting, reading, and a longer target pass. The price is the
-    recent rate in tokens per second, and never less than that of plain decoding. This rule maximises total
-    tokens over total seconds (Dinkelbach 1967; the ratio objective of renewal rewards;
-    docs/explanation/auto.md).
+    recent rate in tokens per second at places of this kind (`Pace`), and never less than that of plain
+    decoding. With one kind of place this rule maximises total tokens over total seconds (Dinkelbach 1967; the
+    ratio objective of renewal rewards; docs/explanation/auto.md).
 
     Costs of compiled and of eager passes are kept apart: `compiled` and `drafters_compiled` say which count.
     Chances are known per drafter and context (`Skill`): for a lookup, the length of its match; for a model,
@@ -74,14 +80,12 @@ class AutoPolicy:
     match: Match = match_length
     guard: Guarding = field(default_factory=Guard)
     load: Load = field(default_factory=Load)
-    memory: float = 0.85
     reads_hints: bool = True
     skills: list[Skill] = field(init=False, metadata=LEARNED)
     calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
     draft_costs: list[DraftCost] = field(init=False, metadata=LEARNED)
     pass_costs: list[PassCost] = field(init=False, metadata=LEARNED)
-    tokens: float = field(default=0.0, metadata=learned(adds))
-    seconds: float = field(default=0.0, metadata=learned(adds))
+    pace: Pacing = field(default_factory=Pace, metadata=LEARNED)
     answer: float = field(default=0.0, metadata=learned(mean_of_known))
     reasons: list[Reason] | None = None
     places: dict[int, Place] = field(default_factory=dict)
@@ -111,14 +115,10 @@ class AutoPolicy:
         """Costs of a drafter as it is run at present."""
         return self.draft_costs[i + len(self.drafters) if self.drafters_compiled[i] else i]
 
-    @property
-    def rate(self) -> float:
-        """Recent tokens per second of all requests together, at the usual load; 0 at first."""
-        return self.tokens / self.seconds if self.seconds > 0.0 else 0.0
-
-    def price(self, batch: int) -> float:
-        """Tokens that a second is worth: the recent rate, and at least that of plain decoding."""
-        rate, alone = self.rate, nearest(self.passes, size_class(batch))(batch)
+    def price(self, batch: int, matched: bool) -> float:
+        """Tokens that a second is worth at such a place: the recent rate, at least that of plain decoding."""
+        alone = nearest(self.passes, size_class(batch))(batch)
+        rate = self.pace.rate(matched, alone / batch)
         return max(rate, batch / alone) if alone else rate
 
     # -- choosing ------------------------------------------------------------------------------------
@@ -132,17 +132,17 @@ class AutoPolicy:
         if best is None or not stands:
             decision = Decision(self.index[-1, 0])
         else:
-            stop = self._stop(best.drafter, batch)
+            stop = self._stop(best.drafter, batch, place.matched)
             decision = Decision(self.index[best.drafter, best.length], 1.0, (stop,))
         if self.reasons is not None:
-            arm, price = self.arms[decision.arm], self.price(batch)
+            arm, price = self.arms[decision.arm], self.price(batch, place.matched)
             self.reasons.append(Reason(context.position, price, arm, tuple(worths), not stands))
         return decision
 
     def worths(self, context: Context, place: Place) -> list[Worth]:
         """What every usable drafter is worth in this round, at its best length."""
         batch, request, unavailable = context.batch_size, context.request, context.unavailable
-        passes, rate = nearest(self.passes, size_class(batch)), self.price(batch)
+        passes, rate = nearest(self.passes, size_class(batch)), self.price(batch, place.matched)
         extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
         found = []
         for i, name in enumerate(self.drafters):
@@ -170,7 +170,7 @@ class AutoPolicy:
         length = next((n for n in self.lengths if n >= most), self.lengths[-1])
         return Worth(i, length, sum(curve[:length]), 0.0, sum(curve), trial=True)
 
-    def _stop(self, i: int, batch: int) -> Stop:
+    def _stop(self, i: int, batch: int, matched: bool) -> Stop:
         """The stop rule of this drafter; until its calibration is trusted, one that never stops."""
         if self.looks_up[i]:
             return NEVER
@@ -179,7 +179,7 @@ class AutoPolicy:
             extra = nearest(self.passes, size_class(batch)).extra
             _, each = self.drafting(i).price(batch)
             width = self.drafting(i).width
-            price = self.price(batch) * (each + width * (extra[-1] if extra else 0.0) / LENGTHS[-1])
+            price = self.price(batch, matched) * (each + width * (extra[-1] if extra else 0.0) / LENGTHS[-1])
             least = price / self.skills[i].level
         return self.stopping(calibration, least)
 
@@ -217,7 +217,8 @@ class AutoPolicy:
     def may_pay(self, i: int, batch: int) -> bool:
         """Whether one token of this drafter can be worth its cost, at the upper bound of its chance."""
         start, each = self.drafting(i).price(batch)
-        return not self.skills[i].hope < self.price(batch) * (start + each)
+        least = min(self.price(batch, False), self.price(batch, True))
+        return not self.skills[i].hope < least * (start + each)
 
     # -- learning ------------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class AutoPolicy:
         for window in feedback.windows:
             self.skills[window.drafter].learn(feedback.request, window.context, window.accepts)
         for outcome in feedback.outcomes:
-            self._time(outcome)
+            self._time(feedback.request, outcome)
             self._calibrate(outcome)
 
     def _observe(self, request: int, seen: Observed) -> None:
@@ -251,7 +252,7 @@ class AutoPolicy:
             for chosen, accept in graded.chances:
                 calibration.learn(chosen, accept)
 
-    def _time(self, outcome: Outcome) -> None:
+    def _time(self, request: int, outcome: Outcome) -> None:
         spent = outcome.spent
         if spent is None or not isfinite(outcome.seconds):
             return
@@ -262,17 +263,15 @@ class AutoPolicy:
         self.load.add(spent.target, passes.usual(spent.pass_tokens), requests=n)
         seconds = outcome.seconds / self.load.factor
         passes.add(spent.pass_tokens, spent.target / self.load.factor, requests=n)
-        keep = self.memory if n == 1 else self.memory ** (1.0 / n)
-        self.tokens = keep * self.tokens + outcome.accepted + 1
-        self.seconds = keep * self.seconds + seconds
+        place = self.places.get(request)
+        self.pace.add(place is not None and place.matched, outcome.accepted + 1, seconds, requests=n)
         if spent.pass_tokens > n:
             self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
 
     def _switch(self, compiled: bool) -> None:
         """Passes are compiled from now on, or no longer: costs known for the other way are kept apart."""
         self.compiled, self.load.factor = compiled, 1.0
-        self.tokens = self.seconds = 0.0
-        self.guard = type(self.guard)()
+        self.pace, self.guard = type(self.pace)(), type(self.guard)()
 
     def _calibrate(self, outcome: Outcome) -> None:
         arm = self.arms[outcome.arm]

@@ -1,0 +1,144 @@
+"""`auto` against the optimum, the best fixed arm and "lookup, else model", on halves of traces.
+
+    python -m studies.speed.baselines TRACE [TRACE ...] [--half 1] [--policy auto]
+
+Three costs for each trace: measured with it, `llama-8b-eagle` and `llama-8b-1b`. Constants of `auto` were
+chosen on the prompts of even number (`--half 0`); results are those of the odd ones. The fixed arm and
+"lookup, else model" (a lookup and its draft length, a shortest match, a model and its draft length) are the
+best in hindsight, fitted to the prompts that they are compared on. Ratios are of total times, with the middle
+95 % over resampled prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from draftwise.measure.trace import Costs, Replay, Trace, read_costs
+from draftwise.measure.trace.composite import best_composite
+from draftwise.measure.trace.fixed import fixed
+from draftwise.measure.trace.oracle import best, confirmed
+from draftwise.measure.trace.stage import Stage
+from draftwise.policies.catalogue import method
+from studies.common.command import command, listed, start
+from studies.speed.ablation import Seconds, ratio
+from studies.speed.without import without
+
+PAGE = "docs/explanation/auto.md"
+PUBLISHED = ("llama-8b-eagle", "llama-8b-1b")
+MATCHES, LOOKED, DRAFTED = (1, 2, 3, 4), (2, 4, 8, 16), (0, 1, 2, 3, 4, 6, 8)
+Rule = tuple[str, int, int, str, int]
+"""A lookup, its shortest match, its draft length, and a model with its draft length."""
+
+
+def rules(trace: Trace) -> list[Rule]:
+    """Every "lookup, else model" that is tried."""
+    models = [name for name, grades in trace.header.drafters.items() if grades]
+    lookups = [name for name in trace.drafters if name not in models]
+    return list(product(lookups, MATCHES, LOOKED, models, DRAFTED))
+
+
+class Text:
+    """One text with the number of right tokens of every draft."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.right = {name: confirmed(stage, lines).tolist() for name, lines in stage.lines.items()}
+
+    def otherwise(self, costs: Costs, rule: Rule) -> float:
+        """Seconds by "lookup, else model"."""
+        lookup, match, looked, model, drafted = rule
+        lines, one = self.stage.lines, self.stage.recording
+        at, read, seconds = 0, 0, 0.0
+        while at < one.committed:
+            name, wanted = (lookup, looked) if lines[lookup].hint[at] >= match else (model, drafted)
+            asked = min(wanted, one.budget - at - 1)
+            n = lines[name].span(at, asked)[1] if asked > 0 else 0
+            if not n and name == lookup:
+                name, asked = model, min(drafted, one.budget - at - 1)
+                n = lines[model].span(at, asked)[1] if asked > 0 else 0
+            accepted = self.right[name][asked - 1][at] if n else 0
+            seconds += costs.target(1 + n)
+            if n:
+                mine, here = costs.of(name), one.prompt.size + at
+                seconds += mine.draft(n)
+                if name == model:
+                    seconds += mine.catch_up * (here - read)
+                    read = here + accepted + 1
+            at += accepted + 1
+        return seconds
+
+
+def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[Stage]) -> Seconds:
+    """Seconds of a policy on each text; `auto-PART` is `auto` without that part."""
+    part = policy.removeprefix("auto-") if policy.startswith("auto-") else None
+    made = method(policy, trace.drafters) if part is None else without(part, trace.drafters)
+    loop = Replay(trace, made, costs)
+    return np.array([sum(round.seconds.total for round in loop.play(stage)) for stage in stages])
+
+
+Name = TypeVar("Name")
+
+
+def least(found: Mapping[Name, Seconds]) -> tuple[Name, Seconds]:
+    """The candidate of the least total time."""
+    name = min(found, key=lambda one: float(found[one].sum()))
+    return name, found[name]
+
+
+def lines(folder: Path, half: int, policies: Sequence[str]) -> Iterator[str]:
+    """One row of the table for each of the three costs."""
+    trace = Trace(folder)
+    texts = [Text(Stage(one)) for i, one in enumerate(trace) if half < 0 or i % 2 == half]
+    stages = [text.stage for text in texts]
+    for name in (str(folder / "costs.json"), *PUBLISHED):
+        costs = read_costs(name)
+        old, new = (
+            np.array([f(s) for s in stages]) for f in (partial(_best, costs), partial(_composite, costs))
+        )
+        arms = [fixed(stage, costs) for stage in stages]
+        arm, alone = least({arm: np.array([one[arm] for one in arms]) for arm in arms[0]})
+        tried = {rule: np.array([text.otherwise(costs, rule) for text in texts]) for rule in rules(trace)}
+        rule, other = least(tried)
+        for policy in policies:
+            mine = played(trace, policy, costs, stages)
+            cells = [folder.name, name if name in PUBLISHED else "measured", policy, str(len(mine))]
+            cells += [f"{100 * best_.sum() / mine.sum():.1f} %" for best_ in (old, new)]
+            cells += [f"{_said(ratio(alone, mine))} `{arm}`", f"{_said(ratio(other, mine))} `{rule}`"]
+            yield "| " + " | ".join(cells) + " |"
+
+
+def _best(costs: Costs, stage: Stage) -> float:
+    return best(stage, costs).seconds
+
+
+def _composite(costs: Costs, stage: Stage) -> float:
+    return best_composite(stage, costs)
+
+
+def _said(found: tuple[float, float, float]) -> str:
+    return f"{found[0]:.3f} ({found[1]:.3f} to {found[2]:.3f})"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("traces", nargs="+", type=Path)
+    parser.add_argument("--half", type=int, choices=(-1, 0, 1), default=1, help="prompts; -1: all")
+    parser.add_argument("--policy", type=listed, default="auto", help="policies, or auto-PART without a part")
+    asked = parser.parse_args()
+    heads = ["trace", "costs", "policy", "prompts", "of the optimum", "of the composite one"]
+    heads += ["against the best fixed", 'against "lookup, else model"']
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    for folder in asked.traces:
+        for line in lines(folder, asked.half, asked.policy):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,227 @@
+"""Composite drafts: what each part adds, that nothing of it remains, and that the text is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise.core.arms import Arm, Stop
+from draftwise.core.drafts import Draft, Job
+from draftwise.core.loop import Loop
+from draftwise.core.request import Request
+from draftwise.core.roles import Drafter
+from draftwise.core.sampling import Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.suffix import SuffixDrafter
+from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.drafters.none import NoneDrafter
+from draftwise.drafters.relay import RelayDrafter
+from draftwise.errors import UserError
+from draftwise.measure.trace.record import header_of
+from draftwise.measure.trace.record import record as recording
+from draftwise.targets.hf import HFTarget
+from draftwise.testing.distributions import markov
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+from tests.core.turns import Anyone
+from tests.distributions import exact, p_value, sample
+from tests.drafters.test_together import Copies, Fails, Says
+from tests.effort import some
+from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, SETTINGS, P, V
+from tests.tiny import CONFIGS, VOCAB, model, own_text
+
+
+def asked(tokens: Sequence[int], key: int = 0) -> Request:
+    return Request(key, list(tokens), len(tokens), Sampling(max_new_tokens=50), Random(0), Random(0))
+
+
+def loop(
+    relays: dict[str, str], parts: dict[str, Drafter], target: Any = None, *, length: int = 4, seed: int = 0
+) -> Loop:
+    """A loop whose rounds are drafted by these relays, or with none of them, at random."""
+    made = {name: RelayDrafter(*_spec(text)[0], **_spec(text)[1]) for name, text in relays.items()}
+    policy = Anyone((*(Arm(name, length) for name in made), Arm("none", 0)))
+    return Loop(target or SimTarget(markov(P), V), {**made, **parts}, policy, policy, seed=seed)
+
+
+def _spec(text: str) -> tuple[tuple[str], dict[str, Any]]:
+    path, _, first = text.partition("?")
+    return (path,), {"instead": True} if first == "instead" else {"first": int(first or 1)}
+
+
+def drafted(
+    path: str, parts: dict[str, Drafter], tokens: Sequence[int], length: int, **options: Any
+) -> tuple[int, ...]:
+    """The tokens of one draft."""
+    relay = RelayDrafter(path, **options)
+    made = Loop(
+        SimTarget(markov(P), V), {**parts, "relay": relay}, policy := Anyone((Arm("relay", 4),)), policy
+    )
+    request = asked(tokens)
+    for part in parts.values():
+        part.observe(request, tokens)
+    del made
+    (draft,) = relay.draft([Job(request, length)])
+    return draft.tokens
+
+
+def test_the_second_part_continues_where_the_first_ends() -> None:
+    parts: dict[str, Drafter] = {"a": Says(1, 2, 3), "b": NgramDrafter()}
+    text = [5, 1, 6, 7, 8, 9]
+    assert drafted("a>b", parts, text, 4) == (1, 6, 7, 8)  # 1 leads to what followed it
+    assert drafted("a>b", parts, text, 1) == (1,)
+    assert drafted("a>b", {"a": Says(), "b": NgramDrafter()}, text, 4) == ()  # less than its share: it ended
+    two: dict[str, Drafter] = {"a": NgramDrafter(), "b": SimDrafter(markov(P))}
+    assert drafted("a>b", two, [0, 1, 2], 3, first=0) == drafted(
+        "b>b2", {"b": two["b"], "b2": two["b"]}, [0, 1, 2], 3
+    )
+    assert drafted("a>b", two, [0, 1, 0], 3, instead=True) == (1, 0, 1)
+    assert len(drafted("a>b", two, [0, 1, 2], 3, instead=True)) == 3
+
+
+@pytest.mark.parametrize("lookup", [NgramDrafter, SuffixDrafter])
+def test_a_lookup_continues_other_tokens_and_is_then_as_before(lookup: type[Any]) -> None:
+    rng = Random(1)
+    for _ in range(40):
+        text = [rng.randrange(5) for _ in range(rng.randrange(2, 40))]
+        more = [rng.randrange(6) for _ in range(rng.randrange(1, 5))]
+        one, whole = lookup(), lookup()
+        request = asked(text)
+        one.observe(request, text)
+        whole.observe(asked([*text, *more]), [*text, *more])
+        before = one.draft([Job(request, 8)]), one.hint(request)
+        (after,) = one.draft_after([Job(request, 8)], [more])
+        assert (one.draft([Job(request, 8)]), one.hint(request)) == before
+        if lookup is NgramDrafter:  # exactly as if they had been written
+            assert (after,) == tuple(whole.draft([Job(asked([*text, *more]), 8)]))
+        one.observe(request, more)
+        assert one.draft([Job(request, 8)]) == whole.draft([Job(asked([*text, *more]), 8)])
+
+
+def test_a_model_forgets_what_it_continued() -> None:
+    drafter, fresh = LMDrafter(model("llama"), VOCAB), LMDrafter(model("llama"), VOCAB)
+    request = asked([3, 5, 3])
+    (after,) = drafter.draft_after([Job(request, 3)], [(9, 4)])
+    assert after.tokens == fresh.draft([Job(asked([3, 5, 3, 9, 4], 1), 3)])[0].tokens
+    request.tokens += [7, 9]
+    (now,) = drafter.draft([Job(request, 3)])
+    assert now.tokens == fresh.draft([Job(asked([3, 5, 3, 7, 9], 2), 3)])[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("a", "name two"),
+        ("a>", "name two"),
+        ("a>c", "no drafter 'c'"),
+        ("b>a", "cannot continue"),
+        ("r>b", "no drafter 'r'"),
+    ],
+)
+def test_parts_that_do_not_fit_are_named(path: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        loop({"r": path}, {"a": Says(1), "b": NgramDrafter()})
+
+
+def test_a_trace_does_not_hold_it() -> None:
+    with pytest.raises(UserError, match="drafter relay:a>b: it drafts with the others"):
+        record({"relay:a>b": RelayDrafter("a>b")})
+
+
+def record(drafters: dict[str, Drafter]) -> None:
+    header = header_of(
+        SimTarget(markov(P), V),
+        drafters,
+        Sampling(),
+        name="",
+        workload="",
+        prompts=(),
+        length=4,
+        overlap=False,
+    )
+    recording(SimTarget(markov(P), V), drafters, [], Path("unused"), header, Sampling())
+
+
+def test_a_share_below_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="first=-1"):
+        RelayDrafter("a>b", first=-1)
+
+
+def test_a_part_that_fails_costs_no_text() -> None:
+    made = loop(
+        {"r": "bad>ngram", "s": "says>ngram?0"},
+        {"bad": Fails(), "ngram": NgramDrafter(), "says": Says(V + 3)},
+    )
+    request = made.add(PROMPT, Sampling(max_new_tokens=90))
+    while made.open:
+        made.step()
+    own = [t for r in loop({}, {}).run([PROMPT], Sampling(max_new_tokens=90)) for t in r.tokens]
+    assert request.tokens[len(PROMPT) :] == own and made.faults["bad"] == 1 and made.faults["r"] == 0
+
+
+RELAYS = {"r": "bad>ngram", "s": "good>suffix?2", "t": "ngram>good?0", "u": "suffix>bad?instead"}
+
+
+@pytest.mark.parametrize("settings", some(list(SETTINGS), 2))
+def test_the_law_is_kept(settings: str) -> None:
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
+
+    def parts() -> dict[str, Drafter]:
+        good, bad = SimDrafter(markov(GOOD)), Copies(markov(BAD))  # one draws, although it is asked not to
+        return {"good": good, "bad": bad, "ngram": NgramDrafter(), "suffix": SuffixDrafter()}
+
+    counts = sample(lambda: loop(RELAYS, parts()), PROMPT, SETTINGS[settings], 1200, batch=5)
+    assert p_value(counts, distribution) > 1e-3
+
+
+class Rare(NoneDrafter):
+    """A second part that continues after one token alone: a draft's end depends on what was drawn."""
+
+    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
+        return [Draft.chain([1] if tokens[-1] == 2 else []) for tokens in written]
+
+
+def test_what_is_continued_may_depend_on_what_was_drawn() -> None:
+    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
+    made: dict[str, Drafter] = {"draws": Copies(markov(GOOD)), "rare": Rare()}
+    counts = sample(lambda: loop({"r": "draws>rare"}, made), PROMPT, SETTINGS["plain"], 3000)
+    assert p_value(counts, distribution) > 1e-3
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    "name", some([n for n in CONFIGS if n not in ("gemma2-window", "minimax-sparse")], 2)
+)
+def test_greedy_text_is_the_models_own(name: str, batch: int) -> None:
+    made = model(name, dtype=torch.float32)
+    prompts = [[3, 5, 3, 5, 3], [7] * 12, [4, 9, 2, 4, 9]]
+    parts: dict[str, Drafter] = {
+        "bad": LMDrafter(model(name, seed=9), VOCAB),
+        "good": LMDrafter(made, VOCAB),
+        "ngram": NgramDrafter(),
+        "suffix": SuffixDrafter(),
+    }
+    team = loop(RELAYS, parts, HFTarget(made), length=6)
+    texts: dict[int, list[int]] = {}
+    rounds = list(team.run(prompts, Sampling(max_new_tokens=30), batch=batch))
+    for round in rounds:
+        texts.setdefault(round.request, []).extend(round.tokens)
+    assert [texts[i] for i in range(3)] == [own_text(made, p, 30) for p in prompts]
+    assert any(r.accepted >= 3 for r in rounds) and not any(team.faults.values())
+
+
+def test_a_stop_rule_of_the_first_part_ends_the_draft() -> None:
+    relay = RelayDrafter("model>ngram", first=2)
+    parts: dict[str, Drafter] = {"model": SimDrafter(markov(P)), "ngram": NgramDrafter()}
+    policy = Anyone((Arm("relay", 6),))
+    Loop(SimTarget(markov(P), V), {**parts, "relay": relay}, policy, policy)
+    request = asked([0, 1, 2, 1, 0, 1])
+    parts["ngram"].observe(request, request.tokens)
+    always = (Stop("max-confidence", 2.0),)
+    assert len(relay.draft([Job(request, 6, always)])[0].tokens) == 1
+    assert len(relay.draft([Job(request, 6)])[0].tokens) == 6
