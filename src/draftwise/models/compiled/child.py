@@ -18,7 +18,7 @@ from time import perf_counter
 
 
 def main() -> None:
-    """Compile, with the lowest priority if this goes on behind other work."""
+    """Compile, with the lowest priority if other work has precedence."""
     with suppress(OSError):
         os.setpgid(0, 0)
     if "behind" in sys.argv[2:]:

@@ -54,7 +54,7 @@ def find(plan: Blueprint) -> Path | None:
 def make(plan: Blueprint, *, behind: bool = False) -> Path:
     """Compile a blueprint in a process of its own, unless another process has just done so.
 
-    It has the lowest priority if that goes on `behind` other work; otherwise somebody waits for it.
+    It has the lowest priority if it runs `behind` other work; otherwise the caller waits for it.
 
     Raises:
         Unfit: there is no compiler, no space, or the class cannot be compiled.
