@@ -37,7 +37,7 @@ class Crop:
         self.layers = layers_of(cache)
         for layer in self.layers:
             if isinstance(layer, DynamicSlidingWindowLayer):
-                layer.activate_past_recording()
+                layer.record_past = True
 
     def before(self, held: int, *, guesses: bool) -> None:
         """Nothing to keep."""
