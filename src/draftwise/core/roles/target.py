@@ -134,7 +134,8 @@ class Pieces(Protocol):
     def read(self, request: Request, others: Sequence[Request]) -> bool:
         """Read one piece of what it has not read of an open request; whether there is another one.
 
-        `others` are the open requests whose text may begin alike. The rest is read by the next `verify`.
+        `others` are the open requests whose text may begin alike. Called between steps, by `Loop.read`; the
+        next `verify` reads the rest.
 
         Examples:
             >>> target.read(request, [])
