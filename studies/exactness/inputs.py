@@ -38,8 +38,9 @@ def main() -> int:
     import transformers
 
     from tests.architectures.inputs.cases import cases
-    from tests.architectures.inputs.judge import Verdict, judge
+    from tests.architectures.inputs.judge import judge
     from tests.architectures.inputs.table import table
+    from tests.architectures.judge import Verdict
 
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity(50)

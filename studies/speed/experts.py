@@ -91,7 +91,7 @@ class Woken:
         (chosen,) = (x for x in said if isinstance(x, Tensor) and not x.is_floating_point())
         if len(self.layers) >= SIZES["num_hidden_layers"]:
             self.layers.clear()
-        self.layers.append(len(chosen.unique()))
+        self.layers.append(len(set(chosen.flatten().tolist())))
 
     @property
     def mean(self) -> float:

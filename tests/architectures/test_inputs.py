@@ -11,7 +11,8 @@ from draftwise.models.prompted.rewind import WAYS
 from tests.effort import THOROUGH
 
 from .inputs.cases import Case, cases
-from .inputs.judge import CRASH, DIFFERENT, EQUAL, judge
+from .inputs.judge import judge
+from .judge import CRASH, DIFFERENT, EQUAL
 
 PART, PARTS = map(int, os.environ.get("DRAFTWISE_SWEEP", "0/12" if THOROUGH else "0/36").split("/"))
 SHARD = [case for case in cases() if case.shard(PARTS) == PART]

@@ -33,7 +33,7 @@ TEXT = {
     "intermediate_size": 32,
 }
 VISION = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32, "patch_size": 4}
-ENCODED = {
+ENCODED: dict[str, Any] = {
     "vocab_size": VOCAB,
     "d_model": 32,
     "encoder_layers": 2,
@@ -59,7 +59,7 @@ def ready(made: Any, seed: int = 0, scale: float = 2.0, embeddings: float = 0.25
 
 def gemma3() -> Any:
     """Sliding windows, and images whose tokens see each other."""
-    text = {**TEXT, "num_hidden_layers": 4, "sliding_window": 7}
+    text: dict[str, Any] = {**TEXT, "num_hidden_layers": 4, "sliding_window": 7}
     text["layer_types"] = ["sliding_attention", "full_attention"] * 2
     vision = {**VISION, "num_hidden_layers": 1, "image_size": 8}
     config = Gemma3Config(
@@ -88,15 +88,14 @@ def bart(seed: int = 0) -> Any:
 
 def t5(seed: int = 0) -> Any:
     """Relative positions, which count by the cache's length."""
-    config = T5Config(
-        vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=1
-    )
+    config = T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4)
+    config.decoder_start_token_id = 1
     return ready(T5ForConditionalGeneration(config), seed + 3)
 
 
 def whisper(seed: int = 0, layers: int = 2) -> Any:
     """Sound of 32 frames; its own `generate` prepares more than others do."""
-    sizes = {**ENCODED, "decoder_layers": layers, "encoder_layers": layers}
+    sizes: dict[str, Any] = {**ENCODED, "decoder_layers": layers, "encoder_layers": layers}
     config = WhisperConfig(**sizes, num_mel_bins=8, max_source_positions=16, max_target_positions=64)
     return ready(WhisperForConditionalGeneration(config), seed)
 

@@ -9,6 +9,7 @@ import torch
 from transformers import GenerationMixin, LlamaConfig, LogitsProcessor
 
 from draftwise import UserError, transformers_generate
+from draftwise.models import verdicts
 from draftwise.models.prompted import rewind, trial
 from tests.architectures.inputs.judge import Guesser
 from tests.distributions import p_value
@@ -31,9 +32,8 @@ def guessers(truth: torch.Tensor) -> list[Any]:
 
 
 def drafted(truth: torch.Tensor, **more: Any) -> Any:
-    return transformers_generate(
-        drafters=guessers(truth), **{"policy": "random", "tokenizer": object()} | more
-    )
+    options: dict[str, Any] = {"policy": "random", "tokenizer": object()} | more
+    return transformers_generate(drafters=guessers(truth), **options)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -49,8 +49,8 @@ def test_texts_are_the_models_own(kind: str, rows: int) -> None:
 def test_a_snapshot_is_as_good_as_a_cut(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models whose states cannot be cut are put back, and what was accepted is read again."""
     monkeypatch.setattr(trial, "WAYS", {"snapshot": rewind.Snapshot})
-    monkeypatch.setattr(trial.verdicts, "load", lambda *_: None)
-    monkeypatch.setattr(trial.verdicts, "keep", lambda *_: None)
+    monkeypatch.setattr(verdicts, "load", lambda *_: None)
+    monkeypatch.setattr(verdicts, "keep", lambda *_: None)
     made, inputs = KINDS[kind](), shown(kind, 2)
     truth = written(made, inputs)
     assert torch.equal(written(made, inputs, custom_generate=drafted(truth)), truth)
@@ -74,7 +74,7 @@ class Early(rewind.Snapshot):
 @pytest.mark.parametrize("kind", ["qwen2_vl", "t5"])
 def test_a_way_that_is_wrong_is_not_taken(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "WAYS", {"crop": Stays, "snapshot": Early})
-    monkeypatch.setattr(trial.verdicts, "load", lambda *_: None)
+    monkeypatch.setattr(verdicts, "load", lambda *_: None)
     made, inputs = KINDS[kind](), shown(kind, 1)
     with pytest.raises(UserError, match="cannot read several tokens after this prompt"):
         written(made, inputs, custom_generate=drafted(written(made, inputs)))
@@ -163,7 +163,7 @@ def law(made: Any, inputs: dict[str, Any], k: int, n: int) -> dict[tuple[int, ..
     """The distribution of the first `n` tokens with top-k, by whole passes of the model."""
     texts: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(n):
-        longer = {}
+        longer: dict[tuple[int, ...], float] = {}
         for text, p in texts.items():
             top = whole(made, inputs, text).topk(k)
             for token, q in zip(top.indices.tolist(), top.values.softmax(-1).tolist(), strict=True):
@@ -197,7 +197,7 @@ def test_sampled_texts_have_the_models_distribution(kind: str, helper: Any) -> N
     """Drafts sampled by a model that knows little, and by one that always errs."""
     made, inputs = KINDS[kind](), shown(kind, 1)
     wanted = law(made, inputs, 3, 3)
-    bad = Guesser("bad", 1.0, [list(max(wanted, key=lambda t: wanted[t]))])
+    bad = Guesser("bad", 1.0, [list(max(wanted, key=wanted.__getitem__))])
     adaptive = transformers_generate(drafters=[helper(), bad], policy="random", tokenizer=object())
     seen: dict[tuple[int, ...], int] = {}
     torch.manual_seed(0)
@@ -219,7 +219,7 @@ class Own(LogitsProcessor):
 
 def test_a_processor_of_ones_own_sees_the_rows_of_the_decoder() -> None:
     made, inputs = t5(), shown("t5", 2)
-    more = {"logits_processor": [Own()]}
+    more: dict[str, Any] = {"logits_processor": [Own()]}
     truth = written(made, inputs, **more)
     assert torch.equal(written(made, inputs, **more, custom_generate=drafted(truth)), truth)
     assert not torch.equal(written(made, inputs), truth)

@@ -123,7 +123,7 @@ def batch(made: Any, inputs: Given) -> tuple[Given, Given] | None:
     else:
         both = {k: torch.cat([v, v.flip(-1) if v.is_floating_point() else v]) for k, v in inputs.items()}
     if "input_ids" in both:
-        ids = both["input_ids"].clone()
+        ids = torch.as_tensor(both["input_ids"]).clone()
         ids[1, -3:] = (ids[1, -3:] + 1) % 50
         both["input_ids"] = ids
         if not made.config.is_encoder_decoder:
