@@ -197,7 +197,8 @@ def test_sampled_texts_have_the_models_distribution(kind: str, helper: Any) -> N
     """Drafts sampled by a model that knows little, and by one that always errs."""
     made, inputs = KINDS[kind](), shown(kind, 1)
     wanted = law(made, inputs, 3, 3)
-    bad = Guesser("bad", 1.0, [list(max(wanted, key=wanted.__getitem__))])
+    likeliest = max((p, text) for text, p in wanted.items())[1]
+    bad = Guesser("bad", 1.0, [list(likeliest)])
     adaptive = transformers_generate(drafters=[helper(), bad], policy="random", tokenizer=object())
     seen: dict[tuple[int, ...], int] = {}
     torch.manual_seed(0)
