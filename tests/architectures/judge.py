@@ -36,14 +36,16 @@ Text = list[int]
 class Verdict:
     """What came of one model: by way of decoding, and in one word.
 
-    `why` is the first trouble's reason, and `apart` why its texts are read one by one, where they are.
+    `why` is the first trouble's reason. `apart`, `stateful` and `steps` tell how its rows are read.
     """
 
     name: str
     kind: str = ""
     ways: dict[str, str] = field(default_factory=dict)
     why: str = ""
-    apart: str = ""
+    apart: bool = False
+    stateful: bool = False
+    steps: bool = False
 
     @property
     def word(self) -> str:
@@ -108,16 +110,11 @@ def judge(case: Case, ways: Sequence[str] = ()) -> Verdict:
         verdict.why = verdict.why or (f"{name}: {why}" if why else "")
         if name == "alone" and verdict.ways[name] in (REFUSED, CRASH):
             return verdict
-    verdict.apart = why_apart(made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DraftwiseWarning)
+        rows = HFTarget(made).rows
+    verdict.apart, verdict.stateful, verdict.steps = not rows.together, rows.stateful, rows.steps
     return verdict
-
-
-def why_apart(made: Any) -> str:
-    """Why the model's texts are read one by one; nothing where one pass reads many."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DraftwiseWarning)
-        apart = not HFTarget(made).rows.together
-    return str(caught[0].message) if apart else ""
 
 
 def reason(error: Exception) -> str:

@@ -25,6 +25,7 @@ kept in the user's cache folder by class, configuration, versions, precision and
 `probe=False`, or `DRAFTWISE_PROBE=0`, turns it off.
 
 - **one pass**: a batch is read in one pass, whatever the lengths of its texts.
+- **equal widths**: padding would enter a state, so rows share a pass where theirs have equal width.
 - **one by one**: each text of a batch is read in a pass of its own, because the class counts positions
   by the cache's length, computes its biases from a padding mask, or mixes the rows. Texts are the same;
   batches are no faster.
@@ -67,12 +68,11 @@ def _fate(verdict: Verdict) -> tuple[str, str, str]:
     if verdict.word not in (EQUAL, TIE):
         return verdict.word, "", why
     trees = "yes" if verdict.ways["trees"] in (EQUAL, TIE) else "no"
-    note = "state" if "keeps a state" in verdict.apart else ""
-    if "one token a pass" in verdict.apart:
-        note = "state; one token a pass"
-    return ("one by one" if verdict.apart else "one pass"), trees, note
+    note = "state" + "; one token a pass" * verdict.steps if verdict.stateful else ""
+    together = "equal widths" if verdict.stateful else "one pass"
+    return ("one by one" if verdict.apart else together), trees, note
 
 
 def _rank(fate: tuple[str, str, str]) -> tuple[int, str]:
-    order = ("one pass", "one by one", "refused", "")
+    order = ("one pass", "equal widths", "one by one", "refused", "")
     return (order.index(fate[0]) if fate[0] in order else -1), (fate[1] == "no" and "z") or ""
