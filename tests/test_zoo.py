@@ -35,7 +35,7 @@ def plain() -> list[list[int]]:
     return [out.token_ids for out in decoder.generate_many(PROMPTS, max_new_tokens=32)]
 
 
-@pytest.mark.parametrize("use", some(list(USES), 2))
+@pytest.mark.parametrize("use", some(list(USES), 4))
 def test_the_text_is_the_targets_own(plain: list[list[int]], use: str) -> None:
     drafters, policy = USES[use]
     with warnings.catch_warnings():

@@ -88,6 +88,7 @@ def world(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
     monkeypatch.setattr(import_module("draftwise.cli.replay"), "report", lambda out: None)
     for verb in ("drafter", "eagle", "medusa", "classifier", "router"):
         monkeypatch.setattr(f"draftwise.train.{verb}.train", lambda run, out, tell: {"after": {}})
+    monkeypatch.setattr("draftwise.serve.run.serve", lambda decoder, name, **named: None)
     rows = [{"question_id": i, "category": "qa", "turns": ["abc def"]} for i in range(2)]
     workload = tmp_path / "prompts.jsonl"
     workload.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -101,6 +102,7 @@ def world(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
         "trace": [*some, "--length", "2"],
         "replay": [str(tmp_path / "trace"), "--policies", "static-2", "--out", str(tmp_path / "out")],
         "simulate": ["--tokens", "20", "--seeds", "1", "--policies", "ucb1"],
+        "serve": ["--target", "zoo:target"],
         "train": ["--data", "x.jsonl", "--out", str(tmp_path / "out"), "--target", "zoo:target"],
     }
 

@@ -54,6 +54,18 @@ def test_every_available_drafter_is_taken_by_the_target(run: Run) -> None:
     assert list(decoder.loop.team.drafters) == names
 
 
+def test_a_layer_in_the_targets_own_files_is_named(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.models.heads.mtp_folders import written
+
+    assert "mtp" not in found(run, "zoo:target")
+    written(tmp_path / "target", "glm-4.5")
+    capsys.readouterr()  # Transformers tells of its progress
+    row = found(run, str(tmp_path / "target"))["mtp"]
+    assert row["status"] == "available" and row["weight_bytes"] > 0
+
+
 def test_a_local_folder_and_what_lies_beside_it(run: Run, tmp_path: Path) -> None:
     for name in ("target", "sql"):
         shutil.copytree(bundled(f"zoo:{name}").path, tmp_path / name)

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftwise.generation.text import Detokenizer, Kinds, StopStrings, decode
+from tests.effort import THOROUGH
 from tests.tiny_tokenizers import MAKERS, SPECIAL, tokenizer
 
 SAID = "数据结构与算法。"
 EVERY = pytest.mark.parametrize("name", MAKERS)
 SOURCES = ("target", "ngram", "suffix")
-PROPERTY = settings(max_examples=80, deadline=None, derandomize=True, database=None)
+PROPERTY = settings(max_examples=80 if THOROUGH else 30, deadline=None, derandomize=True, database=None)
 
 
 def hard(kind: Any) -> list[int]:

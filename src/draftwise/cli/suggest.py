@@ -56,7 +56,8 @@ def suggest(
     """
     with waiting("looking for drafters"):
         name, folder = locate_target(model)
-        found = [*without_weights(model), *local(model, folder), *published(model, name)]
+        found = [*without_weights(model), *own_layer(model, folder)]
+        found += [*local(model, folder), *published(model, name)]
     if as_json:
         show.dump({"target": model, "name": name, "drafters": [asdict(one) for one in found]})
         return
@@ -108,11 +109,27 @@ def locate_target(model: str) -> tuple[str, Path | None]:
 def without_weights(target: str) -> Iterator[Suggestion]:
     """The registered drafters that load nothing."""
     for one in describe("drafters"):
-        if one.name != "none" and not one.argument:
+        if one.name not in ("none", "mtp") and not one.argument:
             yield _suggestion(target, one.name, one.help.rstrip("."), HERE, 0, 0)
     build = ["draftwise", "datastore", "build", "TEXTS", "--tokenizer", target, "--out", "my-datastore"]
     why = "Looks text up in a datastore built from texts like those to write"
     yield Suggestion("retrieval:my-datastore", why, BUILD, 0, 0, shlex.join(build))
+
+
+def own_layer(target: str, folder: Path | None) -> Iterator[Suggestion]:
+    """The layer of multi-token prediction in the target's own files, if there is one."""
+    from draftwise.models.footprint import footprint, read_config
+    from draftwise.models.heads.mtp_names import inside
+
+    if folder is None:
+        return
+    config = read_config(folder)
+    depth = config.get("text_config", config).get("num_hidden_layers")
+    if isinstance(depth, int):
+        cost = footprint(folder, lambda name: inside(name, depth))
+        if cost.weight_bytes:
+            why = "Drafts with the layer of multi-token prediction in the target's own files"
+            yield _suggestion(target, "mtp", why, HERE, cost.weight_bytes, None)
 
 
 def local(target: str, folder: Path | None) -> Iterator[Suggestion]:

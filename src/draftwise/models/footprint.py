@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -27,15 +27,15 @@ class Footprint:
     cache_bytes: int | None = None
 
 
-def footprint(folder: Path) -> Footprint:
-    """The footprint of the model in a folder.
+def footprint(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> Footprint:
+    """The footprint of the model in a folder, or of the tensors whose names are `wanted`.
 
     Raises:
         UserError: config.json or a weights file cannot be read.
     """
     try:
         config = read_config(folder)
-        tensors = [t for file in sorted(folder.glob("*.safetensors")) for t in _tensors(file)]
+        tensors = [t for file in sorted(folder.glob("*.safetensors")) for t in _tensors(file, wanted)]
     except (OSError, ValueError) as error:
         raise UserError(f"model {str(folder)!r} cannot be read ({error}): download it again") from error
     if not tensors:
@@ -77,8 +77,8 @@ def _first(config: Mapping[str, Any], *names: str) -> int | None:
     return next((config[name] for name in names if isinstance(config.get(name), int)), None)
 
 
-def _tensors(file: Path) -> list[dict[str, Any]]:
-    """Shape and dtype of every tensor in a Safetensors file."""
+def _tensors(file: Path, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
+    """Shape and dtype of the wanted tensors in a Safetensors file."""
     with file.open("rb") as opened:
         header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-    return [tensor for name, tensor in header.items() if name != "__metadata__"]
+    return [tensor for name, tensor in header.items() if name != "__metadata__" and wanted(name)]

@@ -100,7 +100,8 @@ class Continuer(Protocol):
     def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
         """One picked draft per job, after its text and these tokens, which the target may yet reject.
 
-        Afterwards the drafter must be as it was before: it is told of what is committed by `observe` alone.
+        Called by a drafter that composes drafts (`relay`), in its own `draft`. Afterwards the drafter must be
+        as it was before: it is told of what is committed by `observe` alone.
 
         Examples:
             >>> (draft,) = drafter.draft_after([Job(request, 2)], [(3, 4)])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from ...errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Where such a layer lies: after the model's own layers (DeepSeek-V3, GLM-4.5), in a part `mtp` with layers
 # of its own (Qwen3-Next, Qwen3.5), or in a list (MiMo; `speculators`).
