@@ -14,7 +14,8 @@ from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...models.heads.dflash import DFlash
 from ...models.hidden_states import Source
-from .parallel import checked, draft_parallel
+from .parallel import draft_parallel
+from .trees import checked
 
 LEAST = 64  # initial number of positions in a text's keys and values; doubled when full
 

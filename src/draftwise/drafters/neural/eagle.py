@@ -11,13 +11,12 @@ from torch import Tensor
 from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.roles import GradeJob
-from ...errors import UserError
 from ...models.heads.eagle import Eagle
 from ...models.heads.mtp import Mtp
 from ...models.hidden_states import Source
 from .chains import Drift, draft_chains, grades
 from .pairs import PairReader
-from .trees import draft_trees
+from .trees import checked, draft_trees
 
 Texts = Sequence[Sequence[int]]
 Places = Sequence[Sequence[int]]
@@ -46,9 +45,7 @@ class EagleDrafter(PairReader):
         top: int = 8,
         gain: float = 0.0,
     ) -> None:
-        if min(width, top) < 1 or gain < 0:
-            said = f"width={width}&top={top}&gain={gain}"
-            raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
+        checked(width, top, gain)
         super().__init__(head, target)
         self.branches, self.sample, self.top, self.gain = width, sample, top, gain
         self.drift = Drift()

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from ...core.drafts import Draft, Job
 from ...core.stops import needs
-from ...errors import UserError
 from ...models.distributions import most_likely
 from ...models.heads.eagle3 import PEagle
 from ...models.hidden_states import Source
 from .chains import Chain
 from .pairs import PairReader
-from .trees import Tree
+from .trees import Tree, checked
 
 
 def draft_parallel(
@@ -39,17 +38,6 @@ def draft_parallel(
         if chain.done:
             break
     return chain.draft
-
-
-def checked(width: int, top: int, gain: float) -> None:
-    """Reject options out of range.
-
-    Raises:
-        UserError: a number of nodes is below 1, or a gain below 0.
-    """
-    if min(width, top) < 1 or gain < 0:
-        said = f"width={width}&top={top}&gain={gain}"
-        raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
 
 
 class PEagleDrafter(PairReader):

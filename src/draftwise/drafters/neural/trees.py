@@ -10,7 +10,19 @@ from torch import Tensor
 
 from ...core.drafts import Draft, Job, Signals
 from ...core.stops import factor, needs, stop
+from ...errors import UserError
 from .chains import Step, signals
+
+
+def checked(width: int, top: int, gain: float) -> None:
+    """Reject options out of range.
+
+    Raises:
+        UserError: a number of nodes is below 1, or a gain below 0.
+    """
+    if min(width, top) < 1 or gain < 0:
+        said = f"width={width}&top={top}&gain={gain}"
+        raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
 
 
 @dataclass(slots=True)
