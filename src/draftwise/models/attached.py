@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -21,10 +22,23 @@ class Watcher(Protocol):
     def append(self, step: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """The rows of all layers that a compiled pass was given.
+
+    `span` is the first and last row, and the size of the buffers `keys` that they are `parts` of.
+    """
+
+    span: tuple[int, int, int, int]
+    keys: list[Tensor]
+    parts: list[Tensor]
+
+
 class Graph(Protocol):
     """The compiled passes of a model (see `draftwise.models.compiled`)."""
 
     def __call__(self, rows: Any, ids: Tensor, named: dict[str, Any], keep: int) -> Tensor: ...
+    def step(self, rows: Any, token: int) -> Tensor: ...
 
 
 class Passes(Protocol):

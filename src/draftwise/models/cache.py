@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..errors import UserError
+from .attached import Sliced
 
 ROUND_SLOTS = 64
 FIRST_SLOTS = 256  # initial size, so that short texts are never copied; doubled when full
@@ -198,6 +199,7 @@ class RowCache(Cache):
     def __init__(self, depth: int = 0) -> None:
         self.plan = Plan()
         self.counted = False
+        self.sliced: Sliced | None = None  # for the next compiled pass
         self._rows = [RowLayer(self.plan) for _ in range(depth)]
         layers: Any = self._rows  # the list that Transformers calls `layers`
         super().__init__(layers=layers)

@@ -56,7 +56,7 @@ class Rows:
         self.keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
         self._copies = copies(named.get("logits_to_keep"), self.device, self.dtype)
         self.positions = torch.arange(0, device=self.device)
-        self._one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
+        self.one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
 
     def open(self, key: int) -> None:
         """Add an empty row, reusing a freed one if there is any."""
@@ -284,7 +284,7 @@ class Rows:
     def _ids(self, texts: Sequence[Sequence[int]], width: int) -> Tensor:
         if len(texts) > 1 or width > len(texts[0]):
             return self._tensor([[*t, *(0,) * (width - len(t))] for t in texts])
-        return self._one.fill_(texts[0][0]) if width == 1 else self._tensor(texts)
+        return self.one.fill_(texts[0][0]) if width == 1 else self._tensor(texts)
 
     def _tensor(self, numbers: Any) -> Tensor:
         """Integers on the device, without waiting; NumPy converts small nested lists faster."""

@@ -21,16 +21,18 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models import packed
+from draftwise.models.cache import FIRST_SLOTS
 from draftwise.models.compiled import checked, compile_rows, passes, states, store, trial
 from draftwise.models.compiled.blueprint import Blueprint, Unfit
 from draftwise.models.compiled.graph import Graph
+from draftwise.models.guesses import guess
 from draftwise.models.hidden_states import States
 from draftwise.models.runner import Rows
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import written
 from tests.targets.test_hf import Oracle, prompts
-from tests.tiny import model, own_text
+from tests.tiny import VOCAB, model, own_text
 
 NAME = "gemma3-window"  # two kinds of masks, and a window shorter than the texts
 
@@ -123,6 +125,25 @@ def test_a_watched_pass_is_eager(path: Path) -> None:
         own.watchers.append(watcher)
         own.feed(0, [[4, 5]], 2)
     assert watcher.latest is not None and watcher.latest.shape[1] == 2
+
+
+def test_a_guess_is_a_pass_of_one_token(path: Path) -> None:
+    """In rows that share a graph, beyond the first size of the buffers, and in a cache made anew."""
+    one, other = compiled().rows, compiled().rows
+    other.graph = one.graph
+    with torch.inference_mode():
+        for turn in range(2):
+            for own in (one, other):
+                own.open(0)
+                own.open(1)
+                own.feed(0, [[1, 2, 3], [4]], 1)
+            for at in range(FIRST_SLOTS + 8):
+                token, row = (7 * at + 5) % VOCAB, at % 2 if turn else 1
+                assert torch.equal(guess(one, row, token), other.feed(row, [[token]], 1))
+            assert one.held == other.held and one.cache.plan.slots > FIRST_SLOTS // (1 + turn)
+            for own in (one, other):
+                own.close(0)
+                own.close(1)
 
 
 def test_the_same_graph_runs_other_weights(path: Path) -> None:

@@ -17,6 +17,7 @@ from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
 from ...models.distributions import most_likely
+from ...models.guesses import guess
 from ...models.hidden_states import States
 from ...models.probe import rows_of
 from .chains import Chain, grades, known
@@ -268,6 +269,10 @@ class LMDrafter:
 
     def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
         """Feed each unfinished chain its newest token; returns the next logits, shape (rows, vocabulary)."""
+        if len(chains) == 1 and self.states is None:
+            (chain,) = chains
+            self.places[chain.job.request.id].fed.append(chain.tokens[-1])
+            return guess(self.rows, rows[0], chain.tokens[-1])[0]
         idle = [] if self.rows.stateful else [0]  # a state would have to take it back
         texts: list[list[int]] = [idle] * len(chains)
         for chain, row in zip(chains, rows, strict=True):

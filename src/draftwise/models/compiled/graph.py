@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from operator import is_
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..attached import Sliced
 from ..layouts import PackedLinear
 from ..runner import Rows
 from .blueprint import Blueprint, Unfit, named_tensors
@@ -28,6 +30,7 @@ class Graph:
             raise Unfit(f"the graph needs {missing[0]}, which the model does not have")
         self.weights = {name: known[name] for name in wanted}
         self.loader.load_constants(self.weights, False, True, True)  # the model's own tensors, not copies
+        self._zeros = torch.zeros(0)
 
     def __call__(self, rows: Rows, ids: Tensor, named: dict[str, Any], keep: int) -> Tensor:
         """Run the pass that `rows` has planned, with the positions and masks `named` for the model.
@@ -47,27 +50,55 @@ class Graph:
         logits: Tensor = self.loader.run(inputs)[0]
         return logits
 
+    def step(self, rows: Rows, token: int) -> Tensor:
+        """Run a planned pass of one token in one row that sees all before it; returns as a call does."""
+        plan = rows.cache.plan
+        at = rows.positions[plan.start : plan.total]
+        mask = self._open(rows, plan.total).view(1, 1, 1, -1)
+        masks = [mask] * max(1, len(self.plan.kinds))
+        inputs = [rows.one.fill_(token), at[None], *masks, at, rows.positions[:1], *self._buffers(rows)]
+        logits: Tensor = self.loader.run(inputs)[0]
+        return logits
+
     def _buffers(self, rows: Rows) -> list[Tensor]:
-        """The keys of all layers in the pass's rows, then the values, shape (rows, slots, heads, size)."""
-        plan, used = rows.cache.plan, [rows.cache.rows[layer[0]] for layer in self.plan.layers]
+        """The keys of all layers in the pass's rows, then the values, shape (rows, slots, heads, size).
+
+        They are those of the last pass unless a buffer has grown or the rows are others: slicing them takes
+        as long as all else that is prepared for a drafted token.
+        """
+        cache, plan = rows.cache, rows.cache.plan
+        span = (plan.first, plan.last, plan.capacity, plan.slots)
+        used = [cache.rows[layer[0]] for layer in self.plan.layers]
+        keys = [one.keys for one in used if one.is_initialized]
+        had = cache.sliced
+        if had is not None and had.span == span and all(map(is_, keys, had.keys)):
+            return had.parts
         for one, (_, *shape) in zip(used, self.plan.layers, strict=True):
             if not one.is_initialized:
                 one.allocate(shape, rows.dtype, rows.device)
             elif one.keys.shape[0] < plan.capacity or one.keys.shape[1] < plan.slots:
                 one.grow()
-        first, last = plan.first, plan.last
-        return [held[first:last] for held in (*(one.keys for one in used), *(one.values for one in used))]
+        keys = [one.keys for one in used]
+        parts = [one[plan.first : plan.last] for one in (*keys, *(one.values for one in used))]
+        cache.sliced = Sliced(span, keys, parts)
+        return parts
 
     def _masks(self, rows: Rows, mask: Any, count: int, width: int) -> list[Tensor]:
         """One contiguous mask for each kind of layer, shape (rows, 1, width, visible slots)."""
         total = rows.cache.plan.total
         if mask is None:
-            mask = torch.zeros(count, 1, width, total, dtype=rows.dtype, device=rows.device)
+            mask = self._open(rows, count * width * total).view(count, 1, width, total)
         if not self.plan.kinds:
             return [_full(mask, count, width, total)]
         if isinstance(mask, Tensor):
             return [_full(mask, count, width, total)] * len(self.plan.kinds)
         return [_full(mask[kind], count, width, total) for kind in self.plan.kinds]
+
+    def _open(self, rows: Rows, size: int) -> Tensor:
+        """Zeros, which hide nothing."""
+        if self._zeros.numel() < size:
+            self._zeros = torch.zeros(2 * size, dtype=rows.dtype, device=rows.device)
+        return self._zeros[:size]
 
     def _written(self, rows: Rows, count: int, width: int) -> Tensor:
         """Row-major slots that the pass writes, counted from its first row, shape (rows * width,)."""
