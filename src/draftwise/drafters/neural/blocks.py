@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...models.heads.dflash import DFlash
 from ...models.hidden_states import Source
-from .parallel import draft_parallel
-from .trees import checked
+from .parallel import ParallelDrafter
 
 LEAST = 64  # initial number of positions in a text's keys and values; doubled when full
 
 
-class DFlashDrafter:
+class DFlashDrafter(ParallelDrafter):
     """Drafts a block in one pass with a published DFlash head.
 
     The whole block that the head was trained with is filled in each round, and the draft is its beginning.
-    With `width` 1 it is a chain, sampled if the request samples, unless `sample` is off; with more, or a
-    wider arm, a tree of the `top` most probable tokens of each place, which grows only while the expected
-    number of accepted tokens grows by more than `gain`. Keys and values of each text are kept until it is
-    closed. Before the target has prefilled a prompt there are no states to draft from.
+    Keys and values of each text are kept until it is closed.
     """
-
-    hidden_states = True  # for stop rules that read them
 
     def __init__(
         self,
@@ -42,10 +34,9 @@ class DFlashDrafter:
         top: int = 8,
         gain: float = 0.0,
     ) -> None:
-        checked(width, top, gain)
+        super().__init__(width=width, sample=sample, top=top, gain=gain)
         self.module, self.vocab_size = head, target.vocab_size
         self.features = target.features(head.layers_read)
-        self.branches, self.sample, self.top, self.gain = width, sample, top, gain
         self.weight, self.ids = head.fc.weight, head.ids
         self.kept: dict[int, Tensor] = {}
         self.held: dict[int, int] = {}
@@ -67,26 +58,10 @@ class DFlashDrafter:
         self.kept.pop(request.id, None)
         self.held.pop(request.id, None)
 
-    @torch.inference_mode()
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain or tree per job; an empty draft if there are no states to draft from."""
-        drafts = [Draft()] * len(jobs)
-        which = [i for i, job in enumerate(jobs) if self.ready(job.request)]
-        if not which:
-            return drafts
-        states = self._filled([jobs[i].request for i in which])
-        logits = self._whole(self.module.logits(states))[..., : self.vocab_size]
-        for place, i in enumerate(which):
-            drafts[i] = draft_parallel(
-                replace(jobs[i], width=max(jobs[i].width, self.branches)),
-                logits[place],
-                states[place],
-                vocab_size=self.vocab_size,
-                sample=self.sample,
-                top=self.top,
-                gain=self.gain,
-            )
-        return drafts
+    def places(self, requests: Sequence[Request], length: int) -> tuple[Tensor, Tensor]:
+        """All places of the block."""
+        states = self._filled(requests)
+        return self._whole(self.module.logits(states)), states
 
     def _filled(self, requests: Sequence[Request]) -> Tensor:
         """States of a block after each text, shape (requests, places, width)."""
