@@ -59,6 +59,7 @@ class Loop(Batch):
         super().__init__(target, drafters, Guarded(policy, recorder, drafters.faults), seed)
         self.policy, self.recorder, self.clock = policy, recorder, clock
         self.limited = target if isinstance(target, Limited) else None
+        self.reused = getattr(target, "reused", None)
         self.rng = Random(seed)
 
     def __repr__(self) -> str:
@@ -181,6 +182,8 @@ class Loop(Batch):
         turns[0].trouble = turns[0].trouble or self.guarded.learn(feedback)
         for turn in turns:
             if turn.error is None:
+                if self.reused is not None and not turn.request.rounds:
+                    turn.request.reused = self.reused(turn.request)
                 turn.request.last_accepted = len(turn.verdict.path)
                 turn.request.rounds += 1
                 self.team.observe(turn.request)

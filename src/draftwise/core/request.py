@@ -32,6 +32,7 @@ class Request:
         reach: The longest draft that the target can verify in its next pass, in tokens.
         longest: The longest draft that its caller allows, in tokens.
         picked: Ask for picked drafts only, so that a sampled text depends on its seed alone.
+        reused: Tokens of the text that the target took over from other texts, as far as it tells.
     """
 
     id: int
@@ -51,6 +52,7 @@ class Request:
     reach: int = ENDLESS
     longest: int = ENDLESS
     picked: bool = False
+    reused: int = 0
 
     def __repr__(self) -> str:
         state = self.finish_reason or "open"

@@ -109,6 +109,11 @@ class Text:
     gone: bool = False
     over: bool = False
 
+    @property
+    def reused(self) -> int:
+        """Tokens of the prompt that were not read, since an earlier text begins alike."""
+        return 0 if self.request is None else self.request.reused
+
     def begin(self, tokenizer: Any, request: Request) -> None:
         """The text has joined the batch as `request`."""
         self.request = request

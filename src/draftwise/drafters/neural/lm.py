@@ -18,6 +18,8 @@ from ...core.stops import needs
 from ...errors import UserError
 from ...models.distributions import most_likely
 from ...models.hidden_states import States
+from ...models.keeper import Keeper, length
+from ...models.prefixes import Prefixes
 from ...models.probe import rows_of
 from .chains import Chain, grades, known
 
@@ -94,6 +96,12 @@ class LMDrafter:
         self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
         self.states: States | None = None  # set when the first rule reads them
         self.hidden: Tensor | None = None  # states that the latest logits came from, shape (rows, width)
+        self.keeper: Keeper | None = None
+
+    def remember(self, prefixes: Prefixes) -> None:
+        """Keep what was read of texts that have ended there, where all of a text is read and has no state."""
+        if not self.window and not self.rows.stateful:
+            self.keeper = Keeper(self.rows, prefixes)
 
     @property
     def compiled(self) -> bool:
@@ -108,8 +116,13 @@ class LMDrafter:
         """Nothing yet: the request's tokens are prefilled when a draft is requested."""
 
     def close(self, request: Request) -> None:
-        """Free the request's row."""
-        if self.places.pop(request.id, None) is not None:
+        """Free the request's row; what it held is kept for others."""
+        place = self.places.pop(request.id, None)
+        if place is not None:
+            if self.keeper is not None:
+                held = self.rows.held[self.rows.keys.index(request.id)]
+                most = min(held, place.matched(request.tokens))
+                self.keeper.keep(request.id, request.tokens, most)
             self.rows.close(request.id)
 
     @torch.inference_mode()
@@ -194,6 +207,9 @@ class LMDrafter:
         if request.id not in self.places:
             self.rows.open(request.id)
             self.places[request.id] = Place()
+            if self.keeper is not None and length(found := self.keeper.find(request.tokens[:-1])) > LONG:
+                self.keeper.revive(request.id, found, len(request.tokens) + request.room)
+                self.places[request.id].now(length(found))
         return self.places[request.id]
 
     def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:

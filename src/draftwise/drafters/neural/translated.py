@@ -15,6 +15,8 @@ from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
 from ...errors import UserError
+from ...models.keeper import Remembers
+from ...models.prefixes import Prefixes
 from ..lookup.picked import chain
 from ..translation.border import continued
 from ..translation.codec import codec_of
@@ -101,6 +103,11 @@ class TranslatedDrafter:
         """The rows of the model, for packing and compiling; None if they are not Draftwise's own."""
         return getattr(self.inner, "rows", None)
 
+    def remember(self, prefixes: Prefixes) -> None:
+        """Let the model keep what it has read of texts that have ended there, if it can."""
+        if isinstance(self.inner, Remembers):
+            self.inner.remember(prefixes)
+
     @property
     def compiled(self) -> bool:
         """Whether passes are compiled at present."""
@@ -115,8 +122,8 @@ class TranslatedDrafter:
 
     def close(self, request: Request) -> None:
         """Free what is held of the request."""
-        self.held.pop(request.id, None)
-        self.inner.close(request)
+        held = self.held.pop(request.id, None)
+        self.inner.close(replace(request, tokens=held.shown if held is not None else []))
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
