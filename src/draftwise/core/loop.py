@@ -17,7 +17,7 @@ from time import perf_counter
 
 from .batch import Batch
 from .clock import Clock
-from .guarded import UNDECIDED, Guarded
+from .guarded import Guarded
 from .outcomes import Feedback, Spent
 from .request import Request
 from .roles import Drafter, Limited, Policy, Recorder, Scores, Target
@@ -169,7 +169,7 @@ class Loop(Batch):
             drafted = self.team.compiled(turn.arm.drafter)
             spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted)
             turn.look(spent, timed=timed, overlap=overlap)
-        decided = [turn for turn in turns if turn.decision is not UNDECIDED]
+        decided = [turn for turn in turns if turn.decided]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]
         feedback, trouble = self.guarded.grade([turn.seen for turn in decided if turn.seen], self.team)
         if trouble:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from .arms import Arm
 from .sampling import Sampling
 
 ENDLESS = 1 << 30
@@ -33,6 +34,7 @@ class Request:
         longest: The longest draft that its caller allows, in tokens.
         picked: Ask for picked drafts only, so that a sampled text depends on its seed alone.
         reused: Tokens of the text that the target took over from other texts, as far as it tells.
+        arm: The arm of all its rounds; None lets the policy choose. The policy does not learn from them.
     """
 
     id: int
@@ -53,6 +55,7 @@ class Request:
     longest: int = ENDLESS
     picked: bool = False
     reused: int = 0
+    arm: Arm | None = None
 
     def __repr__(self) -> str:
         state = self.finish_reason or "open"

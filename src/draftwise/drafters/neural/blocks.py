@@ -31,6 +31,7 @@ class DFlashDrafter:
     """
 
     hidden_states = True  # for stop rules that read them
+    guided = True
 
     def __init__(
         self,

@@ -51,6 +51,7 @@ class PEagleDrafter(PairReader):
     """
 
     hidden_states = True  # for stop rules that read them
+    guided = True
 
     def __init__(
         self,
