@@ -20,6 +20,7 @@ import httpx
 
 from draftwise import Decoder
 from draftwise.data import spec_bench
+from draftwise.models.keeper import keep_prefixes
 from draftwise.serve.fields import Completion
 from draftwise.serve.wishes import Reader
 from draftwise.testing.drafter import SimDrafter
@@ -28,6 +29,7 @@ from studies.serve.local import serving
 
 PAGE = "docs/how-to/serve.md"
 MODEL = "zoo:target"
+KEPT = 32  # MiB of what was read of earlier texts: less than all of them have
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 STOPS = (None, None, None, ".", ["the", "\n"], [" a", "e"])
 SCHEMA = {
@@ -182,6 +184,7 @@ def busy() -> Decoder:
     names = ["zoo:general", "ngram", "suffix"]
     team = build_drafters(names, target, tokenizer, MODEL, pack="auto", **load)
     everyone = {**team, "bad": Bad(target.vocab_size)}
+    keep_prefixes([target, *everyone.values()], KEPT)
     chosen = method("random?arms=drafters*lengths", list(everyone))
     return Decoder(target, everyone, chosen, tokenizer, eos=eos_ids(model, tokenizer), seed=0)
 

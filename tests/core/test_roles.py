@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import draftwise
-from draftwise.core import arms, drafts, outcomes, request, roles
+from draftwise.core import arms, drafts, masker, outcomes, request, roles
 from draftwise.core import round as rounds
 from draftwise.core.roles import drafter, policy, recorder, target
 from draftwise.core.team import Team
@@ -28,7 +28,7 @@ from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
 V = 8
-MODULES = (target, drafter, policy, recorder)
+MODULES = (target, drafter, policy, recorder, masker)
 PROTOCOLS = [kind for kind in map(roles.__dict__.get, roles.__all__) if getattr(kind, "_is_protocol", False)]
 METHODS = [
     (kind, name)

@@ -127,6 +127,27 @@ def test_prompt_scores_are_the_models_own(busy: Any) -> None:
     assert [score.tops[0][0] for score in found] == logits[:-1].argmax(-1).tolist()
 
 
+def test_a_common_beginning_is_read_once(busy: Any) -> None:
+    url, service = busy
+    import httpx
+
+    system = {"role": "system", "content": LONG[:1000]}
+    said, cached = [], []
+    for k, question in enumerate(("Who jumps?", "Where is the barn?", "Where is the barn?")):
+        asked = [system, {"role": "user", "content": question}]
+        body = {"model": study.MODEL, "messages": asked, "max_tokens": 6, "temperature": 0, "n": 1 + k % 2}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=600, trust_env=False).json()
+        said.append((asked, [choice["message"]["content"] for choice in answer["choices"]]))
+        cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+    prompt = answer["usage"]["prompt_tokens"]
+    assert cached[0] < 20 and prompt - 30 < cached[1] <= cached[2] < prompt
+    for asked, texts in said:
+        assert set(texts) == {service.decoder.generate(asked, max_new_tokens=6, temperature=0.0).text}
+    page = httpx.get(f"{url}/metrics", trust_env=False).text
+    hits = next(line for line in page.splitlines() if line.startswith("vllm:prefix_cache_hits_total"))
+    assert float(hits.split()[-1]) >= 2 * cached[1] + cached[2]
+
+
 def test_a_long_prompt_is_read_between_the_steps_of_others(busy: Any) -> None:
     _, service = busy
     decoder = service.decoder

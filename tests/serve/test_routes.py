@@ -38,7 +38,8 @@ def test_a_text_is_the_targets_own(server: Served) -> None:
         answer = server.complete("xab", max_tokens=n)
         (choice,) = answer["choices"]
         assert (choice["text"], choice["finish_reason"]) == (line("b", n), "length")
-        assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": n, "total_tokens": 3 + n}
+        expected = {"prompt_tokens": 3, "completion_tokens": n, "total_tokens": 3 + n}
+        assert answer["usage"] == expected | {"prompt_tokens_details": {"cached_tokens": 0}}
     assert server.complete("ab", max_tokens=None)["usage"]["completion_tokens"] == 16  # as OpenAI has it
 
 
@@ -164,6 +165,22 @@ def test_a_request_may_go_without_drafts(server: Served, asked: Any) -> None:
     assert answer["metrics"]["draftwise"]["tokens_by_drafter"] == {"target": 25}
 
 
+def test_a_request_may_fix_its_drafts(server: Served) -> None:
+    """The policy neither decides nor learns."""
+    before = server.decoder.loop.policy
+    learnt: list[Any] = []
+    learn, server.decoder.loop.guarded.learn = server.decoder.loop.guarded.learn, learnt.extend  # type: ignore[assignment, method-assign]
+    try:
+        for drafter, length in (("good", 3), ("bad", 2)):
+            asked = {"policy": f"static-{length}?drafter={drafter}"}
+            found = server.complete(speculative=asked, max_tokens=40)
+            assert found["choices"][0]["text"] == line("b", 40)
+            assert set(found["metrics"]["draftwise"]["rounds_by_arm"]) == {f"{drafter}:{length}"}
+    finally:
+        server.decoder.loop.guarded.learn = learn  # type: ignore[method-assign]
+    assert not learnt and server.decoder.loop.policy is before
+
+
 def test_a_request_may_bound_who_drafts_and_how_far(server: Served) -> None:
     for most in (1, 2):
         found = server.complete(speculative={"drafters": ["good"], "max_length": most}, max_tokens=60)[
@@ -236,6 +253,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model"),
     ({"colour": 1}, "'colour'"),
     ({"speculative": {"policy": "ucb1"}}, "'ucb1'"),
+    ({"speculative": {"policy": "disco?model=/etc/passwd"}}, "'disco"),
+    ({"speculative": {"policy": "static-4?drafter=other"}}, "other"),
+    ({"speculative": {"policy": "static-4?drafter=good", "drafters": ["bad"]}}, "good"),
+    ({"speculative": {"policy": "static-1000"}}, "at most 128"),
+    ({"speculative": {"policy": "static-4?stop=gain"}}, "gain"),
     ({"speculative": {"drafters": ["nobody"]}}, "'nobody'"),
     ({"speculative": {"max_length": -1}}, "max_length=-1"),
     ({"grammar": "root ::= (", "regex": "a"}, "exclude"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, ModelOptions, SamplingOptions, standard_input, with_options
+from .options import AsJson, ModelOptions, PrefixCache, SamplingOptions, standard_input, with_options
 
 if TYPE_CHECKING:
     from draftwise.generation.chat import Chat
@@ -20,7 +20,12 @@ HELP = "/reset starts a new conversation; /exit or Ctrl-D leaves; Ctrl-C ends an
 
 
 @with_options
-def chat(models: ModelOptions, sampling: SamplingOptions, as_json: AsJson = False) -> None:
+def chat(
+    models: ModelOptions,
+    sampling: SamplingOptions,
+    prefix_cache: PrefixCache = 1024.0,
+    as_json: AsJson = False,
+) -> None:
     """Chat with the target; each line of piped input is one turn.
 
     /reset starts a new conversation, /exit or Ctrl-D leaves, and Ctrl-C ends an answer.
@@ -29,7 +34,7 @@ def chat(models: ModelOptions, sampling: SamplingOptions, as_json: AsJson = Fals
     draftwise chat
     draftwise chat --drafters zoo:qa,suffix --temperature 0.7
     """
-    decoder = models.load(seed=sampling.seed)
+    decoder = models.load(seed=sampling.seed, prefix_cache=prefix_cache)
     colours, settings = show.styles(models.drafter_names), sampling.settings()
     person = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     if person:

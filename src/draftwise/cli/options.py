@@ -25,6 +25,10 @@ SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
 
 OWN = "Default: from the model's generation_config, else"
 
+PrefixCache = Annotated[
+    float,
+    Option(help="MiB for what was read of ended texts, for later ones that begin alike; 0: none.", **MODELS),
+]
 AsJson = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
 Raw = Annotated[bool, Option("--raw", help="Do not apply the chat template.")]
 Target = Annotated[
@@ -116,12 +120,14 @@ class ModelOptions:
             raise UserError("--policy is empty: give a name from `draftwise policies`, or leave it out")
         return self.policy
 
-    def load(self, *, seed: int | None = 0) -> Decoder:
+    def load(self, *, seed: int | None = 0, prefix_cache: float = 0) -> Decoder:
         """The decoder for these options; `seed` also fixes the policy's choices, None draws one."""
         names = self.drafter_names
         with waiting(f"loading {self.target}"):
             from draftwise import Decoder
+            from draftwise.models.keeper import bounded
 
+            bounded(prefix_cache)
             return Decoder.from_pretrained(
                 self.target,
                 drafters=names,
@@ -132,6 +138,7 @@ class ModelOptions:
                 trust_remote_code=self.trust_remote_code,
                 seed=seed,
                 state=self.state,
+                prefix_cache=prefix_cache,
             )
 
 

@@ -13,7 +13,7 @@ from typer import Option
 
 from draftwise.errors import DraftwiseWarning, UserError
 
-from .options import ModelOptions, with_options
+from .options import ModelOptions, PrefixCache, with_options
 
 PLACE: dict[str, Any] = {"rich_help_panel": "Address"}
 BOUNDS: dict[str, Any] = {"rich_help_panel": "Bounds"}
@@ -58,6 +58,7 @@ def serve(
     models: ModelOptions,
     address: AddressOptions,
     bounds: BoundOptions,
+    prefix_cache: PrefixCache = 1024.0,
     log_requests: Annotated[
         bool, Option("--log-requests/--no-log-requests", help="Log one line of JSON a request to stderr.")
     ] = True,
@@ -81,7 +82,7 @@ def serve(
     if not key and not run.is_local(address.host):
         said = f"--host {address.host} without a key: all who reach this machine can use it; set --api-key"
         warnings.warn(said, DraftwiseWarning, stacklevel=2)
-    decoder = models.load(seed=None)
+    decoder = models.load(seed=None, prefix_cache=prefix_cache)
     run.serve(
         decoder,
         address.name or models.target,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from random import Random
 from typing import NamedTuple
 
 from ..errors import UserError
+from .arms import Arm
 from .drafts import Draft, Verdict
 from .guarded import Guarded
 from .lock import OneAtATime
@@ -40,6 +42,7 @@ class Batch:
         self.parked: dict[int, Request] = {}
         self.lock = OneAtATime()
         self._ids = count()
+        self._reading: dict[int, int] = {}  # who reads a request's prompt next: the target, then drafters
         self._leaving: list[Request] | None = None  # those closed within a step; None between steps
 
     @property
@@ -56,12 +59,14 @@ class Batch:
         without: Collection[str] = (),
         longest: int = ENDLESS,
         picked: bool = False,
+        arm: Arm | None = None,
     ) -> Request:
         """Open a request; it joins the batch at the next step. With `keep` it is parked when its text ends.
 
         The drafters `without` do not draft for it, and no draft has more than `longest` tokens; the policy
         learns from its rounds all the same. With `picked` no draft is sampled: a sampled text then depends on
-        its seed alone, whatever the policy decides.
+        its seed alone, whatever the policy decides. With an `arm` all rounds play it, and the policy neither
+        decides nor learns.
 
         Raises:
             UserError: the prompt is empty or leaves no room in the target's context window.
@@ -70,7 +75,7 @@ class Batch:
         self.check(len(tokens))
         with self.lock:
             request = Request(next(self._ids), [], 0, sampling, Random(), Random(), keep=keep)
-            request.out, request.longest, request.picked = set(without), longest, picked
+            request.out, request.longest, request.picked, request.arm = set(without), longest, picked, arm
             self.target.open(request)
             self._begin(request, tokens, sampling)
             return request
@@ -78,11 +83,21 @@ class Batch:
     def read(self, request: Request) -> bool:
         """Read one piece of an open request's prompt between steps; whether there is another one.
 
-        The request's next step reads what is left. False at once if the target does not read in pieces.
+        The target reads first; then, if other requests are open, the drafters that can read in pieces. The
+        request's next step reads what is left.
         """
         with self.lock:
             others = [other for other in self.open.values() if other is not request]
-            return isinstance(self.target, Pieces) and self.target.read(request, others)
+            readers: list[Callable[[], bool]] = []
+            if isinstance(self.target, Pieces):
+                readers.append(partial(self.target.read, request, others))
+            if others:
+                readers += self.team.readers(request)
+            at = self._reading.get(request.id, 0)
+            if at < len(readers) and not readers[at]():
+                at += 1  # the next one reads in the next call, so that one piece is read in each
+            self._reading[request.id] = at
+            return at < len(readers)
 
     def score(self, tokens: Sequence[int], top: int = 0, *, piece: int = 64) -> Iterator[list[Scored]]:
         """What the target thinks of each token of a text but the first, a piece at a time.
@@ -172,6 +187,7 @@ class Batch:
         seed = f"{self.seed} {request.id}" if sampling.seed is None else f"{sampling.seed}"
         request.begin(tokens, fitting, seed)
         request.out |= self.team.broken
+        self._reading.pop(request.id, None)
         self.team.observe(request)
         self.guarded.open(request)
         self.open[request.id] = request
@@ -185,5 +201,6 @@ class Batch:
             self._forget(request)
 
     def _forget(self, request: Request) -> None:
+        self._reading.pop(request.id, None)
         self.target.close(request)
         self.team.close(request)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .arms import NEVER, Stop
+from .guide import Guide
 from .request import Request
 
 
@@ -113,6 +114,8 @@ class Job:
         width: Branches of a tree, which has at most `length * width` tokens.
         rows: Keep the raw logits in the draft, if the drafter has any.
         picked: Draft the most likely tokens even if the request samples.
+        guide: What the request's processors allow after its text; None where they do not tell. Drafts that
+            were picked are cut to it in any case. A drafter that reads it by itself says `guided = True`.
     """
 
     request: Request
@@ -121,6 +124,7 @@ class Job:
     width: int = 1
     rows: bool = False
     picked: bool = False
+    guide: Guide | None = None
 
     def stop_at(self, position: int) -> Stop:
         """The rule for draft position `position` (from 0)."""
@@ -130,4 +134,5 @@ class Job:
 def after(job: Job, written: Sequence[int]) -> Job:
     """The job, for a picked draft, of a copy of its request in which these tokens were written."""
     request = replace(job.request, tokens=[*job.request.tokens, *written])
-    return replace(job, request=request, picked=True)
+    guide = None if job.guide is None else job.guide.after(written)
+    return replace(job, request=request, picked=True, guide=guide)

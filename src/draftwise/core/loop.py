@@ -17,7 +17,7 @@ from time import perf_counter
 
 from .batch import Batch
 from .clock import Clock
-from .guarded import UNDECIDED, Guarded
+from .guarded import Guarded
 from .outcomes import Feedback, Spent
 from .request import Request
 from .roles import Drafter, Limited, Policy, Recorder, Scores, Target
@@ -59,6 +59,7 @@ class Loop(Batch):
         super().__init__(target, drafters, Guarded(policy, recorder, drafters.faults), seed)
         self.policy, self.recorder, self.clock = policy, recorder, clock
         self.limited = target if isinstance(target, Limited) else None
+        self.reused = getattr(target, "reused", None)
         self.rng = Random(seed)
 
     def __repr__(self) -> str:
@@ -168,7 +169,7 @@ class Loop(Batch):
             drafted = self.team.compiled(turn.arm.drafter)
             spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted)
             turn.look(spent, timed=timed, overlap=overlap)
-        decided = [turn for turn in turns if turn.decision is not UNDECIDED]
+        decided = [turn for turn in turns if turn.decided]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]
         feedback, trouble = self.guarded.grade([turn.seen for turn in decided if turn.seen], self.team)
         if trouble:
@@ -181,6 +182,8 @@ class Loop(Batch):
         turns[0].trouble = turns[0].trouble or self.guarded.learn(feedback)
         for turn in turns:
             if turn.error is None:
+                if self.reused is not None and not turn.request.rounds:
+                    turn.request.reused = self.reused(turn.request)
                 turn.request.last_accepted = len(turn.verdict.path)
                 turn.request.rounds += 1
                 self.team.observe(turn.request)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from .arms import Arm
 from .sampling import Sampling
 
 ENDLESS = 1 << 30
@@ -32,6 +33,8 @@ class Request:
         reach: The longest draft that the target can verify in its next pass, in tokens.
         longest: The longest draft that its caller allows, in tokens.
         picked: Ask for picked drafts only, so that a sampled text depends on its seed alone.
+        reused: Tokens of the text that the target took over from other texts, as far as it tells.
+        arm: The arm of all its rounds; None lets the policy choose. The policy does not learn from them.
     """
 
     id: int
@@ -51,6 +54,8 @@ class Request:
     reach: int = ENDLESS
     longest: int = ENDLESS
     picked: bool = False
+    reused: int = 0
+    arm: Arm | None = None
 
     def __repr__(self) -> str:
         state = self.finish_reason or "open"

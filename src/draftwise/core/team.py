@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from math import inf
 from time import perf_counter
@@ -13,9 +14,11 @@ from ..errors import one_line
 from .arms import Arm
 from .contract import finite, wrong_draft, wrong_grades
 from .drafts import Draft, Job
+from .fitting import drafted
+from .guide import guide_of
 from .outcomes import Grade
 from .request import Request
-from .roles import Drafter, GradeJob, Grader, Waiter
+from .roles import Drafter, GradeJob, Grader, Preparer, Waiter
 
 EMPTY = Draft()
 PASSES = 20  # limit of a draft in mean target passes, plus one for each token that the drafter reads first
@@ -55,6 +58,7 @@ class Team:
         self._read: dict[int, dict[str, int]] = {}  # text length when it last drafted or graded
         self._said: dict[int, str] = {}
         self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
+        self.preparers = {name: d for name, d in self.drafters.items() if isinstance(d, Preparer)}
         self.graders = {name: d for name, d in self.drafters.items() if isinstance(d, Grader)}
         for drafter in self.drafters.values():
             if isinstance(drafter, Member):
@@ -104,7 +108,7 @@ class Team:
         """
         patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
         try:
-            made = self.drafters[name].draft(jobs)
+            made = drafted(self.drafters[name], jobs, partial(self._wrong, name))
             said = "" if len(made) == len(jobs) else f"{len(made)} drafts for {len(jobs)} requests"
         except Exception as error:
             made, said = [], one_line(error)
@@ -116,7 +120,20 @@ class Team:
             if fault := said or self._wrong(name, job, made[k]):
                 self.fault(name, job.request, fault)
             drafts.append(EMPTY if fault else made[k])
+            if job.guide is not None and job.guide.said:
+                self._said.setdefault(job.request.id, job.guide.said)
         return drafts
+
+    def readers(self, request: Request) -> list[Callable[[], bool]]:
+        """For each drafter that can, what reads a piece of a request's text; whether there is another one."""
+        return [partial(self._prepare, name, request) for name in self.preparers] if request.longest else []
+
+    def _prepare(self, name: str, request: Request) -> bool:
+        try:
+            return name not in request.out and self.preparers[name].prepare(request)
+        except Exception as error:
+            self.fault(name, request, one_line(error))
+            return False
 
     def observe(self, request: Request) -> None:
         """Pass the newly committed tokens to all drafters."""
@@ -179,9 +196,9 @@ class Team:
         if not self._tell(name, request, at):
             return None
         view = request if at == len(request.tokens) else replace(request, tokens=request.tokens[:at])
-        job = Job(view, arm.length, arm.stops, arm.width)
+        job = Job(view, arm.length, arm.stops, arm.width, guide=guide_of(view))
         try:
-            (made,) = self.drafters[name].draft([job])
+            (made,) = drafted(self.drafters[name], [job], partial(self._wrong, name))
             fault = self._wrong(name, job, made)
         except Exception as error:
             fault = one_line(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 from random import Random
 
@@ -12,6 +12,7 @@ from .accept import accept, block
 from .arms import Arm, Context, Decision
 from .drafts import NOTHING, Draft, Job, Verdict
 from .guarded import PLAIN, UNDECIDED, Guarded
+from .guide import guide_of
 from .outcomes import Outcome, Spent
 from .request import Request
 from .roles import Ranked, Scores, Seen
@@ -46,6 +47,11 @@ class Turn:
     trouble: str = ""
 
     @property
+    def decided(self) -> bool:
+        """Whether the policy made the decision, and is to learn from it."""
+        return self.decision.arm != UNDECIDED.arm
+
+    @property
     def over(self) -> bool:
         """Whether the text ended inside the draft, so that the rest of the draft was not verified."""
         return self.verdict.token == NOTHING
@@ -64,7 +70,8 @@ class Turn:
         length = min(arm.length, request.room - 1, request.reach, request.longest)
         if length <= 0 or arm.drafter in request.out or arm.drafter in request.waits:
             return None
-        return Job(request, length, self.decision.stops, arm.width, rows, picked or request.picked)
+        picked, guide = picked or request.picked, guide_of(request)
+        return Job(request, length, self.decision.stops, arm.width, rows, picked, guide)
 
     def accept(self, scores: Scores) -> None:
         """Find the accepted path of the draft, and append the verified tokens."""
@@ -176,9 +183,13 @@ class Turn:
 
 
 def decide(turns: Sequence[Turn], team: Team, guarded: Guarded, rng: Random) -> None:
-    """A decision for each request; none, and no draft, if the policy raises."""
+    """A decision for each request that has no arm of its own; none, and no draft, if the policy raises."""
     hinted = getattr(guarded.policy, "reads_hints", False)
     for turn in turns:
+        if (arm := turn.request.arm) is not None:
+            turn.request.waits = team.waiting(turn.request)
+            turn.decision, turn.arm = replace(UNDECIDED, stops=arm.stops), arm
+            continue
         hints = team.hints(turn.request) if hinted else {}
         turn.request.waits = team.waiting(turn.request)
         turn.decision, turn.arm, turn.trouble = guarded.choose(turn.context(hints, len(turns)), rng)

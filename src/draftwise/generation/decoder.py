@@ -75,6 +75,7 @@ class Decoder:
         probe: bool = True,
         seed: int | None = None,
         state: str | Path | None = None,
+        prefix_cache: float = 0,
     ) -> Decoder:
         """Load a target, its tokenizer and its drafters; models may be names or loaded objects.
 
@@ -82,22 +83,24 @@ class Decoder:
         a path that ends in .gguf), which llama.cpp runs with its own tokenizer and chat template. A drafter
         is a model, or `none`, `ngram`, `suffix`, `retrieval:PATH`, with options as in `ngram?min=2&max=4`;
         one string may list several, separated by commas. `policy` defaults to `auto`, or `none` without
-        drafters. `pack` stores the linear
-        weights of models loaded here in a layout for fast CPU passes: "auto" if it is faster on this machine,
-        True wherever possible (see `packed`); models given as objects are never changed. `compile` runs the
-        models' passes as compiled graphs on a CPU (see `draftwise.models.compiled`): "auto" in the background
-        where a run is long enough, and from the start once a graph is on disk; "kept" only then; "on" before
-        anything else; "off" never. `probe` reads a few
+        drafters. `pack` stores the linear weights of models loaded here in a layout for fast CPU passes:
+        "auto" if it is faster on this machine, True wherever possible (see `packed`); models given as objects
+        are never changed. `compile` runs the models' passes as compiled graphs on a CPU (see
+        `draftwise.models.compiled`): "auto" in the background where a run is long enough, and from the start
+        once a graph is on disk; "kept" only then; "on" before anything else; "off" never. `probe` reads a few
         made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is a file
         for what the policy learns; a file for other models or arms is left unchanged, with a warning. `seed`
         is the seed of the policy's choices and of texts without a seed of their own; by default each decoder
         draws a new one. The settings in the target's `generation_config` apply unless a call overrides them.
+        `prefix_cache` is the memory in MiB for keys and values of texts that have ended (see
+        `draftwise.models.prefixes`): a later text that begins alike reads only the rest.
 
         Raises:
             UserError: an unknown name or option, models that do not fit together, or a `state` file that
                 cannot be read or written.
         """
         from ..build import assemble, build_target, complete, eos_ids
+        from ..models.keeper import keep_prefixes
         from ..names import check_names
         from .generation_config import own_settings
 
@@ -110,6 +113,7 @@ class Decoder:
             target, tokenizer, pack=pack, compile=compile, probe=probe, device_map=device_map, **load
         )
         made = assemble(drafters, policy, built, tokenizer, target, pack=pack, compile=compile, **load)
+        keep_prefixes([built, *made.team.values()], prefix_cache)
         file = None
         if path is not None:
             chosen = made.method.policy

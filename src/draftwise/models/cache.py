@@ -29,8 +29,7 @@ FIRST_SLOTS = 256  # initial size, so that short texts are never copied; doubled
 class Plan:
     """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each, attending to slots
     0 to `total` (exclusive). If `even`, all rows write from slot `start` on, otherwise to `index`. `capacity`
-    and `slots` are the rows and slots to allocate, `most` the slots that the texts may finally need. In a
-    `tree` a token's slot differs from its position."""
+    and `slots` are to be allocated, `most` may finally be needed. In a `tree` slots are no positions."""
 
     first: int = 0
     last: int = 1
@@ -213,9 +212,7 @@ class RowCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write the keys and values of one layer and return all that are visible in this pass."""
-        while len(self._rows) <= layer_idx:
-            self._rows.append(RowLayer(self.plan))
-        return self._rows[layer_idx].update(key_states, value_states)
+        return self.layer(layer_idx).update(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int | None = None) -> int:
         """Tokens before the pass. Sets `counted` if a layer asks while rows differ in length, or in a tree.
@@ -240,19 +237,14 @@ class RowCache(Cache):
     ) -> int:
         """Plan the next pass, for rows from `first` on, in a cache of `rows` rows.
 
-        Full rows double in size, up to the `slots` that the texts may need (0: unchanged). Returns the number
-        of slots visible in the pass.
+        Full rows double in size, up to the `slots` that the texts may need. Returns the number of slots
+        visible in the pass.
         """
         plan = self.plan
         plan.first, plan.last = first, first + len(starts)
         plan.start, plan.width, plan.even, plan.tree = starts[0], width, even, tree
         plan.total = width + (starts[0] if even else max(starts))
-        if rows > plan.capacity:
-            self._reserve(rows)
-        plan.most = slots or plan.most
-        if plan.total > plan.slots:
-            need = max(plan.total, min(max(2 * plan.total, FIRST_SLOTS), plan.most))
-            plan.slots = -(-need // ROUND_SLOTS) * ROUND_SLOTS
+        self.ready(rows, plan.total, slots)
         return plan.total
 
     def place(self, at: NDArray[np.int64], device: torch.device) -> None:
@@ -282,6 +274,21 @@ class RowCache(Cache):
         flat = torch.from_numpy(np.stack([source, destination]) + row * self.plan.slots).to(device)
         for layer in self._rows:
             layer.move(flat[0], flat[1])
+
+    def ready(self, rows: int, total: int, slots: int) -> None:
+        """Plan room for `total` tokens in each of so many rows, which may grow to `slots` (0: unchanged)."""
+        self._reserve(rows)
+        plan = self.plan
+        plan.most = slots or plan.most
+        if total > plan.slots:
+            need = max(total, min(max(2 * total, FIRST_SLOTS), plan.most))
+            plan.slots = -(-need // ROUND_SLOTS) * ROUND_SLOTS
+
+    def layer(self, at: int) -> RowLayer:
+        """The layer of this number; made if there is none."""
+        while len(self._rows) <= at:
+            self._rows.append(RowLayer(self.plan))
+        return self._rows[at]
 
     def _reserve(self, rows: int) -> None:
         if rows > self.plan.capacity:

@@ -84,7 +84,11 @@ class Features:
         """
         if start > self.held(key):
             return
-        new = torch.cat([part[row, which].to(self._parts[0].device) for part in self._parts], dim=-1)
+        new = [part[row, which].to(self._parts[0].device) for part in self._parts]
+        self.put(key, start, torch.cat(new, dim=-1))
+
+    def put(self, key: int, start: int, new: Tensor) -> None:
+        """Record states of a text from position `start` on, shape (positions, layers * width)."""
         end = start + len(new)
         text = self._texts.get(key)
         if text is None or len(text) < end:

@@ -57,10 +57,12 @@ class Answer:
         """Tokens of the prompts and of the texts."""
         written = sum(text.stats.tokens for text in texts)
         prompt = self.asked.prompt_tokens
+        cached = sum(text.reused for text in texts if text.place % self.asked.n == 0)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": written,
             "total_tokens": prompt + written,
+            "prompt_tokens_details": {"cached_tokens": cached},
         }
 
     # -- in pieces ------------------------------------------------------------------------------------

@@ -175,6 +175,7 @@ class Engine:
             without=wish.without,
             longest=wish.longest,
             picked=wish.picked,
+            arm=wish.arm,
         )
         text.begin(self.decoder.tokenizer, request)
         text.reading = True

@@ -9,43 +9,12 @@ from threading import Lock
 from typing import Any
 
 from ..generation.decoder import Decoder
+from .constraint import Constraint
 from .fields import Settings
 from .refusal import Refusal
 
 KEPT = 64  # compiled grammars
 LONGEST = 1 << 16  # characters of a schema or grammar
-
-
-class Constraint:
-    """A logits processor that allows what the grammar allows.
-
-    It is called once for each committed token, with the text so far, so that nothing has to be taken back
-    when drafted tokens are rejected.
-    """
-
-    def __init__(self, compiled: Any, vocab_size: int) -> None:
-        import xgrammar
-
-        self.matcher = xgrammar.GrammarMatcher(compiled)
-        self.mask = xgrammar.allocate_token_bitmask(1, vocab_size)
-        self.read = -1  # tokens of the text that the matcher knows
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """The scores with all other tokens at -inf, shape (1, vocabulary)."""
-        import xgrammar
-
-        text = input_ids[0]
-        if self.read >= 0:
-            for token in text[self.read :].tolist():
-                if not self.matcher.accept_token(token):
-                    raise ValueError(f"token {token} does not fit the grammar")
-        self.read = len(text)
-        if self.matcher.is_terminated():
-            return scores
-        self.matcher.fill_next_token_bitmask(self.mask)
-        scores = scores.clone()
-        xgrammar.apply_token_bitmask_inplace(scores, self.mask.to(scores.device))
-        return scores
 
 
 class Grammars:

@@ -27,6 +27,8 @@ class Metrics:
         self._gauge("vllm:num_requests_waiting", "Texts that wait for a place.", lambda: len(engine.waiting))
         count, histogram = self._counter, self._histogram
         self.prompt = count("vllm:prompt_tokens", "Tokens of the prompts read.")
+        self.queried = count("vllm:prefix_cache_queries", "Tokens of the prompts of texts that began.")
+        self.hits = count("vllm:prefix_cache_hits", "Those of them that were taken over from other texts.")
         self.written = count("vllm:generation_tokens", "Tokens written.")
         self.ended = count("vllm:request_success", "Texts by the reason of their end.", "finished_reason")
         self.first = histogram(
@@ -59,6 +61,8 @@ class Metrics:
         add = self.labels
         if text.stats.rounds == 1:
             self.prompt.labels(*add).inc(len(text.wish.prompt))
+            self.queried.labels(*add).inc(len(text.wish.prompt))
+            self.hits.labels(*add).inc(text.reused)
             self.first.labels(*add).observe(text.times.first - text.times.arrived)
             self.queued.labels(*add).observe(text.times.joined - text.times.arrived)
         elif gap:

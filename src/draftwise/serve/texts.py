@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from ..core.arms import Arm
 from ..core.batch import Scored
 from ..core.request import ENDLESS, Request
 from ..core.round import Round, Tops
@@ -30,6 +31,7 @@ class Wish:
         picked: Whether the text must depend on its seed alone.
         scored: How many most likely tokens to report for each token of the prompt; None reads no prompt.
         written: Whether anything is written after the prompt.
+        arm: How to draft for it, instead of what the policy decides.
     """
 
     prompt: list[int]
@@ -40,6 +42,7 @@ class Wish:
     picked: bool = False
     scored: int | None = None
     written: bool = True
+    arm: Arm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,11 @@ class Text:
     histogram: dict[int, dict[int, int]] = field(default_factory=dict)  # steps by drafted and accepted tokens
     gone: bool = False
     over: bool = False
+
+    @property
+    def reused(self) -> int:
+        """Tokens of the prompt that were not read, since an earlier text begins alike."""
+        return 0 if self.request is None else self.request.reused
 
     def begin(self, tokenizer: Any, request: Request) -> None:
         """The text has joined the batch as `request`."""

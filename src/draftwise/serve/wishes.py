@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from ..core.arms import Arm
 from ..core.request import ENDLESS
 from ..core.roles import window_of
 from ..core.sampling import Sampling
 from ..errors import UserError
 from ..generation.decoder import Decoder
 from ..generation.text import stop_strings
+from ..policies.catalogue import method
 from .fields import Chat, Completion, Message, Settings, Speculative
 from .grammar import Grammars
 from .refusal import Refusal
 from .texts import Wish
 
+LONGEST = 128  # tokens of a draft that a client may ask for
+FIXED = re.compile(r"static(-\d+)?")
 NO_TOKENS = 16  # of a plain completion that does not say how many
 OWN_NAMES = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -118,7 +123,7 @@ class Reader:
         n, settings = body.n or 1, self._settings(body) | more
         picked = body.seed is not None
         stop = stop_strings(() if body.stop is None else body.stop)
-        without, longest = self._speculation(body.speculative)
+        without, longest, arm = self._speculation(body.speculative)
         if n > 1 and settings.get("seed") is None:
             settings["seed"] = self.seeds.getrandbits(32)
         wishes = []
@@ -127,7 +132,8 @@ class Reader:
             for sample in range(n):
                 settings["max_new_tokens"] = max(1, room)
                 made: Sampling = self.decoder.settings(stop, len(ids), sample, alone=False, **settings)
-                wishes.append(Wish(ids, made, stop, without, longest, picked, scored, written=room > 0))
+                wish = Wish(ids, made, stop, without, longest, picked, scored, written=room > 0, arm=arm)
+                wishes.append(wish)
         return wishes
 
     def _room(self, length: int, most: int | None) -> int:
@@ -173,28 +179,41 @@ class Reader:
                 raise Refusal(said, param="logit_bias")
         return Bias([int(token) for token in given], list(given.values()))
 
-    def _speculation(self, asked: bool | Speculative | None) -> tuple[frozenset[str], int]:
-        """The drafters that must not draft, and the longest draft."""
+    def _speculation(self, asked: bool | Speculative | None) -> tuple[frozenset[str], int, Arm | None]:
+        """The drafters that must not draft, the longest draft, and an arm instead of the policy's."""
         everyone = frozenset(self.decoder.loop.team.drafters)
         if asked is None or asked is True:
-            return frozenset(), ENDLESS
-        if asked is False:
-            return everyone, 0
-        if asked.policy == "none":
-            return everyone, 0
-        if asked.policy is not None:
-            said = (
-                f"speculative.policy={asked.policy!r}: the policy is the server's; give none, which drafts "
-                "nothing, or drafters and max_length"
-            )
-            raise Refusal(said, param="speculative")
+            return frozenset(), ENDLESS, None
+        if asked is False or asked.policy == "none":
+            return everyone, 0, None
         longest = ENDLESS if asked.max_length is None else asked.max_length
-        if asked.drafters is None:
-            return frozenset(), longest
-        if unknown := sorted(set(asked.drafters) - everyone):
+        mine = everyone if asked.drafters is None else frozenset(asked.drafters)
+        if unknown := sorted(mine - everyone):
             said = f"speculative.drafters has {unknown[0]!r}: choose from {', '.join(sorted(everyone))}"
             raise Refusal(said, param="speculative")
-        return everyone - set(asked.drafters), longest
+        return everyone - mine, longest, None if asked.policy is None else self._fixed(asked.policy, mine)
+
+    def _fixed(self, policy: str, drafters: frozenset[str]) -> Arm:
+        """The arm of a policy that plays one.
+
+        Others learn from all requests together, and may read files.
+
+        Raises:
+            Refusal: it is none of these, or its drafts are too long.
+        """
+        if not FIXED.fullmatch(policy.partition("?")[0]):
+            said = (
+                f"speculative.policy={policy[:60]!r}: a policy that learns is the server's; give none, or a "
+                "fixed one such as static-4?drafter=ngram"
+            )
+            raise Refusal(said, param="speculative")
+        (arm,) = method(
+            policy, [name for name in self.decoder.loop.team.drafters if name in drafters]
+        ).policy.arms
+        if arm.length > LONGEST:
+            said = f"speculative.policy={policy[:60]!r}: give drafts of at most {LONGEST} tokens"
+            raise Refusal(said, param="speculative")
+        return arm
 
 
 def messages(given: Sequence[Message]) -> list[dict[str, str]]:

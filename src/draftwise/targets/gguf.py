@@ -20,6 +20,7 @@ from ..models.positions import ENDLESS
 from .scores import GreedyScores, SampledScores, plain
 
 LONG = 16  # from this many pending tokens a text of several is read ahead of the pass of all
+PIECE = 256  # tokens of a prompt that is read between the rounds of others
 
 
 class GgufTarget:
@@ -76,6 +77,20 @@ class GgufTarget:
             new = [*request.tokens[held[request.id] :], *draft.tokens]
             parts.append((request.id, new, 1 + len(draft.tokens)))
         return self._scores(batch, rows.feed(parts))
+
+    @torch.inference_mode()
+    def read(self, request: Request, others: Sequence[Request]) -> bool:
+        """Read one piece of a long prompt; whether there is another one before the next `verify`."""
+        self._rewind()
+        rows, last = self.rows, len(request.tokens) - 1
+        if last - rows.held[request.id] > LONG:
+            rows.reserve({request.id: last + 1 + request.room})
+            if rows.held[request.id] == 0:
+                self._share(request, [(other, Draft()) for other in others])
+        if last - rows.held[request.id] > LONG:
+            start = rows.held[request.id]
+            rows.feed([(request.id, request.tokens[start : min(start + PIECE, last)], 0)])
+        return last - rows.held[request.id] > LONG
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Take back what was rejected: every text holds its request's committed tokens but the last."""

@@ -12,10 +12,13 @@ from torch import Tensor
 from ..core.drafts import Draft, Verdict
 from ..core.request import Request
 from ..core.roles import Scores
+from ..core.turn import ERROR
 from ..errors import DraftwiseWarning
 from ..models.distributions import Chain, choices, most_likely, on_host
 from ..models.hidden_states import Features
+from ..models.keeper import Keeper, length
 from ..models.positions import ENDLESS
+from ..models.prefixes import Prefixes
 from ..models.probe import check_trees, rows_of
 from .regimes import Regimes
 from .scores import GreedyScores, SampledScores, plain
@@ -47,6 +50,17 @@ class HFTarget:
         self.taps: dict[tuple[int, ...], Features] = {}
         self.guesses: dict[int, tuple[Draft, list[int]]] | None = None
         self.began: dict[int, int] = {}  # tokens in each row before an uncommitted pass
+        self.keeper: Keeper | None = None
+        self.took: dict[int, int] = {}  # tokens that each text has taken over from others
+
+    def remember(self, prefixes: Prefixes) -> None:
+        """Keep what was read of texts that have ended there, unless the model has states."""
+        if not self.rows.stateful:
+            self.keeper = Keeper(self.rows, prefixes, self.taps.values)
+
+    def reused(self, request: Request) -> int:
+        """How many tokens of the text were taken over from another one."""
+        return self.took.get(request.id, 0)
 
     def features(self, layers: Sequence[int]) -> Features:
         """The hidden states of committed text at these layers, recorded from now on for open requests.
@@ -57,6 +71,8 @@ class HFTarget:
         if tuple(layers) not in self.taps:
             self.taps[tuple(layers)] = Features(self.rows.model, layers)
             self.rows.watchers.append(self.taps[tuple(layers)])
+            if self.keeper is not None:
+                self.keeper.tree.clear()  # it has no such states
         return self.taps[tuple(layers)]
 
     @property
@@ -115,7 +131,7 @@ class HFTarget:
             self.regimes.renew(row, request)
         last = len(request.tokens) - 1
         if held[row] == 0 and last > LONG:
-            self._share(row, request.tokens, [(other, NO_DRAFT) for other in others])
+            self._share(row, request, [(other, NO_DRAFT) for other in others])
         if last - held[row] > LONG:
             self._piece(row, request, last, len(request.tokens) + request.room)
         return last - held[row] > LONG
@@ -138,9 +154,12 @@ class HFTarget:
             self.began.pop(request.id, None)
 
     def close(self, request: Request) -> None:
-        """Free the request's row."""
+        """Free the request's row; what it held is kept for others, unless the request failed."""
+        if self.keeper is not None and request.finish_reason != ERROR:
+            self._remember(self.keeper, request)
         self.rows.close(request.id)
         self.began.pop(request.id, None)
+        self.took.pop(request.id, None)
         self.chains.pop(request.id, None)
         if self.regimes:
             self.regimes.close(request)
@@ -148,6 +167,13 @@ class HFTarget:
             tap.close(request.id)
         if self.guesses is not None:
             self.guesses.pop(request.id, None)
+
+    def _remember(self, keeper: Keeper, request: Request) -> None:
+        key, held = request.id, self.rows.held[self.rows.keys.index(request.id)]
+        most, mark = min(self.began.get(key, held), len(request.tokens) - 1), 0
+        if self.regimes and most > 0:
+            mark, most = self.regimes.lasting(key, most)
+        keeper.keep(key, request.tokens, most, mark)
 
     def _rewind(self) -> None:
         """Roll back passes that were never committed, because something raised in between."""
@@ -169,7 +195,7 @@ class HFTarget:
         """Prefill a long prompt; the last chunk is left to the verification pass if no other row waits."""
         held, tokens = self.rows.held, request.tokens
         if held[row] == 0:
-            self._share(row, tokens, batch)
+            self._share(row, request, batch)
         last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else 1)
         while held[row] < last:
             self._piece(row, request, last, slots)
@@ -211,22 +237,36 @@ class HFTarget:
         )
         self.trained = ENDLESS
 
-    def _share(self, row: int, tokens: list[int], batch: Sequence[tuple[Request, Draft]]) -> None:
-        """Copy the longest prefix that another row holds: a prompt with several samples is prefilled once."""
-        best, length = row, 0
+    def _share(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
+        """Copy the longest prefix that another row holds, or that was kept of a text that has ended: a prompt
+        with several samples is prefilled once."""
+        key, tokens, keeper = request.id, request.tokens, self.keeper
+        best, most = self._longest(row, tokens, batch)
+        mark = self.regimes.under[key] if self.regimes else 0
+        found = keeper.find(tokens[:-1], mark) if keeper is not None else []
+        if keeper is not None and length(found) > max(most, LONG):
+            keeper.revive(key, found, len(tokens) + request.room)
+        elif most > LONG:
+            self.rows.share(row, best, most)
+            for tap in self.taps.values():
+                tap.share(key, self.rows.keys[best], self.rows.held[row])
+        self.took[key] = self.rows.held[row]
+
+    def _longest(
+        self, row: int, tokens: list[int], batch: Sequence[tuple[Request, Draft]]
+    ) -> tuple[int, int]:
+        """The row that holds the longest prefix of a text, and its length."""
+        best, most = row, 0
         for request, _ in batch:
             other = self.rows.keys.index(request.id)
-            most = min(self.rows.held[other], len(tokens) - 1)
+            alike = min(self.rows.held[other], len(tokens) - 1)
             if self.regimes:
-                most = min(most, self.regimes.alike(request.id, self.rows.keys[row]))
-            if other != row and most > length and request.tokens[: length + 1] == tokens[: length + 1]:
-                same = next((i for i in range(most) if request.tokens[i] != tokens[i]), most)
-                if same > length:
-                    best, length = other, same
-        if length > LONG:
-            self.rows.share(row, best, length)
-            for tap in self.taps.values():
-                tap.share(self.rows.keys[row], self.rows.keys[best], self.rows.held[row])
+                alike = min(alike, self.regimes.alike(request.id, self.rows.keys[row]))
+            if other != row and alike > most and request.tokens[: most + 1] == tokens[: most + 1]:
+                same = next((i for i in range(alike) if request.tokens[i] != tokens[i]), alike)
+                if same > most:
+                    best, most = other, same
+        return best, most
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor

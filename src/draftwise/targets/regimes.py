@@ -49,6 +49,11 @@ class Regimes:
             return ENDLESS
         return max(self.rows.masks.all_of, min(self.prompts[one], self.prompts[other]))
 
+    def lasting(self, key: int, length: int) -> tuple[int, int]:
+        """How a text was read, and how many of its first tokens a text with any prompt reads in that way."""
+        most = max(self.rows.masks.all_of, self.prompts[key]) if self.rows.masks.late else length
+        return self.under[key], min(length, most)
+
     def piece(self, start: int, end: int, request: Request) -> tuple[int, int]:
         """Where the tokens from `start` on stop having the same frequencies, at most `end`, and the text
         length of these frequencies."""

@@ -4,7 +4,8 @@ In the examples, `target` counts upwards in a vocabulary of eight tokens and is 
 is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are plain implementations.
 """
 
-from .drafter import Continuer, Drafter, GradeJob, Grader, Waiter
+from ..masker import Masker
+from .drafter import Continuer, Drafter, GradeJob, Grader, Preparer, Waiter
 from .policy import Policy, Reader
 from .recorder import Graders, Recorder, Seen
 from .target import Limited, Pieces, Ranked, Scores, Target, window_of
@@ -16,8 +17,10 @@ __all__ = [
     "Grader",
     "Graders",
     "Limited",
+    "Masker",
     "Pieces",
     "Policy",
+    "Preparer",
     "Ranked",
     "Reader",
     "Recorder",

@@ -111,6 +111,25 @@ class Continuer(Protocol):
         ...
 
 
+@runtime_checkable
+class Preparer(Protocol):
+    """A drafter that can read a long text in pieces, between the rounds of other requests."""
+
+    def prepare(self, request: Request) -> bool:
+        """Read one piece of what it has not read of an open request; whether there is another one.
+
+        Called between steps, by `Loop.read`, while other requests are open. The next `draft` reads the rest.
+
+        Examples:
+            >>> class Reading(SimDrafter):
+            ...     def prepare(self, request):
+            ...         return False
+            >>> Reading(counting).prepare(request)
+            False
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GradeJob:
     """Committed tokens to grade a drafter on: `request.tokens[start:]`, n of them.

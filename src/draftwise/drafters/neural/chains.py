@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
+from math import inf, nan
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ...core.drafts import Draft, Job, Signals
+from ...core.guide import Guide
 from ...core.outcomes import Grade
 from ...core.roles import GradeJob
 from ...core.sampling import Sampling
@@ -31,6 +32,7 @@ class Chain:
     signals: list[Signals] = field(default_factory=list)
     joint: float = 1.0
     done: bool = False
+    read: int = 0  # tokens that the drafting model has read
 
     def extend(
         self, row: Tensor, pick: int, hidden: Tensor | None, *, vocab_size: int, sample: bool = True
@@ -38,9 +40,16 @@ class Chain:
         """Choose one more token, append it, and check whether to stop after it.
 
         `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` their argmax and `hidden`
-        the hidden state that they came from. With `sample` the token is sampled if the request samples.
+        the hidden state that they came from. With `sample` the token is sampled if the request samples. Where
+        the job has a guide it chooses among the tokens that are allowed, and ends if it has none of them.
         """
         job = self.job
+        if job.guide is not None:
+            row = job.guide.mask(self.tokens, row)
+            pick = int(row[:vocab_size].argmax())
+            if not float(row[pick]) > -inf:
+                self.done = True
+                return
         if sample and not job.picked and not job.request.sampling.greedy:
             q = distributions(job.request.sampling, row[None], vocab_size)[0]
             pick = draw(q, job.request.rng.random())
@@ -60,6 +69,31 @@ class Chain:
             self.joint *= factor(rule, now, position=position)
             self.done |= stop(rule, now, position=position, previous=previous, joint=self.joint)
 
+    def unread(self) -> list[int]:
+        """The tokens that the drafting model is to read next."""
+        begin, self.read = self.read, len(self.tokens)
+        return self.tokens[begin:]
+
+    def force(self, device: torch.device, *, vocab_size: int, sample: bool = True) -> None:
+        """Append tokens as long as the guide leaves one: they need no logits."""
+        job = self.job
+        if job.guide is None or self.done or "hidden" in self.needs:
+            return
+        for token in job.guide.forced(self.tokens, job.length - len(self.tokens)):
+            if sample and not job.picked and not job.request.sampling.greedy:
+                self.dist.append(
+                    torch.zeros(vocab_size, device=device).index_fill(0, _index(token, device), 1)
+                )
+                self.probs.append(1.0)
+            if job.rows:
+                row = torch.full((vocab_size,), -inf, device=device)
+                self.rows.append(row.index_fill(0, _index(token, device), 0.0))
+            self.tokens.append(token)
+            if self.needs:
+                place = job.request.position + len(self.tokens) - 1
+                self.signals.append(Signals(1.0, 0.0, 0.0, 1.0, place, (1.0,)))
+        self.done = len(self.tokens) >= job.length
+
     @property
     def draft(self) -> Draft:
         """The draft of the tokens so far."""
@@ -70,6 +104,16 @@ class Chain:
             signals=self.signals,
             rows=self.rows or None,
         )
+
+
+def force(chains: Sequence[Chain], device: torch.device, *, vocab_size: int, sample: bool) -> None:
+    """Append what must come next to chains that are not complete; it is read with the tokens before it."""
+    for chain in chains:
+        chain.force(device, vocab_size=vocab_size, sample=sample)
+
+
+def _index(token: int, device: torch.device) -> Tensor:
+    return torch.tensor([token], device=device)
 
 
 class Step(Protocol):
@@ -122,11 +166,29 @@ def known(job: GradeJob) -> list[Tensor]:
     return list(job.draft.rows[:through])
 
 
+def masked(guide: Guide | None, tokens: Sequence[int], logits: Tensor) -> Tensor:
+    """The logits of committed tokens, shape (tokens, vocabulary), as they are where a draft has a guide."""
+    if guide is None or not len(logits):
+        return logits
+    rows = [guide.mask(tokens[:n], row) for n, row in enumerate(logits)]
+    # A drafter may have none of the tokens that are allowed.
+    return torch.stack(
+        [new if bool((new > -inf).any()) else row for new, row in zip(rows, logits, strict=True)]
+    )
+
+
 def grades(
-    job: GradeJob, logits: Tensor, states: Tensor | None, *, vocab_size: int, sample: bool = True
+    job: GradeJob,
+    logits: Tensor,
+    states: Tensor | None,
+    *,
+    vocab_size: int,
+    sample: bool = True,
+    guide: Guide | None = None,
 ) -> list[Grade]:
     """Grades of the job's tokens from the drafter's logits at these positions, shape (tokens, vocabulary)."""
     tokens = job.request.tokens[job.start :]
+    logits = masked(guide, tokens, logits)
     sampling = job.request.sampling
     if sample and not sampling.greedy:
         q = distributions(sampling, logits, vocab_size)

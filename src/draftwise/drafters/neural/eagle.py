@@ -34,6 +34,7 @@ class EagleDrafter(PairReader):
     """
 
     hidden_states = True  # for stop rules that read them
+    guided = True
 
     def __init__(
         self,

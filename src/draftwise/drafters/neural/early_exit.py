@@ -34,6 +34,8 @@ class EarlyExitDrafter:
     Source: LayerSkip (arXiv 2404.16710).
     """
 
+    guided = True
+
     def __init__(
         self,
         target: Source,

@@ -21,8 +21,10 @@ from ...models.gguf.model import GgufModel
 from ...models.gguf.sequences import Part, Sequences
 from ...models.vocabulary import disagreement
 from .chains import Chain, grades, known
-from .lm import Place
+from .place import Place
 from .translated import TranslatedDrafter, check_unused
+
+PIECE = 256  # tokens of a text that is read between the rounds of others
 
 
 class GgufDrafter:
@@ -36,6 +38,8 @@ class GgufDrafter:
     Raises:
         UserError: a model whose state llama.cpp cannot take back, an unusable option, or no memory.
     """
+
+    guided = True
 
     def __init__(
         self,
@@ -68,6 +72,20 @@ class GgufDrafter:
         """Free the request's sequence."""
         if self.places.pop(request.id, None) is not None:
             self.rows.close(request.id)
+
+    @torch.inference_mode()
+    def prepare(self, request: Request) -> bool:
+        """Read one piece of a long text; whether there is another one."""
+        last = len(request.tokens) - 1
+        if self._room(request) <= 0 or last <= PIECE:
+            return False
+        self._rewind(request, min(self._place(request).matched(request.tokens), last))
+        self.rows.reserve({request.id: len(request.tokens) + request.room})
+        held = self.rows.held[request.id]
+        if last - held > PIECE:
+            self.rows.feed([(request.id, request.tokens[held : held + PIECE], 0)])
+            self.places[request.id].now(self.rows.held[request.id])
+        return last - self.rows.held[request.id] > PIECE
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core.drafts import Draft, Job, after
+from ...core.guide import guide_of
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
@@ -19,39 +20,13 @@ from ...errors import UserError
 from ...models.distributions import most_likely
 from ...models.guesses import guess
 from ...models.hidden_states import States
+from ...models.keeper import Keeper, length
+from ...models.prefixes import Prefixes
 from ...models.probe import rows_of
-from .chains import Chain, grades, known
+from .chains import Chain, force, grades, known
+from .place import Place
 
 LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
-
-
-@dataclass(slots=True)
-class Place:
-    """The contents of a row: the first `base` visible tokens of the request, then the drafted tokens `fed`.
-
-    `skip` tokens of the request after its first ones are outside the window.
-    """
-
-    base: int = 0
-    fed: list[int] = field(default_factory=list)
-    skip: int = 0
-
-    def cut(self, length: int) -> None:
-        """Drop the request's tokens from `length` on, and the drafted ones."""
-        self.now(max(0, min(self.base, length - self.skip)))
-
-    def now(self, base: int) -> None:
-        """Drop the drafted tokens."""
-        self.base, self.fed = base, []
-
-    def matched(self, tokens: Sequence[int]) -> int:
-        """How many of the row's tokens are still the request's text."""
-        same = self.base
-        for token in self.fed:
-            if same >= len(tokens) or tokens[same] != token:
-                break
-            same += 1
-        return same
 
 
 class LMDrafter:
@@ -71,6 +46,7 @@ class LMDrafter:
     """
 
     hidden_states = True  # for stop rules that read them
+    guided = True
 
     def __init__(
         self,
@@ -95,6 +71,12 @@ class LMDrafter:
         self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
         self.states: States | None = None  # set when the first rule reads them
         self.hidden: Tensor | None = None  # states that the latest logits came from, shape (rows, width)
+        self.keeper: Keeper | None = None
+
+    def remember(self, prefixes: Prefixes) -> None:
+        """Keep what was read of texts that have ended there, where all of a text is read and has no state."""
+        if not self.window and not self.rows.stateful:
+            self.keeper = Keeper(self.rows, prefixes)
 
     @property
     def compiled(self) -> bool:
@@ -109,18 +91,43 @@ class LMDrafter:
         """Nothing yet: the request's tokens are prefilled when a draft is requested."""
 
     def close(self, request: Request) -> None:
-        """Free the request's row."""
-        if self.places.pop(request.id, None) is not None:
+        """Free the request's row; what it held is kept for others."""
+        place = self.places.pop(request.id, None)
+        if place is not None:
+            if self.keeper is not None:
+                held = self.rows.held[self.rows.keys.index(request.id)]
+                self.keeper.keep(request.id, request.tokens, min(held, place.matched(request.tokens)))
             self.rows.close(request.id)
+
+    @torch.inference_mode()
+    def prepare(self, request: Request) -> bool:
+        """Read one piece of a long text; whether there is another one. A window is short anyway."""
+        tokens = request.tokens
+        if self.window or len(tokens) <= LONG:
+            return False
+        (row,) = self._rows_of([request])
+        held = self.rows.held
+        if len(tokens) - 1 - held[row] > LONG:
+            self.rows.feed(row, [tokens[held[row] : -1][: self.chunk]], 1, slots=len(tokens) + request.room)
+            self.places[request.id].now(held[row])
+        return len(tokens) - 1 - held[row] > LONG
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain per job; every row takes part in each pass until all drafts are complete."""
         if self.window:
             jobs = [replace(job, request=self._seen(job.request, len(job.request.tokens))) for job in jobs]
-        chains = [Chain(job, needs(job.stops)) for job in jobs]
+        drafted = [Chain(job, needs(job.stops)) for job in jobs]
+        force(drafted, self.rows.device, vocab_size=self.vocab_size, sample=self.sample)
+        chains = [chain for chain in drafted if not chain.done]
         self._watch(chain.needs for chain in chains)
-        logits, rows = self._catch_up([job.request for job in jobs])
+        if chains:
+            self._extend(chains)
+        return [chain.draft for chain in drafted]
+
+    def _extend(self, chains: Sequence[Chain]) -> None:
+        """Draft until all chains are complete."""
+        logits, rows = self._catch_up(chains)
         while True:
             if self.allowed is not None:
                 logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
@@ -133,8 +140,9 @@ class LMDrafter:
                     chain.extend(
                         logits[row], picks[row], hidden, vocab_size=self.vocab_size, sample=self.sample
                     )
+            force(chains, self.rows.device, vocab_size=self.vocab_size, sample=self.sample)
             if all(chain.done for chain in chains):
-                return [chain.draft for chain in chains]
+                return
             logits = self._step(chains, rows)
 
     def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
@@ -147,6 +155,7 @@ class LMDrafter:
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         """One grade per committed token: from the rows it was drafted with, and one pass for the others."""
+        guides = [guide_of(job.request, job.start) for job in jobs]
         if self.window:
             jobs = [self._seen_job(job) for job in jobs]
         self._watch(job.signals for job in jobs)
@@ -155,11 +164,12 @@ class LMDrafter:
         wanted = [(job, n) for job, n in zip(jobs, missing, strict=True) if n > 0]
         read = iter(self._read(wanted) if wanted else ())
         made = []
-        for job, rows, n in zip(jobs, had, missing, strict=True):
+        size, sample = self.vocab_size, self.sample
+        for job, rows, n, guide in zip(jobs, had, missing, guides, strict=True):
             logits, states = next(read) if n > 0 else (torch.stack(rows), None)
             if rows and n > 0:
                 logits = torch.cat((torch.stack(rows), logits))
-            made.append(grades(job, logits, states, vocab_size=self.vocab_size, sample=self.sample))
+            made.append(grades(job, logits, states, vocab_size=size, sample=sample, guide=guide))
         return made
 
     @torch.inference_mode()
@@ -168,8 +178,7 @@ class LMDrafter:
         jobs = [GradeJob(request, len(request.tokens) - n, ()) for request, n in wanted]
         if self.window:
             jobs = [self._seen_job(job) for job in jobs]
-        pairs = zip(jobs, wanted, strict=True)
-        return [logits for logits, _ in self._read([(job, n) for job, (_, n) in pairs])]
+        return [x for x, _ in self._read([(job, n) for job, (_, n) in zip(jobs, wanted, strict=True)])]
 
     def rewind(self, request: Request, length: int) -> None:
         """Forget what is held of a request's tokens from `length` on, since these are others now."""
@@ -195,6 +204,9 @@ class LMDrafter:
         if request.id not in self.places:
             self.rows.open(request.id)
             self.places[request.id] = Place()
+            if self.keeper is not None and length(found := self.keeper.find(request.tokens[:-1])) > LONG:
+                self.keeper.revive(request.id, found, len(request.tokens) + request.room)
+                self.places[request.id].now(length(found))
         return self.places[request.id]
 
     def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
@@ -222,23 +234,26 @@ class LMDrafter:
         ]
         return [(logits[end], None if states is None else states[end]) for end in ends]
 
-    def _catch_up(self, requests: Sequence[Request]) -> tuple[Tensor, list[int]]:
-        """Prefill every request up to its last token.
+    def _catch_up(self, chains: Sequence[Chain]) -> tuple[Tensor, list[int]]:
+        """Prefill every request up to its last token, and the tokens that its chain has already.
 
-        Returns the logits after it, shape (rows, vocabulary), and each request's row.
+        Returns the logits after them, shape (rows, vocabulary), and each request's row.
         """
+        requests = [chain.job.request for chain in chains]
         rows, held = self._rows_of(requests), self.rows.held
         slots = max(len(r.tokens) + r.room for r in requests)
         texts: list[list[int]] = [[]] * len(requests)
-        for row, request in zip(rows, requests, strict=True):
+        for row, request, chain in zip(rows, requests, chains, strict=True):
             tokens = request.tokens
             while len(tokens) - held[row] > (LONG if len(requests) > 1 else self.chunk):
                 self.rows.feed(row, [tokens[held[row] : -1][: self.chunk]], 1, slots=slots)
-            texts[row] = tokens[held[row] :]
+            texts[row] = [*tokens[held[row] :], *chain.unread()]
             self.places[request.id].now(len(tokens))
         widths = [len(t) for t in texts]
         keep = 1 if len(texts) == 1 else max(widths) - min(widths) + 1
         logits = self.rows.feed(0, texts, keep, slots=slots)
+        for request, chain in zip(requests, chains, strict=True):
+            self.places[request.id].fed = list(chain.tokens)
         return self._ends(logits, [keep - 1 - max(widths) + w for w in widths]), rows
 
     def _ends(self, logits: Tensor, ends: Sequence[int]) -> Tensor:
@@ -268,19 +283,23 @@ class LMDrafter:
         return rows
 
     def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
-        """Feed each unfinished chain its newest token; returns the next logits, shape (rows, vocabulary)."""
-        if len(chains) == 1 and self.states is None:
-            (chain,) = chains
-            self.places[chain.job.request.id].fed.append(chain.tokens[-1])
-            return guess(self.rows, rows[0], chain.tokens[-1])[0]
+        """Feed each unfinished chain its new tokens; returns the next logits, shape (rows, vocabulary)."""
+        if len(chains) == 1 and self.states is None and len(chains[0].tokens) == chains[0].read + 1:
+            (token,) = chains[0].unread()
+            self.places[chains[0].job.request.id].fed.append(token)
+            return guess(self.rows, rows[0], token)[0]
         idle = [] if self.rows.stateful else [0]  # a state would have to take it back
         texts: list[list[int]] = [idle] * len(chains)
         for chain, row in zip(chains, rows, strict=True):
-            texts[row] = chain.tokens[-1:]
-        logits = self._ends(self.rows.feed(0, texts, 1, guesses=True), [0] * len(texts))
+            if not chain.done:
+                texts[row] = chain.unread()
+        widths = [len(texts[row]) for chain, row in zip(chains, rows, strict=True) if not chain.done]
+        keep = max(widths) - min(widths) + 1
+        ends = [max(0, keep - 1 - max(widths) + len(text)) for text in texts]
+        logits = self._ends(self.rows.feed(0, texts, keep, guesses=True), ends)
         for chain, row in zip(chains, rows, strict=True):
             if chain.done:
                 self.rows.held[row] -= len(idle)
             else:
-                self.places[chain.job.request.id].fed.append(chain.tokens[-1])
+                self.places[chain.job.request.id].fed = list(chain.tokens)
         return logits

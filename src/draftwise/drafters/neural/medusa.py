@@ -40,6 +40,8 @@ class MedusaDrafter:
     2404.09221), and all tokens are picked. The first round of a text is plain decoding: there is no state.
     """
 
+    guided = True
+
     def __init__(
         self,
         heads: Medusa,

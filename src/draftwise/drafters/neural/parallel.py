@@ -52,6 +52,7 @@ class ParallelDrafter(ABC):
     """
 
     hidden_states = True  # for stop rules that read them
+    guided = True
     vocab_size: int
 
     def __init__(self, *, width: int, sample: bool, top: int, gain: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -13,14 +13,17 @@ from torch import Tensor
 from ...core.drafts import Draft, Job, Signals
 from ...core.outcomes import Grade
 from ...core.request import Request
-from ...core.roles import GradeJob
+from ...core.roles import GradeJob, Preparer
 from ...errors import UserError
+from ...models.keeper import Remembers
+from ...models.prefixes import Prefixes
 from ..lookup.picked import chain
 from ..translation.border import continued
 from ..translation.codec import codec_of
 from ..translation.reading import Reading
 from ..translation.shared import shared
 from .chains import grades
+from .inner import Model
 from .lm import LMDrafter
 from .translated_grades import Path, common, text_grades
 
@@ -28,28 +31,6 @@ WAYS = ("auto", "text", "shared")
 ENOUGH = 0.25  # of the smaller vocabulary: with fewer shared tokens, drawn texts are drafted by text as well
 FINEST = 3.0  # most tokens of the drafter for one of the target
 Mine = Sequence[tuple[Reading, Job]]
-
-
-class Model(Protocol):
-    """A drafter of tokens of its own: the text of a request that it gets is in these.
-
-    `allowed` are the tokens that it may draft, shape (vocabulary,); None for all. `read` returns the logits
-    that predict the last n tokens of each text, shape (n, vocabulary). `rewind` tells it that a text is
-    another from one of its tokens on.
-    """
-
-    allowed: Tensor | None
-    vocab_size: int
-
-    def hint(self, request: Request) -> float: ...
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]: ...
-
-    def read(self, wanted: Sequence[tuple[Request, int]]) -> list[Tensor]: ...
-
-    def rewind(self, request: Request, length: int) -> None: ...
-
-    def close(self, request: Request) -> None: ...
 
 
 @dataclass(slots=True)
@@ -101,6 +82,11 @@ class TranslatedDrafter:
         """The rows of the model, for packing and compiling; None if they are not Draftwise's own."""
         return getattr(self.inner, "rows", None)
 
+    def remember(self, prefixes: Prefixes) -> None:
+        """Let the model keep what it has read of texts that have ended there, if it can."""
+        if isinstance(self.inner, Remembers):
+            self.inner.remember(prefixes)
+
     @property
     def compiled(self) -> bool:
         """Whether passes are compiled at present."""
@@ -115,8 +101,15 @@ class TranslatedDrafter:
 
     def close(self, request: Request) -> None:
         """Free what is held of the request."""
-        self.held.pop(request.id, None)
-        self.inner.close(request)
+        held = self.held.pop(request.id, None)
+        self.inner.close(replace(request, tokens=held.shown if held is not None else []))
+
+    @torch.inference_mode()
+    def prepare(self, request: Request) -> bool:
+        """Let the model read one piece of a long text, if it can; whether there is another one."""
+        if not isinstance(self.inner, Preparer) or not (ids := self._read(request).ids):
+            return False
+        return self.inner.prepare(self._view(request, ids))
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
@@ -180,7 +173,7 @@ class TranslatedDrafter:
         for reading, job in mine:
             most = ceil(job.length * min(FINEST, len(reading.ids) / max(1, reading.done)))
             view = self._view(job.request, reading.ids)
-            jobs.append(replace(job, request=view, length=most, width=1, picked=True, rows=False))
+            jobs.append(replace(job, request=view, length=most, width=1, picked=True, rows=False, guide=None))
         drafts = []
         for (reading, job), draft in zip(mine, self.inner.draft(jobs), strict=True):
             made = continued(reading, draft.tokens)
@@ -195,7 +188,7 @@ class TranslatedDrafter:
         """Drafts by shared tokens: the drafter's own, under the ids that the target has for them."""
         views = [self._view(job.request, reading.ids) for reading, job in mine]
         pairs = zip(views, mine, strict=True)
-        jobs = [replace(job, request=view, width=1, rows=False) for view, (_, job) in pairs]
+        jobs = [replace(job, request=view, width=1, rows=False, guide=None) for view, (_, job) in pairs]
         self.inner.allowed = self.allowed
         try:
             drafts = self.inner.draft(jobs)

@@ -120,7 +120,8 @@ def _draft(
 
 def _seat(drafter: Any, whole: Request, views: Sequence[Request]) -> None:
     """Copy a text's KV cache rows for its views, so that a causal LM need not prefill them again."""
-    from ...drafters.neural.lm import LMDrafter, Place
+    from ...drafters.neural.lm import LMDrafter
+    from ...drafters.neural.place import Place
 
     if hasattr(drafter, "seat"):
         for view in views:

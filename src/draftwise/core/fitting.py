@@ -1,0 +1,101 @@
+"""Drafts that keep to what the processors of their request allow, and tokens that need no drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from .drafts import Draft, Job, Signals
+from .guide import Guide
+from .roles import Continuer, Drafter
+
+NOTHING = Draft()
+CERTAIN = 1.0
+
+
+def drafted(drafter: Drafter, jobs: Sequence[Job], wrong: Callable[[Job, Draft], str]) -> list[Draft]:
+    """A drafter's drafts, which keep to what the processors of their requests allow.
+
+    Tokens that must come next are drafted before those of a drafter that can go on after them; another one is
+    not asked then. A draft that breaks its contract, as `wrong` tells, stays as it is.
+    """
+    if all(job.guide is None for job in jobs):
+        return drafter.draft(jobs)
+    guided = bool(getattr(drafter, "guided", False))
+    heads = [[] if guided or job.guide is None else job.guide.forced((), job.length) for job in jobs]
+    asked = [k for k, head in enumerate(heads) if not head]
+    late = [k for k, head in enumerate(heads) if 0 < len(head) < jobs[k].length]
+    found = list(drafter.draft([jobs[k] for k in asked])) if asked else []
+    if len(found) != len(asked):
+        return found
+    if late and isinstance(drafter, Continuer):
+        rest = [replace(jobs[k], length=jobs[k].length - len(heads[k])) for k in late]
+        found += drafter.draft_after(rest, [heads[k] for k in late])
+        asked += late
+    made = dict(zip(asked, found, strict=True))
+    return [_kept(job, heads[k], made.get(k, NOTHING), wrong) for k, job in enumerate(jobs)]
+
+
+def _kept(job: Job, head: Sequence[int], draft: Draft, wrong: Callable[[Job, Draft], str]) -> Draft:
+    if job.guide is None or wrong(job, draft):
+        return draft
+    if head and not (draft.is_chain and draft.dist is None):
+        draft = NOTHING
+    return fitted(framed(head, draft, ()), job.guide, job.length)
+
+
+def fitted(draft: Draft, guide: Guide, most: int) -> Draft:
+    """A draft without what is not allowed, and with what must follow it, up to `most` tokens.
+
+    Only picked tokens may be left out because of what they are: a drawn draft stays as it is.
+    """
+    if draft.dist is not None:
+        return draft
+    if not draft.is_chain:
+        return _pruned(draft, guide)
+    tokens = draft.tokens
+    wrong = (n for n, token in enumerate(tokens) if not guide.allows(tokens[:n], token))
+    n = next(wrong, len(tokens))
+    cut = draft if n == len(tokens) else _first(draft, n)
+    return framed((), cut, guide.forced(tokens[:n], most - n))
+
+
+def framed(before: Sequence[int], draft: Draft, after: Sequence[int]) -> Draft:
+    """A picked chain with certain tokens before and after it."""
+    if not before and not after:
+        return draft
+    n, sure = len(draft.tokens), Signals(CERTAIN, 0.0, 0.0, CERTAIN, top=(CERTAIN,))
+    probs: tuple[float, ...] = ()
+    signals: tuple[Signals, ...] = ()
+    if len(draft.probs) == n:
+        probs = (CERTAIN,) * len(before) + draft.probs + (CERTAIN,) * len(after)
+    if len(draft.signals) == n:
+        signals = (sure,) * len(before) + draft.signals + (sure,) * len(after)
+    return Draft.chain((*before, *draft.tokens, *after), probs=probs, signals=signals)
+
+
+def _first(draft: Draft, n: int) -> Draft:
+    rows = None if draft.rows is None else draft.rows[:n]
+    return replace(
+        draft,
+        tokens=draft.tokens[:n],
+        parents=draft.parents[:n],
+        probs=draft.probs[:n],
+        signals=draft.signals[:n],
+        rows=rows,
+    )
+
+
+def _pruned(draft: Draft, guide: Guide) -> Draft:
+    """A tree without the nodes that are not allowed, and without those below them."""
+    place: dict[int, int] = {-1: -1}
+    paths: dict[int, list[int]] = {-1: []}
+    for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+        if parent in place and guide.allows(paths[parent], token):
+            place[node], paths[node] = len(place) - 1, [*paths[parent], token]
+    kept = [node for node in place if node >= 0]
+    if len(kept) == len(draft.tokens):
+        return draft
+    return Draft(
+        tuple(draft.tokens[node] for node in kept), tuple(place[draft.parents[node]] for node in kept)
+    )

@@ -1,0 +1,149 @@
+"""What drafts are worth under a grammar: with drafts that know it, and with drafts that do not.
+
+Prompts of Spec-Bench are answered in JSON of a few fields by the bundled model, greedy and drawn, with drafts
+of fixed length. Counted are rounds and accepted tokens, with the clock nowhere in it: drafts that know
+nothing of the grammar, drafts that are masked, and those where also a token that must come next is drafted
+for nothing. Greedy texts must be the same in all cases.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from draftwise import Decoder
+from draftwise.core.roles import Masker
+from draftwise.data import spec_bench
+from draftwise.serve.constraint import Constraint
+from draftwise.serve.fields import Completion
+from draftwise.serve.wishes import Reader
+from studies.common.command import command, start
+
+PAGE = "docs/how-to/serve.md"
+MODEL = "zoo:target"
+DRAFTERS = ("zoo:general", "ngram")
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 30},
+        "category": {"enum": ["question", "translation", "summary", "mathematics"]},
+        "certain": {"type": "boolean"},
+        "words": {"type": "integer", "minimum": 0, "maximum": 500},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["title", "category", "certain", "words", "tags"],
+    "additionalProperties": False,
+}
+
+
+class Silent:
+    """A constraint that does not tell in advance what it allows."""
+
+    def __init__(self, inner: Constraint) -> None:
+        self.inner = inner
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """What the constraint leaves."""
+        return self.inner(input_ids, scores)
+
+
+class Masked(Silent):
+    """A constraint that tells what it allows, but not where that is one token only."""
+
+    def mask(self, *given: Any) -> Any:
+        """What the constraint says."""
+        return self.inner.mask(*given)
+
+    def allows(self, *given: Any) -> bool:
+        """What the constraint says."""
+        return self.inner.allows(*given)
+
+    def only(self, *given: Any) -> int:
+        """Nothing."""
+        return -1
+
+
+KINDS: dict[str, Any] = {
+    "that know no grammar": Silent,
+    "masked": Masked,
+    "masked, and tokens that must follow": lambda inner: inner,
+}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Tokens and rounds of some texts, and the texts."""
+
+    tokens: int
+    rounds: int
+    drafted: int
+    accepted: int
+    texts: tuple[tuple[int, ...], ...]
+
+    @property
+    def row(self) -> str:
+        """Accepted tokens a round, their share of those drafted, and tokens a round."""
+        rate = self.accepted / max(1, self.drafted)
+        return f"{self.accepted / self.rounds:.2f} | {100 * rate:.0f} % | {self.tokens / self.rounds:.2f}"
+
+
+def prompts(n: int) -> list[str]:
+    """Questions, each with the wish for JSON."""
+    found = [prompt.text[:300] for prompt in spec_bench()]
+    return [f"{text}\nDescribe this request as JSON.\n" for text in found[:: max(1, len(found) // n)][:n]]
+
+
+def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, temperature: float) -> Counts:
+    """Write a text for each prompt."""
+    form = {"type": "json_schema", "json_schema": {"name": "one", "schema": SCHEMA}}
+    body = Completion.model_validate({"model": MODEL, "prompt": "x", "response_format": form})
+    make = Reader(decoder).grammars.wanted(body)
+    assert make is not None and isinstance(make(), Masker) and not isinstance(Silent(make()), Masker)
+
+    def own() -> Any:
+        return kind(make())
+
+    outputs = decoder.generate_many(
+        list(asked), chat=False, max_new_tokens=most, temperature=temperature, processors=[own], seed=7
+    )
+    rounds = [round for output in outputs for round in output.rounds]
+    return Counts(
+        sum(len(output.token_ids) for output in outputs),
+        len(rounds),
+        sum(round.drafted for round in rounds),
+        sum(round.accepted for round in rounds),
+        tuple(tuple(output.token_ids) for output in outputs),
+    )
+
+
+def main() -> int:
+    """Print the table."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--max-new-tokens", type=int, default=120)
+    parser.add_argument("--length", type=int, default=4, help="tokens of a draft")
+    asked = parser.parse_args()
+    different = 0
+    print("| drafter | text | drafts | accepted a round | of those drafted | tokens a round |")
+    print("|---|---|---|---|---|---|")
+    for drafter in DRAFTERS:
+        decoder = Decoder.from_pretrained(
+            MODEL, drafters=[drafter], policy=f"static-{asked.length}", dtype="float32", compile="off", seed=0
+        )
+        for text, temperature in (("greedy", 0.0), ("drawn", 1.0)):
+            texts = set()
+            for name, kind in KINDS.items():
+                wanted, most = prompts(asked.prompts), asked.max_new_tokens
+                found = counted(decoder, wanted, kind, most=most, temperature=temperature)
+                print(f"| `{drafter}` | {text} | {name} | {found.row} |", flush=True)
+                texts.add(found.texts)
+            if temperature == 0.0:
+                different += len(texts) > 1
+    print(json.dumps({"different": different}))
+    return int(different > 0)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,256 @@
+"""Texts that begin as earlier ones did: what was read is not read again, and nothing but that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise.core.drafts import Draft
+from draftwise.core.loop import Loop
+from draftwise.core.sampling import Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.neural.eagle import EagleDrafter
+from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.models.keeper import keep_prefixes
+from draftwise.models.prefixes import Prefixes
+from draftwise.policies.catalogue import method
+from draftwise.targets.hf import HFTarget
+from draftwise.testing import p_value
+from tests.core.turns import written
+from tests.drafters.neural import test_eagle as eagles
+from tests.effort import drawn, some
+from tests.models import test_positions as positions
+from tests.models import test_windows as windows
+from tests.targets import test_hybrids as hybrids
+from tests.tiny import CONFIGS, VOCAB, model, own_text, random_texts
+
+POLICY = "random?arms=drafters*lengths&lengths=0,1,4"
+
+
+def begun(first: Sequence[int], text: Sequence[int], more: Sequence[int]) -> list[list[int]]:
+    """Prompts that begin as `first` did, whose answer was `text`: another question, a new turn, all of it."""
+    whole = [*first, *text]
+    return [[*first[:-4], *more], [*whole, *more], whole[: len(first) + 3], [*whole, *more, *more]]
+
+
+def looped(target: HFTarget, team: dict[str, Any], *, mebibytes: float = 1.0) -> Loop:
+    keep_prefixes([target, *team.values()], mebibytes)
+    chosen = method(POLICY if team else "none", list(team))
+    return Loop(target, team, chosen.policy, chosen.recorder)
+
+
+class Fed:
+    """Counts the tokens that rows read."""
+
+    def __init__(self, rows: Any) -> None:
+        self.tokens, self.feed = 0, rows.feed
+        rows.feed = self
+
+    def __call__(self, first: int, texts: Sequence[Sequence[int]], keep: int, **more: Any) -> Any:
+        self.tokens += sum(map(len, texts))
+        return self.feed(first, texts, keep, **more)
+
+
+@pytest.mark.parametrize("name", some([name for name in CONFIGS if name != "gemma2-window"], 4))
+def test_greedy_text_is_the_models_own(name: str) -> None:
+    made = model(name)
+    (first, more) = random_texts((30, 5))
+    own = own_text(made, first, 12)
+    prompts = begun(first, own, more)
+    truth = [own_text(made, prompt, 12) for prompt in prompts]
+    team = {
+        "self": LMDrafter(made, VOCAB),
+        "bad": LMDrafter(model(name, seed=1), VOCAB),
+        "ngram": NgramDrafter(),
+    }
+    target = HFTarget(made, chunk=8)
+    loop = looped(target, team)
+    assert written(loop, [first], 12, 1) == [own]
+    for batch in (1, 3):
+        assert written(loop, prompts, 12, batch) == truth
+    assert target.rows.keys == [] and not target.took
+
+
+def test_a_beginning_is_read_once() -> None:
+    made = model("llama")
+    target, drafter = HFTarget(made, chunk=8), LMDrafter(made, VOCAB)
+    keep_prefixes([target, drafter], 1)
+    chosen = method("static-1", ["self"])
+    loop = Loop(target, {"self": drafter}, chosen.policy, chosen.recorder)
+    (first, more) = random_texts((40, 5))
+    fed = [Fed(target.rows), Fed(drafter.rows)]
+    (text,) = written(loop, [first], 4, 1)
+    assert all(one.tokens > 40 for one in fed)
+    for prompt in begun(first, text, more):
+        for one in fed:
+            one.tokens = 0
+        written(loop, [prompt], 4, 1)
+        assert all(1 <= one.tokens <= 4 + 10 + 4 * 2 for one in fed), "the beginning was read again"
+
+
+@pytest.mark.parametrize("name", some(positions.CONFIGS, 2))
+def test_other_frequencies_are_other_keys(name: str) -> None:
+    """A beginning is taken over only where it was read with the same rotary frequencies."""
+    made = positions.model(name)
+    loop = looped(HFTarget(made, chunk=8), {"ngram": NgramDrafter(), "self": LMDrafter(made, VOCAB)})
+    (first, more) = random_texts((20, 6))
+    text = positions.own_text(made, first, 20)
+    assert written(loop, [first], 20, 1) == [text]
+    for prompt in [*begun(first, text, more), *begun(first, text, more)[::-1]]:
+        assert written(loop, [prompt], 12, 1) == [positions.own_text(made, prompt, 12)]
+
+
+def test_a_prompt_that_sees_more_than_an_answer_does() -> None:
+    """The class ignores the window and its cache does not: what was read as an answer is no prompt."""
+    made = windows.model("Llama", sliding_window=windows.WINDOW)
+    target = HFTarget(made, chunk=8)
+    loop = looped(target, {})
+    (first, more) = random_texts((windows.WINDOW + 22, 6))
+    text = own_text(made, first, 20)
+    assert written(loop, [first], 20, 1) == [text]
+    took = []
+    for prompt in begun(first, text, more):
+        request = loop.add(prompt, Sampling(max_new_tokens=12))
+        loop.step()
+        took.append(request.reused)
+        while loop.open:
+            loop.step()
+        assert request.tokens[len(prompt) :] == own_text(made, prompt, 12)
+    assert 16 < max(took[:2]) <= len(first)
+
+
+def test_it_is_told_what_was_taken_over() -> None:
+    made = model("llama")
+    target = HFTarget(made)
+    loop = looped(target, {})
+    (first,) = random_texts((40,))
+    written(loop, [first], 5, 1)
+    one = loop.add([*first, 3, 4], Sampling(max_new_tokens=3))
+    other = loop.add(first[:30], Sampling(max_new_tokens=3))
+    short = loop.add(first[:9], Sampling(max_new_tokens=3))
+    loop.step()
+    assert [request.reused for request in (one, other, short)] == [40, 29, 0]
+
+
+def test_the_bound_holds_over_many_texts() -> None:
+    made, bad = model("llama"), LMDrafter(model("llama", seed=1), VOCAB)
+    target = HFTarget(made)
+    loop = looped(target, {"bad": bad}, mebibytes=1 / 16)
+    prompts = random_texts([40] * 14)
+    own = [own_text(made, prompt, 4) for prompt in prompts]
+    assert target.keeper is not None and bad.keeper is not None
+    whole = target.keeper.prefixes
+    assert whole is bad.keeper.prefixes, "one bound for all models"
+    for prompt, truth in zip(prompts, own, strict=True):
+        assert written(loop, [prompt], 4, 1) == [truth]
+        assert whole.bytes <= whole.limit == 1 << 16
+    assert 1 < len(whole.pieces) < 14
+    kept = [sum(n for _, n in target.keeper.find(prompt)) == 40 for prompt in prompts]
+    assert kept == sorted(kept) and kept[-1] and not kept[0], "the oldest go first"
+
+
+class Broken:
+    """A logits processor that fails after some tokens."""
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        if input_ids.shape[1] > 44:
+            raise ValueError("broken")
+        return scores
+
+
+def test_a_text_that_fails_leaves_nothing_behind() -> None:
+    made = model("llama")
+    target = HFTarget(made)
+    loop = looped(target, {"bad": LMDrafter(model("llama", seed=1), VOCAB)})
+    (first,) = random_texts((40,))
+    failing = loop.add(first, Sampling(max_new_tokens=20, processors=(Broken(),)))
+    sound = loop.add(first[:-2], Sampling(max_new_tokens=20))
+    while loop.open:
+        loop.step()
+    assert failing.finish_reason == "error" and target.keeper is not None
+    assert sum(n for _, n in target.keeper.find(first)) == 38, "only what the other one had read"
+    assert sound.tokens[38:] == own_text(made, first[:-2], 20)
+    assert written(loop, [first], 12, 1) == [own_text(made, first, 12)]
+
+
+def test_a_pass_that_fails_between_leaves_only_what_was_committed() -> None:
+    """A text that is closed with a pass that was never committed: the guesses in its row are not kept."""
+    made = model("llama")
+    target = HFTarget(made)
+    loop = looped(target, {"bad": LMDrafter(model("llama", seed=1), VOCAB)})
+    (first,) = random_texts((40,))
+    request = loop.add(first, Sampling(max_new_tokens=20))
+    loop.step()
+    target.verify([(request, Draft.chain([9, 9, 9]))])
+    held = len(request.tokens) - 1
+    loop.close(request)
+    assert target.keeper is not None
+    assert sum(n for _, n in target.keeper.find([*request.tokens, 9, 9, 9])) == held
+    prompt = [*request.tokens, 5]
+    assert written(loop, [prompt], 8, 1) == [own_text(made, prompt, 8)]
+
+
+def test_the_law_of_sampled_texts_stays() -> None:
+    made = model("llama", scale=3.0)
+    team = {"good": LMDrafter(made, VOCAB), "bad": LMDrafter(model("llama", seed=1), VOCAB)}
+    (prompt,) = random_texts((24,))
+    loop = looped(HFTarget(made), team)
+    found: dict[tuple[int, ...], int] = {}
+    n = drawn(900)
+    for _ in range(n // 4):
+        requests = [loop.add(prompt, Sampling(max_new_tokens=2, temperature=1.0)) for _ in range(4)]
+        while loop.open:
+            loop.step()
+        for request in requests:
+            text = tuple(request.tokens[24:])
+            found[text] = found.get(text, 0) + 1
+    with torch.inference_mode():
+        heads = torch.tensor([[*prompt, token] for token in range(VOCAB)])
+        logits = made(heads).logits
+        first, second = logits[0, 23].softmax(-1), logits[:, 24].softmax(-1)
+    law: dict[tuple[int, ...], float] = {
+        (a, b): float(first[a] * second[a, b]) for a in range(VOCAB) for b in range(VOCAB)
+    }
+    assert p_value(found, law) > 1e-4
+
+
+def test_states_of_drafters_come_along() -> None:
+    """A head that reads the target's hidden states drafts after a beginning that was taken over."""
+    made, bad = model("llama"), eagles.bad("eagle")
+    target = HFTarget(made)
+    team = {"eagle": EagleDrafter(bad, target)}
+    keep_prefixes([target, *team.values()], 1)
+    chosen = method("static-3", ["eagle"])
+    loop = Loop(target, team, chosen.policy, chosen.recorder)
+    (first,) = random_texts((40,))
+    truth = own_text(made, first, 8)
+    for _ in range(2):
+        rounds = list(loop.run([first], Sampling(max_new_tokens=8)))
+        assert [token for round in rounds for token in round.tokens] == truth
+        assert [round.drafted > 0 for round in rounds[:-1]] == [False] + [True] * (len(rounds) - 2)
+    assert target.keeper is not None and sum(n for _, n in target.keeper.find(first)) == 40
+
+
+def test_models_with_states_keep_nothing() -> None:
+    target = HFTarget(hybrids.model(hybrids.KINDS[0]))
+    keep_prefixes([target], 1)
+    assert target.keeper is None
+
+
+def test_nothing_is_kept_unless_asked() -> None:
+    target = HFTarget(model("llama"))
+    loop = looped(target, {}, mebibytes=0)
+    (first,) = random_texts((40,))
+    written(loop, [first], 3, 1)
+    assert target.keeper is None and target.rows.cache.bytes == 0
+    assert Prefixes(0).bytes == 0
+
+
+def test_who_is_told_to_keep() -> None:
+    """A drafter with a window keeps nothing: its rows are no beginnings."""
+    whole, part = (LMDrafter(model("llama"), VOCAB, window=w) for w in (0, 8))
+    keep_prefixes([whole, part, NgramDrafter()], 1)
+    assert whole.keeper is not None and part.keeper is None
