@@ -24,6 +24,8 @@ from .core.roles import (
     Scores,
     Seen,
     Target,
+    Valuer,
+    Values,
     Waiter,
 )
 from .core.sampling import Sampling
@@ -72,6 +74,8 @@ __all__ = [
     "Stop",
     "Target",
     "UserError",
+    "Valuer",
+    "Values",
     "Verdict",
     "Waiter",
     "Window",
