@@ -96,7 +96,7 @@ class Values:
         seconds: What a draft of each arm adds to a plain round; None where that is unknown. Empty from a
             policy that measures no seconds.
         price: Tokens that a second is worth, by the kind of place in words; empty without a price.
-        plain: Seconds of a target pass without drafts; None if unknown.
+        plain: Seconds of a target pass without drafts, at the present load; None if unknown.
         matches: By drafter and length of the match in words: draft tokens that were tested, and accepted.
     """
 

@@ -11,7 +11,7 @@ from ...core.arms import Arm
 from ...core.roles import Values
 from .drafting import DraftCost
 from .parts import LENGTHS, Match, match_length
-from .passes import PassCost, nearest, size_class
+from .passes import Load, PassCost, nearest, size_class
 from .skill import Skill
 
 UNIT = "tokens gained a round"
@@ -27,6 +27,7 @@ class Known(Protocol):
     drafters: tuple[str, ...]
     looks_up: tuple[bool, ...]
     skills: list[Skill]
+    load: Load
 
     @property
     def match(self) -> Match: ...
@@ -57,7 +58,8 @@ def values(policy: Known, batch: int) -> Values:
         gains.append(tables[i].gain(arm.length, spent) if spent is not None else None)
         seconds.append(spent)
     price = {place: rate for place, rate in zip(PLACES, rates, strict=True) if rate > 0.0}
-    return Values(UNIT, tuple(gains), tuple(seconds), price, passes(batch) or None, _matches(policy))
+    plain = policy.load.factor * passes(batch) or None
+    return Values(UNIT, tuple(gains), tuple(seconds), price, plain, _matches(policy))
 
 
 def _seconds(cost: DraftCost, passes: PassCost, batch: int, length: int) -> float | None:

@@ -33,6 +33,11 @@ export class Chart {
     }
   }
 
+  /** A gap: the readings that follow come after a time without any. */
+  gap() {
+    if (this.times.length) this.add(this.times.at(-1) + 0.001, new Map());
+  }
+
   /** Draw these lines. */
   show(lines) {
     const same = JSON.stringify(lines) === JSON.stringify(this.lines);
@@ -57,8 +62,8 @@ export class Chart {
   }
 
   data() {
-    const start = this.times[0] ?? 0;
-    const times = this.times.map((time) => time - start);
+    const end = this.times.at(-1) ?? 0;
+    const times = this.times.map((time) => time - end);
     return [times, ...this.lines.map(({ label }) => this.columns.get(label) ?? times.map(() => null))];
   }
 
@@ -71,19 +76,29 @@ export class Chart {
       height: this.box.clientHeight,
       legend: { show: false },
       cursor: { show: false },
-      scales: { x: { time: false, range: (_, low, high) => [low, Math.max(high, low + 30)] } },
+      scales: {
+        x: { time: false, range: (_, low) => [Math.min(low ?? 0, -30), 0] },
+        y: { range: (_, low, high) => this.range(low, high) },
+      },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map((t) => `${t} s`) },
+        { ...axis, values: (_, ticks) => ticks.map((t) => (t ? `${t} s`.replace("-", "\u2212") : "now")) },
         { ...axis, size: 56, values: (_, ticks) => ticks.map((t) => compact(t)) },
       ],
       series: [
         {},
         ...this.lines.map(({ label, mark, kind }) => ({
-          label, stroke: colour(mark), width: 2, dash: dashes(kind), points: { show: this.times.length < 3 },
+          label, stroke: colour(mark), width: 2, dash: dashes(kind), points: { show: false },
           spanGaps: false,
         })),
       ],
     };
+  }
+
+  /** Zero is always in sight, so that a line's height means something. */
+  range(low, high) {
+    if (low === null || high === null) return [0, 1];
+    const room = 0.08 * (Math.max(high, 0) - Math.min(low, 0)) || 1;
+    return [low < 0 ? low - room : 0, high > 0 ? high + room : 0];
   }
 
   name({ label, mark, kind }) {

@@ -92,9 +92,10 @@ export class Compare {
   summary(told, began) {
     const drafted = told.metrics?.draftwise;
     if (!drafted) return `${told.tokens} tokens in ${seconds(began)}.`;
-    const who = Object.entries(drafted.tokens_by_drafter).filter(([, n]) => n).map(([name, n]) => `${name} ${n}`);
+    const { target, ...guessed } = drafted.tokens_by_drafter;
+    const who = [...Object.entries(guessed), ["the target itself", target]].map(([name, n]) => `${name} ${n}`);
     const passes = `${drafted.rounds} ${drafted.rounds === 1 ? "pass" : "passes"}`;
-    return `${told.tokens} tokens in ${passes} of the target, ${seconds(began)}. Guessed by: ${who.join(", ")}.`;
+    return `${told.tokens} tokens in ${passes} of the target, ${seconds(began)}. Tokens: ${who.join(", ")}.`;
   }
 
   judge(found, order, stopped) {

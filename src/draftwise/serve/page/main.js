@@ -31,8 +31,16 @@ const compare = new Compare(() => state ?? { model: "", chat: false });
 /** Read states until the connection ends; then try again, ever later. */
 async function connect() {
   for (let wait = 1; ; wait = Math.min(2 * wait, 15)) {
+    if (paused) {
+      link("Paused");
+      await paused.promise;
+      wait = 1;
+    }
     try {
       connection = new AbortController();
+      strips.clear();
+      phases.length = 0;
+      for (const chart of Object.values(charts)) chart.gap();
       for await (const frame of events("live", { signal: connection.signal })) {
         wait = 1;
         link("Live");
@@ -41,12 +49,7 @@ async function connect() {
       link("The server has ended the stream.", true);
     } catch (error) {
       if (error.status === 401) return lock(error.message);
-      if (paused) {
-        link("Paused");
-        await paused.promise;
-        wait = 1;
-        continue;
-      }
+      if (paused) continue;
       link(`No data (${error.message}). Next try in ${wait} s.`, true);
     }
     await new Promise((done) => setTimeout(done, 1000 * wait));
@@ -71,6 +74,7 @@ function take(frame) {
   if (team !== JSON.stringify(names)) {
     team = JSON.stringify(names);
     setTeam(names);
+    $("lines").replaceChildren();
     dress();
   }
   if (state?.model !== frame.model) {
@@ -131,8 +135,8 @@ function numbers() {
   const fast = speed.tokens_per_second, decoding = speed.decoding_tokens_per_second;
   const plain = speed.plain_tokens_per_second;
   $("speed").textContent = fast === null ? "\u2013" : compact(fast);
-  $("speed-note").textContent = `over the last ${compact(speed.over_seconds)} s`;
-  $("ratio").textContent = decoding && plain ? `${(decoding / plain).toFixed(2)} times` : "\u2013";
+  $("speed-note").textContent = `over the last ${Math.round(speed.over_seconds)} s`;
+  $("ratio").textContent = decoding && plain ? `${(decoding / plain).toFixed(2)}\u00d7` : "\u2013";
   const how = speed.plain_from === "learnt"
     ? "from the learnt price of a pass without a draft"
     : "measured in rounds without drafts";
@@ -160,9 +164,10 @@ function arms() {
     const mine = state.arms.filter((arm) => (few ? true : arm.drafter === chosen));
     lines = mine.map((arm, i) => ({ label: arm.arm, mark: few ? place(arm.drafter) : i, kind: i }));
   }
-  $("worth").hidden = !valued;
-  charts.worth.list.hidden = !valued;
-  if (valued) charts.worth.show(lines);
+  const drawable = state.arms.some((arm) => arm.length && arm.value !== null);
+  $("worth").hidden = charts.worth.list.hidden = !drawable;
+  if (drawable) charts.worth.show(lines);
+  else if (valued) $("arms-note").textContent += " Nothing is known of any draft yet.";
   armsTable($("arms"), state.arms);
 }
 
@@ -201,6 +206,7 @@ function hits() {
 }
 
 function time() {
+  if (!phases.length) return;
   const [, first] = phases[0], [, last] = phases.at(-1);
   const spent = Object.entries(OVER).map(([name, parts]) =>
     [name, sum(parts.map((part) => (last[part] ?? 0) - (first[part] ?? 0)))]);

@@ -29,6 +29,12 @@ export class Strips {
     }
   }
 
+  clear() {
+    this.rows.clear();
+    this.list.replaceChildren();
+    this.list.classList.add("empty");
+  }
+
   draw() {
     for (const [request, row] of this.rows) {
       if (row.ended && Date.now() - row.ended > LINGER) {
@@ -51,8 +57,8 @@ export class Strips {
       this.list.append(row.entry);
     }
     const share = row.tokens ? Math.round((100 * row.guessed) / row.tokens) : 0;
-    row.said.textContent = `Request ${request}: ${row.tokens} tokens, ${share} % guessed`;
-    row.entry.classList.toggle("over", Boolean(row.ended));
+    const when = row.ended ? ", ended" : "";
+    row.said.textContent = `Request ${request}${when}: ${row.tokens} tokens, ${share}\u00a0% guessed`;
     const width = row.canvas.clientWidth;
     const context = sheet(row.canvas, width, HEIGHT);
     const room = Math.floor(width / (CELL + GAP));

@@ -42,7 +42,7 @@ export function armsTable(table, arms) {
   for (const arm of arms) {
     const kind = arm.length ? arm.arm.replace(`:${arm.length}`, "") : "no draft";
     if (!kinds.has(kind)) kinds.set(kind, new Map());
-    kinds.get(kind).set(arm.length || lengths[0], arm);
+    kinds.get(kind).set(arm.length, arm);
   }
   const known = arms.map((arm) => arm.value).filter((value) => value !== null);
   const best = known.length ? Math.max(...known) : null;
@@ -51,9 +51,16 @@ export function armsTable(table, arms) {
     [heading("Arm", "col"), ...lengths.map((length) => heading(`${length} ${length === 1 ? "token" : "tokens"}`, "col"))],
     [...kinds].map(([kind, found]) => [
       heading(kind, "row"),
-      ...lengths.map((length) => armCell(found.get(length), best)),
+      ...(found.has(0) ? [across(armCell(found.get(0), best), lengths.length)] : []),
+      ...(found.has(0) ? [] : lengths.map((length) => armCell(found.get(length), best))),
     ]),
   );
+}
+
+function across(made, columns) {
+  made.colSpan = Math.max(1, columns);
+  made.classList.add("across");
+  return made;
 }
 
 function armCell(arm, best) {
@@ -98,7 +105,7 @@ export function bars(list, entries) {
   while (list.children.length < entries.length) {
     const made = document.createElement("li");
     const said = document.createElement("span");
-    said.append(document.createElement("b"), document.createElement("i"));
+    said.append(document.createElement("b"), document.createElement("em"));
     const canvas = document.createElement("canvas");
     canvas.setAttribute("aria-hidden", "true");
     made.append(said, canvas);
