@@ -13,7 +13,7 @@ const DARK = matchMedia("(prefers-color-scheme: dark)");
 const RARELY = 2000; // milliseconds between two drawings where less motion is asked for
 const OVER = { draft: ["draft"], verify: ["verify"], rest: ["choose", "accept", "grade", "learn"] };
 const SPEEDS = [
-  { label: "now", mark: 0, kind: 0 },
+  { label: "now", mark: 5, kind: 0 },
   { label: "plain decoding", mark: -1, kind: 1 },
 ];
 
@@ -186,7 +186,7 @@ function prices() {
   section.hidden = !places.length;
   if (section.hidden) return;
   $("price-note").textContent = "The policy counts a second of drafting as so many tokens, at places where a lookup has a match in the text and where none has.";
-  charts.price.show(places.map((label, i) => ({ label, mark: i, kind: i })));
+  charts.price.show(places.map((label, i) => ({ label, mark: 4 + i, kind: i })));
 }
 
 function hits() {
@@ -214,7 +214,7 @@ function time() {
   const words = { draft: "drafting", verify: "the target's passes", rest: "the rest" };
   $("time-note").textContent = whole ? "Of the rounds of the last seconds." : "No round in the last seconds.";
   bars($("phases"), spent.map(([name, seconds], i) => ({
-    name: words[name], mark: [1, 0, -1][i], share: whole ? seconds / whole : 0,
+    name: words[name], mark: [4, 5, -1][i], share: whole ? seconds / whole : 0,
     said: whole ? `${((100 * seconds) / whole).toFixed(1)} %` : "",
   })));
 }
