@@ -24,16 +24,16 @@ const charts = {
 };
 const strips = new Strips($("strips"));
 const phases = []; // [time, seconds by phase] of the last frames
-let state = null, team = "", drawn = 0, paused = null, connection = null;
+let state = null, team = "", drawn = 0, paused = false, connection = null, wake = () => {};
 
 const compare = new Compare(() => state ?? { model: "", chat: false });
 
 /** Read states until the connection ends; then try again, ever later. */
 async function connect() {
   for (let wait = 1; ; wait = Math.min(2 * wait, 15)) {
-    if (paused) {
+    while (asleep()) {
       link("Paused");
-      await paused.promise;
+      await new Promise((resolve) => (wake = resolve));
       wait = 1;
     }
     try {
@@ -49,11 +49,21 @@ async function connect() {
       link("The server has ended the stream.", true);
     } catch (error) {
       if (error.status === 401) return lock(error.message);
-      if (paused) continue;
+      if (asleep()) continue;
       link(`No data (${error.message}). Next try in ${wait} s.`, true);
     }
     await new Promise((done) => setTimeout(done, 1000 * wait));
   }
+}
+
+/** Whether no data are wanted now: the page is paused, or its tab is in the background. */
+function asleep() {
+  return paused || document.hidden;
+}
+
+function rest() {
+  if (asleep()) connection?.abort();
+  else wake();
 }
 
 function link(text, bad = false) {
@@ -239,18 +249,11 @@ $("door").addEventListener("submit", async (event) => {
 });
 
 $("pause").addEventListener("click", () => {
-  const on = !paused;
-  $("pause").setAttribute("aria-pressed", String(on));
-  if (on) {
-    let done;
-    paused = { promise: new Promise((resolve) => (done = resolve)) };
-    paused.done = done;
-    connection?.abort();
-  } else {
-    paused.done();
-    paused = null;
-  }
+  paused = !paused;
+  $("pause").setAttribute("aria-pressed", String(paused));
+  rest();
 });
+document.addEventListener("visibilitychange", rest);
 
 $("lines").addEventListener("change", () => state && arms());
 DARK.addEventListener("change", dress);

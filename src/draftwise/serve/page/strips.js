@@ -3,7 +3,7 @@
 import { fill, place, sheet } from "./marks.js";
 
 const CELL = 7, GAP = 1, HEIGHT = 20, MOST = 400; // a cell in pixels; tokens kept
-const SHOWN = 12; // strips
+const SHOWN = 8; // strips
 const LINGER = 6000; // milliseconds that a strip stays after its end
 
 export class Strips {
@@ -37,14 +37,17 @@ export class Strips {
 
   draw() {
     for (const [request, row] of this.rows) {
-      if (row.ended && Date.now() - row.ended > LINGER) {
-        row.entry?.remove();
-        this.rows.delete(request);
-      }
+      if (row.ended && Date.now() - row.ended > LINGER) this.drop(request);
     }
-    const shown = [...this.rows].slice(0, SHOWN);
-    for (const [request, row] of shown) this.one(request, row);
-    this.list.classList.toggle("empty", !shown.length);
+    const over = [...this.rows].filter(([, row]) => row.ended);
+    for (const [request] of over.slice(0, Math.max(0, this.rows.size - SHOWN))) this.drop(request);
+    for (const [request, row] of [...this.rows].slice(0, SHOWN)) this.one(request, row);
+    this.list.classList.toggle("empty", !this.rows.size);
+  }
+
+  drop(request) {
+    this.rows.get(request).entry?.remove();
+    this.rows.delete(request);
   }
 
   one(request, row) {
