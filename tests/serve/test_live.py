@@ -31,6 +31,7 @@ Start = Callable[..., Served]
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "EVERY", 0.01)
+    monkeypatch.setattr(live, "FRESH", 0.0)
 
 
 @contextmanager
@@ -99,6 +100,13 @@ def test_while_none_looks_the_engine_does_nothing_for_the_page(serve: Start) -> 
     seen = mine.seen
     server.complete(max_tokens=30)
     assert mine.seen == seen
+
+
+def test_many_who_ask_at_once_get_one_state(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "FRESH", 3600.0)
+    server, seen = serve(), list[float]()
+    monkeypatch.setattr(live.Snapshots, "take", lambda *_: seen.append(1.0) or {"number": len(seen)})
+    assert [server.client.get("/stats").json()["number"] for _ in range(5)] == [1] * 5
 
 
 def test_what_is_not_taken_in_time_is_lost_and_counted(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator
 from logging import getLogger
+from time import monotonic
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -23,6 +24,7 @@ WATCHERS = 8  # at once
 EVERY = 0.5  # seconds between two frames
 FRAMES = 8  # kept for readers that are late; older ones are lost to them
 PATIENCE = 30.0  # seconds within which a reader must take a frame
+FRESH = 0.2  # seconds for which a state is new enough, however many ask
 
 
 class Live:
@@ -38,7 +40,7 @@ class Live:
         template = getattr(decoder.tokenizer, "chat_template", None)
         about = {"model": service.model, "window": service.reader.window, "chat": bool(template)}
         self.snapshots = Snapshots(self.engine, service.metrics, about)
-        self.busy = asyncio.Lock()
+        self.busy, self.taken, self.newest = asyncio.Lock(), -FRESH, dict[str, Any]()
         self.frames: deque[tuple[int, str]] = deque(maxlen=FRAMES)
         self.made = self.watchers = 0
         self.fresh = asyncio.Event()
@@ -47,9 +49,11 @@ class Live:
     async def state(self) -> dict[str, Any]:
         """The state of the server."""
         async with self.busy:
-            strips = self.strips if self.watchers else None
-            state = await asyncio.to_thread(self.snapshots.take, strips)
-        return state | {"watchers": self.watchers}
+            if monotonic() - self.taken >= FRESH:
+                strips = self.strips if self.watchers else None
+                self.newest = await asyncio.to_thread(self.snapshots.take, strips)
+                self.taken = monotonic()
+        return self.newest | {"watchers": self.watchers}
 
     def join(self) -> None:
         """One more watcher, who must `leave`.
@@ -143,7 +147,7 @@ def add_page(app: FastAPI, service: Service) -> None:
     async def stats() -> Response:
         return Json(await live.state(), headers={"cache-control": "no-store"})
 
-    @app.get("/live")
+    @app.get("/live", include_in_schema=False)  # it has no end
     async def frames() -> Response:
         return Frames(live)
 
