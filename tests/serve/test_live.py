@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from draftwise.serve.live import Frames, Live
 from draftwise.serve.pages import page_files
 from draftwise.serve.refusal import Refusal
 from draftwise.serve.service import Service
+from draftwise.serve.snapshot import Snapshots
 from draftwise.serve.strips import Strips
 
 from .conftest import MODEL, Served, line, simulated, until
@@ -104,8 +106,8 @@ def test_while_none_looks_the_engine_does_nothing_for_the_page(serve: Start) -> 
 
 def test_many_who_ask_at_once_get_one_state(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "FRESH", 3600.0)
-    server, seen = serve(), list[float]()
-    monkeypatch.setattr(live.Snapshots, "take", lambda *_: seen.append(1.0) or {"number": len(seen)})
+    server, numbers = serve(), count(1)
+    monkeypatch.setattr(Snapshots, "take", lambda *_: {"number": next(numbers)})
     assert [server.client.get("/stats").json()["number"] for _ in range(5)] == [1] * 5
 
 
@@ -306,7 +308,7 @@ class Failing:
 
 def test_a_display_that_fails_is_a_warning(serve: Start, caplog: pytest.LogCaptureFixture) -> None:
     decoder = simulated()
-    decoder.loop.policy = Failing(decoder.loop.policy)  # type: ignore[assignment]
+    decoder.loop.policy = Failing(decoder.loop.policy)
     server = serve(decoder)
     for _ in range(2):
         assert server.client.get("/stats").json()["unit"] is None

@@ -68,7 +68,7 @@ export class Compare {
       note.textContent = this.summary(told, began);
     } catch (error) {
       told.error = signal.aborted ? "stopped" : error.message;
-      note.textContent = signal.aborted ? `Stopped after ${seconds(began)}.` : `It failed: ${error.message}`;
+      note.textContent = `${signal.aborted ? "Stopped" : "Ended early"} after ${seconds(began)}.`;
     }
     return told;
   }

@@ -1,7 +1,7 @@
 // How drafters look: each has a colour, a pattern, a kind of underline and a kind of line, by its place in the team.
 
 export const COLOURS = 6;
-const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 4]];
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 4], [14, 4], [4, 2, 1, 2]];
 let team = [];
 
 export function setTeam(names) {
