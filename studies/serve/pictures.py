@@ -1,4 +1,4 @@
-"""Take the pictures of the live page, with the bundled models, two other clients and a prompt typed in.
+"""Take the pictures of the live page, with the bundled models, another client and a prompt typed in.
 
 It needs Chromium and Playwright: `apt-get install chromium`, `pip install playwright`.
 """
@@ -23,6 +23,10 @@ from studies.serve.local import serving
 
 PAGE = "docs/how-to/serve.md"
 MODEL = "zoo:target"
+PROMPT = (
+    "To heat during the winter, Ali ordered 850 kilos of coal. The coal is delivered in 50 kg bags, costing $18 "
+    "per unit. How much will Ali spend on the bags of coal?"
+)  # of Spec-Bench: the small target repeats itself there
 ANSWER = 120_000  # milliseconds for both texts
 VIEWS: dict[str, dict[str, Any]] = {
     "page": {"viewport": {"width": 1280, "height": 1560}, "color_scheme": "light"},
@@ -38,15 +42,16 @@ def main() -> int:
     """Run the study."""
     parser: ArgumentParser = command(__doc__, PAGE)
     add_pictures(parser)
-    parser.add_argument("--prompt", default="To heat during the winter, Ali ordered 850 kilos of coal.")
+    parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument(
         "--seconds", type=float, default=40.0, help="of other clients before the first picture"
     )
+    parser.add_argument("--clients", type=int, default=1, help="others that ask meanwhile")
     asked = parser.parse_args()
     decoder = Decoder.from_pretrained(MODEL, drafters=["zoo:general", "ngram", "suffix"], seed=1)
     over = Event()
     with serving(decoder, MODEL) as (url, _):
-        others = [Thread(target=client, args=(url, seed, over)) for seed in range(2)]
+        others = [Thread(target=client, args=(url, seed, over)) for seed in range(asked.clients)]
         for one in others:
             one.start()
         try:

@@ -16,13 +16,13 @@ import pytest
 from draftwise.core.arms import Arm, Decision
 from draftwise.core.roles import Values
 from draftwise.core.round import Round, Seconds
-from draftwise.serve import live
+from draftwise.serve import live, snapshot
 from draftwise.serve.limits import Limits
 from draftwise.serve.live import Frames, Live
 from draftwise.serve.pages import page_files
 from draftwise.serve.refusal import Refusal
 from draftwise.serve.service import Service
-from draftwise.serve.snapshot import Snapshots
+from draftwise.serve.snapshot import Reading, Snapshots
 from draftwise.serve.strips import Strips
 
 from .conftest import MODEL, Served, line, simulated, until
@@ -344,3 +344,31 @@ def test_a_stream_can_say_who_guessed_each_piece(server: Served) -> None:
         plain, same = pieces(server, path, body | asked | {"speculative": False})
         assert {source for source, _ in plain} == {"target"} and same == text
         assert pieces(server, path, body)[0] == []
+
+
+# -- against plain decoding --------------------------------------------------------------------------------
+
+
+def test_plain_decoding_is_averaged_over_the_same_seconds_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of changing load: each speed of plain decoding counts for the seconds that it held in."""
+    made = Service(simulated(), MODEL, Limits())
+    shots, clock = Snapshots(made.engine, made.metrics, {}), [0.0]
+    shots.readings[0] = Reading(0.0)
+    monkeypatch.setattr(snapshot, "monotonic", lambda: clock[0])
+    labels = made.metrics.labels
+    speeds = []
+    for seconds, plain in ((1.0, None), (1.0, 50.0), (3.0, 10.0), (0.0, 30.0), (0.0, None)):
+        clock[0] += 1.0
+        made.metrics.written.labels(*labels).inc(30 * seconds)
+        made.metrics.phases.labels(*labels, "verify").inc(seconds)
+        made.metrics.rounds.labels(*labels, "none").inc(2)
+        made.engine.steps += 1
+        told = None if plain is None else Values("", (), plain=2 / plain)
+        monkeypatch.setattr(shots, "_values", lambda batch, told=told: told if batch == 2 else None)
+        speeds.append(shots.take()["speed"])
+    assert [one["plain_tokens_per_second"] for one in speeds] == [None, 50.0, 20.0, 20.0, 20.0]
+    assert [one["plain_from"] for one in speeds] == [None, "learnt", "learnt", "learnt", None]
+    assert {one["decoding_tokens_per_second"] for one in speeds} == {30.0}
+    assert [one["together"] for one in speeds] == [2.0] * 5
+    clock[0] = 60.0
+    assert shots.take()["speed"]["over_seconds"] == 55.0

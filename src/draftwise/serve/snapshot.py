@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import getLogger
 from math import isfinite
 from time import monotonic, time
@@ -36,13 +36,16 @@ Counts = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Totals at one time."""
+    """Totals at one time: what was written in the seconds of all rounds, and what plain decoding would have
+    written in as many of them as its speed was known in."""
 
     at: float
-    tokens: float
-    seconds: float  # of all rounds
-    rounds: float
-    steps: int
+    tokens: float = 0.0
+    seconds: float = 0.0
+    rounds: float = 0.0
+    steps: int = 0
+    plain_tokens: float = 0.0
+    plain_seconds: float = 0.0
 
 
 class Snapshots:
@@ -54,17 +57,21 @@ class Snapshots:
     def __init__(self, engine: Engine, metrics: Metrics, about: Json) -> None:
         self.engine, self.metrics, self.about, self.began = engine, metrics, about, monotonic()
         self.names = list(COUNTERS.values())
-        self.readings: deque[Reading] = deque([Reading(self.began, 0.0, 0.0, 0.0, 0)], maxlen=64)
+        self.readings: deque[Reading] = deque([Reading(self.began)], maxlen=64)
         self.warned = False
 
     def take(self, strips: Strips | None = None) -> Json:
         """The state now; with `strips`, plain decoding is measured where the policy does not know it."""
-        counts, steps = self._counts(), self.engine.steps
-        speed = self._speed(counts, steps)
-        batch = max(1, round(speed["together"] or len(self.engine.running)))
+        counts = self._counts()
+        now, old = self._reading(counts), self._oldest()
+        together = _rate(now.rounds - old.rounds, now.steps - old.steps)
+        batch = max(1, round(together or len(self.engine.running)))
         values = self._values(batch)
         plain, source = _plain(values, strips, batch)
-        speed |= {"plain_tokens_per_second": plain, "plain_from": source}
+        now = self._keep(now, plain)
+        speed = _speed(old, now) | {"together": together}
+        average = _rate(now.plain_tokens - old.plain_tokens, now.plain_seconds - old.plain_seconds)
+        speed |= {"plain_tokens_per_second": average or _short(plain), "plain_from": source}
         engine, limits = self.engine, self.engine.limits
         return self.about | {
             "time": round(time(), 3),
@@ -96,28 +103,25 @@ class Snapshots:
                 found.setdefault(own[sample.name], {})[label] = sample.value
         return found
 
-    def _speed(self, counts: Counts, steps: int) -> Json:
-        """Tokens per second by the wall clock and by the seconds of rounds, over the last readings."""
-        now = Reading(
-            monotonic(),
-            _whole(counts, "tokens"),
-            sum(counts.get("phases", {}).values()),
-            sum(counts.get("rounds", {}).values()),
-            steps,
-        )
-        while len(self.readings) > 1 and now.at - self.readings[1].at >= WINDOW:
+    def _reading(self, counts: Counts) -> Reading:
+        seconds, rounds = (sum(counts.get(name, {}).values()) for name in ("phases", "rounds"))
+        return Reading(monotonic(), _whole(counts, "tokens"), seconds, rounds, self.engine.steps)
+
+    def _oldest(self) -> Reading:
+        """The newest reading that is `WINDOW` seconds old, or the first."""
+        while len(self.readings) > 1 and monotonic() - self.readings[1].at >= WINDOW:
             self.readings.popleft()
-        old = self.readings[0]
-        if now.at - self.readings[-1].at >= OFTEN:
+        return self.readings[0]
+
+    def _keep(self, now: Reading, plain: float | None) -> Reading:
+        """Note a reading, with what plain decoding would have written since the last."""
+        last = self.readings[-1]
+        known = now.seconds - last.seconds if plain else 0.0
+        tokens = last.plain_tokens + (plain or 0.0) * known
+        now = replace(now, plain_tokens=tokens, plain_seconds=last.plain_seconds + known)
+        if now.at - last.at >= OFTEN:
             self.readings.append(now)
-        seconds, spent, steps = now.at - old.at, now.seconds - old.seconds, now.steps - old.steps
-        tokens = now.tokens - old.tokens
-        return {
-            "over_seconds": round(seconds, 2),
-            "tokens_per_second": _short(tokens / seconds) if seconds > 0.0 else None,
-            "decoding_tokens_per_second": _short(tokens / spent) if spent > 0.0 else None,
-            "together": round((now.rounds - old.rounds) / steps, 2) if steps else None,
-        }
+        return now
 
     def _values(self, batch: int) -> Values | None:
         """What the policy holds of its arms; None if it does not say."""
@@ -184,9 +188,23 @@ def _short(value: float | None) -> float | None:
     return float(f"{value:.5g}")
 
 
+def _speed(old: Reading, now: Reading) -> Json:
+    """Tokens per second by the wall clock, and by the seconds of rounds."""
+    seconds, tokens = now.at - old.at, now.tokens - old.tokens
+    return {
+        "over_seconds": round(seconds, 2),
+        "tokens_per_second": _rate(tokens, seconds),
+        "decoding_tokens_per_second": _rate(tokens, now.seconds - old.seconds),
+    }
+
+
+def _rate(amount: float, over: float) -> float | None:
+    return _short(amount / over) if over > 0.0 else None
+
+
 def _plain(values: Values | None, strips: Strips | None, batch: int) -> tuple[float | None, str | None]:
     """Tokens per second of plain decoding with so many texts, and how that is known."""
     if values is not None and values.plain:
-        return _short(batch / values.plain), "learnt"
+        return batch / values.plain, "learnt"
     rate = strips.rate(batch) if strips is not None else None
-    return (_short(rate), "measured") if rate else (None, None)
+    return (rate, "measured") if rate else (None, None)
