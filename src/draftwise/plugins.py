@@ -26,6 +26,8 @@ from .core.roles import (
     Scores,
     Seen,
     Target,
+    Valuer,
+    Values,
     Waiter,
 )
 from .core.sampling import Sampling
@@ -76,6 +78,8 @@ __all__ = [
     "Stop",
     "Target",
     "UserError",
+    "Valuer",
+    "Values",
     "Verdict",
     "Waiter",
     "Window",

@@ -7,6 +7,7 @@ import os
 import shlex
 import warnings
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Annotated, Any
 
 from typer import Option
@@ -65,6 +66,9 @@ def serve(
     print_vllm: Annotated[
         bool, Option("--print-vllm", help="Print the command that serves the same with vLLM, and end.")
     ] = False,
+    print_grafana: Annotated[
+        bool, Option("--print-grafana", help="Print a Grafana dashboard of /metrics, and end.")
+    ] = False,
 ) -> None:
     """Serve the target to OpenAI clients; requests are decoded together, each with drafts of its own.
 
@@ -72,9 +76,13 @@ def serve(
     draftwise serve
     draftwise serve --target Qwen/Qwen3-8B --drafters Qwen/Qwen3-0.6B,ngram,suffix --state learnt.json
     draftwise serve --port 9000 --batch 4 --queue 16 --timeout 60
+    draftwise serve --print-grafana > draftwise.json
     """
     if print_vllm:
         print(_vllm(models, address, bounds))
+        return
+    if print_grafana:
+        print((files("draftwise.serve") / "grafana.json").read_text(encoding="utf-8"), end="")
         return
     run, limits = _server(), _limits(bounds)
     key = os.environ.get(KEY, "") if address.api_key is None else address.api_key

@@ -8,10 +8,12 @@ from random import Random
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
+from ..core.roles import Values
 from ..state.learned import LEARNED, fresh
 from .adaptive import Adaptive
 from .arms import in_use
 from .learners.learner import Learner
+from .shown import estimated
 
 
 @dataclass(slots=True)
@@ -52,6 +54,10 @@ class BanditPolicy:
         """Forget what was learned for one request only."""
         self.learners.pop(request, None)
         self.own.pop(request, None)
+
+    def values(self, batch: int = 1) -> Values:
+        """The learner's estimates; with one for every request, their mean over the open ones."""
+        return estimated([self.shared, *self.learners.values()], len(self.arms))
 
     def _moving(self, request: int, arm: int) -> Adaptive | None:
         """The threshold that moves with this arm's rounds, if any does."""

@@ -8,9 +8,11 @@ from random import Random
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
+from ..core.roles import Values
 from ..state.learned import LEARNED
 from .arms import in_use
 from .learners.linucb import LinUCB
+from .shown import estimated
 
 LONG_MATCH, LONG_TEXT, HIGH_ENTROPY = 16.0, 512.0, 5.0  # what brings a feature to about 1
 
@@ -68,3 +70,7 @@ class ContextPolicy:
         """Forget a request's features."""
         self.features.pop(request, None)
         self.entropies.pop(request, None)
+
+    def values(self, batch: int = 1) -> Values:
+        """The level of each arm, all features but the constant at 0."""
+        return estimated([self.learner], len(self.arms))

@@ -9,9 +9,11 @@ from typing import Literal
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
+from ..core.roles import Values
 from ..state.learned import LEARNED
 from .arms import in_use
 from .learners.learner import FullInformation
+from .shown import estimated
 
 
 @dataclass(slots=True)
@@ -56,6 +58,10 @@ class ExpertPolicy:
         """Forget what was learned for one request only."""
         self.learners.pop(request, None)
         self.last.pop(request, None)
+
+    def values(self, batch: int = 1) -> Values:
+        """The learner's estimates; with one for every request, their mean over the open ones."""
+        return estimated([self.shared, *self.learners.values()], len(self.arms))
 
     def _learner(self, request: int) -> FullInformation:
         if not self.per_query:

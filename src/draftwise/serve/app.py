@@ -19,6 +19,7 @@ from ..errors import UserError
 from ..generation.prompts import encode
 from .fields import Chat, Completion, Detokenize, Tokenize
 from .gate import Gate
+from .live import add_page
 from .refusal import Refusal
 from .service import Json, Service
 from .wishes import messages
@@ -33,8 +34,8 @@ def make_app(
 ) -> FastAPI:
     """The ASGI application: its start starts the engine, its end stops it.
 
-    With a `key` all routes but `/health` and `/ready` need it. Only pages of `origins` may call it from a
-    browser, and only by one of `hosts`, if any are given.
+    With a `key` all routes but `/health`, `/ready` and the files of the live page need it. Only pages of
+    `origins` may call it from a browser, and only by one of `hosts`, if any are given.
     """
 
     @asynccontextmanager
@@ -51,6 +52,7 @@ def make_app(
     _errors(app)
     _texts(app, service)
     _about(app, service)
+    add_page(app, service)
     app.add_middleware(Gate, key=key, body=service.limits.body, hosts=hosts)
     if origins:
         app.add_middleware(

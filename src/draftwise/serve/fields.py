@@ -32,6 +32,7 @@ class StreamOptions(Strict):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    include_drafters: bool | None = None
     continuous_usage_stats: Literal[False] | None = None
 
 

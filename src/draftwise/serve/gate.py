@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from hmac import compare_digest
 from typing import Any
 
+from .pages import page_files
 from .refusal import Refusal
 
 Scope = MutableMapping[str, Any]
@@ -15,7 +16,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN = frozenset({"/health", "/ready", "/"})  # need no key: they tell nothing of any text
+OPEN = frozenset({"/health", "/ready", *page_files()})  # need no key: they tell nothing of any text
 BODY_SECONDS = 30.0  # within which a body must have arrived
 
 

@@ -151,7 +151,11 @@ class Service:
                 if event.refusal is not None:
                     yield sent(event.refusal.body)
                     break
-                for chunk in answer.chunks(texts[event.place], event, first=event.place not in begun):
+                chunks = answer.chunks(texts[event.place], event, first=event.place not in begun)
+                if answer.asked.drafters and chunks and event.pieces:
+                    pieces = [[piece.source, piece.text] for piece in event.pieces]
+                    chunks[0]["draftwise"] = {"pieces": pieces}
+                for chunk in chunks:
                     yield sent(chunk)
                 begun.add(event.place)
                 left -= event.last

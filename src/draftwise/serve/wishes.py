@@ -31,7 +31,8 @@ OWN_NAMES = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_pe
 class Asked:
     """What one request asks for: its texts, and how to answer.
 
-    `echoes` are the texts of the prompts where the answer repeats them.
+    `echoes` are the texts of the prompts where the answer repeats them; with `drafters` a stream says who
+    guessed each piece.
     """
 
     wishes: list[Wish]
@@ -42,6 +43,7 @@ class Asked:
     logprobs: bool
     n: int
     echoes: Sequence[str] = ()
+    drafters: bool = False
 
 
 class Bias:
@@ -115,7 +117,8 @@ class Reader:
         if body.stream_options is not None and not body.stream:
             raise Refusal("stream_options: set stream to true as well", param="stream_options")
         total = sum(map(len, prompts))
-        return Asked(wishes, total, False, bool(body.stream), usage, logprobs, body.n or 1, echoes)
+        drafters = bool(body.stream_options and body.stream_options.include_drafters)
+        return Asked(wishes, total, False, bool(body.stream), usage, logprobs, body.n or 1, echoes, drafters)
 
     def _wishes(
         self, body: Settings, prompts: list[list[int]], most: int | None, more: Any, scored: int | None

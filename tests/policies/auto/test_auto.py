@@ -371,3 +371,29 @@ def test_compiled_passes_have_costs_of_their_own() -> None:
     assert made.load.factor == pytest.approx(1.0, rel=0.1)
     play(0.02, compiled=False, rounds=1)
     assert made.passes[0](5) == pytest.approx(eager, rel=0.1)
+
+
+# -- what it tells ---------------------------------------------------------------------------------------
+
+
+def test_the_value_of_an_arm_is_its_gain_at_the_places_where_it_was_tested() -> None:
+    made = taught(100.0, 0.5, token=0.0005, extra=0.0005)
+    made.load.factor = 1.5
+    told = made.values()
+    assert told.values[0] == told.seconds[0] == 0.0
+    for arm, value, seconds in zip(made.arms[1:], told.values[1:], told.seconds[1:], strict=True):
+        accepted = sum(0.5**k for k in range(1, min(arm.length, 5) + 1))  # of what is likely enough to count
+        assert seconds == pytest.approx(0.001 * arm.length, rel=0.1)
+        assert value == pytest.approx(accepted - 100.0 * (seconds or 0.0), abs=0.03)
+    best = max(range(len(made.arms)), key=lambda i: told.values[i] or 0.0)
+    assert best == made.choose(Context(hints={"a": 2.0}), Random(0)).arm
+    assert told.plain == pytest.approx(0.015, rel=0.01)
+    assert told.price == {"without a match": pytest.approx(100.0), "with a match": pytest.approx(100.0)}
+    assert set(told.matches) == {"a"} and len(told.matches["a"]) == CONTEXTS
+    assert told.matches["a"]["5 to 8"] == pytest.approx((16000.0, 8000.0))
+
+
+def test_nothing_known_is_nothing_told() -> None:
+    told = policy("a", "m").values()
+    assert told.values == (0.0, *[None] * (2 * len(LENGTHS))) and told.seconds == told.values
+    assert (told.price, told.plain, told.matches) == ({}, None, {"a": {}, "m": {}})

@@ -6,7 +6,7 @@ is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are p
 
 from ..masker import Masker
 from .drafter import Continuer, Drafter, GradeJob, Grader, Preparer, Waiter
-from .policy import Policy, Reader
+from .policy import Policy, Reader, Valuer, Values
 from .recorder import Graders, Recorder, Seen
 from .target import Limited, Pieces, Ranked, Scores, Target, window_of
 
@@ -27,6 +27,8 @@ __all__ = [
     "Scores",
     "Seen",
     "Target",
+    "Valuer",
+    "Values",
     "Waiter",
     "window_of",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, runtime_checkable
 
@@ -81,5 +82,44 @@ class Reader(Protocol):
             ...         print(len(tokens), "tokens")
             >>> Careful(policy.arms, policy.new_learner).open(0, [0, 1, 2])
             3 tokens
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What a policy holds of its arms at one moment, for displays: no decision depends on it.
+
+    Attributes:
+        unit: What `values` are, in words.
+        values: One per arm, higher is better; None for an arm of which nothing is known.
+        seconds: What a draft of each arm adds to a plain round; None where that is unknown. Empty from a
+            policy that measures no seconds.
+        price: Tokens that a second is worth, by the kind of place in words; empty without a price.
+        plain: Seconds of a target pass without drafts, at the present load; None if unknown.
+        matches: By drafter and length of the match in words: draft tokens that were tested, and accepted.
+    """
+
+    unit: str
+    values: tuple[float | None, ...]
+    seconds: tuple[float | None, ...] = ()
+    price: Mapping[str, float] = field(default_factory=dict)
+    plain: float | None = None
+    matches: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Valuer(Protocol):
+    """A policy that can say what each arm is worth to it now; the server's page shows it."""
+
+    def values(self, batch: int = 1) -> Values:
+        """What is known of the arms, where `batch` requests are decoded together.
+
+        Called under the loop's lock, between two rounds, at any time and as often as someone looks: it must
+        change nothing. What it raises is a warning, and nothing is shown.
+
+        Examples:
+            >>> policy.values().unit
+            "the learner's estimate"
         """
         ...

@@ -9,6 +9,7 @@ from random import Random
 
 from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, Outcome
+from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
 from .drafting import DraftCost
 from .guard import Guard
@@ -30,6 +31,7 @@ from .parts import (
 )
 from .passes import CLASSES, Load, PassCost, nearest, size_class
 from .skill import Calibration, Skill
+from .values import values
 from .worth import Reason, Worth, best_length
 
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
@@ -219,6 +221,10 @@ class AutoPolicy:
         start, each = self.drafting(i).price(batch)
         least = min(self.price(batch, False), self.price(batch, True))
         return not self.skills[i].hope < least * (start + each)
+
+    def values(self, batch: int = 1) -> Values:
+        """Gain and seconds of every arm, the price of a second, and acceptance by match length."""
+        return values(self, batch)
 
     # -- learning ------------------------------------------------------------------------------------
 

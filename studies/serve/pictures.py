@@ -1,0 +1,118 @@
+"""Take the pictures of the live page, with the bundled models, another client and a prompt typed in.
+
+It needs Chromium and Playwright: `apt-get install chromium`, `pip install playwright`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from argparse import ArgumentParser
+from io import BytesIO
+from pathlib import Path
+from random import Random
+from threading import Event, Thread
+from typing import Any
+
+import httpx
+
+from draftwise import Decoder
+from draftwise.data import spec_bench
+from draftwise.errors import UserError
+from studies.common.command import add_pictures, command, start
+from studies.serve.local import serving
+
+PAGE = "docs/how-to/serve.md"
+MODEL = "zoo:target"
+PROMPT = (
+    "To heat during the winter, Ali ordered 850 kilos of coal. The coal is delivered in 50 kg bags, costing $18 "
+    "per unit. How much will Ali spend on the bags of coal?"
+)  # of Spec-Bench: the small target repeats itself there
+ANSWER = 120_000  # milliseconds for both texts
+VIEWS: dict[str, dict[str, Any]] = {
+    "page": {"viewport": {"width": 1280, "height": 1560}, "color_scheme": "light"},
+    "page-phone": {
+        "viewport": {"width": 320, "height": 1380},
+        "color_scheme": "dark",
+        "device_scale_factor": 2,
+    },
+}
+
+
+def main() -> int:
+    """Run the study."""
+    parser: ArgumentParser = command(__doc__, PAGE)
+    add_pictures(parser)
+    parser.add_argument("--prompt", default=PROMPT)
+    parser.add_argument(
+        "--seconds", type=float, default=40.0, help="of other clients before the first picture"
+    )
+    parser.add_argument("--clients", type=int, default=1, help="others that ask meanwhile")
+    asked = parser.parse_args()
+    decoder = Decoder.from_pretrained(MODEL, drafters=["zoo:general", "ngram", "suffix"], seed=1)
+    over = Event()
+    with serving(decoder, MODEL) as (url, _):
+        others = [Thread(target=client, args=(url, seed, over)) for seed in range(asked.clients)]
+        for one in others:
+            one.start()
+        try:
+            over.wait(asked.seconds)
+            taken = pictures(url, asked.prompt)
+        finally:
+            over.set()
+            for one in others:
+                one.join()
+    for name, picture in taken.items():
+        file = asked.pictures / f"{name}.webp"
+        save(picture, file)
+        print(f"{file}: {file.stat().st_size} bytes")
+    return 0
+
+
+def client(url: str, seed: int, over: Event) -> None:
+    """Ask one question of Spec-Bench after the other."""
+    rng, asked = Random(seed), spec_bench()
+    with httpx.Client(base_url=url, timeout=120.0, trust_env=False) as calls:
+        while not over.is_set():
+            said = [{"role": "user", "content": rng.choice(asked).text[:1000]}]
+            body = {"model": MODEL, "messages": said, "max_tokens": 96, "temperature": 0.0}
+            calls.post("/v1/chat/completions", json=body).raise_for_status()
+
+
+def pictures(url: str, prompt: str) -> dict[str, bytes]:
+    """A picture of each view after a prompt was answered there."""
+    from playwright.sync_api import expect, sync_playwright
+
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        raise UserError("Chromium is not installed: apt-get install chromium")
+    found = {}
+    with sync_playwright() as run:
+        opened = run.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        for name, view in VIEWS.items():
+            tab = opened.new_context(**view).new_page()
+            tab.goto(url)
+            expect(tab.locator("#link")).to_have_text("Live", timeout=ANSWER)
+            tab.wait_for_timeout(10_000)  # lines over time
+            tab.fill("#prompt", prompt)
+            tab.click("#go")
+            expect(tab.locator("#verdict")).to_contain_text("the same", timeout=ANSWER)
+            tab.evaluate("document.activeElement.blur()")
+            tab.wait_for_timeout(1_000)
+            found[name] = tab.screenshot()
+            tab.context.close()
+    return found
+
+
+def save(picture: bytes, file: Path) -> None:
+    """Write a picture as WebP, to a name of its own first."""
+    from PIL import Image
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    made = file.with_name(f".{file.name}")
+    with Image.open(BytesIO(picture)) as image:
+        image.convert("RGB").save(made, "WEBP", quality=82, method=6)
+    made.replace(file)
+
+
+if __name__ == "__main__":
+    start(main)

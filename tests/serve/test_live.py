@@ -1,0 +1,374 @@
+"""The live page and its data: what is told to whom, how much of it, and what it costs while none looks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from draftwise.core.arms import Arm, Decision
+from draftwise.core.roles import Values
+from draftwise.core.round import Round, Seconds
+from draftwise.serve import live, snapshot
+from draftwise.serve.limits import Limits
+from draftwise.serve.live import Frames, Live
+from draftwise.serve.pages import page_files
+from draftwise.serve.refusal import Refusal
+from draftwise.serve.service import Service
+from draftwise.serve.snapshot import Reading, Snapshots
+from draftwise.serve.strips import Strips
+
+from .conftest import MODEL, Served, line, simulated, until
+
+Start = Callable[..., Served]
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "EVERY", 0.01)
+    monkeypatch.setattr(live, "FRESH", 0.0)
+
+
+@contextmanager
+def watching(server: Served) -> Iterator[Iterator[dict[str, Any]]]:
+    """The frames that one client sees."""
+    with server.client.stream("GET", "/live") as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        rows = answer.iter_lines()
+        yield (json.loads(row[6:]) for row in rows if row.startswith("data: "))
+
+
+def strips(server: Served) -> list[Any]:
+    return [one for one in server.engine.watchers if isinstance(one, Strips)]
+
+
+# -- the files ---------------------------------------------------------------------------------------------
+
+
+def test_the_page_needs_nothing_but_its_own_files(server: Served) -> None:
+    pages = page_files()
+    for address, (kind, content) in pages.items():
+        answer = server.client.get(address)
+        assert (answer.headers["content-type"], answer.content) == (kind, content)
+        rules = answer.headers["content-security-policy"]
+        assert rules.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in rules and "*" not in rules and "set-cookie" not in answer.headers
+    html = pages["/"][1].decode()
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|https?:", html)
+    named = {f"/{name}" for name in re.findall(r'(?:src|href)="(page/[^"]+)"', html)}
+    for address, (_, content) in pages.items():
+        if address.endswith(".js"):
+            named |= {f"/page/{name}" for name in re.findall(r'from "\./([^"]+)"', content.decode())}
+    assert named == {address for address in pages if address != "/"}
+
+
+def test_only_the_files_themselves_are_served(server: Served) -> None:
+    for path in ("/page/", "/page/../app.py", "/page/%2e%2e/app.py", "/page/uPlot.LICENSE"):
+        assert server.client.get(path).status_code == 404, path
+
+
+def test_with_a_key_the_page_opens_and_its_data_do_not(serve: Start) -> None:
+    server = serve(key="secret")
+    assert server.client.get("/stats").status_code == 200
+    server.client.headers.pop("authorization")
+    for path in page_files():
+        assert server.client.get(path).status_code == 200
+    for path in ("/stats", "/live"):
+        assert server.client.get(path).status_code == 401
+
+
+# -- what it costs -----------------------------------------------------------------------------------------
+
+
+def test_while_none_looks_the_engine_does_nothing_for_the_page(serve: Start) -> None:
+    server = serve()
+    before = list(server.engine.watchers)
+    server.complete(max_tokens=30)
+    assert server.engine.watchers == before
+    with watching(server) as frames:
+        next(frames)
+        (mine,) = strips(server)
+        server.complete(max_tokens=30)
+        until(lambda: mine.seen)
+    until(lambda: server.engine.watchers == before)
+    seen = mine.seen
+    server.complete(max_tokens=30)
+    assert mine.seen == seen
+
+
+def test_many_who_ask_at_once_get_one_state(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "FRESH", 3600.0)
+    server, numbers = serve(), count(1)
+    monkeypatch.setattr(Snapshots, "take", lambda *_: {"number": next(numbers)})
+    assert [server.client.get("/stats").json()["number"] for _ in range(5)] == [1] * 5
+
+
+def test_what_is_not_taken_in_time_is_lost_and_counted(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwise.serve.strips.KEPT", 5)
+    server = serve()
+    kept = Strips(server.engine)
+    server.engine.watchers = [kept]
+    server.complete(max_tokens=40, speculative=False)
+    until(lambda: kept.seen == 41)
+    cells, lost = kept.take()
+    assert (len(cells), lost) == (5, 36)
+    assert kept.take() == ([], 0)
+
+
+def looked(check: Callable[[Live], Awaitable[None]]) -> None:
+    """Run a check beside an engine in its own thread."""
+    service = Service(simulated(), MODEL, Limits())
+
+    async def run() -> None:
+        service.engine.start()
+        try:
+            await asyncio.wait_for(check(Live(service)), 60)
+        finally:
+            service.engine.stop(seconds=0)
+            service.engine.join()
+            service.reading.shutdown()
+
+    asyncio.run(run())
+
+
+def test_a_late_reader_misses_old_frames_and_the_rest_stay_few() -> None:
+    async def check(page: Live) -> None:
+        page.join()
+        frames = page.watch()
+        first = number(await anext(frames))
+        while page.made < first + 3 * live.FRAMES:
+            await asyncio.sleep(0.01)
+        assert len(page.frames) == live.FRAMES
+        newest = page.made
+        assert number(await anext(frames)) == newest - live.FRAMES + 1
+        page.leave()
+
+    looked(check)
+
+
+def number(frame: str) -> int:
+    found = re.search(r"^id: (\d+)$", frame, flags=re.M)
+    assert found
+    return int(found[1])
+
+
+def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PATIENCE", 0.05)
+    sent: list[str] = []
+
+    async def receive() -> Any:
+        await asyncio.sleep(3600)
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        if len(sent) > 2:
+            await asyncio.sleep(3600)
+
+    async def check(page: Live) -> None:
+        await Frames(page)({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+        assert (page.watchers, page.ticking) == (0, None)
+
+    looked(check)
+    assert sent == ["http.response.start", "http.response.body", "http.response.body"]
+
+
+def test_a_server_that_stops_ends_every_stream() -> None:
+    async def check(page: Live) -> None:
+        page.join()
+        frames = page.watch()
+        await anext(frames)
+        page.engine.stop(seconds=0)
+        async for _ in frames:
+            pass  # what was made before
+        assert page.ticking is not None and page.ticking.done()
+        with pytest.raises(Refusal, match="stopping"):
+            page.join()
+        page.leave()
+        assert not [one for one in page.engine.watchers if isinstance(one, Strips)]
+
+    looked(check)
+
+
+def test_only_so_many_may_watch(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "WATCHERS", 2)
+    server = serve()
+    with watching(server) as one, watching(server) as other:
+        next(one)
+        assert any(frame["watchers"] == 2 for frame in other)
+        refused = server.client.get("/live")
+        assert refused.status_code == 429 and refused.headers["retry-after"] == "10"
+        assert refused.json()["error"]["code"] == "too_many_watchers"
+        assert server.client.get("/stats").json()["watchers"] == 2
+    until(lambda: server.client.get("/stats").json()["watchers"] == 0)
+    with watching(server) as again:
+        next(again)
+
+
+# -- what it tells -----------------------------------------------------------------------------------------
+
+
+def test_the_numbers_are_those_of_the_texts(serve: Start) -> None:
+    server = serve(batch=3, queue=5)
+    made = [server.complete("xab", max_tokens=n)["metrics"] for n in (10, 25)]
+    drafted = [one["speculative_decoding"] for one in made]
+    told = server.client.get("/stats").json()
+    assert (told["model"], told["tokens"], told["prompt_tokens"], told["window"]) == (MODEL, 35, 6, 400)
+    assert told["requests"] == {"running": 0, "waiting": 0, "batch": 3, "queue": 5, "ended": {"length": 2}}
+    drafters = told["drafters"]
+    assert set(drafters) == {"good", "bad"}
+    for name, key in (("drafted", "num_draft_tokens"), ("accepted", "num_accepted_draft_tokens")):
+        assert sum(one[name] for one in drafters.values()) == sum(one[key] for one in drafted) > 0
+    assert sum(arm["rounds"] for arm in told["arms"]) == sum(one["draftwise"]["rounds"] for one in made)
+    assert told["speed"]["tokens_per_second"] > 0 and told["speed"]["together"] == 1.0
+    assert told["speed"]["plain_from"] is None  # no such round was seen, and this policy does not know
+
+
+def test_strips_say_who_guessed_each_token_and_no_text(serve: Start) -> None:
+    server = serve()
+    with watching(server) as frames:
+        next(frames)
+        answer = server.complete("xyzab", max_tokens=40)
+        rounds, told = list[Any](), ""
+        while not (rounds and rounds[-1][5]):
+            frame = next(frames)
+            rounds, told = rounds + frame["rounds"], told + json.dumps(frame)
+    assert sum(guessed + own for _, _, _, guessed, own, _ in rounds) == 40
+    guessed = {name: sum(r[3] for r in rounds if r[1] == name) for name in ("good", "bad")}
+    counted = answer["metrics"]["draftwise"]["tokens_by_drafter"]
+    assert {name: n for name, n in guessed.items() if n} == {
+        k: v for k, v in counted.items() if k != "target"
+    }
+    assert guessed["good"] > 10
+    assert "xyzab" not in told and line("b", 6) not in told
+
+
+def test_plain_decoding_is_measured_where_the_policy_does_not_know_it(serve: Start) -> None:
+    server = serve()
+    with watching(server) as frames:
+        assert next(frames)["speed"]["plain_from"] is None
+        server.complete(max_tokens=30, speculative=False)
+        speed = next(frame["speed"] for frame in frames if frame["speed"]["plain_from"])
+    assert speed["plain_from"] == "measured" and speed["plain_tokens_per_second"] > 0
+
+
+def test_a_plain_step_is_one_in_which_no_text_has_a_draft() -> None:
+    """Steps of two texts with given seconds: the first reads prompts, the last is not over yet."""
+    engine: Any = SimpleNamespace(steps=0)
+    kept = Strips(engine)
+    for rounds, drafted, seconds in ((1, 0, 9.0), (2, 0, 0.2), (3, 4, 7.0), (4, 0, 0.2), (5, 0, 5.0)):
+        engine.steps += 1
+        for request in (0, 1):
+            text: Any = SimpleNamespace(stats=SimpleNamespace(rounds=rounds))
+            n = drafted * request
+            done = Round(request, Decision(0), Arm("a", n), n, n, (7,), 0, Seconds(verify=seconds), False)
+            kept.round(text, done, 0.0)
+    assert kept.rate(2) == kept.rate(9) == pytest.approx(4 / 0.8, rel=0.03)
+
+
+@pytest.mark.parametrize("policy", ["auto", "ucb1", "tapout-token-ucb1"])
+def test_each_policy_tells_what_it_has(serve: Start, policy: str) -> None:
+    server = serve(simulated(policy))
+    for _ in range(4):
+        server.complete("abcabcabc", max_tokens=40)
+    told = server.client.get("/stats").json()
+    values = {arm["arm"]: arm["value"] for arm in told["arms"]}
+    if policy.startswith("tapout"):
+        assert told["unit"] is None and not any(values.values())
+        return
+    assert told["unit"] and any(value is not None for value in values.values())
+    if policy == "auto":
+        assert told["speed"]["plain_from"] == "learnt" and values["none"] == 0.0
+        assert all(rate > 0 for rate in told["price"].values()) and told["price"]
+        tested = [row for rows in told["matches"].values() for row in rows.values()]
+        assert tested and all(0 <= row["accepted"] <= row["tested"] for row in tested)
+        timed = [arm["seconds"] for arm in told["arms"] if arm["seconds"]]
+        assert timed and min(timed) > 0
+
+
+class Failing:
+    """Some policy whose display is broken."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    def values(self, batch: int = 1) -> Values:
+        raise ValueError("no idea")
+
+
+def test_a_display_that_fails_is_a_warning(serve: Start, caplog: pytest.LogCaptureFixture) -> None:
+    decoder = simulated()
+    decoder.loop.policy = Failing(decoder.loop.policy)
+    server = serve(decoder)
+    for _ in range(2):
+        assert server.client.get("/stats").json()["unit"] is None
+    assert [record.message for record in caplog.records if "no idea" in record.message] != []
+    assert sum("no idea" in record.message for record in caplog.records) == 1
+
+
+# -- a prompt of one's own -----------------------------------------------------------------------------------
+
+
+def pieces(server: Served, path: str, body: Any) -> tuple[list[Sequence[str]], str]:
+    """Who guessed what, and the text."""
+    asked = {"model": MODEL, "stream": True, "temperature": 0.0, "max_tokens": 40} | body
+    found: list[Sequence[str]] = []
+    text = ""
+    with server.client.stream("POST", path, json=asked) as answer:
+        for row in answer.iter_lines():
+            if row.startswith("data: {"):
+                chunk = json.loads(row[6:])
+                found += chunk.get("draftwise", {}).get("pieces", [])
+                for choice in chunk["choices"]:
+                    text += choice.get("text") or choice.get("delta", {}).get("content", "")
+    return found, text
+
+
+def test_a_stream_can_say_who_guessed_each_piece(server: Served) -> None:
+    asked: dict[str, Any] = {"stream_options": {"include_drafters": True, "include_usage": True}}
+    said = {"messages": [{"role": "user", "content": "ab"}]}
+    for path, body in (("/v1/completions", {"prompt": "ab"}), ("/v1/chat/completions", said)):
+        found, text = pieces(server, path, body | asked)
+        assert "".join(piece for _, piece in found) == text == line("b", 40)
+        assert {source for source, _ in found} == {"good", "target"}
+        plain, same = pieces(server, path, body | asked | {"speculative": False})
+        assert {source for source, _ in plain} == {"target"} and same == text
+        assert pieces(server, path, body)[0] == []
+
+
+# -- against plain decoding --------------------------------------------------------------------------------
+
+
+def test_plain_decoding_is_averaged_over_the_same_seconds_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of changing load: each speed of plain decoding counts for the seconds that it held in."""
+    made = Service(simulated(), MODEL, Limits())
+    shots, clock = Snapshots(made.engine, made.metrics, {}), [0.0]
+    shots.readings[0] = Reading(0.0)
+    monkeypatch.setattr(snapshot, "monotonic", lambda: clock[0])
+    labels = made.metrics.labels
+    speeds = []
+    for seconds, plain in ((1.0, None), (1.0, 50.0), (3.0, 10.0), (0.0, 30.0), (0.0, None)):
+        clock[0] += 1.0
+        made.metrics.written.labels(*labels).inc(30 * seconds)
+        made.metrics.phases.labels(*labels, "verify").inc(seconds)
+        made.metrics.rounds.labels(*labels, "none").inc(2)
+        made.engine.steps += 1
+        told = None if plain is None else Values("", (), plain=2 / plain)
+        monkeypatch.setattr(shots, "_values", lambda batch, told=told: told if batch == 2 else None)
+        speeds.append(shots.take()["speed"])
+    assert [one["plain_tokens_per_second"] for one in speeds] == [None, 50.0, 20.0, 20.0, 20.0]
+    assert [one["plain_from"] for one in speeds] == [None, "learnt", "learnt", "learnt", None]
+    assert {one["decoding_tokens_per_second"] for one in speeds} == {30.0}
+    assert [one["together"] for one in speeds] == [2.0] * 5
+    clock[0] = 60.0
+    assert shots.take()["speed"]["over_seconds"] == 55.0
