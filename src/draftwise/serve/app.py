@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from importlib.metadata import version as version_of
+from reprlib import Repr
 from time import time
 from typing import Any
 
@@ -19,13 +20,15 @@ from ..errors import UserError
 from ..generation.prompts import encode
 from .fields import Chat, Completion, Detokenize, Tokenize
 from .gate import Gate
+from .messages import messages
 from .refusal import Refusal
 from .service import Json, Service
-from .wishes import messages
 
 KIND = re.compile(r"[A-Z]|.*\[|(str|int|bool|float)$")  # what a place in a union is named after
 VERSION = version_of("draftwise")
 SHOWN = 60  # characters of a value in an error
+SHORT = Repr()  # a value may be megabytes, nested a thousand times
+SHORT.maxstring = SHORT.maxlong = SHORT.maxother = 2 * SHOWN
 
 
 def make_app(
@@ -45,7 +48,7 @@ def make_app(
         finally:
             service.engine.stop(seconds=0)
             await asyncio.to_thread(service.engine.join)
-            service.reading.shutdown(wait=False, cancel_futures=True)
+            service.close()
 
     app = FastAPI(title="Draftwise", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
     _errors(app)
@@ -142,6 +145,10 @@ def _errors(app: FastAPI) -> None:
         told = said.get(error.status_code, str(error.detail))
         return Json(Refusal(told, error.status_code).body, error.status_code, headers=error.headers)
 
+    @app.exception_handler(RecursionError)
+    async def deep(request: Request, error: RecursionError) -> Response:
+        return Json(Refusal("the body is nested too deeply").body, 400)
+
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
         return Json(Refusal("the server made a mistake: its log has more", 500).body, 500)
@@ -158,7 +165,7 @@ def _invalid(error: RequestValidationError) -> Refusal:
         return Refusal(f"the field {name[:SHOWN]!r} is not known here: leave it out", param=place[0])
     if first["type"] == "missing":
         return Refusal(f"{name} is missing: give it", param=place[0] if place else None)
-    shown = ascii(first.get("input"))
+    shown = SHORT.repr(first.get("input")).encode("ascii", "backslashreplace").decode()
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
     said = f"{name[:SHOWN]}={shown}: {first['msg'][:1].lower()}{first['msg'][1:]}"
     return Refusal(said, param=place[0] if place else None)

@@ -17,15 +17,17 @@ from ..generation.decoder import Decoder
 from .answers import Answer, metrics
 from .engine import Engine
 from .fields import Chat, Completion
+from .grammar import Form
 from .limits import Limits
 from .metrics import Metrics
 from .refusal import Refusal
 from .texts import Event, Text
 from .tokens import TokenTexts
-from .wishes import Asked, Reader
+from .wishes import Asked, Grammar, Reader
 
 REQUESTS = getLogger(f"{__package__}.requests")
 LATER = 10.0  # seconds that a client has to read the end of a stream after its text must be over
+MOST_COMPILED = 32  # grammars that may wait to be compiled
 GONE = Event(-1)
 T = TypeVar("T")
 
@@ -65,9 +67,11 @@ class Service:
         self.engine = Engine(decoder, limits)
         self.metrics = Metrics(self.engine, model)
         self.engine.watchers.append(self.metrics)
-        self.reader = Reader(decoder, limits.window, seed=decoder.seed)
+        self.reader = Reader(decoder, limits, seed=decoder.seed)
         self.names = TokenTexts(decoder.tokenizer)
         self.reading = ThreadPoolExecutor(1, "draftwise-prompts")
+        self.compiling = ThreadPoolExecutor(1, "draftwise-grammars")
+        self.compiled = 0  # grammars that are compiled now, or wait for it
 
     def check(self, model: str | None) -> None:
         """See that a request names this model.
@@ -86,12 +90,34 @@ class Service:
     async def completion(self, body: Completion, request: Request) -> Response:
         """The answer to `/v1/completions`."""
         self.check(body.model)
-        return await self._answer(await self.read(self.reader.completion, body), request)
+        return await self._answer(await self._asked(self.reader.completion, body), request)
 
     async def chat(self, body: Chat, request: Request) -> Response:
         """The answer to `/v1/chat/completions`."""
         self.check(body.model)
-        return await self._answer(await self.read(self.reader.chat, body), request)
+        return await self._answer(await self._asked(self.reader.chat, body), request)
+
+    def close(self) -> None:
+        """End the threads and the process that read what clients send."""
+        self.reading.shutdown(wait=False, cancel_futures=True)
+        self.compiling.shutdown(wait=False, cancel_futures=True)
+        self.reader.grammars.close()
+
+    async def _asked(self, read: Callable[..., Asked], body: Any) -> Asked:
+        """What a body asks for; a grammar is compiled before, while others are served."""
+        form = await self.read(self.reader.form, body)
+        return await self.read(read, body, None if form is None else await self._compiled(form))
+
+    async def _compiled(self, form: Form) -> Grammar:
+        if self.compiled >= MOST_COMPILED:
+            said = f"{self.compiled} grammars wait to be compiled: try again in a second"
+            raise Refusal(said, 429, code="queue_full", headers={"retry-after": "1"})
+        self.compiled += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self.compiling, self.reader.grammars.made, form)
+        finally:
+            self.compiled -= 1
 
     async def _answer(self, asked: Asked, request: Request) -> Response:
         events: asyncio.Queue[Event] = asyncio.Queue()

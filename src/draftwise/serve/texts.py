@@ -30,6 +30,7 @@ class Wish:
         picked: Whether the text must depend on its seed alone.
         scored: How many most likely tokens to report for each token of the prompt; None reads no prompt.
         written: Whether anything is written after the prompt.
+        spoken: What turns its tokens into text, if not the decoder's tokenizer.
     """
 
     prompt: list[int]
@@ -40,6 +41,7 @@ class Wish:
     picked: bool = False
     scored: int | None = None
     written: bool = True
+    spoken: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Text:
 
     def begin(self, tokenizer: Any, request: Request) -> None:
         """The text has joined the batch as `request`."""
-        self.request = request
+        self.request, tokenizer = request, self.wish.spoken or tokenizer
         self.writer = Writer(tokenizer, self.wish.stop, request.sampling.seed)
         self.tokens = TokenLog(tokenizer) if self.wish.sampling.logprobs else None
 
