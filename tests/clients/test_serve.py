@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import shutil
@@ -29,10 +30,33 @@ ASKED: dict[str, Any] = {
     "temperature": 0.0,
 }
 
+# A chat template that takes tools; without any it is the bundled one.
+TOLD = "{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.description }}\n{% endfor %}"
+CALLS = (
+    "<|assistant|>{% for c in m.tool_calls or [] %}<call>"
+    "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}</call>{% endfor %}"
+    "{{ m['content'] }}"
+)
+
+
+class Paint(BaseModel):
+    """Paints the wall."""
+
+    colour: Literal["red", "blue"]
+    twice: bool
+
+
+TOOLS: Any = [openai.pydantic_function_tool(Paint)]
+
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with serving(study.busy(), study.MODEL, batch=4) as (address, _):
+    decoder = study.busy()
+    decoder.tokenizer = copy.deepcopy(decoder.tokenizer)
+    decoder.tokenizer.chat_template = TOLD + decoder.tokenizer.chat_template.replace(
+        "<|assistant|>{{ m['content'] }}", CALLS
+    )
+    with serving(decoder, study.MODEL, batch=4) as (address, _):
         yield f"{address}/v1"
 
 
@@ -85,12 +109,49 @@ def test_openai_parses_a_given_form(client: Any) -> None:
     assert isinstance(answer.choices[0].message.parsed, Answer)
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "Paint"}}])
+def test_openai_calls_tools_and_gets_their_answers(client: Any, choice: Any) -> None:
+    asked = ASKED | {"max_tokens": 140, "tools": TOOLS}
+    answer = client.chat.completions.parse(**asked, tool_choice=choice, parallel_tool_calls=False).choices[0]
+    (call,) = answer.message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Paint) and call.function.name == "Paint"
+    assert answer.finish_reason == "tool_calls" and answer.message.content is None
+    told = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+    talk = [*ASKED["messages"], answer.message.model_dump(exclude_none=True), told]
+    for one in talk[1]["tool_calls"]:
+        one["function"].pop("parsed_arguments")
+    talk[1].pop("parsed", None)
+    then = client.chat.completions.create(**asked | {"messages": talk}, tool_choice="none").choices[0]
+    assert then.message.tool_calls is None and then.finish_reason in ("stop", "length")
+
+
+def test_openai_streams_calls(client: Any) -> None:
+    asked = ASKED | {"max_tokens": 140, "tools": TOOLS, "tool_choice": "required", "n": 2}
+    whole = client.chat.completions.create(**asked, parallel_tool_calls=False)
+    with client.chat.completions.stream(**asked, parallel_tool_calls=False) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+    for one, other in zip(whole.choices, final.choices, strict=True):
+        (here,), (there,) = one.message.tool_calls, other.message.tool_calls
+        assert here.function.arguments == there.function.arguments
+        assert isinstance(there.function.parsed_arguments, Paint) and other.finish_reason == "tool_calls"
+
+
+def test_openai_texts_that_call_nothing_stay_as_they_are(client: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "Paint", "description": "Paints the wall."}}]
+    asked = ASKED | {"tools": tools}
+    told = client.chat.completions.create(**asked).choices[0]
+    stream = client.chat.completions.create(**asked, stream=True)
+    assert "".join(c.choices[0].delta.content or "" for c in stream) == told.message.content
+    assert told.message.tool_calls is None
+    strict = client.chat.completions.create(**asked | {"tools": TOOLS}).choices[0]  # text or whole calls
+    assert strict.message.content or strict.message.tool_calls
+
+
 def test_openai_errors(client: Any, url: str) -> None:
     with pytest.raises(openai.NotFoundError, match="no model 'other'"):
         client.chat.completions.create(**ASKED | {"model": "other"})
-    with pytest.raises(openai.BadRequestError, match="tools"):
-        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-        client.chat.completions.create(**ASKED, tools=tools)
     with pytest.raises(openai.BadRequestError, match="window"):
         client.chat.completions.create(**ASKED | {"max_tokens": 1 << 20})
 

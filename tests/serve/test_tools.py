@@ -27,7 +27,7 @@ TEMPLATES = {
     "bare": "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
     "{% set f = m.tool_calls[0].function %}"
     '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
-    "named": f"<calls>{EVERY}<call>{{{{ f.name }}}}<sep>{{{{ f.arguments | tojson }}}}</call>"
+    "named": f"<calls>{EVERY}<call>{{{{ f.name }}}}<sep>{{{{ '' + f.arguments }}}}</call>"
     "{% endfor %}</calls>",
 }
 FORMS = {
@@ -93,6 +93,7 @@ def merged(found: list[Found]) -> tuple[str, list[tuple[str, Any]]]:
 def test_the_form_is_read_off_the_template(name: str) -> None:
     found = template(name)
     assert found.format == FORMS[name] and found.takes_tools and found.takes_answers
+    assert found.as_text == (name == "named")
 
 
 def test_what_a_template_does_not_take_is_known() -> None:

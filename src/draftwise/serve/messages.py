@@ -12,8 +12,9 @@ from .refusal import Refusal
 NAMED = ("name", "tool_call_id", "reasoning_content")  # of a message, where they are given
 
 
-def messages(given: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as the chat template takes them; the parts of a content are joined.
+def messages(given: Sequence[Message], *, as_text: bool = False) -> list[dict[str, Any]]:
+    """Messages as the chat template takes them, arguments of calls as objects or `as_text`; the parts of a
+    content are joined.
 
     Raises:
         Refusal: one without content, or calls whose arguments are no JSON.
@@ -30,17 +31,20 @@ def messages(given: Sequence[Message]) -> list[dict[str, Any]]:
         if calls:
             if message.role != "assistant":
                 raise Refusal(f"messages.{place}.tool_calls: only an assistant calls tools", param="messages")
-            one["tool_calls"] = [_called(call) for call in calls]
+            one["tool_calls"] = [_called(call, as_text) for call in calls]
         found.append(one)
     return found
 
 
-def _called(call: ToolCall) -> dict[str, Any]:
-    """A call as templates take it: its arguments as an object."""
+def _called(call: ToolCall, as_text: bool) -> dict[str, Any]:
+    """A call as the template takes it."""
     try:
         arguments = json.loads(call.function.arguments or "{}")
     except (ValueError, RecursionError):
         shown = ascii(call.function.arguments[:40])
         raise Refusal(f"tool_calls: the arguments {shown} are no JSON", param="messages") from None
-    named = {"name": call.function.name, "arguments": arguments}
+    named = {
+        "name": call.function.name,
+        "arguments": json.dumps(arguments, ensure_ascii=False) if as_text else arguments,
+    }
     return {**({"id": call.id} if call.id else {}), "type": "function", "function": named}

@@ -76,7 +76,7 @@ class Template:
     @cached_property
     def takes_answers(self) -> bool:
         """Whether the model is told what a tool answered."""
-        return SAID in self.rendered(ASKS, _calls(1), _answer(), tools=[TOOL], ask=True)
+        return SAID in self.rendered(ASKS, _calls(1, self.as_text), _answer(), tools=[TOOL], ask=True)
 
     @cached_property
     def shipped(self) -> Any:
@@ -86,16 +86,26 @@ class Template:
     @cached_property
     def format(self) -> Format | None:
         """The form of calls; None if their arguments are no JSON."""
-        before, _, after = self.rendered(
-            ASKS, {"role": "assistant", "content": SAID}, tools=[TOOL]
-        ).partition(SAID)
-        one, two = (self._cut(self.rendered(ASKS, _calls(n), tools=[TOOL]), before, after) for n in (1, 2))
+        return self._formats[self.as_text]
+
+    @cached_property
+    def as_text(self) -> bool:
+        """Whether the template wants arguments as text; most want them as objects."""
+        return self._formats[False] is None and self._formats[True] is not None
+
+    @cached_property
+    def _formats(self) -> dict[bool, Format | None]:
+        return {as_text: self._format(as_text) for as_text in (False, True)}
+
+    def _format(self, as_text: bool) -> Format | None:
+        plain = self.rendered(ASKS, {"role": "assistant", "content": SAID}, tools=[TOOL])
+        before, _, after = plain.partition(SAID)
+        talks = [self.rendered(ASKS, _calls(n, as_text), tools=[TOOL]) for n in (1, 2)]
+        one, two = (self._cut(talk, before, after) for talk in talks)
         split = _split(one)
-        if split is None:
+        if split is None or not split[0].strip():
             return None
         first, middle, rest = split
-        if not first.strip():
-            return None
         head = first + NAME + middle
         found = WRITTEN.match(two, len(head)) if two.startswith(head) else None
         between, name, further = two[found.end() :].partition(NAME) if found else ("", "", "")
@@ -153,8 +163,9 @@ class Spoken:
         return str(self.tokenizer.decode([t for t in tokens if t not in self.dropped], **options))
 
 
-def _calls(n: int) -> dict[str, Any]:
-    call = {"id": NUMBER, "type": "function", "function": {"name": NAME, "arguments": ARGUMENTS}}
+def _calls(n: int, as_text: bool = False) -> dict[str, Any]:
+    arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
+    call = {"id": NUMBER, "type": "function", "function": {"name": NAME, "arguments": arguments}}
     return {"role": "assistant", "content": "", "tool_calls": [call] * n}
 
 

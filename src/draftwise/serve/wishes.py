@@ -112,7 +112,7 @@ class Reader:
             raise Refusal("max_tokens=0: give 1 or more", param="max_tokens")
         self._few(body.n or 1, "n")
         tools = [tool.model_dump(exclude_none=True) for tool in self._tools(body)]
-        talk = messages(body.messages)
+        talk = messages(body.messages, as_text=self.template.as_text)
         if any(one["role"] == "tool" for one in talk) and not self.template.takes_answers:
             raise Refusal("the chat template takes no messages of role 'tool'", param="messages")
         ids = prompt_ids(self.decoder.tokenizer, talk, tools=tools)
