@@ -43,7 +43,6 @@ class Paint(BaseModel):
     """Paints the wall."""
 
     colour: Literal["red", "blue"]
-    twice: bool
 
 
 TOOLS: Any = [openai.pydantic_function_tool(Paint)]
@@ -126,7 +125,7 @@ def test_openai_calls_tools_and_gets_their_answers(client: Any, choice: Any) -> 
 
 
 def test_openai_streams_calls(client: Any) -> None:
-    asked = ASKED | {"max_tokens": 140, "tools": TOOLS, "tool_choice": "required", "n": 2}
+    asked = ASKED | {"max_tokens": 140, "tools": TOOLS, "tool_choice": "required"}
     whole = client.chat.completions.create(**asked, parallel_tool_calls=False)
     with client.chat.completions.stream(**asked, parallel_tool_calls=False) as stream:
         kinds = {event.type for event in stream}
@@ -147,6 +146,49 @@ def test_openai_texts_that_call_nothing_stay_as_they_are(client: Any) -> None:
     assert told.message.tool_calls is None
     strict = client.chat.completions.create(**asked | {"tools": TOOLS}).choices[0]  # text or whole calls
     assert strict.message.content or strict.message.tool_calls
+
+
+RESPOND: dict[str, Any] = {"model": study.MODEL, "temperature": 0.0, "store": False}
+
+
+def test_openai_responses_are_those_of_a_chat(client: Any, said: str) -> None:
+    question = ASKED["messages"][0]["content"]
+    asked = RESPOND | {"input": question, "max_output_tokens": 12}
+    whole = client.responses.create(**asked)
+    assert whole.output_text == said and whole.usage.output_tokens <= 12
+    with client.responses.stream(**asked) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert final.output_text == said and final.status == whole.status
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+    assert kinds[-1] == f"response.{whole.status}" and "response.output_text.delta" in kinds
+    items = [{"role": "user", "content": [{"type": "input_text", "text": question}]}]
+    assert client.responses.create(**asked | {"input": items}).output_text == said
+    instructed = client.responses.create(**asked, instructions="Be brief.")
+    messages = [{"role": "system", "content": "Be brief."}, *ASKED["messages"]]
+    chat = client.chat.completions.create(**ASKED | {"messages": messages})
+    assert instructed.output_text == chat.choices[0].message.content
+
+
+def test_openai_responses_call_tools_and_parse(client: Any) -> None:
+    asked = RESPOND | {"input": "Paint it.", "max_output_tokens": 140}
+    tools = [openai.pydantic_function_tool(Paint)]
+    tools = [{"type": "function"} | tool["function"] for tool in tools]
+    more = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+    answer = client.responses.create(**asked, **more)
+    (call,) = answer.output
+    assert call.type == "function_call" and Paint.model_validate_json(call.arguments)
+    with client.responses.stream(**asked, **more) as stream:
+        events = list(stream)
+    assert events[-1].response.output[0].arguments == call.arguments
+    assert "response.function_call_arguments.done" in [event.type for event in events]
+    talk = [{"role": "user", "content": "Paint it."}, call.model_dump(exclude_none=True)]
+    talk.append({"type": "function_call_output", "call_id": call.call_id, "output": "done"})
+    then = client.responses.create(**asked | {"input": talk, "max_output_tokens": 8}, tools=tools)
+    assert then.output_text
+    assert isinstance(client.responses.parse(**asked, text_format=Paint).output_parsed, Paint)
+    with pytest.raises(openai.BadRequestError, match="no response is stored here"):
+        client.responses.create(**asked, previous_response_id=answer.id)
 
 
 def test_openai_errors(client: Any, url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -9,6 +10,7 @@ from time import time
 from typing import Any
 
 from .calls import Found, Parser
+from .refusal import Refusal
 from .texts import Entry, Event, Text
 from .tokens import TokenTexts
 from .wishes import Asked
@@ -150,6 +152,19 @@ class Answer:
         """The chunk that ends a stream, with the usage."""
         head = self._head("chat.completion.chunk" if self.asked.chat else "text_completion")
         return head | {"choices": [], "usage": self.usage(texts), "metrics": metrics(texts)}
+
+    def sent(self, chunk: Json) -> str:
+        """One server-sent event."""
+        return f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
+
+    def failed(self, refusal: Refusal) -> Json:
+        """The chunk that tells of an error in mid-stream."""
+        return refusal.body
+
+    @property
+    def end(self) -> str:
+        """What follows the last chunk."""
+        return "data: [DONE]\n\n"
 
     def _chunk(self, choice: Json) -> Json:
         head = self._head("chat.completion.chunk" if self.asked.chat else "text_completion")

@@ -20,6 +20,7 @@ from ..errors import UserError
 from ..generation.prompts import encode
 from .fields import Chat, Completion, Detokenize, Tokenize
 from .gate import Gate
+from .items import Responses
 from .messages import messages
 from .refusal import Refusal
 from .service import Json, Service
@@ -75,6 +76,10 @@ def _texts(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
     async def chat(body: Chat, request: Request) -> Response:
         return await service.chat(body, request)
+
+    @app.post("/v1/responses")
+    async def responses(body: Responses, request: Request) -> Response:
+        return await service.responses(body, request)
 
     @app.get("/v1/models")
     async def models() -> Response:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Any, TypeVar
@@ -14,10 +15,12 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from ..generation.decoder import Decoder
+from . import responses
 from .answers import Answer, metrics
 from .engine import Engine
 from .fields import Chat, Completion
 from .grammar import Form
+from .items import Responses, chat
 from .limits import Limits
 from .metrics import Metrics
 from .refusal import Refusal
@@ -119,7 +122,13 @@ class Service:
         finally:
             self.compiled -= 1
 
-    async def _answer(self, asked: Asked, request: Request) -> Response:
+    async def responses(self, body: Responses, request: Request) -> Response:
+        """The answer to `/v1/responses`."""
+        self.check(body.model)
+        asked = replace(await self._asked(self.reader.chat, chat(body)), usage=True)
+        return await self._answer(asked, request, partial(responses.Response, body=body))
+
+    async def _answer(self, asked: Asked, request: Request, kind: Callable[..., Answer] = Answer) -> Response:
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -129,7 +138,7 @@ class Service:
 
         seconds = self.limits.timeout
         texts = self.engine.submit(asked.wishes, sink, seconds)
-        answer = Answer(asked, self.model, self.names)
+        answer = kind(asked, self.model, self.names)
         gone = asyncio.ensure_future(_gone(request))
         streamed = False
         try:
@@ -172,21 +181,21 @@ class Service:
         left, begun = len(texts), set[int]()
         try:
             for chunk in answer.openings(texts):
-                yield sent(chunk)
+                yield answer.sent(chunk)
             while True:
                 if event.refusal is not None:
-                    yield sent(event.refusal.body)
+                    yield answer.sent(answer.failed(event.refusal))
                     break
                 for chunk in answer.chunks(texts[event.place], event, first=event.place not in begun):
-                    yield sent(chunk)
+                    yield answer.sent(chunk)
                 begun.add(event.place)
                 left -= event.last
                 if not left:
                     if answer.asked.usage:
-                        yield sent(answer.last(texts))
+                        yield answer.sent(answer.last(texts))
                     break
                 event = await events.get()
-            yield "data: [DONE]\n\n"
+            yield answer.end
         finally:
             self._over(answer, texts)
 
@@ -202,11 +211,6 @@ class Service:
             "metrics": metrics(texts),
         }
         REQUESTS.info("%s", json.dumps(told, separators=(",", ":")))
-
-
-def sent(chunk: Any) -> str:
-    """One server-sent event."""
-    return f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
 
 
 async def _gone(request: Request) -> Event:
