@@ -17,8 +17,7 @@ from draftwise.serve.compiler import Compiler, compiled
 from draftwise.serve.grammar import Grammars
 from draftwise.serve.limits import MEBIBYTE, Limits
 from draftwise.serve.refusal import Refusal
-from draftwise.testing.target import SimTarget
-from studies.serve.local import serving
+from studies.serve.local import counting, serving
 from tests.effort import THOROUGH
 
 ENDLESS = 'root ::= a a a\na ::= b b b | ""\nb ::= c c c | ""\nc ::= [a-z]* c | [a-z ]* | c c'
@@ -30,18 +29,7 @@ BRIEF = Limits(grammar_seconds=1.0, grammar_memory=64 * MEBIBYTE)
 
 @pytest.fixture(scope="module")
 def decoder(tokenizer: Any) -> Decoder:
-    """A decoder that writes its vocabulary in order, under the bundled tokenizer."""
-    import numpy as np
-
-    from draftwise import method
-
-    def distribution(history: Any) -> Any:
-        row = np.zeros(len(tokenizer))
-        row[(history[-1] + 1) % len(tokenizer)] = 30.0
-        return row
-
-    target = SimTarget(distribution, len(tokenizer), max_length=400)
-    return Decoder(target, {}, method("none", []), tokenizer, eos=(tokenizer.eos_token_id,))
+    return counting(tokenizer)
 
 
 @pytest.fixture(scope="module")

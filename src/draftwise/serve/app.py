@@ -163,14 +163,15 @@ def _invalid(error: RequestValidationError) -> Refusal:
     """The first thing that is wrong with a body, in one line."""
     first = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union, what came closest
     place = [str(part) for part in first["loc"][1:] if not KIND.match(str(part))]
-    name = ".".join(place) or "the body"
+    name, param = ".".join(place) or "the body", place[0] if place else None
     if first["type"] == "json_invalid":
         return Refusal(f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     if first["type"] == "extra_forbidden":
-        return Refusal(f"the field {name[:SHOWN]!r} is not known here: leave it out", param=place[0])
+        name = ".".join(place[:-1] + [str(first["loc"][-1])])  # a name may look like a kind
+        return Refusal(f"the field {name[:SHOWN]!r} is not known here: leave it out", param=param)
     if first["type"] == "missing":
-        return Refusal(f"{name} is missing: give it", param=place[0] if place else None)
+        return Refusal(f"{name} is missing: give it", param=param)
     shown = SHORT.repr(first.get("input")).encode("ascii", "backslashreplace").decode()
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
     said = f"{name[:SHOWN]}={shown}: {first['msg'][:1].lower()}{first['msg'][1:]}"
-    return Refusal(said, param=place[0] if place else None)
+    return Refusal(said, param=param)

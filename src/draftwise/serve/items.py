@@ -1,4 +1,4 @@
-"""The body of `/v1/responses`, and the chat that it stands for; nothing is stored, the input is all there is."""
+"""The body of `/v1/responses`, and the chat that it stands for; nothing is stored: its input is all."""
 
 from __future__ import annotations
 
