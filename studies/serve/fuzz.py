@@ -1,8 +1,8 @@
 """What bodies that are no requests do to a server: no status 500, no memory kept, and exact texts after them.
 
 Valid bodies are changed: bytes flipped, dropped, doubled and put in; values, keys and places of their JSON
-replaced by what breaks programs. Then Schemathesis makes requests from the server's own description. Printed are
-the numbers of answers by status, the errors among them, and how much memory was kept over the second half.
+replaced by what breaks programs. Then Schemathesis makes requests from the server's own description. It
+prints the numbers of answers by status, the errors among them, and the memory kept over the second half.
 """
 
 from __future__ import annotations

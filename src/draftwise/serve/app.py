@@ -167,7 +167,8 @@ def _invalid(error: RequestValidationError) -> Refusal:
     if first["type"] == "json_invalid":
         return Refusal(f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     if first["type"] == "extra_forbidden":
-        name = ".".join(place[:-1] + [str(first["loc"][-1])])  # a name may look like a kind
+        above = [str(part) for part in first["loc"][1:-1] if not KIND.match(str(part))]
+        name = ".".join([*above, str(first["loc"][-1])])  # which may look like a kind
         return Refusal(f"the field {name[:SHOWN]!r} is not known here: leave it out", param=param)
     if first["type"] == "missing":
         return Refusal(f"{name} is missing: give it", param=param)
