@@ -52,6 +52,7 @@ VALID: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/tokenize", {"prompt": "abc"}),
     ("/detokenize", {"tokens": [5, 6, 7]}),
 )
+FORMS = {"regex", "grammar", "response_format"}
 VALUES: tuple[Any, ...] = (
     *(
         None,
@@ -149,11 +150,12 @@ def spoilt(body: bytes, draw: Random) -> bytes:
     return bytes(found)
 
 
-def bodies(n: int, seed: int) -> Iterator[tuple[str, bytes]]:
+def bodies(n: int, seed: int, grammars: bool = True) -> Iterator[tuple[str, bytes]]:
     """`n` bodies that may be wrong, with their addresses."""
     draw = Random(seed)
+    valid = [one for one in VALID if grammars or not FORMS & one[1].keys()]
     for _ in range(n):
-        path, body = draw.choice(VALID)
+        path, body = draw.choice(valid)
         body = {"model": MODEL} | body
         made = replaced(body, draw) if draw.random() < 0.6 else json.dumps(body).encode()
         yield path, made if draw.random() < 0.4 else spoilt(made, draw)
@@ -208,13 +210,13 @@ class Watch:
 
 
 def fuzz(
-    n: int, seed: int, said: Callable[[str, int, int], None] = lambda *_: None
+    n: int, seed: int, grammars: bool = True, said: Callable[[str, int, int], None] = lambda *_: None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Send `n` bodies; the counts and the errors."""
+    """Send `n` bodies, some with `grammars`; the counts and the errors."""
     server = serving(counting(load_tokenizer("zoo:target")), MODEL, grammar_seconds=1.0)
     with server as (url, service), httpx.Client(base_url=url, timeout=None, trust_env=False) as client:
         watch = Watch(client, service, n)
-        for k, (path, body) in enumerate(bodies(n, seed)):
+        for k, (path, body) in enumerate(bodies(n, seed, grammars)):
             headers = {"content-type": "application/json"}
             watch.add(path, body, client.post(path, content=body, headers=headers))
             said("bodies", k + 1, n)
@@ -262,7 +264,7 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=100, help="of Schemathesis for each address; 0: none")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    counts, errors = fuzz(asked.bodies, asked.seed, progress(1000))
+    counts, errors = fuzz(asked.bodies, asked.seed, said=progress(1000))
     print(json.dumps({"fuzz": counts}))
     if asked.examples:
         told, more = described(asked.examples)

@@ -2,7 +2,7 @@
 
 Each setting is a server of its own, `draftwise serve` in a process. So many clients at once ask for texts of
 Spec-Bench's prompts, through the official client, one after another for the given time; then the next setting
-has its turn, and after all of them the next number of clients, in an order drawn anew. With `--vllm` the
+has its turn, and after all of them the next number of clients, in another order. With `--vllm` the
 same load goes to vLLM, plain and with its own n-gram drafts.
 
 Reported for each setting and number of clients: tokens per second, the time to the first token, and the
@@ -166,7 +166,7 @@ def measured(asked: Any) -> dict[str, dict[str, Any]]:
         if asked.vllm is not None:
             for name, more in VLLM.items():
                 servers[name] = stack.enter_context(vllm(asked.vllm, asked.target, asked.batch, more))
-        for name, (url, model) in servers.items():  # what is compiled or learnt first counts for nobody
+        for name, (url, model) in servers.items():  # what is compiled or learnt first does not count
             print(f"  {name}", file=sys.stderr, flush=True)
             asyncio.run(turn(url, model, prompts, 2, asked.warm, asked.most))
         for _ in range(asked.rounds):

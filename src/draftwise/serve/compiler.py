@@ -201,7 +201,7 @@ def bound_memory(memory: int) -> None:
 
 
 def bound_time(seconds: float) -> None:
-    """End this process after so many seconds of work, should nobody be left to kill it."""
+    """End this process after so many seconds of work, if the server is not there to kill it."""
     try:
         import resource
 

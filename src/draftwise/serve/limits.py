@@ -31,7 +31,7 @@ class Limits:
         body: Longest body of a request, in bytes.
         timeout: Seconds from the arrival of a request to the end of its answer.
         grace: Seconds that running texts have to finish once the server is told to stop.
-        grammar_seconds: Seconds that it may take to compile a grammar; a dearer one is refused.
+        grammar_seconds: Seconds that it may take to compile a grammar; a more expensive one is refused.
         grammar_memory: Bytes that it may take to compile a grammar.
 
     Raises:

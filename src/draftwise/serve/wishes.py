@@ -126,7 +126,7 @@ class Reader:
         """The tools that the model is told of.
 
         Raises:
-            Refusal: it cannot be told of any, or nobody would understand its calls.
+            Refusal: it cannot be told of any, or its calls would not be understood.
         """
         tools = offered(body)
         if tools and not self.template.takes_tools:
