@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
 import uvicorn
 
-from draftwise import Decoder
+from draftwise import Decoder, method
 from draftwise.serve.app import make_app
 from draftwise.serve.limits import Limits
 from draftwise.serve.run import bound
 from draftwise.serve.service import Service
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
 
 
 @contextmanager
@@ -33,3 +36,29 @@ def serving(decoder: Decoder, model: str, **limits: Any) -> Iterator[tuple[str, 
         service.engine.stop(seconds=0)
         server.should_exit = True
         thread.join()
+
+
+def counting(tokenizer: Any) -> Decoder:
+    """A decoder that writes its vocabulary in order, with a good drafter and a bad one."""
+    import numpy as np
+
+    size = len(tokenizer)
+
+    def law(step: int) -> Any:
+        def distribution(history: Sequence[int]) -> Any:
+            row = np.zeros(size)
+            row[(history[-1] + step) % size] = 30.0
+            return row
+
+        return distribution
+
+    target = SimTarget(law(1), size, max_length=400)
+    team = {"good": SimDrafter(law(1)), "bad": SimDrafter(law(3))}
+    chosen = method("random?arms=drafters*lengths", list(team))
+    return Decoder(target, team, chosen, tokenizer, eos=(tokenizer.eos_token_id,), seed=0)
+
+
+def resident() -> int:
+    """Bytes of memory that this process has now."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

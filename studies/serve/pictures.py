@@ -24,8 +24,8 @@ from studies.serve.local import serving
 PAGE = "docs/how-to/serve.md"
 MODEL = "zoo:target"
 PROMPT = (
-    "To heat during the winter, Ali ordered 850 kilos of coal. The coal is delivered in 50 kg bags, costing $18 "
-    "per unit. How much will Ali spend on the bags of coal?"
+    "To heat during the winter, Ali ordered 850 kilos of coal. The coal is delivered in 50 kg bags, costing "
+    "$18 per unit. How much will Ali spend on the bags of coal?"
 )  # of Spec-Bench: the small target repeats itself there
 ANSWER = 120_000  # milliseconds for both texts
 VIEWS: dict[str, dict[str, Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import shutil
@@ -29,10 +30,32 @@ ASKED: dict[str, Any] = {
     "temperature": 0.0,
 }
 
+# A chat template that takes tools; without any it is the bundled one.
+TOLD = "{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.description }}\n{% endfor %}"
+CALLS = (
+    "<|assistant|>{% for c in m.tool_calls or [] %}<call>"
+    "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}</call>{% endfor %}"
+    "{{ m['content'] }}"
+)
+
+
+class Paint(BaseModel):
+    """Paints the wall."""
+
+    colour: Literal["red", "blue"]
+
+
+TOOLS: Any = [openai.pydantic_function_tool(Paint)]
+
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with serving(study.busy(), study.MODEL, batch=4) as (address, _):
+    decoder = study.busy()
+    decoder.tokenizer = copy.deepcopy(decoder.tokenizer)
+    decoder.tokenizer.chat_template = TOLD + decoder.tokenizer.chat_template.replace(
+        "<|assistant|>{{ m['content'] }}", CALLS
+    )
+    with serving(decoder, study.MODEL, batch=4) as (address, _):
         yield f"{address}/v1"
 
 
@@ -85,12 +108,92 @@ def test_openai_parses_a_given_form(client: Any) -> None:
     assert isinstance(answer.choices[0].message.parsed, Answer)
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "Paint"}}])
+def test_openai_calls_tools_and_gets_their_answers(client: Any, choice: Any) -> None:
+    asked = ASKED | {"max_tokens": 140, "tools": TOOLS}
+    answer = client.chat.completions.parse(**asked, tool_choice=choice, parallel_tool_calls=False).choices[0]
+    (call,) = answer.message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Paint) and call.function.name == "Paint"
+    assert answer.finish_reason == "tool_calls" and answer.message.content is None
+    told = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+    talk = [*ASKED["messages"], answer.message.model_dump(exclude_none=True), told]
+    for one in talk[1]["tool_calls"]:
+        one["function"].pop("parsed_arguments")
+    talk[1].pop("parsed", None)
+    then = client.chat.completions.create(**asked | {"messages": talk}, tool_choice="none").choices[0]
+    assert then.message.tool_calls is None and then.finish_reason in ("stop", "length")
+
+
+def test_openai_streams_calls(client: Any) -> None:
+    asked = ASKED | {"max_tokens": 140, "tools": TOOLS, "tool_choice": "required"}
+    whole = client.chat.completions.create(**asked, parallel_tool_calls=False)
+    with client.chat.completions.stream(**asked, parallel_tool_calls=False) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+    for one, other in zip(whole.choices, final.choices, strict=True):
+        (here,), (there,) = one.message.tool_calls, other.message.tool_calls
+        assert here.function.arguments == there.function.arguments
+        assert isinstance(there.function.parsed_arguments, Paint) and other.finish_reason == "tool_calls"
+
+
+def test_openai_texts_that_call_nothing_stay_as_they_are(client: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "Paint", "description": "Paints the wall."}}]
+    asked = ASKED | {"tools": tools}
+    told = client.chat.completions.create(**asked).choices[0]
+    stream = client.chat.completions.create(**asked, stream=True)
+    assert "".join(c.choices[0].delta.content or "" for c in stream) == told.message.content
+    assert told.message.tool_calls is None
+    strict = client.chat.completions.create(**asked | {"tools": TOOLS}).choices[0]  # text or whole calls
+    assert strict.message.content or strict.message.tool_calls
+
+
+RESPOND: dict[str, Any] = {"model": study.MODEL, "temperature": 0.0, "store": False}
+
+
+def test_openai_responses_are_those_of_a_chat(client: Any, said: str) -> None:
+    question = ASKED["messages"][0]["content"]
+    asked = RESPOND | {"input": question, "max_output_tokens": 12}
+    whole = client.responses.create(**asked)
+    assert whole.output_text == said and whole.usage.output_tokens <= 12
+    with client.responses.stream(**asked) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert final.output_text == said and final.status == whole.status
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+    assert kinds[-1] == f"response.{whole.status}" and "response.output_text.delta" in kinds
+    items = [{"role": "user", "content": [{"type": "input_text", "text": question}]}]
+    assert client.responses.create(**asked | {"input": items}).output_text == said
+    instructed = client.responses.create(**asked, instructions="Be brief.")
+    messages = [{"role": "system", "content": "Be brief."}, *ASKED["messages"]]
+    chat = client.chat.completions.create(**ASKED | {"messages": messages})
+    assert instructed.output_text == chat.choices[0].message.content
+
+
+def test_openai_responses_call_tools_and_parse(client: Any) -> None:
+    asked = RESPOND | {"input": "Paint it.", "max_output_tokens": 140}
+    tools = [openai.pydantic_function_tool(Paint)]
+    tools = [{"type": "function"} | tool["function"] for tool in tools]
+    more = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+    answer = client.responses.create(**asked, **more)
+    (call,) = answer.output
+    assert call.type == "function_call" and Paint.model_validate_json(call.arguments)
+    with client.responses.stream(**asked, **more) as stream:
+        events = list(stream)
+    assert events[-1].response.output[0].arguments == call.arguments
+    assert "response.function_call_arguments.done" in [event.type for event in events]
+    talk = [{"role": "user", "content": "Paint it."}, call.model_dump(exclude_none=True)]
+    talk.append({"type": "function_call_output", "call_id": call.call_id, "output": "done"})
+    then = client.responses.create(**asked | {"input": talk, "max_output_tokens": 8}, tools=tools)
+    assert then.output_text
+    assert isinstance(client.responses.parse(**asked, text_format=Paint).output_parsed, Paint)
+    with pytest.raises(openai.BadRequestError, match="no response is stored here"):
+        client.responses.create(**asked, previous_response_id=answer.id)
+
+
 def test_openai_errors(client: Any, url: str) -> None:
     with pytest.raises(openai.NotFoundError, match="no model 'other'"):
         client.chat.completions.create(**ASKED | {"model": "other"})
-    with pytest.raises(openai.BadRequestError, match="tools"):
-        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-        client.chat.completions.create(**ASKED, tools=tools)
     with pytest.raises(openai.BadRequestError, match="window"):
         client.chat.completions.create(**ASKED | {"max_tokens": 1 << 20})
 

@@ -264,6 +264,17 @@ def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest
     assert server.complete()["choices"][0]["text"] == line("b", 20)
 
 
+def test_all_bodies_together_are_bounded(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "BODIES", 1)
+    server = serve(body=1000)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 990\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as waits:
+        waits.sendall(head + b" " * 980)
+        body = {"model": MODEL, "prompt": "ab"}
+        until(lambda: server.client.post("/v1/completions", json=body).status_code == 429)
+    until(lambda: server.client.post("/v1/completions", json=body).status_code == 200)
+
+
 def test_a_key_and_the_right_host_are_needed(serve: Start) -> None:
     server = serve(key="secret")
     assert server.complete()["choices"][0]["finish_reason"] == "length"

@@ -42,8 +42,16 @@ def encode(tokenizer: Any, prompt: Any, *, vocab_size: int, chat: bool = True) -
     return ids
 
 
-def prompt_ids(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, chat: bool = True) -> list[int]:
+def prompt_ids(
+    tokenizer: Any,
+    prompt: str | Sequence[Mapping[str, Any]],
+    *,
+    chat: bool = True,
+    tools: Sequence[Any] | None = None,
+) -> list[int]:
     """The tokens of a text, or of messages, formatted with the tokenizer's chat template if it has one.
+
+    The template is told of `tools`, if there are any.
 
     Raises:
         UserError: an empty prompt, one that is not Unicode, or messages that the template rejects.
@@ -57,7 +65,8 @@ def prompt_ids(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, cha
         prompt = [{"role": "user", "content": prompt}]
     if not template:
         return list(tokenizer(rendered(tokenizer, prompt))["input_ids"])
-    return list(_templated(tokenizer, prompt, return_dict=True)["input_ids"])
+    more = {"tools": list(tools)} if tools else {}
+    return list(_templated(tokenizer, prompt, return_dict=True, **more)["input_ids"])
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
@@ -68,7 +77,7 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
     return "".join(f"{m['content']}\n" for m in messages)  # a base model: the contents line by line
 
 
-def _templated(tokenizer: Any, messages: Sequence[Mapping[str, str]], **options: Any) -> Any:
+def _templated(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> Any:
     from jinja2 import TemplateError
 
     _check(messages)
@@ -79,7 +88,7 @@ def _templated(tokenizer: Any, messages: Sequence[Mapping[str, str]], **options:
         raise UserError(f"the chat template refuses these messages: {reason}") from error
 
 
-def _check(messages: Sequence[Mapping[str, str]]) -> None:
+def _check(messages: Sequence[Mapping[str, Any]]) -> None:
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise UserError(f"a message cannot be {_shown(message)}: it needs role and content")

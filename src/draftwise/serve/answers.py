@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 from time import time
 from typing import Any
 
+from .calls import Found, Parser
+from .refusal import Refusal
 from .texts import Entry, Event, Text
 from .tokens import TokenTexts
 from .wishes import Asked
@@ -31,6 +34,8 @@ class Answer:
     created: int = field(default_factory=lambda: int(time()))
 
     def __post_init__(self) -> None:
+        self.parsers: dict[int, Parser] = {}
+        self.called: dict[int, int] = {}  # calls of each text
         self.id = f"{'chatcmpl' if self.asked.chat else 'cmpl'}-{token_hex(12)}"
 
     # -- whole ----------------------------------------------------------------------------------------
@@ -48,10 +53,42 @@ class Answer:
     def _choice(self, text: Text, said: str, entries: Sequence[Entry], reason: str) -> Json:
         ended = {"index": text.place, "finish_reason": REASONS.get(reason, reason)}
         if self.asked.chat:
-            message = {"role": "assistant", "content": said, "refusal": None}
-            return ended | {"message": message, "logprobs": self._logprobs(entries)}
+            message = self._message(text, said)
+            return (
+                ended | self._reason(text, reason) | {"message": message, "logprobs": self._logprobs(entries)}
+            )
         before, scores = self._echo(text)
         return ended | {"text": before + said, "logprobs": self._table([*scores, *entries], len(before))}
+
+    def _message(self, text: Text, said: str) -> Json:
+        """An assistant's message, with its calls told apart from its text."""
+        message: Json = {"role": "assistant", "content": said, "refusal": None}
+        if self.asked.parser is None:
+            return message
+        found = self._found(text, said, last=True)
+        content = "".join(one.text for one in found)
+        calls = [_call(one) for one in found if one.name]
+        thought = "".join(one.reasoning for one in found)
+        message["content"] = content if content.strip() or not calls else None
+        return (
+            message
+            | ({"tool_calls": calls} if calls else {})
+            | ({"reasoning_content": thought} if thought else {})
+        )
+
+    def _found(self, text: Text, said: str, *, last: bool) -> list[Found]:
+        """What a piece of a text says, and calls."""
+        assert self.asked.parser is not None
+        if text.place not in self.parsers:
+            self.parsers[text.place] = self.asked.parser()
+        found = self.parsers[text.place].feed(said, last=last)
+        self.called[text.place] = self.called.get(text.place, 0) + sum(bool(one.name) for one in found)
+        return found
+
+    def _reason(self, text: Text, reason: str) -> Json:
+        """Why a chat ended: a text that calls tools ended for that."""
+        told = REASONS.get(reason, reason) or None
+        return {"finish_reason": "tool_calls" if told == "stop" and self.called.get(text.place) else told}
 
     def usage(self, texts: Sequence[Text]) -> Json:
         """Tokens of the prompts and of the texts."""
@@ -83,14 +120,15 @@ class Answer:
         reason = REASONS.get(event.reason, event.reason) or None
         if self.asked.chat:
             found = []
-            if event.pieces or event.entries:
-                logprobs = self._logprobs(event.entries)
-                delta = {"content": event.text}
+            deltas = self._deltas(text, event)
+            for place, delta in enumerate(deltas):
+                logprobs = None if place else self._logprobs(event.entries)
                 found.append(
                     {"index": text.place, "delta": delta, "logprobs": logprobs, "finish_reason": None}
                 )
             if reason:
-                found.append({"index": text.place, "delta": {}, "logprobs": None, "finish_reason": reason})
+                ended = {"index": text.place, "delta": {}, "logprobs": None}
+                found.append(ended | self._reason(text, event.reason))
             return [self._chunk(choice) for choice in found]
         before, scores = self._echo(text) if first else ("", [])
         offset = len(self._echo(text)[0])
@@ -98,10 +136,37 @@ class Answer:
         ended = {"index": text.place, "finish_reason": reason}
         return [self._chunk(ended | {"text": before + event.text, "logprobs": table})]
 
+    def _deltas(self, text: Text, event: Event) -> list[Json]:
+        """What an event adds to a message; a call is told once it is whole."""
+        if self.asked.parser is None:
+            return [{"content": event.text}] if event.pieces or event.entries else []
+        before = self.called.get(text.place, 0)
+        deltas: list[Json] = []
+        for one in self._found(text, event.text, last=event.last):
+            if one.name:
+                deltas.append({"tool_calls": [{"index": before} | _call(one)]})
+                before += 1
+            else:
+                deltas.append({"content": one.text} if one.text else {"reasoning_content": one.reasoning})
+        return deltas or ([{"content": ""}] if self.asked.logprobs and event.entries else [])
+
     def last(self, texts: Sequence[Text]) -> Json:
         """The chunk that ends a stream, with the usage."""
         head = self._head("chat.completion.chunk" if self.asked.chat else "text_completion")
         return head | {"choices": [], "usage": self.usage(texts), "metrics": metrics(texts)}
+
+    def sent(self, chunk: Json) -> str:
+        """One server-sent event."""
+        return f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
+
+    def failed(self, refusal: Refusal) -> Json:
+        """The chunk that tells of an error in mid-stream."""
+        return refusal.body
+
+    @property
+    def end(self) -> str:
+        """What follows the last chunk."""
+        return "data: [DONE]\n\n"
 
     def _chunk(self, choice: Json) -> Json:
         head = self._head("chat.completion.chunk" if self.asked.chat else "text_completion")
@@ -167,6 +232,15 @@ class Answer:
             found.setdefault(self.names.text(token), finite(logprob))
         found.setdefault(self.names.text(entry.token), finite(entry.logprob))
         return found
+
+
+def _call(found: Found) -> Json:
+    """A call as an answer has it."""
+    return {
+        "id": found.id,
+        "type": "function",
+        "function": {"name": found.name, "arguments": found.arguments},
+    }
 
 
 def finite(logprob: float | None) -> float | None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from importlib.metadata import version as version_of
+from reprlib import Repr
 from time import time
 from typing import Any
 
@@ -19,14 +20,17 @@ from ..errors import UserError
 from ..generation.prompts import encode
 from .fields import Chat, Completion, Detokenize, Tokenize
 from .gate import Gate
+from .items import Responses
 from .live import add_page
+from .messages import messages
 from .refusal import Refusal
 from .service import Json, Service
-from .wishes import messages
 
 KIND = re.compile(r"[A-Z]|.*\[|(str|int|bool|float)$")  # what a place in a union is named after
 VERSION = version_of("draftwise")
 SHOWN = 60  # characters of a value in an error
+SHORT = Repr()  # a value may be megabytes, nested a thousand times
+SHORT.maxstring = SHORT.maxlong = SHORT.maxother = 2 * SHOWN
 
 
 def make_app(
@@ -46,7 +50,7 @@ def make_app(
         finally:
             service.engine.stop(seconds=0)
             await asyncio.to_thread(service.engine.join)
-            service.reading.shutdown(wait=False, cancel_futures=True)
+            service.close()
 
     app = FastAPI(title="Draftwise", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
     _errors(app)
@@ -74,6 +78,10 @@ def _texts(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
     async def chat(body: Chat, request: Request) -> Response:
         return await service.chat(body, request)
+
+    @app.post("/v1/responses")
+    async def responses(body: Responses, request: Request) -> Response:
+        return await service.responses(body, request)
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -144,6 +152,10 @@ def _errors(app: FastAPI) -> None:
         told = said.get(error.status_code, str(error.detail))
         return Json(Refusal(told, error.status_code).body, error.status_code, headers=error.headers)
 
+    @app.exception_handler(RecursionError)
+    async def deep(request: Request, error: RecursionError) -> Response:
+        return Json(Refusal("the body is nested too deeply").body, 400)
+
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
         return Json(Refusal("the server made a mistake: its log has more", 500).body, 500)
@@ -153,14 +165,16 @@ def _invalid(error: RequestValidationError) -> Refusal:
     """The first thing that is wrong with a body, in one line."""
     first = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union, what came closest
     place = [str(part) for part in first["loc"][1:] if not KIND.match(str(part))]
-    name = ".".join(place) or "the body"
+    name, param = ".".join(place) or "the body", place[0] if place else None
     if first["type"] == "json_invalid":
         return Refusal(f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     if first["type"] == "extra_forbidden":
-        return Refusal(f"the field {name[:SHOWN]!r} is not known here: leave it out", param=place[0])
+        above = [str(part) for part in first["loc"][1:-1] if not KIND.match(str(part))]
+        name = ".".join([*above, str(first["loc"][-1])])  # which may look like a kind
+        return Refusal(f"the field {name[:SHOWN]!r} is not known here: leave it out", param=param)
     if first["type"] == "missing":
-        return Refusal(f"{name} is missing: give it", param=place[0] if place else None)
-    shown = ascii(first.get("input"))
+        return Refusal(f"{name} is missing: give it", param=param)
+    shown = SHORT.repr(first.get("input")).encode("ascii", "backslashreplace").decode()
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
     said = f"{name[:SHOWN]}={shown}: {first['msg'][:1].lower()}{first['msg'][1:]}"
-    return Refusal(said, param=place[0] if place else None)
+    return Refusal(said, param=param)

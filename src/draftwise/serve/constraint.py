@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from time import thread_time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..errors import UserError
+from .compiler import SLOW
 
 KEPT = 32  # places whose tokens are known: those of a draft are asked for again when it is verified
 Bits = NDArray[np.bool_]
@@ -28,9 +32,8 @@ class Constraint:
         self.start = -1  # where the answer begins in the text
         self.written: list[int] = []  # the tokens of the answer that the matcher has read
         self.sure = 0  # how many of them are committed
-        self.known: dict[
-            int, tuple[Bits, int]
-        ] = {}  # what is barred after so many tokens, and the only token
+        self.known: dict[int, tuple[Bits, int]] = {}  # what is barred after so many tokens, the only token
+        self.slow = False  # whether a token took too long
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """The scores with all other tokens at -inf, shape (1, vocabulary)."""
@@ -42,7 +45,10 @@ class Constraint:
             token = new[len(self.written) - self.sure]
             raise ValueError(f"token {token} does not fit the grammar")
         self.sure = len(self.written)
-        return self._barred(scores)
+        scores = self._barred(scores)
+        if self.slow:  # it grows with the text: the other texts wait for it
+            raise UserError(f"the grammar takes more than {SLOW:g} seconds a token: make it less ambiguous")
+        return scores
 
     def mask(self, text: Sequence[int], start: int, ahead: Sequence[int], scores: Any) -> Any:
         """The logits of a drafter, shape (vocabulary,), with -inf for what is not allowed."""
@@ -92,7 +98,9 @@ class Constraint:
         """What is barred now, shape (vocabulary,), and the only token that is not, else -1."""
         at = len(self.written)
         if at not in self.known:
+            began = thread_time()
             self.matcher.fill_next_token_bitmask(self.bitmask)
+            self.slow |= thread_time() - began > SLOW
             bits = np.unpackbits(self.bitmask.numpy().view(np.uint8)[0], bitorder="little")
             free = np.flatnonzero(bits[: self.vocab_size])
             if len(self.known) >= KEPT:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MOST_TEXTS, MOST_STOPS, MOST_TOPS = 128, 16, 20
+MOST_TEXTS, MOST_STOPS, MOST_TOPS, MOST_TOOLS, MOST_FIELDS = 128, 16, 20, 128, 64
 WHOLE = 2**63 - 1
+
+T = TypeVar("T")
+Several = Annotated[list[T], Field(fail_fast=True)]
+"""A list in which the first thing that is wrong is the only one said."""
 
 Unset = Annotated[list[Any] | dict[str, Any] | None, Field(max_length=0)]
 """A field that may be there if it is empty."""
+
+
+Stop = Annotated[str, Field(max_length=4096)]
 
 
 class Strict(BaseModel):
@@ -18,13 +25,21 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
+    @model_validator(mode="before")
+    @classmethod
+    def few(cls, given: Any) -> Any:
+        """An error for each of a million unknown fields would take gigabytes."""
+        if isinstance(given, dict) and len(given) > MOST_FIELDS:
+            raise ValueError(f"{len(given)} fields: give at most {MOST_FIELDS}")
+        return given
+
 
 class Speculative(Strict):
     """How much to speculate for one request."""
 
     policy: str | None = None
     max_length: int | None = Field(None, ge=0, le=WHOLE)
-    drafters: list[str] | None = Field(None, max_length=64)
+    drafters: Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
 
 
 class StreamOptions(Strict):
@@ -66,7 +81,7 @@ class Settings(Strict):
     logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0)]] | None = Field(None, max_length=1024)
     seed: int | None = Field(None, ge=-WHOLE - 1, le=WHOLE)
     n: int | None = Field(None, ge=1, le=MOST_TEXTS)
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     max_tokens: int | None = Field(None, ge=0, le=WHOLE)
     ignore_eos: bool | None = None
     stream: bool | None = None
@@ -88,7 +103,7 @@ class Settings(Strict):
 class Completion(Settings):
     """The body of `/v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] = Field(max_length=16 << 20)
+    prompt: str | Several[str] | Several[int] | Several[Several[int]]
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MOST_TOPS)
     best_of: int | None = Field(None, ge=1, le=MOST_TEXTS)
@@ -102,30 +117,75 @@ class Part(Strict):
     text: str
 
 
+class Called(Strict):
+    """The name of a function, and what it was given, as JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Strict):
+    """A call of a tool, as an answer had it."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: Called
+
+
+class Function(Strict):
+    """A function that the model may call."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class Named(Strict):
+    """The name of a function."""
+
+    name: str
+
+
+class Choice(Strict):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: Named
+
+
 class Message(Strict):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[Part], Field(min_length=1)]
+    content: str | Annotated[list[Part], Field(min_length=1, fail_fast=True)] | None = None
     name: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
+    tool_call_id: str | None = None
     # An answer of ours may come back as it was.
     refusal: None = None
     audio: None = None
     annotations: Unset = None
-    tool_calls: Unset = None
     function_call: None = None
-    reasoning_content: None = None
+    reasoning_content: str | None = None
 
 
 class Chat(Settings):
     """The body of `/v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = Field(None, ge=1, le=WHOLE)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_TOPS)
-    tools: Unset = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | Choice | None = None
     parallel_tool_calls: bool | None = None
     functions: Unset = None
     modalities: list[Literal["text"]] | None = None
@@ -138,7 +198,7 @@ class Tokenize(Strict):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: Literal[True] | None = None
 
 
@@ -146,4 +206,4 @@ class Detokenize(Strict):
     """The body of `/detokenize`."""
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0, le=WHOLE)]]
+    tokens: Several[Annotated[int, Field(ge=0, le=WHOLE)]]

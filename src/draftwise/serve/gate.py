@@ -18,6 +18,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN = frozenset({"/health", "/ready", *page_files()})  # need no key: they tell nothing of any text
 BODY_SECONDS = 30.0  # within which a body must have arrived
+BODIES = 16  # times the longest body: what all bodies together may hold
 
 
 class Gate:
@@ -29,30 +30,23 @@ class Gate:
 
     def __init__(self, app: App, *, key: str, body: int, hosts: Collection[str] = ()) -> None:
         self.app, self.key, self.body, self.hosts = app, key.encode(), body, frozenset(hosts)
+        self.held = 0  # bytes of the bodies that are read or answered now
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        held: list[int] = []  # bytes of this body, piece by piece
         try:
             self._check(scope)
-            body = await self._read(scope, receive)
+            body = await self._read(scope, receive, held)
+            if body is not None:
+                await self.app(scope, _again(body, receive), send)
         except Refusal as refusal:
             await refuse(refusal, send)
-            return
-        if body is None:
-            return  # the client has gone
-        sent = False
-
-        async def again() -> MutableMapping[str, Any]:
-            nonlocal sent
-            if sent:
-                return await receive()
-            sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self.app(scope, again, send)
+        finally:
+            self.held -= sum(held)
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
@@ -67,30 +61,49 @@ class Gate:
                 said = "this server needs its API key: send it as Authorization: Bearer KEY"
                 raise Refusal(said, 401, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+    async def _read(self, scope: Scope, receive: Receive, held: list[int]) -> bytes | None:
+        """The body; None if the client has gone."""
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.body:
             raise self._too_large()
         try:
-            return await asyncio.wait_for(self._all(receive), BODY_SECONDS)
+            return await asyncio.wait_for(self._all(receive, held), BODY_SECONDS)
         except asyncio.TimeoutError:
             raise Refusal(f"the body took more than {BODY_SECONDS:g} seconds: send it faster", 408) from None
 
-    async def _all(self, receive: Receive) -> bytes | None:
+    async def _all(self, receive: Receive, held: list[int]) -> bytes | None:
         found = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            found += message.get("body", b"")
+            piece = message.get("body", b"")
+            found += piece
+            held.append(len(piece))
+            self.held += len(piece)
             if len(found) > self.body:
                 raise self._too_large()
+            if self.held > BODIES * self.body:
+                said = "the bodies of other requests take all the room: try again in a second"
+                raise Refusal(said, 429, code="queue_full", headers={"retry-after": "1"})
             if not message.get("more_body", False):
                 return bytes(found)
 
     def _too_large(self) -> Refusal:
         said = f"the body has more than {self.body} bytes: send less, or start with another --max-body"
         return Refusal(said, 413, code="body_too_large", headers={"connection": "close"})
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Hands on a body that has been read, once, and then what follows it."""
+    left = [body]
+
+    async def again() -> MutableMapping[str, Any]:
+        if not left:
+            return await receive()
+        return {"type": "http.request", "body": left.pop(), "more_body": False}
+
+    return again
 
 
 async def refuse(refusal: Refusal, send: Send) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Any, TypeVar
@@ -14,18 +15,22 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from ..generation.decoder import Decoder
+from . import responses
 from .answers import Answer, metrics
 from .engine import Engine
 from .fields import Chat, Completion
+from .grammar import Form
+from .items import Responses, chat
 from .limits import Limits
 from .metrics import Metrics
 from .refusal import Refusal
 from .texts import Event, Text
 from .tokens import TokenTexts
-from .wishes import Asked, Reader
+from .wishes import Asked, Grammar, Reader
 
 REQUESTS = getLogger(f"{__package__}.requests")
 LATER = 10.0  # seconds that a client has to read the end of a stream after its text must be over
+MOST_COMPILED = 32  # grammars that may wait to be compiled
 GONE = Event(-1)
 T = TypeVar("T")
 
@@ -65,9 +70,11 @@ class Service:
         self.engine = Engine(decoder, limits)
         self.metrics = Metrics(self.engine, model)
         self.engine.watchers.append(self.metrics)
-        self.reader = Reader(decoder, limits.window, seed=decoder.seed)
+        self.reader = Reader(decoder, limits, seed=decoder.seed)
         self.names = TokenTexts(decoder.tokenizer)
         self.reading = ThreadPoolExecutor(1, "draftwise-prompts")
+        self.compiling = ThreadPoolExecutor(1, "draftwise-grammars")
+        self.compiled = 0  # grammars that are compiled now, or wait for it
 
     def check(self, model: str | None) -> None:
         """See that a request names this model.
@@ -86,14 +93,42 @@ class Service:
     async def completion(self, body: Completion, request: Request) -> Response:
         """The answer to `/v1/completions`."""
         self.check(body.model)
-        return await self._answer(await self.read(self.reader.completion, body), request)
+        return await self._answer(await self._asked(self.reader.completion, body), request)
 
     async def chat(self, body: Chat, request: Request) -> Response:
         """The answer to `/v1/chat/completions`."""
         self.check(body.model)
-        return await self._answer(await self.read(self.reader.chat, body), request)
+        return await self._answer(await self._asked(self.reader.chat, body), request)
 
-    async def _answer(self, asked: Asked, request: Request) -> Response:
+    def close(self) -> None:
+        """End the threads and the process that read what clients send."""
+        self.reading.shutdown(wait=False, cancel_futures=True)
+        self.compiling.shutdown(wait=False, cancel_futures=True)
+        self.reader.grammars.close()
+
+    async def _asked(self, read: Callable[..., Asked], body: Any) -> Asked:
+        """What a body asks for; a grammar is compiled before, while others are served."""
+        form = await self.read(self.reader.form, body)
+        return await self.read(read, body, None if form is None else await self._compiled(form))
+
+    async def _compiled(self, form: Form) -> Grammar:
+        if self.compiled >= MOST_COMPILED:
+            said = f"{self.compiled} grammars wait to be compiled: try again in a second"
+            raise Refusal(said, 429, code="queue_full", headers={"retry-after": "1"})
+        self.compiled += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self.compiling, self.reader.grammars.made, form)
+        finally:
+            self.compiled -= 1
+
+    async def responses(self, body: Responses, request: Request) -> Response:
+        """The answer to `/v1/responses`."""
+        self.check(body.model)
+        asked = replace(await self._asked(self.reader.chat, chat(body)), usage=True)
+        return await self._answer(asked, request, partial(responses.Response, body=body))
+
+    async def _answer(self, asked: Asked, request: Request, kind: Callable[..., Answer] = Answer) -> Response:
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -103,7 +138,7 @@ class Service:
 
         seconds = self.limits.timeout
         texts = self.engine.submit(asked.wishes, sink, seconds)
-        answer = Answer(asked, self.model, self.names)
+        answer = kind(asked, self.model, self.names)
         gone = asyncio.ensure_future(_gone(request))
         streamed = False
         try:
@@ -146,25 +181,25 @@ class Service:
         left, begun = len(texts), set[int]()
         try:
             for chunk in answer.openings(texts):
-                yield sent(chunk)
+                yield answer.sent(chunk)
             while True:
                 if event.refusal is not None:
-                    yield sent(event.refusal.body)
+                    yield answer.sent(answer.failed(event.refusal))
                     break
                 chunks = answer.chunks(texts[event.place], event, first=event.place not in begun)
                 if answer.asked.drafters and chunks and event.pieces:
                     pieces = [[piece.source, piece.text] for piece in event.pieces]
                     chunks[0]["draftwise"] = {"pieces": pieces}
                 for chunk in chunks:
-                    yield sent(chunk)
+                    yield answer.sent(chunk)
                 begun.add(event.place)
                 left -= event.last
                 if not left:
                     if answer.asked.usage:
-                        yield sent(answer.last(texts))
+                        yield answer.sent(answer.last(texts))
                     break
                 event = await events.get()
-            yield "data: [DONE]\n\n"
+            yield answer.end
         finally:
             self._over(answer, texts)
 
@@ -180,11 +215,6 @@ class Service:
             "metrics": metrics(texts),
         }
         REQUESTS.info("%s", json.dumps(told, separators=(",", ":")))
-
-
-def sent(chunk: Any) -> str:
-    """One server-sent event."""
-    return f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
 
 
 async def _gone(request: Request) -> Event:

@@ -32,6 +32,7 @@ class Wish:
         scored: How many most likely tokens to report for each token of the prompt; None reads no prompt.
         written: Whether anything is written after the prompt.
         arm: How to draft for it, instead of what the policy decides.
+        spoken: What turns its tokens into text, if not the decoder's tokenizer.
     """
 
     prompt: list[int]
@@ -43,6 +44,7 @@ class Wish:
     scored: int | None = None
     written: bool = True
     arm: Arm | None = None
+    spoken: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class Text:
 
     def begin(self, tokenizer: Any, request: Request) -> None:
         """The text has joined the batch as `request`."""
-        self.request = request
+        self.request, tokenizer = request, self.wish.spoken or tokenizer
         self.writer = Writer(tokenizer, self.wish.stop, request.sampling.seed)
         self.tokens = TokenLog(tokenizer) if self.wish.sampling.logprobs else None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,16 +15,23 @@ from ..core.roles import window_of
 from ..core.sampling import Sampling
 from ..errors import UserError
 from ..generation.decoder import Decoder
+from ..generation.prompts import prompt_ids
 from ..generation.text import stop_strings
 from ..policies.catalogue import method
-from .fields import Chat, Completion, Message, Settings, Speculative
-from .grammar import Grammars
+from .calls import Calls, Parser, Shipped
+from .constraint import Constraint
+from .fields import Chat, Completion, Settings, Speculative, Tool
+from .grammar import Form, Grammars, form
+from .limits import Limits
+from .messages import messages
 from .refusal import Refusal
 from .texts import Wish
+from .tools import Template, grammar, offered
 
 LONGEST = 128  # tokens of a draft that a client may ask for
 FIXED = re.compile(r"static(-\d+)?")
 NO_TOKENS = 16  # of a plain completion that does not say how many
+Grammar = Callable[[], Constraint]
 OWN_NAMES = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -32,7 +40,7 @@ class Asked:
     """What one request asks for: its texts, and how to answer.
 
     `echoes` are the texts of the prompts where the answer repeats them; with `drafters` a stream says who
-    guessed each piece.
+    guessed each piece; `parser` makes what finds the calls of tools in a text.
     """
 
     wishes: list[Wish]
@@ -44,6 +52,7 @@ class Asked:
     n: int
     echoes: Sequence[str] = ()
     drafters: bool = False
+    parser: Callable[[], Parser] | None = None
 
 
 class Bias:
@@ -62,12 +71,21 @@ class Bias:
 class Reader:
     """Reads bodies for one decoder."""
 
-    def __init__(self, decoder: Decoder, window: int = 0, *, seed: int = 0) -> None:
-        self.decoder, self.window = decoder, min(window or ENDLESS, window_of(decoder.loop.target))
-        self.grammars = Grammars(decoder)
+    def __init__(self, decoder: Decoder, limits: Limits | None = None, *, seed: int = 0) -> None:
+        self.decoder, self.limits = decoder, limits or Limits()
+        self.window = min(self.limits.window or ENDLESS, window_of(decoder.loop.target))
+        self.grammars, self.template = Grammars(decoder, self.limits), Template(decoder.tokenizer)
         self.seeds = Random(f"server {seed}")
 
-    def completion(self, body: Completion) -> Asked:
+    def form(self, body: Settings) -> Form | None:
+        """The form that the answer must have; its grammar is to be compiled before the body is read.
+
+        Raises:
+            Refusal: a body asks for several.
+        """
+        return form(body, grammar(body, self._tools(body), self.template) if isinstance(body, Chat) else None)
+
+    def completion(self, body: Completion, grammar: Grammar | None = None) -> Asked:
         """The texts of `/v1/completions`.
 
         Raises:
@@ -76,17 +94,18 @@ class Reader:
         """
         if body.best_of is not None and body.best_of != (body.n or 1):
             raise Refusal(f"best_of={body.best_of}: give the same as n, or leave it out", param="best_of")
-        prompts = [self.decoder.encode(prompt, chat=False) for prompt in _several(body.prompt)]
+        self._few(len(several := _several(body.prompt)) * (body.n or 1), "prompt")
+        prompts = [self.decoder.encode(prompt, chat=False) for prompt in several]
         most = NO_TOKENS if body.max_tokens is None else body.max_tokens
         if most == 0 and not body.echo:
             raise Refusal("max_tokens=0: give 1 or more, or set echo", param="max_tokens")
         scored = body.logprobs if body.echo else None
         settings = {"logprobs": body.logprobs is not None, "top_logprobs": body.logprobs or 0}
-        wishes = self._wishes(body, prompts, most, settings, scored)
-        echoes = [self.echo(p, ids) for p, ids in zip(_several(body.prompt), prompts, strict=True)]
+        wishes = self._wishes(body, prompts, most, settings, scored, grammar)
+        echoes = [self.echo(p, ids) for p, ids in zip(several, prompts, strict=True)]
         return self._asked(body, wishes, prompts, body.logprobs is not None, echoes if body.echo else ())
 
-    def chat(self, body: Chat) -> Asked:
+    def chat(self, body: Chat, grammar: Grammar | None = None) -> Asked:
         """The texts of `/v1/chat/completions`.
 
         Raises:
@@ -98,11 +117,44 @@ class Reader:
             raise Refusal(said, param="top_logprobs")
         if body.max_tokens == 0:
             raise Refusal("max_tokens=0: give 1 or more", param="max_tokens")
-        ids = self.decoder.encode(messages(body.messages))
+        self._few(body.n or 1, "n")
+        tools = [tool.model_dump(exclude_none=True) for tool in self._tools(body)]
+        talk = messages(body.messages, as_text=self.template.as_text)
+        if any(one["role"] == "tool" for one in talk) and not self.template.takes_answers:
+            raise Refusal("the chat template takes no messages of role 'tool'", param="messages")
+        ids = prompt_ids(self.decoder.tokenizer, talk, tools=tools)
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         settings = {"logprobs": bool(body.logprobs), "top_logprobs": body.top_logprobs or 0}
-        wishes = self._wishes(body, [ids], most, settings, None)
-        return replace(self._asked(body, wishes, [ids], bool(body.logprobs), ()), chat=True)
+        wishes = self._wishes(body, [ids], most, settings, None, grammar)
+        asked = replace(self._asked(body, wishes, [ids], bool(body.logprobs), ()), chat=True)
+        return self._with_calls(asked, tools) if tools else asked
+
+    def _tools(self, body: Chat) -> list[Tool]:
+        """The tools that the model is told of.
+
+        Raises:
+            Refusal: it cannot be told of any, or its calls would not be understood.
+        """
+        tools = offered(body)
+        if tools and not self.template.takes_tools:
+            raise Refusal("tools: the chat template of this model takes none; leave them out", param="tools")
+        if tools and self.template.format is None and self.template.shipped is None:
+            said = "tools: the form of this model's calls is not known; put them into a message instead"
+            raise Refusal(said, param="tools")
+        return tools
+
+    def _with_calls(self, asked: Asked, tools: list[Any]) -> Asked:
+        """The same, with its calls told apart from its text."""
+        template, names = self.template, {tool["function"]["name"] for tool in tools}
+        parser: Callable[[], Parser]
+        if template.shipped is not None:
+            prompt = self.decoder.tokenizer.decode(asked.wishes[0].prompt)
+            parser = partial(Shipped, template.shipped, prompt, tools)
+        else:
+            assert template.format is not None
+            parser = partial(Calls, template.format, names)
+        wishes = [replace(wish, spoken=template.spoken) for wish in asked.wishes]
+        return replace(asked, wishes=wishes, parser=parser)
 
     def echo(self, prompt: Any, ids: Sequence[int]) -> str:
         """The text of a prompt."""
@@ -120,10 +172,27 @@ class Reader:
         drafters = bool(body.stream_options and body.stream_options.include_drafters)
         return Asked(wishes, total, False, bool(body.stream), usage, logprobs, body.n or 1, echoes, drafters)
 
+    def _few(self, texts: int, param: str) -> None:
+        """See that a request asks for no more texts than there is room for, before anything is made of them.
+
+        Raises:
+            Refusal: it does.
+        """
+        room = self.limits.batch + self.limits.queue
+        if texts > room:
+            said = f"{texts} texts in one request: this server takes at most {room} at once"
+            raise Refusal(said, param=param)
+
     def _wishes(
-        self, body: Settings, prompts: list[list[int]], most: int | None, more: Any, scored: int | None
+        self,
+        body: Settings,
+        prompts: list[list[int]],
+        most: int | None,
+        more: Any,
+        scored: int | None,
+        grammar: Grammar | None,
     ) -> list[Wish]:
-        n, settings = body.n or 1, self._settings(body) | more
+        n, settings = body.n or 1, self._settings(body, grammar) | more
         picked = body.seed is not None
         stop = stop_strings(() if body.stop is None else body.stop)
         without, longest, arm = self._speculation(body.speculative)
@@ -154,7 +223,7 @@ class Reader:
             raise Refusal(said, code="context_length_exceeded", param="messages" if most is None else None)
         return self.window - length if most is None else most
 
-    def _settings(self, body: Settings) -> dict[str, Any]:
+    def _settings(self, body: Settings, grammar: Grammar | None) -> dict[str, Any]:
         """Keyword arguments for `Decoder.settings`; the temperature is 1 unless set."""
         given = {name: value for name in OWN_NAMES if (value := getattr(body, name)) is not None}
         settings: dict[str, Any] = {"temperature": 1.0} | {**self.decoder.defaults} | given
@@ -168,7 +237,7 @@ class Reader:
         processors: list[Any] = []
         if body.logit_bias:
             processors.append(self._bias(body.logit_bias))
-        if (grammar := self.grammars.wanted(body)) is not None:
+        if grammar is not None:
             processors.append(grammar)
         if processors:
             settings["processors"] = processors
@@ -217,18 +286,6 @@ class Reader:
             said = f"speculative.policy={policy[:60]!r}: give drafts of at most {LONGEST} tokens"
             raise Refusal(said, param="speculative")
         return arm
-
-
-def messages(given: Sequence[Message]) -> list[dict[str, str]]:
-    """Messages as the chat template takes them; the parts of a content are joined."""
-    found = []
-    for message in given:
-        content = message.content
-        text = content if isinstance(content, str) else "".join(part.text for part in content)
-        role = "system" if message.role == "developer" else message.role
-        named = {"name": message.name} if message.name else {}
-        found.append({"role": role, "content": text, **named})
-    return found
 
 
 def _several(prompt: Any) -> list[Any]:

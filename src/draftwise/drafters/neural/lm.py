@@ -92,8 +92,7 @@ class LMDrafter:
 
     def close(self, request: Request) -> None:
         """Free the request's row; what it held is kept for others."""
-        place = self.places.pop(request.id, None)
-        if place is not None:
+        if (place := self.places.pop(request.id, None)) is not None:
             if self.keeper is not None:
                 held = self.rows.held[self.rows.keys.index(request.id)]
                 self.keeper.keep(request.id, request.tokens, min(held, place.matched(request.tokens)))
@@ -105,8 +104,7 @@ class LMDrafter:
         tokens = request.tokens
         if self.window or len(tokens) <= LONG:
             return False
-        (row,) = self._rows_of([request])
-        held = self.rows.held
+        (row,), held = self._rows_of([request]), self.rows.held
         if len(tokens) - 1 - held[row] > LONG:
             self.rows.feed(row, [tokens[held[row] : -1][: self.chunk]], 1, slots=len(tokens) + request.room)
             self.places[request.id].now(held[row])
@@ -128,19 +126,16 @@ class LMDrafter:
     def _extend(self, chains: Sequence[Chain]) -> None:
         """Draft until all chains are complete."""
         logits, rows = self._catch_up(chains)
+        size, sample = self.vocab_size, self.sample
         while True:
             if self.allowed is not None:
                 logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
-            picks = most_likely(
-                logits if logits.shape[-1] <= self.vocab_size else logits[:, : self.vocab_size]
-            )
+            picks = most_likely(logits[:, :size])
             for chain, row in zip(chains, rows, strict=True):
                 if not chain.done:
                     hidden = self.hidden[row] if self.hidden is not None else None
-                    chain.extend(
-                        logits[row], picks[row], hidden, vocab_size=self.vocab_size, sample=self.sample
-                    )
-            force(chains, self.rows.device, vocab_size=self.vocab_size, sample=self.sample)
+                    chain.extend(logits[row], picks[row], hidden, vocab_size=size, sample=sample)
+            force(chains, self.rows.device, vocab_size=size, sample=sample)
             if all(chain.done for chain in chains):
                 return
             logits = self._step(chains, rows)

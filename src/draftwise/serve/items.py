@@ -1,0 +1,167 @@
+"""The body of `/v1/responses`, and the chat that it stands for; nothing is stored: its input is all."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from .fields import MOST_TOOLS, WHOLE, Chat, Function, Several, Speculative, Strict
+from .refusal import Refusal
+
+
+class Text(Strict):
+    """A piece of a message."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    logprobs: list[Any] | None = None
+
+
+class Item(Strict):
+    """A message, a call of a tool, or what a tool answered."""
+
+    type: Literal["message", "function_call", "function_call_output"] = "message"
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | Several[Text] | None = None
+    name: str | None = None
+    call_id: str | None = None
+    arguments: str | None = None
+    output: str | Several[Text] | None = None
+    # An answer of ours may come back as it was.
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+
+class Form(Strict):
+    """What the answer must look like."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextSettings(Strict):
+    """Settings of the text."""
+
+    format: Form | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class FlatTool(Function):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+
+
+class FlatChoice(Strict):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class Obfuscation(Strict):
+    """Changes nothing here."""
+
+    include_obfuscation: bool | None = None
+
+
+class Responses(Strict):
+    """The body of `/v1/responses`."""
+
+    model: str
+    input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1, le=WHOLE)
+    temperature: float | None = Field(None, ge=0.0, le=100.0)
+    top_p: float | None = Field(None, gt=0.0, le=1.0)
+    text: TextSettings | None = None
+    tools: Annotated[list[FlatTool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = None
+    stream_options: Obfuscation | None = None
+    seed: int | None = Field(None, ge=-WHOLE - 1, le=WHOLE)
+    speculative: bool | Speculative | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    # These change no text here.
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+    truncation: Literal["disabled"] | None = None
+    background: Literal[False] | None = None
+    include: Annotated[list[Literal["reasoning.encrypted_content"]], Field(max_length=8)] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+SAME = ("temperature", "top_p", "parallel_tool_calls", "stream", "seed", "speculative", "model")
+
+
+def chat(body: Responses) -> Chat:
+    """The chat that a body stands for.
+
+    Raises:
+        Refusal: it asks for what was stored, or an item lacks something.
+    """
+    if body.previous_response_id is not None or body.store:
+        name = "store" if body.store else "previous_response_id"
+        said = f"{name}: no response is stored here; send the whole conversation as input, with store false"
+        raise Refusal(said, param=name)
+    talk = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else _messages(body.input)
+    if body.instructions is not None:
+        talk = [{"role": "system", "content": body.instructions}, *talk]
+    choice = body.tool_choice
+    named = (
+        {"type": "function", "function": {"name": choice.name}} if isinstance(choice, FlatChoice) else choice
+    )
+    tools = [
+        {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
+        for tool in body.tools or ()
+    ]
+    made = {name: getattr(body, name) for name in SAME}
+    return Chat(
+        **made,
+        messages=talk,  # type: ignore[arg-type]
+        max_completion_tokens=body.max_output_tokens,
+        response_format=_form(body.text.format if body.text else None),  # type: ignore[arg-type]
+        tools=tools or None,  # type: ignore[arg-type]
+        tool_choice=named,  # type: ignore[arg-type]
+    )
+
+
+def _form(form: Form | None) -> dict[str, Any] | None:
+    if form is None or form.type != "json_schema":
+        return None if form is None else {"type": form.type}
+    return {"type": form.type, "json_schema": {"name": form.name, "schema": form.schema_}}
+
+
+def _messages(items: list[Item]) -> list[dict[str, Any]]:
+    """Messages; calls that follow each other belong to one of an assistant."""
+    found: list[dict[str, Any]] = []
+    for place, item in enumerate(items):
+        needed = {"message": ("role", "content"), "function_call": ("call_id", "name", "arguments")}
+        for name in needed.get(item.type, ("call_id", "output")):
+            if getattr(item, name) is None:
+                raise Refusal(f"input.{place}.{name} is missing: give it", param="input")
+        if item.type == "message":
+            found.append({"role": item.role, "content": _text(item.content)})
+        elif item.type == "function_call_output":
+            found.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
+        else:
+            called = {"name": item.name, "arguments": item.arguments}
+            if not found or found[-1]["role"] != "assistant":
+                found.append({"role": "assistant", "content": None})
+            calls = found[-1].setdefault("tool_calls", [])
+            calls.append({"id": item.call_id, "type": "function", "function": called})
+    return found
+
+
+def _text(content: str | list[Text] | None) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())

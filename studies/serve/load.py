@@ -1,0 +1,217 @@
+"""How fast is a busy server: `auto`, a fixed length and no speculation under the same load, in turns?
+
+Each setting is a server of its own, `draftwise serve` in a process. So many clients at once ask for texts of
+Spec-Bench's prompts, through the official client, one after another for the given time; then the next setting
+has its turn, and after all of them the next number of clients, in another order. With `--vllm` the
+same load goes to vLLM, plain and with its own n-gram drafts.
+
+Reported for each setting and number of clients: tokens per second, the time to the first token, and the
+longest times between two pieces of a text (50 and 99 % of them are shorter).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+
+from draftwise.data import spec_bench
+from draftwise.models.load import locate
+from draftwise.serve.run import bound
+from studies.common.command import command, listed, numbers, start
+
+PAGE = "docs/how-to/serve.md"
+NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
+VLLM = {"vllm": [], "vllm-ngram": ["--speculative-config", NGRAM]}
+
+
+@dataclass
+class Seen:
+    """What the clients of one turn saw."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    texts: int = 0
+    firsts: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+    def add(self, other: Seen) -> None:
+        """The same setting and load in another turn."""
+        for name in ("seconds", "tokens", "texts", "firsts", "gaps"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def row(self) -> dict[str, float]:
+        """The figures, times in milliseconds."""
+        found = {"tokens_per_s": self.tokens / self.seconds if self.seconds else 0.0, "texts": self.texts}
+        for name, values in (("first", self.firsts), ("between", self.gaps)):
+            for part in (50, 99):
+                found[f"{name}_p{part}_ms"] = 1000 * float(np.percentile(values, part)) if values else 0.0
+        return found
+
+
+async def one(client: openai.AsyncOpenAI, model: str, prompt: str, most: int, seen: Seen) -> None:
+    """A text."""
+    began = last = time.perf_counter()
+    first = True
+    stream = await client.completions.create(
+        model=model,
+        prompt=prompt,
+        max_tokens=most,
+        temperature=0.0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    async for chunk in stream:
+        now = time.perf_counter()
+        if chunk.choices and chunk.choices[0].text:
+            seen.firsts.append(now - began) if first else seen.gaps.append(now - last)
+            first, last = False, now
+        if chunk.usage is not None:
+            seen.tokens += chunk.usage.completion_tokens
+    seen.texts += 1
+
+
+async def turn(url: str, model: str, prompts: Sequence[str], clients: int, seconds: float, most: int) -> Seen:
+    """So many clients for so many seconds, and until their last texts have ended."""
+    seen, began = Seen(), time.perf_counter()
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", timeout=None, max_retries=0) as client:
+
+        async def loop(k: int) -> None:
+            draw = Random(k)
+            while time.perf_counter() - began < seconds:
+                await one(client, model, draw.choice(prompts), most, seen)
+
+        await asyncio.gather(*(loop(k) for k in range(clients)))
+    seen.seconds = time.perf_counter() - began
+    return seen
+
+
+@contextmanager
+def ours(target: str, drafters: str, policy: str, batch: int) -> Iterator[tuple[str, str]]:
+    """A server of ours: its address and its model's name."""
+    words = [
+        sys.executable,
+        "-m",
+        "draftwise",
+        "serve",
+        "--target",
+        target,
+        "--port",
+        "0",
+        "--no-log-requests",
+    ]
+    words += ["--batch", str(batch), "--queue", "4096", "--policy", policy]
+    words += ["--drafters", drafters] if policy != "none" else []
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as run:
+        try:
+            assert run.stdout is not None
+            line = run.stdout.readline()
+            if not line:
+                raise SystemExit(f"this server does not start: {shlex.join(words)}")
+            yield line.split()[-1], target
+        finally:
+            run.terminate()
+
+
+@contextmanager
+def vllm(python: Path, target: str, batch: int, more: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """A server of vLLM: its address and its model's name."""
+    with bound("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    where = str(locate(target)) if target.startswith("zoo:") else target
+    words = [str(python.parent / "vllm"), "serve", where, "--port", str(port), "--max-num-seqs", str(batch)]
+    words += ["--served-model-name", target, *more]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        try:
+            while not _healthy(f"http://127.0.0.1:{port}/health"):
+                if run.poll() is not None:
+                    raise SystemExit(f"this server does not start: {shlex.join(words)}")
+                time.sleep(0.5)
+            yield f"http://127.0.0.1:{port}/v1", target
+        finally:
+            run.terminate()
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def measured(asked: Any) -> dict[str, dict[str, Any]]:
+    """The figures of each number of clients and setting."""
+    draw = Random(asked.seed)
+    prompts = [prompt.text[: asked.characters] for prompt in spec_bench()]
+    found: dict[str, dict[str, Seen]] = defaultdict(lambda: defaultdict(Seen))
+    with ExitStack() as stack:
+        servers = {
+            policy: stack.enter_context(ours(asked.target, asked.drafters, policy, asked.batch))
+            for policy in listed(asked.policies)
+        }
+        if asked.vllm is not None:
+            for name, more in VLLM.items():
+                servers[name] = stack.enter_context(vllm(asked.vllm, asked.target, asked.batch, more))
+        for name, (url, model) in servers.items():  # what is compiled or learnt first does not count
+            print(f"  {name}", file=sys.stderr, flush=True)
+            asyncio.run(turn(url, model, prompts, 2, asked.warm, asked.most))
+        for _ in range(asked.rounds):
+            for clients in numbers(asked.clients):
+                for name in draw.sample(list(servers), len(servers)):
+                    url, model = servers[name]
+                    told = asyncio.run(turn(url, model, prompts, clients, asked.seconds, asked.most))
+                    found[str(clients)][name].add(told)
+                    print(f"  {clients} {name} {told.row()}", file=sys.stderr, flush=True)
+    return {level: {name: seen.row() for name, seen in rows.items()} for level, rows in found.items()}
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """The figures as Markdown."""
+    names = ["tokens_per_s", "first_p50_ms", "first_p99_ms", "between_p50_ms", "between_p99_ms", "texts"]
+    lines = [f"| clients | setting | {' | '.join(names)} |", "| ---: " * 2 + "| ---: " * len(names) + "|"]
+    for level, rows in found.items():
+        for setting, row in rows.items():
+            figures = " | ".join(f"{row[name]:.4g}" for name in names)
+            lines.append(f"| {level} | {setting} | {figures} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the study."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("--target", default="zoo:target")
+    parser.add_argument("--drafters", default="zoo:general,ngram,suffix")
+    parser.add_argument("--policies", default="auto,static-3,none", help="settings that take turns")
+    parser.add_argument("--clients", default="1,4,16,64")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of each turn")
+    parser.add_argument("--rounds", type=int, default=1, help="turns of each setting and number of clients")
+    parser.add_argument("--warm", type=float, default=30.0, help="seconds before anything is measured")
+    parser.add_argument("--batch", type=int, default=64, help="texts decoded together")
+    parser.add_argument("--most", type=int, default=64, help="tokens of a text")
+    parser.add_argument("--characters", type=int, default=1000, help="of a prompt")
+    parser.add_argument("--vllm", type=Path, help="the Python that has vLLM")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    found = measured(asked)
+    if asked.out is not None:
+        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,216 @@
+"""Calls of tools, by the forms in which chat templates write them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from draftwise.serve.calls import Calls, Found, Shipped
+from draftwise.serve.fields import Chat
+from draftwise.serve.refusal import Refusal
+from draftwise.serve.tools import Format, Template, grammar, offered
+
+# Templates of the families' forms, as short as can be.
+TOLD = "{% if tools %}{% for t in tools %}<tool>{{ t | tojson }}</tool>{% endfor %}{% endif %}"
+EACH = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}%s{% else %}{{ m.content }}{% endif %}<|e|>"
+)
+HEAD, END = TOLD + EACH, "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+EVERY = "{% for c in m.tool_calls %}{% set f = c.function %}"
+REST = "{% if not loop.first %}, {% endif %}{{ f | tojson }}{% endfor %}]"
+TEMPLATES = {
+    "hermes": f"{EVERY}<tool_call>\n{{{{ f | tojson }}}}\n</tool_call>"
+    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}",
+    "list": f"[TOOL_CALLS] [{EVERY}{REST}",
+    "bare": "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    "{% set f = m.tool_calls[0].function %}"
+    '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
+    "named": f"<calls>{EVERY}<call>{{{{ f.name }}}}<sep>{{{{ '' + f.arguments }}}}</call>"
+    "{% endfor %}</calls>",
+}
+FORMS = {
+    "hermes": Format(
+        '<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", '\n<tool_call>\n{"name": "', ""
+    ),
+    "list": Format('[TOOL_CALLS] [{"name": "', '", "arguments": ', "}", ', {"name": "', "]"),
+    "bare": Format('{"name": "', '", "parameters": ', "}", None, ""),
+    "named": Format("<calls><call>", "<sep>", "</call>", "<call>", "</calls>"),
+}
+SAID = {
+    "hermes": 'Well.\n<tool_call>\n{"name":"f", "arguments": {"a": "}"}}\n</tool_call>\n'
+    '<tool_call>{"name": "g", "arguments": {}}</tool_call>',
+    "list": 'Well.\n[TOOL_CALLS][{"name": "f", "arguments": {"a": "}"}}, {"name": "g", "arguments": {}}]',
+    "bare": '{"name": "f", "parameters": {"a": "}"}}',
+    "named": 'Well.\n<calls><call>f<sep>{"a": "}"}</call><call>g<sep>{}</call></calls>',
+}
+LIKE_CALLS = [
+    "a < b [1] {2}",
+    "<tool_call>nothing</tool_call>",
+    '{"name": "z", "parameters": {}}',
+    "[TOOL",
+    "<",
+    "{}",
+    "",
+]
+
+
+class Tokenizer:
+    """A chat template and no tokens."""
+
+    all_special_tokens = ("<|e|>",)
+    all_special_ids = (1,)
+
+    def __init__(self, template: str) -> None:
+        self.chat_template = template
+
+    def apply_chat_template(self, messages: Any, tools: Any = None, **options: Any) -> str:
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        options.pop("tokenize")
+        made: Any = render_jinja_template(
+            [messages], tools=tools, chat_template=self.chat_template, **options
+        )
+        return str(made[0][0])
+
+
+def template(name: str) -> Template:
+    return Template(Tokenizer(HEAD.replace("%s", TEMPLATES[name]) + END))
+
+
+def chat(**more: Any) -> Chat:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    return Chat(**{"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [tool]} | more)
+
+
+def merged(found: list[Found]) -> tuple[str, list[tuple[str, Any]]]:
+    calls = [(one.name, json.loads(one.arguments)) for one in found if one.name]
+    return "".join(one.text for one in found), calls
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_form_is_read_off_the_template(name: str) -> None:
+    found = template(name)
+    assert found.format == FORMS[name] and found.takes_tools and found.takes_answers
+    assert found.as_text == (name == "named")
+
+
+def test_what_a_template_does_not_take_is_known() -> None:
+    deaf = Template(Tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}"))
+    assert not deaf.takes_tools and deaf.takes_answers and deaf.format is None
+    wrong = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('') }}{% endif %}{% endfor %}"
+    strict = Template(Tokenizer(wrong))
+    assert not strict.takes_answers
+    pairs = "{% for k, v in f.arguments.items() %}<p={{ k }}>{{ v }}</p>{% endfor %}"
+    other = f"{EVERY}<f={{{{ f.name }}}}>{pairs}</f>{{% endfor %}}"
+    xml = Template(Tokenizer(HEAD.replace("%s", other) + END))
+    assert xml.takes_tools and xml.format is None
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_calls_are_found_as_they_arrive(name: str, size: int) -> None:
+    said, parser = SAID[name], Calls(FORMS[name], {"f", "g"})
+    pieces = [said[i : i + size] for i in range(0, len(said), size)]
+    found = [one for piece in pieces for one in parser.feed(piece, last=False)]
+    text, calls = merged(found + parser.feed("", last=True))
+    assert calls == [("f", {"a": "}"}), ("g", {})][: 1 if name == "bare" else 2]
+    assert text.strip() == ("" if name == "bare" else "Well.")
+    assert len({one.id for one in found if one.name}) == len(calls)
+
+
+@pytest.mark.parametrize("said", LIKE_CALLS)
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_is_no_call_stays_as_it_is(name: str, said: str) -> None:
+    for size in (1, 2, 1000):
+        parser = Calls(FORMS[name], {"f"})
+        found = [
+            one for i in range(0, len(said), size) for one in parser.feed(said[i : i + size], last=False)
+        ]
+        assert merged(found + parser.feed("", last=True)) == (said, [])
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_call_that_breaks_off_is_text(name: str) -> None:
+    said = SAID[name].split("}")[0]
+    parser = Calls(FORMS[name], {"f", "g"})
+    found = [one for letter in said for one in parser.feed(letter, last=False)]
+    assert merged(found + parser.feed("", last=True)) == (said, [])
+
+
+@pytest.mark.parametrize("several", [True, False])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_grammar_of_required_calls_fits_the_form(name: str, several: bool, tokenizer: Any) -> None:
+    xgrammar = pytest.importorskip("xgrammar")
+    schema = {"type": "object", "properties": {"a": {"enum": ["}"]}}, "required": ["a"]}
+    tools = [
+        {"type": "function", "function": {"name": "f", "parameters": schema}},
+        {"type": "function", "function": {"name": "g"}},
+    ]
+    body = chat(tools=tools, tool_choice="required", parallel_tool_calls=several)
+    form = grammar(body, offered(body), template(name))
+    assert form is not None and form[0] == "tools"
+    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
+    matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_structural_tag(form[1]))
+    parts = FORMS[name]
+    one = parts.first + "f" + parts.middle + '{"a": "}"}' + parts.closer
+    two = one + (parts.again or "") + "g" + parts.middle + "{}" + parts.closer
+    for said, fits in ((one + parts.last, True), (two + parts.last, several and parts.again is not None)):
+        matcher.reset()
+        assert (matcher.accept_string(said) and matcher.is_completed()) == fits
+    matcher.reset()
+    assert not matcher.accept_string("Well.")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"tool_choice": {"type": "function", "function": {"name": "h"}}}, "'h'"),
+        ({"tool_choice": "required", "tools": []}, "no tools"),
+    ],
+)
+def test_a_choice_that_does_not_fit_is_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refusal, match=said):
+        offered(chat(**more))
+
+
+def test_no_choice_needs_no_grammar() -> None:
+    body = chat(tool_choice="none")
+    assert offered(body) == [] and grammar(chat(), offered(chat()), template("hermes")) is None
+
+
+def test_a_model_that_ships_its_own_parser_is_read_with_it() -> None:
+    spec = {
+        "start_anchor": "<|a|>",
+        "fields": {
+            "content": {"close": "<|e|>"},
+            "reasoning_content": {"open": "<think>", "close": "</think>"},
+            "tool_calls": {
+                "open_pattern": r"<f=(?P<name>\w+)>",
+                "close": "</f>",
+                "repeats": True,
+                "content": "xml-inline",
+                "content_args": {"tag_pattern": r"<p=(?P<key>\w+)>(?P<value>.*?)</p>"},
+                "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+            },
+        },
+    }
+    tools = [{"function": {"name": "f", "parameters": {"properties": {"k": {"type": "integer"}}}}}]
+    parser = Shipped(spec, "<|u|>hi<|a|>", tools)
+    found = [
+        one
+        for letter in "<think>so</think>Well.<f=f><p=k>7</p></f>"
+        for one in parser.feed(letter, last=False)
+    ]
+    found += parser.feed("", last=True)
+    assert merged(found) == ("Well.", [("f", {"k": 7})])
+    assert "".join(one.reasoning for one in found) == "so"
+    bad = {
+        "start_anchor": "<|a|>",
+        "fields": {"content": {}, "tool_calls": {"open": "<c>", "close": "</c>", "content": "json"}},
+    }
+    parser = Shipped(bad, "<|a|>", None)
+    pieces = [("a<c>no", False), ("ne</c>b", False), ("c", True)]
+    found = [one for piece, last in pieces for one in parser.feed(piece, last=last)]
+    assert merged(found) == ("anone</c>bc", [])
