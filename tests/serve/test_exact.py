@@ -151,8 +151,7 @@ def test_a_common_beginning_is_read_once(busy: Any) -> None:
 def test_a_long_prompt_is_read_between_the_steps_of_others(busy: Any) -> None:
     _, service = busy
     decoder = service.decoder
-    ids, short = decoder.encode(LONG, chat=False), decoder.encode("Once", chat=False)
-    alone = decoder.generate(ids, max_new_tokens=4).token_ids
+    ids, short = decoder.encode(f"Now {LONG}", chat=False), decoder.encode("Once", chat=False)
     engine, long, other = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
     steps: list[bool] = []  # at each step, whether the long prompt is still being read
     step = decoder.loop.step
@@ -173,4 +172,5 @@ def test_a_long_prompt_is_read_between_the_steps_of_others(busy: Any) -> None:
         engine.join()
     pieces = (len(ids) - 1) // decoder.loop.target.chunk
     assert pieces >= 3 and steps.count(True) >= pieces - 1
+    alone = decoder.generate(ids, max_new_tokens=4).token_ids
     assert text.request is not None and text.request.tokens[len(ids) :] == alone
