@@ -23,10 +23,10 @@ from studies.serve.local import serving
 
 PAGE = "docs/how-to/serve.md"
 MODEL = "zoo:target"
-PROMPT = (
-    "To heat during the winter, Ali ordered 850 kilos of coal. The coal is delivered in 50 kg bags, costing $18 "
-    "per unit. How much will Ali spend on the bags of coal?"
-)  # of Spec-Bench: the small target repeats itself there
+PROMPT = (  # of Spec-Bench: the small target repeats itself there
+    "To heat during the winter, Ali ordered 850 kilos of coal. The coal is delivered in 50 kg bags, "
+    "costing $18 per unit. How much will Ali spend on the bags of coal?"
+)
 ANSWER = 120_000  # milliseconds for both texts
 VIEWS: dict[str, dict[str, Any]] = {
     "page": {"viewport": {"width": 1280, "height": 1560}, "color_scheme": "light"},
