@@ -79,7 +79,7 @@ def client(url: str, seed: int, over: Event) -> None:
 
 
 def pictures(url: str, prompt: str) -> dict[str, bytes]:
-    """A picture of each view after a prompt was answered there."""
+    """A picture of each view as soon as the text with drafts is written there, and plain decoding is not."""
     from playwright.sync_api import expect, sync_playwright
 
     browser = shutil.which("chromium") or shutil.which("google-chrome")
@@ -95,10 +95,10 @@ def pictures(url: str, prompt: str) -> dict[str, bytes]:
             tab.wait_for_timeout(10_000)  # lines over time
             tab.fill("#prompt", prompt)
             tab.click("#go")
-            expect(tab.locator("#verdict")).to_contain_text("the same", timeout=ANSWER)
+            expect(tab.locator("#on-note")).to_contain_text("passes", timeout=ANSWER)
             tab.evaluate("document.activeElement.blur()")
-            tab.wait_for_timeout(1_000)
-            found[name] = tab.screenshot()
+            found[name] = tab.screenshot()  # plain decoding still writes
+            expect(tab.locator("#verdict")).to_contain_text("the same", timeout=ANSWER)
             tab.context.close()
     return found
 
