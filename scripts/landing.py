@@ -1,6 +1,6 @@
 """Draw the picture of the landing page: one round, and the speeds in the table of docs/reference/zoo.md.
 
-python scripts/landing.py [FILE]    (default: docs/pictures/draftwise.svg)
+    python scripts/landing.py [FILE]    (default: docs/pictures/draftwise.svg)
 """
 
 from __future__ import annotations
