@@ -23,10 +23,10 @@ from studies.serve.local import serving
 
 PAGE = "docs/how-to/serve.md"
 MODEL = "zoo:target"
-PROMPT = (
-    "To heat during the winter, Ali ordered 850 kilos of coal. The coal is delivered in 50 kg bags, costing "
-    "$18 per unit. How much will Ali spend on the bags of coal?"
-)  # of Spec-Bench: the small target repeats itself there
+PROMPT = (  # of Spec-Bench: the small target repeats itself there
+    "To heat during the winter, Ali ordered 850 kilos of coal. The coal is delivered in 50 kg bags, "
+    "costing $18 per unit. How much will Ali spend on the bags of coal?"
+)
 ANSWER = 120_000  # milliseconds for both texts
 VIEWS: dict[str, dict[str, Any]] = {
     "page": {"viewport": {"width": 1280, "height": 1560}, "color_scheme": "light"},
@@ -79,7 +79,7 @@ def client(url: str, seed: int, over: Event) -> None:
 
 
 def pictures(url: str, prompt: str) -> dict[str, bytes]:
-    """A picture of each view after a prompt was answered there."""
+    """A picture of each view as soon as the text with drafts is written there, and plain decoding is not."""
     from playwright.sync_api import expect, sync_playwright
 
     browser = shutil.which("chromium") or shutil.which("google-chrome")
@@ -95,10 +95,10 @@ def pictures(url: str, prompt: str) -> dict[str, bytes]:
             tab.wait_for_timeout(10_000)  # lines over time
             tab.fill("#prompt", prompt)
             tab.click("#go")
-            expect(tab.locator("#verdict")).to_contain_text("the same", timeout=ANSWER)
+            expect(tab.locator("#on-note")).to_contain_text("passes", timeout=ANSWER)
             tab.evaluate("document.activeElement.blur()")
-            tab.wait_for_timeout(1_000)
-            found[name] = tab.screenshot()
+            found[name] = tab.screenshot()  # plain decoding still writes
+            expect(tab.locator("#verdict")).to_contain_text("the same", timeout=ANSWER)
             tab.context.close()
     return found
 

@@ -9,6 +9,7 @@ from secrets import choice
 from string import ascii_letters, digits
 from typing import Any, Protocol
 
+from ..models.responses import response_parser
 from .tools import Format
 
 DECODER = json.JSONDecoder()
@@ -162,9 +163,7 @@ class Shipped:
     """Finds calls as the model's own files say, with Transformers' parser."""
 
     def __init__(self, template: Any, prompt: str, tools: Any) -> None:
-        from transformers.utils.chat_parsing import ResponseParser
-
-        self.parser: Any = ResponseParser(template, prefix=prompt, tools=tools)
+        self.parser: Any = response_parser(template, prompt, tools)
         self.raw = ""  # of a region whose value is not yet known
 
     def feed(self, text: str, *, last: bool) -> list[Found]:

@@ -1,0 +1,107 @@
+"""The state of the server in numbers: those of its texts, what its policy tells, and plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from draftwise.core.roles import Values
+from draftwise.serve import live, snapshot
+from draftwise.serve.limits import Limits
+from draftwise.serve.service import Service
+from draftwise.serve.snapshot import Reading, Snapshots
+
+from .conftest import MODEL, Served, simulated
+
+Start = Callable[..., Served]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "FRESH", 0.0)
+
+
+def test_the_numbers_are_those_of_the_texts(serve: Start) -> None:
+    server = serve(batch=3, queue=5)
+    made = [server.complete("xab", max_tokens=n)["metrics"] for n in (10, 25)]
+    drafted = [one["speculative_decoding"] for one in made]
+    told = server.client.get("/stats").json()
+    assert (told["model"], told["tokens"], told["prompt_tokens"], told["window"]) == (MODEL, 35, 6, 400)
+    assert told["requests"] == {"running": 0, "waiting": 0, "batch": 3, "queue": 5, "ended": {"length": 2}}
+    drafters = told["drafters"]
+    assert set(drafters) == {"good", "bad"}
+    for name, key in (("drafted", "num_draft_tokens"), ("accepted", "num_accepted_draft_tokens")):
+        assert sum(one[name] for one in drafters.values()) == sum(one[key] for one in drafted) > 0
+    assert sum(arm["rounds"] for arm in told["arms"]) == sum(one["draftwise"]["rounds"] for one in made)
+    assert told["speed"]["tokens_per_second"] > 0 and told["speed"]["together"] == 1.0
+    assert told["speed"]["plain_from"] is None  # no such round was seen, and this policy does not know
+
+
+@pytest.mark.parametrize("policy", ["auto", "ucb1", "tapout-token-ucb1"])
+def test_each_policy_tells_what_it_has(serve: Start, policy: str) -> None:
+    server = serve(simulated(policy))
+    for _ in range(4):
+        server.complete("abcabcabc", max_tokens=40)
+    told = server.client.get("/stats").json()
+    values = {arm["arm"]: arm["value"] for arm in told["arms"]}
+    if policy.startswith("tapout"):
+        assert told["unit"] is None and not any(values.values())
+        return
+    assert told["unit"] and any(value is not None for value in values.values())
+    if policy == "auto":
+        assert told["speed"]["plain_from"] == "learnt" and values["none"] == 0.0
+        assert all(rate > 0 for rate in told["price"].values()) and told["price"]
+        tested = [row for rows in told["matches"].values() for row in rows.values()]
+        assert tested and all(0 <= row["accepted"] <= row["tested"] for row in tested)
+        timed = [arm["seconds"] for arm in told["arms"] if arm["seconds"]]
+        assert timed and min(timed) > 0
+
+
+class Failing:
+    """Some policy whose display is broken."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    def values(self, batch: int = 1) -> Values:
+        raise ValueError("no idea")
+
+
+def test_a_display_that_fails_is_a_warning(serve: Start, caplog: pytest.LogCaptureFixture) -> None:
+    decoder = simulated()
+    decoder.loop.policy = Failing(decoder.loop.policy)
+    server = serve(decoder)
+    for _ in range(2):
+        assert server.client.get("/stats").json()["unit"] is None
+    assert [record.message for record in caplog.records if "no idea" in record.message] != []
+    assert sum("no idea" in record.message for record in caplog.records) == 1
+
+
+def test_plain_decoding_is_averaged_over_the_same_seconds_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of changing load: each speed of plain decoding counts for the seconds that it held in."""
+    made = Service(simulated(), MODEL, Limits())
+    shots, clock = Snapshots(made.engine, made.metrics, {}), [0.0]
+    shots.readings[0] = Reading(0.0)
+    monkeypatch.setattr(snapshot, "monotonic", lambda: clock[0])
+    labels = made.metrics.labels
+    speeds = []
+    for seconds, plain in ((1.0, None), (1.0, 50.0), (3.0, 10.0), (0.0, 30.0), (0.0, None)):
+        clock[0] += 1.0
+        made.metrics.written.labels(*labels).inc(30 * seconds)
+        made.metrics.phases.labels(*labels, "verify").inc(seconds)
+        made.metrics.rounds.labels(*labels, "none").inc(2)
+        made.engine.steps += 1
+        told = None if plain is None else Values("", (), plain=2 / plain)
+        monkeypatch.setattr(shots, "_values", lambda batch, told=told: told if batch == 2 else None)
+        speeds.append(shots.take()["speed"])
+    assert [one["plain_tokens_per_second"] for one in speeds] == [None, 50.0, 20.0, 20.0, 20.0]
+    assert [one["plain_from"] for one in speeds] == [None, "learnt", "learnt", "learnt", None]
+    assert {one["decoding_tokens_per_second"] for one in speeds} == {30.0}
+    assert [one["together"] for one in speeds] == [2.0] * 5
+    clock[0] = 60.0
+    assert shots.take()["speed"]["over_seconds"] == 55.0
