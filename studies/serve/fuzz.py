@@ -250,7 +250,7 @@ def described(examples: int) -> tuple[dict[str, Any], list[str]]:
             suppress_health_check=list(hypothesis.HealthCheck),
         )
         for found in schema.get_all_operations():
-            operation = found.ok()
+            operation: Any = found.ok()  # type: ignore[union-attr]
             for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
                 try:
                     strategy = operation.as_strategy(generation_mode=mode)

@@ -261,7 +261,7 @@ class Reader:
         if asked.drafters is None:
             return frozenset(), longest
         if unknown := sorted(set(asked.drafters) - everyone):
-            said = f"speculative.drafters has {unknown[0]!r}: choose from {', '.join(sorted(everyone))}"
+            said = f"speculative.drafters has {unknown[0][:80]!r}: choose from {', '.join(sorted(everyone))}"
             raise Refusal(said, param="speculative")
         return everyone - set(asked.drafters), longest
 
