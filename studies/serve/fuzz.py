@@ -17,12 +17,14 @@ from typing import Any
 
 import httpx
 
+from draftwise import Decoder
 from draftwise.models.load import load_tokenizer
 from studies.common.command import command, progress, start
 from studies.serve.local import counting, resident, serving
 
 PAGE = "docs/how-to/serve.md"
 MODEL = "m"
+WINDOW = 64  # tokens of a text: what bodies ask for is soon written
 SAID = [{"role": "user", "content": "ab"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, "b", None]}}, "required": ["a"]}
@@ -210,11 +212,18 @@ class Watch:
 
 
 def fuzz(
-    n: int, seed: int, grammars: bool = True, said: Callable[[str, int, int], None] = lambda *_: None
+    n: int,
+    seed: int,
+    grammars: bool = True,
+    decoder: Decoder | None = None,
+    said: Callable[[str, int, int], None] = lambda *_: None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Send `n` bodies, some with `grammars`; the counts and the errors."""
-    server = serving(counting(load_tokenizer("zoo:target")), MODEL, grammar_seconds=1.0)
-    with server as (url, service), httpx.Client(base_url=url, timeout=None, trust_env=False) as client:
+    """Send `n` bodies, some with `grammars`, to a server of the decoder; the counts and the errors."""
+    decoder = decoder or counting(load_tokenizer("zoo:target"))
+    with (
+        serving(decoder, MODEL, grammar_seconds=1.0, window=WINDOW) as (url, service),
+        httpx.Client(base_url=url, timeout=None, trust_env=False) as client,
+    ):
         watch = Watch(client, service, n)
         for k, (path, body) in enumerate(bodies(n, seed, grammars)):
             headers = {"content-type": "application/json"}
@@ -229,7 +238,10 @@ def described(examples: int) -> tuple[dict[str, Any], list[str]]:
     import schemathesis
 
     counts, errors = Counter[str](), list[str]()
-    with serving(counting(load_tokenizer("zoo:target")), MODEL, grammar_seconds=1.0) as (url, _):
+    with serving(counting(load_tokenizer("zoo:target")), MODEL, grammar_seconds=1.0, window=WINDOW) as (
+        url,
+        _,
+    ):
         schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
         settings = hypothesis.settings(
             max_examples=examples,
@@ -238,7 +250,7 @@ def described(examples: int) -> tuple[dict[str, Any], list[str]]:
             suppress_health_check=list(hypothesis.HealthCheck),
         )
         for found in schema.get_all_operations():
-            operation = found.ok()
+            operation: Any = found.ok()  # type: ignore[union-attr]
             for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
                 try:
                     strategy = operation.as_strategy(generation_mode=mode)

@@ -172,8 +172,7 @@ def test_openai_responses_are_those_of_a_chat(client: Any, said: str) -> None:
 
 def test_openai_responses_call_tools_and_parse(client: Any) -> None:
     asked = RESPOND | {"input": "Paint it.", "max_output_tokens": 140}
-    tools = [openai.pydantic_function_tool(Paint)]
-    tools = [{"type": "function"} | tool["function"] for tool in tools]
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
     more = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
     answer = client.responses.create(**asked, **more)
     (call,) = answer.output

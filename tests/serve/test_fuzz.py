@@ -10,10 +10,13 @@ pytest.importorskip("xgrammar")
 from studies.serve import fuzz as study
 from tests.effort import THOROUGH
 
+from .conftest import simulated
+
 
 def test_no_body_breaks_the_server() -> None:
-    n = 5000 if THOROUGH else 150
-    counts, errors = study.fuzz(n, seed=1, grammars=THOROUGH)
+    n = 5000 if THOROUGH else 200
+    decoder = None if THOROUGH else simulated()
+    counts, errors = study.fuzz(n, seed=1, grammars=THOROUGH, decoder=decoder)
     assert not errors and counts["open"] == 0
     assert (
         sum(counts["answers"].values()) == n

@@ -261,7 +261,7 @@ class Reader:
         longest = ENDLESS if asked.max_length is None else asked.max_length
         mine = everyone if asked.drafters is None else frozenset(asked.drafters)
         if unknown := sorted(mine - everyone):
-            said = f"speculative.drafters has {unknown[0]!r}: choose from {', '.join(sorted(everyone))}"
+            said = f"speculative.drafters has {unknown[0][:80]!r}: choose from {', '.join(sorted(everyone))}"
             raise Refusal(said, param="speculative")
         return everyone - mine, longest, None if asked.policy is None else self._fixed(asked.policy, mine)
 
