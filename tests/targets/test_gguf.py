@@ -13,10 +13,12 @@ from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
+from draftwise.drafters.neural.gguf import GgufDrafter
+from draftwise.drafters.neural.gguf import gguf as drafter
 from draftwise.errors import UserError
 from draftwise.models.gguf import sequences
 from draftwise.policies.catalogue import method
-from draftwise.targets.gguf import GgufTarget, gguf
+from draftwise.targets.gguf import PIECE, GgufTarget, gguf
 from tests.core.turns import Stateless, written
 from tests.gguf import FLOAT16, FLOAT32, Plain, bundled, tiny
 from tests.ties import parting
@@ -122,7 +124,7 @@ def test_the_memory_grows_with_the_texts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert target.rows.context.cells >= 2048 and target.rows.context.sequences >= 8
 
 
-def counted(target: GgufTarget) -> list[int]:
+def counted(target: GgufTarget | GgufDrafter) -> list[int]:
     """The number of tokens of each feed from now on."""
     fed: list[int] = []
     rows: Any = target.rows
@@ -151,6 +153,31 @@ def test_samples_of_one_prompt_read_it_once() -> None:
     while loop.open:
         loop.step()
     assert [r.tokens[60:] for r in requests] == own(tiny(), [prompt] * 2, 20)
+
+
+def test_a_long_prompt_is_read_between_the_rounds_of_others() -> None:
+    """Target and drafter read a piece in each call, and the texts are those of one request alone."""
+    path, target = tiny(), gguf(tiny())
+    made = drafter(path, VOCAB)
+    assert isinstance(made, GgufDrafter)
+    fed, others = counted(target), counted(made)
+    loop = loop_of(target, {"gguf": made, "noise": Noise()}, "random?arms=drafters*lengths&lengths=0,1,4")
+    texts = [[Random(i).randrange(2, VOCAB) for _ in range(n)] for i, n in enumerate((30, 1300))]
+    requests = [loop.add(texts[0], Sampling(max_new_tokens=N))]
+    loop.step()
+    requests.append(loop.add(texts[1], Sampling(max_new_tokens=N)))
+    pieces = 1
+    while loop.read(requests[1]):
+        pieces += 1
+        assert max(fed[-1], others[-1] if others else 0) <= PIECE
+        loop.step([requests[0]])
+    assert pieces >= 2 * (1300 // PIECE)
+    fed.clear()
+    while loop.open:
+        loop.step()
+    assert max(fed) < 40, "only the rest was left to the next pass"
+    assert [r.tokens[len(p) :] for r, p in zip(requests, texts, strict=True)] == own(path, texts)
+    assert not any(loop.faults.values())
 
 
 def test_what_is_committed_is_not_read_again() -> None:
