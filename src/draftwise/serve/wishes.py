@@ -279,9 +279,8 @@ class Reader:
                 "fixed one such as static-4?drafter=ngram"
             )
             raise Refusal(said, param="speculative")
-        (arm,) = method(
-            policy, [name for name in self.decoder.loop.team.drafters if name in drafters]
-        ).policy.arms
+        names = [name for name in self.decoder.loop.team.drafters if name in drafters]
+        (arm,) = method(policy, names).policy.arms
         if arm.length > LONGEST:
             said = f"speculative.policy={policy[:60]!r}: give drafts of at most {LONGEST} tokens"
             raise Refusal(said, param="speculative")
