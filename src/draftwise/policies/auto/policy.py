@@ -89,6 +89,7 @@ class AutoPolicy:
     answer: float = field(default=0.0, metadata=learned(mean_of_known))
     reasons: list[Reason] | None = None
     places: dict[int, Place] = field(default_factory=dict)
+    owed: float = 0.0
     compiled: bool = False
     drafters_compiled: list[bool] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
@@ -152,7 +153,7 @@ class AutoPolicy:
                 continue  # no match, or a model that was never graded: the recorder will do that
             curve, cost = self.skills[i].survival(request, where), self.drafting(i)
             if cost.tried < len(TRIALS):
-                found.append(self._trial(i, curve, room))
+                found.append(self._trial(i, curve, room, extra, rate))
                 continue
             start, each = cost.price(batch)
             reading = 0.0
@@ -164,11 +165,11 @@ class AutoPolicy:
             found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, self.lengths))
         return found
 
-    def _trial(self, i: int, curve: Sequence[float], room: int) -> Worth:
-        """A draft to measure what this drafter costs, made if it would be the best one at no cost."""
+    def _trial(self, i: int, curve: Sequence[float], room: int, extra: Sequence[float], rate: float) -> Worth:
+        """A draft to measure what this drafter costs, made if it would be the best one at no cost of its own."""
         most = min(TRIALS[self.drafting(i).tried], room)
         length = next((n for n in self.lengths if n >= most), self.lengths[-1])
-        return Worth(i, length, sum(curve[:length]), 0.0, sum(curve), trial=True)
+        return Worth(i, length, sum(curve[:length]), 0.0, sum(curve) - rate * extra[1], trial=True)
 
     def _stop(self, i: int, batch: int, matched: bool) -> Stop:
         """The stop rule of this drafter; until its calibration is trusted, one that never stops."""
@@ -259,13 +260,18 @@ class AutoPolicy:
         n = spent.requests
         if spent.compiled != self.compiled:
             self._switch(spent.compiled)
-        passes = self.passes[size_class(n)]
-        self.load.add(spent.target, passes.usual(spent.pass_tokens), requests=n)
+        passes, late = self.passes[size_class(n)], spent.again > 0 and spent.pass_tokens <= n
+        if not late:
+            self.load.add(spent.target, passes.usual(spent.pass_tokens), requests=n)
         seconds = outcome.seconds / self.load.factor
-        passes.add(spent.pass_tokens, spent.target / self.load.factor, requests=n)
+        if late:  # a plain pass reads again what a rejected draft took back: its longer time is the draft's
+            self.owed += max(0.0, spent.target / self.load.factor - passes(n)) if passes.known else 0.0
+        else:
+            passes.add(spent.pass_tokens, spent.target / self.load.factor + self.owed, requests=n)
+            self.owed = 0.0
         place = self.places.get(request)
         self.pace.add(place is not None and place.matched, outcome.accepted + 1, seconds, requests=n)
-        if spent.pass_tokens > n:
+        if spent.pass_tokens > n or late:
             self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
 
     def _switch(self, compiled: bool) -> None:
