@@ -167,9 +167,7 @@ class Loop(Batch):
         timed, overlap = all(turn.request.rounds for turn in turns), "overlap" in self.recorder.reads
         for turn in turns:
             drafted = self.team.compiled(turn.arm.drafter)
-            spent = Spent(
-                turn.drafting, reading, tokens, len(turns), compiled, drafted, self.reread - before
-            )
+            spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted, self.reread - before)
             turn.look(spent, timed=timed, overlap=overlap)
         decided = [turn for turn in turns if turn.decision is not UNDECIDED]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]

@@ -20,7 +20,7 @@ class Spent:
         requests: Requests in this pass.
         compiled: Whether the pass was compiled: it then costs something else than an eager one.
         drafter_compiled: The same for the drafter's passes.
-        again: Tokens of earlier passes that it read again, because a rejection took back the state after them.
+        again: Tokens of earlier passes that it read again, after a rejection took back the state.
     """
 
     draft: float

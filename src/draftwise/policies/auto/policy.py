@@ -166,7 +166,7 @@ class AutoPolicy:
         return found
 
     def _trial(self, i: int, curve: Sequence[float], room: int, extra: Sequence[float], rate: float) -> Worth:
-        """A draft to measure what this drafter costs, made if it would be the best one at no cost of its own."""
+        """A draft to measure what this drafter costs, made if it would be the best one at no such cost."""
         most = min(TRIALS[self.drafting(i).tried], room)
         length = next((n for n in self.lengths if n >= most), self.lengths[-1])
         return Worth(i, length, sum(curve[:length]), 0.0, sum(curve) - rate * extra[1], trial=True)
@@ -260,18 +260,20 @@ class AutoPolicy:
         n = spent.requests
         if spent.compiled != self.compiled:
             self._switch(spent.compiled)
-        passes, late = self.passes[size_class(n)], spent.again > 0 and spent.pass_tokens <= n
-        if not late:
-            self.load.add(spent.target, passes.usual(spent.pass_tokens), requests=n)
-        seconds = outcome.seconds / self.load.factor
-        if late:  # a plain pass reads again what a rejected draft took back: its longer time is the draft's
-            self.owed += max(0.0, spent.target / self.load.factor - passes(n)) if passes.known else 0.0
+        passes, target, drafts = self.passes[size_class(n)], spent.target, spent.pass_tokens > n
+        late = spent.again > 0 and not drafts
+        if late:  # a plain pass that reads again what a rejection took back: the draft owes the longer time
+            self.owed += max(0.0, target - self.load.factor * passes(n)) if passes.known else 0.0
         else:
-            passes.add(spent.pass_tokens, spent.target / self.load.factor + self.owed, requests=n)
-            self.owed = 0.0
+            if drafts and self.owed:
+                target, self.owed = target + self.owed, 0.0
+            else:
+                self.load.add(target, passes.usual(spent.pass_tokens), requests=n)
+            passes.add(spent.pass_tokens, target / self.load.factor, requests=n)
+        seconds = outcome.seconds / self.load.factor
         place = self.places.get(request)
         self.pace.add(place is not None and place.matched, outcome.accepted + 1, seconds, requests=n)
-        if spent.pass_tokens > n or late:
+        if drafts or late:
             self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
 
     def _switch(self, compiled: bool) -> None:
