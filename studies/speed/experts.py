@@ -1,6 +1,7 @@
 """Mixtures of experts: a pass over more tokens wakes more experts, and what `auto` makes of it.
 
     python -m studies.speed.experts            # priced by the experts that each pass wakes
+    python -m studies.speed.experts --mixtures mixtral --right 0,0.3 --texts 4 --tokens 128 --policies auto
     python -m studies.speed.experts --live     # the processor's own time, on an idle machine
 
 A small random mixture with the routing of a published one (as many experts, as many for a token) draws a text
@@ -8,12 +9,12 @@ at temperature 1. A drafter that is almost free drafts that text; each of its to
 chance. A pass is priced by the bytes that the published model would read for it on an A100 (2,039 GB/s): its
 weights without the experts, and those experts that this pass of the small model woke, counted at its routers
 and averaged over its layers. A dense model of the same bytes a token stands beside each: its passes all cost
-the same.
+the same. `auto` keeps what it learned from text to text: the last text is shown by itself, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -27,7 +28,7 @@ from draftwise.core.round import Seconds
 from draftwise.core.sampling import Sampling
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from studies.common.command import command, start
+from studies.common.command import command, listed, start
 from studies.speed.states import Hint
 
 PAGE = "docs/explanation/pass-costs.md"
@@ -122,12 +123,17 @@ def build(mixture: Mixture) -> Any:
 
 @dataclass
 class Run:
-    """What one policy wrote, in what time."""
+    """What one policy wrote, and the seconds of each text."""
 
     text: list[int]
-    seconds: float
+    seconds: list[float]
     rounds: int
     drafted: int
+
+    @property
+    def total(self) -> float:
+        """Seconds of all texts."""
+        return sum(self.seconds)
 
 
 def run(
@@ -140,16 +146,17 @@ def run(
     clock: Any,
 ) -> Run:
     """All prompts with one policy, which keeps what it has learned; `clock` None measures."""
-    made, hint, found = method(policy, ["hint"]), Hint((), right), Run([], 0.0, 0, 0)
+    made, hint, found = method(policy, ["hint"]), Hint((), right), Run([], [], 0, 0)
     loop = Loop(target, {"hint": hint}, made.policy, made.recorder, clock=clock)
     for at, prompt in enumerate(prompts):
         hint.text = texts[at] if texts else ()
+        found.seconds.append(0.0)
         for n, one in enumerate(
             loop.run([prompt], Sampling(max_new_tokens=tokens, temperature=1.0, seed=at))
         ):
             found.text += one.tokens
             if n:  # the first pass reads the prompt
-                found.seconds += one.seconds.total
+                found.seconds[-1] += one.seconds.total
                 found.rounds += 1
                 found.drafted += one.drafted
     return found
@@ -170,37 +177,41 @@ def curve(target: HFTarget, woken: Woken, text: Sequence[int]) -> list[float]:
     return means
 
 
-def rows(mixture: Mixture, texts: int, tokens: int, *, live: bool) -> None:
+def rows(mixture: Mixture, args: Any) -> None:
     """Print the price of passes, and every policy against plain decoding."""
-    target = HFTarget(build(mixture))
+    target, tokens = HFTarget(build(mixture)), args.tokens
     woken = Woken(target.rows.model, mixture, dense=False)
     dense = Woken(nn.Module(), mixture, dense=True)
     draw = Random(2)
-    prompts = [[draw.randrange(1, 2048) for _ in range(16)] for _ in range(texts)]
-    clock = None if live else woken
+    prompts = [[draw.randrange(1, 2048) for _ in range(16)] for _ in range(args.texts)]
+    clock = None if args.live else woken
     plain = run(target, prompts, tokens, "none", None, 1.0, clock)
-    truth = [plain.text[i * tokens : (i + 1) * tokens] for i in range(texts)]
+    truth = [plain.text[i * tokens : (i + 1) * tokens] for i in range(args.texts)]
     means = curve(target, woken, plain.text)
     shown = " | ".join(
         f"{means[n - 1]:.1f} ({1e3 * mixture.seconds(means[n - 1]):.1f} ms)" for n in (1, 2, 4, 8)
     )
     print(f"\n{mixture.name}: experts a layer, and the price, of passes over 1, 2, 4, 8 tokens: {shown}\n")
-    print("| right | model | best static | `static-5` | `auto` | drafted a round by `auto` |")
-    print("|---|---|---|---|---|---|")
-    for right in (0.9, 0.6, 0.3, 0.0):
-        for name, priced in (("mixture", clock), *(() if live else (("dense", dense),))):
-            base = run(target, prompts, tokens, "none", None, 1.0, priced).seconds
-            speed = {}
-            for policy in (*(f"static-{n}" for n in (1, 2, 3, 5)), "auto"):
-                found = run(target, prompts, tokens, policy, truth, right, priced)
-                assert found.text == plain.text, (policy, right)
-                speed[policy] = base / found.seconds
-            best = max((p for p in speed if p != "auto"), key=lambda p: speed[p])
-            print(
-                f"| {right:g} | {name} | {speed[best]:.2f} (`{best}`) | {speed['static-5']:.2f} "
-                f"| {speed['auto']:.2f} | {found.drafted / found.rounds:.2f} |",
-                flush=True,
-            )
+    print(f"| right | model | best static | {' | '.join(f'`{p}`' for p in args.policies)} "
+          "| `auto`, last text | drafted a round by `auto` |")  # fmt: skip
+    print(f"|{'---|' * (5 + len(args.policies))}")
+    for right in args.right:
+        for name, priced in (("mixture", clock), *(() if args.live else (("dense", dense),))):
+            base = plain if name == "mixture" else run(target, prompts, tokens, "none", None, 1.0, priced)
+            found = {p: run(target, prompts, tokens, p, truth, right, priced) for p in args.policies}
+            assert all(one.text == plain.text for one in found.values()), right
+            print(line(f"| {right:g} | {name}", base, found), flush=True)
+
+
+def line(start: str, base: Run, found: Mapping[str, Run]) -> str:
+    """The speeds of all policies against plain decoding."""
+    speed = {policy: base.total / one.total for policy, one in found.items()}
+    fixed = {policy: v for policy, v in speed.items() if policy != "auto"}
+    best = max(fixed, key=lambda p: fixed[p], default="")
+    cells = [f"{fixed[best]:.2f} (`{best}`)" if best else "", *(f"{v:.3f}" for v in speed.values())]
+    if auto := found.get("auto"):
+        cells += [f"{base.seconds[-1] / auto.seconds[-1]:.3f}", f"{auto.drafted / auto.rounds:.2f}"]
+    return " | ".join([start, *cells]) + " |"
 
 
 def main() -> int:
@@ -208,11 +219,17 @@ def main() -> int:
     parser = command(__doc__, PAGE)
     parser.add_argument("--texts", type=int, default=3, help="prompts, one after another")
     parser.add_argument("--tokens", type=int, default=160, help="tokens of a text")
+    parser.add_argument("--mixtures", type=listed, default=[m.name for m in MIXTURES], help="names begin so")
+    parser.add_argument("--right", type=listed, default=["0.9", "0.6", "0.3", "0"], help="chances of a token")
+    policies = [*(f"static-{n}" for n in (1, 2, 3, 5)), "auto"]
+    parser.add_argument("--policies", type=listed, default=policies, help="policies")
     parser.add_argument("--live", action="store_true", help="the processor's own seconds, without prices")
     args = parser.parse_args()
+    args.right = [float(right) for right in args.right]
     torch.set_num_threads(1)
     for mixture in MIXTURES:
-        rows(mixture, args.texts, args.tokens, live=args.live)
+        if mixture.name.lower().startswith(tuple(name.lower() for name in args.mixtures)):
+            rows(mixture, args)
     return 0
 
 

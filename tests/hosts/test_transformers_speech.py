@@ -26,7 +26,7 @@ from .prompted import VOCAB, picture, ready, whisper
 
 FRAMES, WINDOW = 80, 32  # two windows and a half
 NOTIMES = 50  # after it, the tokens of timestamps
-NEW = 12
+NEW = 8
 
 
 class Echo(Stateless):
@@ -56,12 +56,13 @@ def adaptive(texts: list[list[int]]) -> Any:
 @pytest.fixture(scope="module")
 def model() -> Any:
     """With the settings of a published multilingual one, in a vocabulary of 64."""
-    made = whisper(2)
+    made = whisper(3)
     settings: dict[str, Any] = {
         "eos_token_id": 2, "no_timestamps_token_id": NOTIMES, "is_multilingual": True,
         "max_initial_timestamp_index": 9, "lang_to_id": {"<|en|>": 45, "<|de|>": 46},
         "task_to_id": {"transcribe": 47, "translate": 48}, "prev_sot_token_id": 44, "suppress_tokens": [7],
-        "begin_suppress_tokens": [9], "max_new_tokens": NEW, "language": "en", "task": "transcribe",
+        "begin_suppress_tokens": [9], "max_length": None, "max_new_tokens": NEW,
+        "language": "en", "task": "transcribe",
     }  # fmt: skip
     for name, value in settings.items():
         setattr(made.generation_config, name, value)
@@ -95,7 +96,7 @@ PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "logits_processor": (OBEYED, {"logits_processor": LogitsProcessorList([Own()])}),
     "stopping_criteria": (
         OBEYED,
-        {"stopping_criteria": StoppingCriteriaList([MaxLengthCriteria(9)])},
+        {"stopping_criteria": StoppingCriteriaList([MaxLengthCriteria(6)])},
     ),
     "prefix_allowed_tokens_fn": (OBEYED, {"prefix_allowed_tokens_fn": odd}),
     "synced_gpus": (REFUSED, {"synced_gpus": True}),
@@ -192,8 +193,7 @@ def test_long_sound_takes_several_windows(model: Any) -> None:
     windows = []
     written(model, **LONG, monitor_progress=windows.append)
     assert len(windows) > 1 and len(set(tokens(own)[0].tolist())) > 4
-    helpers = transformers_generate(drafters=[whisper(2), whisper(5, layers=1)], policy="random",
-                                    tokenizer=object())  # fmt: skip
+    helpers = transformers_generate(drafters=[whisper(5, layers=1)], policy="random", tokenizer=object())
     out = written(model, **LONG, return_segments=True, custom_generate=helpers)
     assert torch.equal(tokens(out), tokens(own)) and spans(out) == spans(own)
 
