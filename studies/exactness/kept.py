@@ -1,4 +1,4 @@
-"""Verdicts of a sweep in a file: an interrupted run goes on where it stopped, on the same code."""
+"""Verdicts of a sweep in a file: an interrupted run continues where it stopped, on the same code."""
 
 from __future__ import annotations
 

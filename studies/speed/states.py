@@ -2,7 +2,7 @@
 
     python -m studies.speed.states
     python -m studies.speed.states --kinds bamba --tokens 512 --policies auto --repeats 3
-    python -m studies.speed.states --priced --tokens 512 --policies auto
+    python -m studies.speed.states --priced --tokens 512 --policies auto --right 0.75,0.5,0.4,0
 
 A random hybrid of some 25 million parameters decodes its own text greedily. A drafter that costs next to
 nothing drafts that text; each of its tokens is right with a given chance, 0 for a hostile one. `most` is the
@@ -172,14 +172,16 @@ class Bench:
         return seconds, text, f"{len(text) / n:.2f} | {drafts} of {n} | {rows.reread / n:.2f}"
 
 
-def settings(policies: Sequence[str], most: Sequence[int]) -> list[tuple[str, float, int]]:
+def settings(
+    policies: Sequence[str], most: Sequence[int], right: Sequence[str]
+) -> list[tuple[str, float, int]]:
     """Policy, chance that a drafted token is right, and tokens read again with a draft; plain first."""
     found: list[tuple[str, float, int]] = [("none", 1.0, 8)]
     for policy in policies:
         if policy == "auto":
-            found += [(policy, right, 8) for right in (0.9, 0.75, 0.5, 0.0)]
+            found += [(policy, float(chance), 8) for chance in right]
         else:
-            found += [(policy, right, n) for right in (0.75, 0.5) for n in most]
+            found += [(policy, chance, n) for chance in (0.75, 0.5) for n in most]
     return found
 
 
@@ -191,11 +193,12 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, help="runs of each setting")
     parser.add_argument("--most", type=numbers, default=[0, 4, 8, 16], help="tokens read again with a draft")
     parser.add_argument("--policies", type=listed, default=["static-2", "static-4", "auto"], help="policies")
+    parser.add_argument("--right", type=listed, default=["0.9", "0.75", "0.5", "0"], help="chances, for auto")
     parser.add_argument("--priced", action="store_true", help="a small model, and given prices")
     args = parser.parse_args()
     warnings.simplefilter("ignore", DraftwiseWarning)
     torch.set_num_threads(1)
-    asked = settings(args.policies, args.most)
+    asked = settings(args.policies, args.most, args.right)
     for kind in ["bamba"] if args.priced else args.kinds:
         bench = Bench(kind, args.tokens, priced=args.priced)
         least, notes = dict.fromkeys(asked, float("inf")), dict[Any, str]()

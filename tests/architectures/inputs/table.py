@@ -22,9 +22,11 @@ docs/reference/inputs.md`; a part of the sweep runs with the tests.
 
 - **equal**: every text is the model's own; a tie of two tokens by rounding counts as equal.
 - **refused**: with the reason, before the first token.
-- **not run here**: the sweep has made no small configuration of the class, or no inputs that its own
-  `generate` takes, or the class needs a package that is not installed. Nothing is known about it; the
-  [probe](limits.md) decides when it is used.
+- **not run here**: Transformers itself cannot be shown to write text with a small random model of the class,
+  for the reason given. Nothing is known about it; the [trial](limits.md) decides when it is used.
+
+Inputs are found by trying the forms that processors make, and must matter: other pictures or sound change the
+logits. Drafts must be taken: a class whose own `generate` ignores `custom_generate` is not counted as equal.
 
 {counts}
 
