@@ -6,22 +6,19 @@
 
 Prints a line for each class: equal, tie (rounding alone), refused (with the reason), different, crash, or
 not built (no small configuration, or none of the forms of inputs that the sweep knows). With `--kept`
-verdicts are saved as they come, and classes that the file has are not decoded again. The exit status is 1 if
-any is different or crashes.
+verdicts are saved as they come, and what the file has from the same code is not decoded again. The exit
+status is 1 if any is different or crashes.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import time
 import warnings
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from studies.common.command import command, start
+from studies.exactness.kept import Kept, afresh
 
 PAGE = "docs/reference/inputs.md"
 
@@ -46,34 +43,27 @@ def main() -> int:
     transformers.logging.set_verbosity(50)
     torch.set_num_threads(1)
     part, parts = map(int, args.shard.split("/"))
-    kept: dict[str, Any] = json.loads(args.kept.read_text()) if args.kept and args.kept.exists() else {}
-    verdicts = []
-    for case in cases():
-        if (args.names and case.name not in args.names) or case.shard(parts) != part:
+    kept = Kept(args.kept)
+    chosen = [c for c in cases() if (not args.names or c.name in args.names) and c.shard(parts) == part]
+    for case in chosen:
+        if kept.get(case.name) is not None:
             continue
         began = time.perf_counter()
-        verdict = Verdict(**kept[case.name]) if case.name in kept else judge(case)
-        kept[case.name] = asdict(verdict)
-        if args.kept:
-            _save(args.kept, kept)
-        verdicts.append((case, verdict))
+        with afresh():
+            verdict = judge(case)
+        kept.add(verdict)
         ways = " ".join(f"{way}={word}" for way, word in verdict.ways.items() if word != "equal")
         seconds = time.perf_counter() - began
         print(
-            f"{verdict.word:10}{case.name:32}{seconds:5.1f} s  {ways} {verdict.why[:300]}".rstrip(),
+            f"{verdict.word:10}{case.name:32}{seconds:5.1f} s  {ways} {verdict.why[:600]}".rstrip(),
             flush=True,
         )
+    verdicts = [(case, Verdict(**kept.get(case.name))) for case in chosen]
     words = Counter(v.word for _, v in verdicts)
     print(", ".join(f"{n} {word}" for word, n in words.most_common()))
     if args.table:
         args.table.write_text(table(verdicts, transformers.__version__))
     return int(words["different"] + words["crash"] > 0)
-
-
-def _save(path: Path, kept: dict[str, Any]) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(kept, indent=1))
-    os.replace(part, path)
 
 
 if __name__ == "__main__":

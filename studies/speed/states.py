@@ -1,19 +1,25 @@
 """What rejections cost on a model whose state cannot rewind: tokens read again with a draft, or before it.
 
     python -m studies.speed.states
-    python -m studies.speed.states --kinds bamba --tokens 128 --repeats 5
+    python -m studies.speed.states --kinds bamba --tokens 512 --policies auto --repeats 3
+    python -m studies.speed.states --priced --tokens 512 --policies auto --right 0.75,0.5,0.4,0
 
 A random hybrid of some 25 million parameters decodes its own text greedily. A drafter that costs next to
 nothing drafts that text; each of its tokens is right with a given chance, 0 for a hostile one. `most` is the
 number of tokens that may be read again together with a draft: with 0 they are read in a pass of their own
 before it, which is the plain alternative. Times are the processor's, the least of all repeats, in turn.
+
+With `--priced` a much smaller model of the kind takes its place, and a pass costs what `PRICES` says for the
+tokens that it read, those read again among them: the same on every machine, and without the loop's own time.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -23,6 +29,7 @@ from transformers import AutoModelForCausalLM, BambaConfig, Qwen3_5TextConfig
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
+from draftwise.core.round import Seconds
 from draftwise.core.sampling import Sampling
 from draftwise.errors import DraftwiseWarning
 from draftwise.models import stateful
@@ -54,6 +61,51 @@ KINDS: dict[str, Any] = {
     "bamba": lambda: BambaConfig(**SIZES, **MAMBA),
     "qwen3_5": lambda: Qwen3_5TextConfig(**SIZES, **DELTA),
 }
+SMALL: dict[str, Any] = SIZES | {
+    "vocab_size": 2048,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+}
+SMALL_MAMBA: dict[str, Any] = {
+    "attn_layer_indices": [1],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+}
+# Milliseconds of a pass over so many tokens: a Bamba of 27 million parameters, one thread, float32.
+PRICES = ((1, 30.0), (2, 39.0), (5, 50.0), (9, 62.0), (17, 67.0), (33, 78.0))
+
+
+def price(tokens: int) -> float:
+    """Seconds of a pass over so many tokens, between those of `PRICES`."""
+    for (low, fast), (high, slow) in pairwise(PRICES):
+        if tokens <= high:
+            return 1e-3 * (fast + (slow - fast) * (tokens - low) / (high - low))
+    return 1e-3 * PRICES[-1][1] * tokens / PRICES[-1][0]
+
+
+class Priced:
+    """Prices a round by the tokens that the model read in it; nothing else costs anything."""
+
+    def __init__(self, model: Any) -> None:
+        self.widths: list[int] = []
+        model.register_forward_pre_hook(self._see, with_kwargs=True)
+
+    def _see(self, module: Any, inputs: Any, named: Mapping[str, Any]) -> None:
+        self.widths.append(int(named["input_ids"].shape[1]))
+
+    def target(self, seconds: float, tokens: int) -> float:
+        """The price of all passes since the last round."""
+        spent = sum(map(price, self.widths))
+        self.widths.clear()
+        return spent
+
+    def round(self, seconds: Seconds) -> Seconds:
+        """Nothing but passes."""
+        return replace(seconds, choose=0.0, draft=0.0, accept=0.0, grade=0.0, learn=0.0)
 
 
 class Hint:
@@ -81,25 +133,56 @@ class Hint:
         return made
 
 
-def build(kind: str) -> Any:
-    """The model, in float32."""
+def build(kind: str, *, small: bool = False) -> Any:
+    """The model, in float32; a small one of Bamba's kind in float64, so that no token depends on rounding."""
     torch.manual_seed(0)
     maker: Any = AutoModelForCausalLM
-    return maker.from_config(KINDS[kind]()).float().eval()
+    config = BambaConfig(**SMALL, **SMALL_MAMBA) if small else KINDS[kind]()
+    made = maker.from_config(config).eval()
+    return made.double() if small else made.float()
 
 
-def run(target: HFTarget, prompt: Sequence[int], tokens: int, policy: str, drafter: Any, most: int) -> Any:
-    """Seconds, text, rounds, and tokens read again."""
-    rows = target.rows
-    assert isinstance(rows, StateRows)
-    stateful.MOST, rows.reread = most, 0
-    made = method(policy, ["hint"])
-    loop = Loop(target, {"hint": drafter} if drafter else {}, made.policy, made.recorder)
-    began, text, rounds = time.thread_time(), list[int](), 0
-    for one in loop.run([prompt], Sampling(max_new_tokens=tokens)):
-        text += one.tokens
-        rounds += 1
-    return time.thread_time() - began, text, rounds, rows.reread
+class Bench:
+    """A model, its own text, and what policies make of it."""
+
+    def __init__(self, kind: str, tokens: int, *, priced: bool) -> None:
+        self.model, self.tokens = build(kind, small=priced), tokens
+        self.target, self.clock = HFTarget(self.model), Priced(self.model) if priced else None
+        self.prompt = [Random(2).randrange(1, self.model.config.vocab_size) for _ in range(16)]
+        self.truth = self.run("none", None, 8)[1]
+
+    def run(self, policy: str, drafter: Any, most: int) -> tuple[float, list[int], str]:
+        """Seconds after the prompt's pass, the text, and what was counted."""
+        rows = self.target.rows
+        assert isinstance(rows, StateRows)
+        stateful.MOST, rows.reread = most, 0
+        made = method(policy, ["hint"])
+        team = {"hint": drafter} if drafter else {}
+        loop = Loop(self.target, team, made.policy, made.recorder, clock=self.clock)
+        began, text, rounds = time.thread_time(), list[int](), list[Any]()
+        for one in loop.run([self.prompt], Sampling(max_new_tokens=self.tokens)):
+            text += one.tokens
+            began = began if rounds else time.thread_time()
+            rounds.append(one)
+        seconds = time.thread_time() - began
+        if self.clock is not None:
+            seconds = sum(one.seconds.total for one in rounds[1:])
+        drafts = sum(one.drafted > 0 for one in rounds)
+        n = len(rounds)
+        return seconds, text, f"{len(text) / n:.2f} | {drafts} of {n} | {rows.reread / n:.2f}"
+
+
+def settings(
+    policies: Sequence[str], most: Sequence[int], right: Sequence[str]
+) -> list[tuple[str, float, int]]:
+    """Policy, chance that a drafted token is right, and tokens read again with a draft; plain first."""
+    found: list[tuple[str, float, int]] = [("none", 1.0, 8)]
+    for policy in policies:
+        if policy == "auto":
+            found += [(policy, float(chance), 8) for chance in right]
+        else:
+            found += [(policy, chance, n) for chance in (0.75, 0.5) for n in most]
+    return found
 
 
 def main() -> int:
@@ -109,32 +192,31 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=96, help="tokens of a text")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each setting")
     parser.add_argument("--most", type=numbers, default=[0, 4, 8, 16], help="tokens read again with a draft")
+    parser.add_argument("--policies", type=listed, default=["static-2", "static-4", "auto"], help="policies")
+    parser.add_argument("--right", type=listed, default=["0.9", "0.75", "0.5", "0"], help="chances, for auto")
+    parser.add_argument("--priced", action="store_true", help="a small model, and given prices")
     args = parser.parse_args()
     warnings.simplefilter("ignore", DraftwiseWarning)
     torch.set_num_threads(1)
-    settings: list[tuple[str, float, int]] = [("none", 1.0, 8)]
-    settings += [(f"static-{n}", right, most) for n in (2, 4) for right in (0.75, 0.5) for most in args.most]
-    settings += [("auto", right, 8) for right in (0.9, 0.75, 0.5, 0.0)]
-    for kind in args.kinds:
-        model = build(kind)
-        target, prompt = HFTarget(model), [Random(2).randrange(1, 8192) for _ in range(16)]
-        size = sum(p.numel() for p in model.parameters()) / 1e6
-        _, truth, _, _ = run(target, prompt, args.tokens, "none", None, 8)
-        least, notes = dict.fromkeys(settings, float("inf")), dict[Any, str]()
-        for _ in range(args.repeats):
-            for policy, right, most in settings:
-                drafter = Hint(truth, right)
-                seconds, text, rounds, reread = run(target, prompt, args.tokens, policy, drafter, most)
-                assert text == truth, (policy, right, most)
-                least[policy, right, most] = min(least[policy, right, most], seconds)
-                notes[policy, right, most] = f"{args.tokens / rounds:.2f} | {reread / rounds:.2f}"
-        plain = least["none", 1.0, 8]
-        print(f"\n{kind}, {size:.0f}M parameters, {1e3 * plain / args.tokens:.1f} ms a plain token")
-        print("| policy | right | most | tokens a round | read again a round | speed, times plain |")
-        print("|---|---|---|---|---|---|")
-        for policy, right, most in settings:
-            ratio, note = plain / least[policy, right, most], notes[policy, right, most]
-            print(f"| `{policy}` | {right:g} | {most} | {note} | {ratio:.2f} |", flush=True)
+    asked = settings(args.policies, args.most, args.right)
+    for kind in ["bamba"] if args.priced else args.kinds:
+        bench = Bench(kind, args.tokens, priced=args.priced)
+        least, notes = dict.fromkeys(asked, float("inf")), dict[Any, str]()
+        for _ in range(1 if args.priced else args.repeats):
+            for one in asked:
+                policy, right, most = one
+                drafter = Hint(bench.truth, right) if policy != "none" else None
+                seconds, text, notes[one] = bench.run(policy, drafter, most)
+                assert text == bench.truth, one
+                least[one] = min(least[one], seconds)
+        plain, size = least[asked[0]], sum(p.numel() for p in bench.model.parameters()) / 1e6
+        print(f"\n{kind}, {size:.1f}M parameters, {1e3 * plain / (args.tokens - 1):.1f} ms a plain token")
+        print("| policy | right | most | tokens a round | rounds with a draft | read again a round | speed |")
+        print("|---|---|---|---|---|---|---|")
+        for one in asked:
+            policy, right, most = one
+            speed = plain / least[one]
+            print(f"| `{policy}` | {right:g} | {most} | {notes[one]} | {speed:.3f} |", flush=True)
     return 0
 
 

@@ -99,15 +99,14 @@ def liveliness(made: Any) -> int:
     return min(len(set(texts[0])), 10) + min(moved, 10)
 
 
-def own_text(made: Any, prompt: list[int], n: int) -> list[int]:
-    """What Transformers' own greedy decoding writes.
+def own_text(made: Any, prompt: list[int], n: int, **more: Any) -> list[int]:
+    """What Transformers' own greedy decoding writes; `more` are further arguments of `generate`.
 
     A class that keeps its states in its modules may begin a text with those of the text before it.
     """
     if kinds(made.config.get_text_config(decoder=True)):
         put(in_modules(made), None)
     ids = torch.tensor([prompt])
-    out = made.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False, eos_token_id=None
-    )
+    more |= {"max_new_tokens": n, "do_sample": False, "eos_token_id": None}
+    out = made.generate(ids, attention_mask=torch.ones_like(ids), **more)
     return list(out[0, len(prompt) :].tolist())

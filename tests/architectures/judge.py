@@ -18,6 +18,7 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.models.positions import pretended
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, Stateless
 
@@ -28,6 +29,7 @@ NEW = 16  # tokens written to each prompt
 PIECES = 8  # tokens of a prompt read at once, so that prompts come in pieces
 TIED = 1e-4  # of the largest logit: a smaller margin between two tokens is rounding
 EQUAL, TIE, REFUSED, DIFFERENT, CRASH = "equal", "tie", "refused", "different", "crash"
+PARTED = "parted"  # the text is the model's own without a cache; with one, its own code loses the text
 
 Text = list[int]
 
@@ -52,7 +54,7 @@ class Verdict:
         """The worst of all ways; a model that is read, if not as a tree, is not refused."""
         if not self.ways:
             return "not built"
-        found = [CRASH, DIFFERENT, *([REFUSED] if self.ways["alone"] == REFUSED else []), TIE]
+        found = [CRASH, DIFFERENT, *([REFUSED] if self.ways["alone"] == REFUSED else []), PARTED, TIE]
         return next((word for word in found if word in self.ways.values()), EQUAL)
 
 
@@ -147,10 +149,26 @@ def run(
         own, text = truth[tuple(prompt)], texts[number]
         if own != text:
             at = next((i for i, (a, b) in enumerate(zip(own, text, strict=False)) if a != b), len(text))
-            if at == len(text) or not tied(made, [*prompt, *own[:at]], own[at], text[at]):
+            if at < len(text) and tied(made, [*prompt, *own[:at]], own[at], text[at]):
+                said = said if said == PARTED else TIE
+            elif loses(made, len(prompt) + at) and text == own_text(made, prompt, len(own), use_cache=False):
+                said = PARTED
+            else:
                 return DIFFERENT, f"prompt of {len(prompt)}: token {at} of {len(own)}"
-            said = TIE
     return said, ""
+
+
+def loses(made: Any, length: int) -> bool:
+    """Whether the model's own `generate` has lost what it read before this length: at a change of its rotary
+    frequencies it drops its cache, to read the text anew, and then reads the last token alone."""
+    text = made.config.get_text_config(decoder=True)
+    border = int(getattr(text, "original_max_position_embeddings", None) or length)
+    if length <= border:
+        return False
+    ids = torch.zeros(1, border + 1, dtype=torch.long)
+    more = {"attention_mask": torch.ones_like(ids), "use_cache": True, "next_sequence_length": 1}
+    fed = made.prepare_inputs_for_generation(ids, past_key_values=pretended(border), **more)
+    return fed.get("past_key_values") is None and fed["input_ids"].shape[1] == 1
 
 
 @torch.inference_mode()

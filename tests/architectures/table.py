@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .judge import EQUAL, REFUSED, TIE, Verdict
+from .judge import CRASH, DIFFERENT, EQUAL, PARTED, REFUSED, TIE, Verdict
 
 HEAD = """# Architectures
 
@@ -35,11 +35,14 @@ kept in the user's cache folder by class, configuration, versions, precision and
 - **one token a pass**: the class ignores its state in passes of several tokens, so each token of a draft
   has a pass of its own. Texts are the same; drafts gain nothing.
 
-One model is known to differ: `phi4_multimodal` with plain rotary positions: past the length of its
-pretraining, Transformers drops the cache and reads the last token alone, so that its own cached and uncached
-decoding part; the text here is that of its uncached decoding (checked token by token). The own decoding of
-`recurrent_gemma` begins a text of a single token with the state that the text before it left; here every text
-begins without one.
+- **parted**: past the length of its pretraining, the class's own code drops the cache, to read the text
+  anew, and then reads the last token alone. So its `generate` parts from its `generate(use_cache=False)`
+  there; the text here is the latter, token for token, and its own to that length.
+
+The own decoding of `recurrent_gemma` begins a text of a single token with the state that the text before it
+left; here every text begins without one.
+
+{counts}
 
 """
 
@@ -55,7 +58,20 @@ def table(verdicts: Sequence[Verdict], version: str) -> str:
         shown = ", ".join(f"`{name}`" for name in names)
         lines.append(f"| {shown} | {batches} | {trees} | {note} |")
     variants = sum("/" in verdict.name for verdict in verdicts)
-    return HEAD.format(version=version, variants=variants) + "\n".join(lines) + "\n"
+    head = HEAD.format(version=version, variants=variants, counts=_counts(verdicts))
+    return head + "\n".join(lines) + "\n"
+
+
+def _counts(verdicts: Sequence[Verdict]) -> str:
+    """How many classes Transformers itself can decode with, and what became of them."""
+    words = [verdict.word for verdict in verdicts if "/" not in verdict.name]
+    run = [word for word in words if word != "not built"]
+    fine = sum(word in (EQUAL, TIE, PARTED) for word in run)
+    rest = ", ".join(f"{run.count(word)} {word}" for word in (PARTED, REFUSED, DIFFERENT, CRASH))
+    return (
+        f"Of {len(words)} classes Transformers itself decodes with {len(run)} here; {fine} of these "
+        f"({100 * fine / len(run):.0f} %) are supported: {rest}."
+    )
 
 
 def _fate(verdict: Verdict) -> tuple[str, str, str]:
@@ -65,10 +81,11 @@ def _fate(verdict: Verdict) -> tuple[str, str, str]:
     if verdict.word == REFUSED:
         reason = re.search(r"\((.*)\)", why)
         return "refused", "", reason[1] if reason else why.partition(": ")[2]
-    if verdict.word not in (EQUAL, TIE):
+    if verdict.word not in (EQUAL, TIE, PARTED):
         return verdict.word, "", why
-    trees = "yes" if verdict.ways["trees"] in (EQUAL, TIE) else "no"
+    trees = "yes" if verdict.ways["trees"] in (EQUAL, TIE, PARTED) else "no"
     note = "state" + "; one token a pass" * verdict.steps if verdict.stateful else ""
+    note += PARTED * (verdict.word == PARTED)
     together = "equal widths" if verdict.stateful else "one pass"
     return ("one by one" if verdict.apart else together), trees, note
 

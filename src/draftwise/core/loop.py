@@ -60,7 +60,7 @@ class Loop(Batch):
         self.policy, self.recorder, self.clock = policy, recorder, clock
         self.limited = target if isinstance(target, Limited) else None
         self.reused = getattr(target, "reused", None)
-        self.rng = Random(seed)
+        self.rng, self.reread = Random(seed), 0
 
     def __repr__(self) -> str:
         target, policy = type(self.target).__name__, type(self.policy).__name__
@@ -164,10 +164,11 @@ class Loop(Batch):
             reading = self.clock.target(reading, tokens)
         self.team.took(reading)
         compiled = bool(getattr(self.target, "compiled", False))
+        before, self.reread = self.reread, int(getattr(self.target, "reread", 0))
         timed, overlap = all(turn.request.rounds for turn in turns), "overlap" in self.recorder.reads
         for turn in turns:
             drafted = self.team.compiled(turn.arm.drafter)
-            spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted)
+            spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted, self.reread - before)
             turn.look(spent, timed=timed, overlap=overlap)
         decided = [turn for turn in turns if turn.decided]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]

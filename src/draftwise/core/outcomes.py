@@ -16,10 +16,11 @@ class Spent:
     Attributes:
         draft: Seconds of drafting for this request.
         target: Seconds of the whole target pass, shared by all requests of the round.
-        pass_tokens: Tokens that this pass read.
+        pass_tokens: Tokens that this pass read, without those of `again`.
         requests: Requests in this pass.
         compiled: Whether the pass was compiled: it then costs something else than an eager one.
         drafter_compiled: The same for the drafter's passes.
+        again: Tokens of earlier passes that it read again, after a rejection took back the state.
     """
 
     draft: float
@@ -28,6 +29,7 @@ class Spent:
     requests: int = 1
     compiled: bool = False
     drafter_compiled: bool = False
+    again: int = 0
 
     def share(self, tokens: int) -> float:
         """The seconds of the pass for `tokens` of its tokens, in proportion to all its tokens."""

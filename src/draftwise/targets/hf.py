@@ -80,6 +80,11 @@ class HFTarget:
         """Whether passes are compiled at present."""
         return self.rows.graph is not None
 
+    @property
+    def reread(self) -> int:
+        """Tokens read again so far, after rejections, by a model whose state cannot rewind."""
+        return int(getattr(self.rows, "reread", 0))
+
     def open(self, request: Request) -> None:
         """Give the request a row; its prompt is prefilled in its first round."""
         self.rows.open(request.id)

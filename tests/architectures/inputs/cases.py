@@ -7,6 +7,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import transformers
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -14,7 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from tests.architectures.cases import spread
 from tests.architectures.small import VOCAB, small
 
-from .hints import HINTS
+from .hints import HINTS, SETTINGS
 
 MAPPINGS = {
     "image-text-to-text": auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -59,8 +60,19 @@ def build(case: Case, scale: float = 2.0, embeddings: float = 0.25, seed: int = 
     for module in made.modules():
         if hasattr(module, "generation_config"):
             module.generation_config = settings()
+            for name, value in SETTINGS.get(case.type, {}).items():
+                setattr(module.generation_config, name, value)
     spread(made, seed, scale, embeddings)
+    codebooks(made, seed)
     return made
+
+
+def codebooks(made: Any, seed: int) -> None:
+    """Random entries in the empty codebooks of codecs, which are no parameters."""
+    draw = torch.Generator().manual_seed(seed)
+    for name, held in made.named_buffers():
+        if "embed" in name and held.is_floating_point() and held.dim() > 1 and not held.any():
+            held.normal_(generator=draw)
 
 
 def settings() -> Any:
@@ -79,12 +91,14 @@ def numbered(config: Any) -> dict[str, Any]:
     made, names = config(), []
     for field in dataclasses.fields(config):
         value = getattr(made, field.name, None) if field.name not in PLAIN else None
-        if field.name.endswith(("_token_id", "_token_index", "_patch_id")) and isinstance(value, int):
+        marks = field.name.endswith(("_token_id", "_token_index", "_patch_id"))
+        if marks and (isinstance(value, int) or field.name in SLOTS):
             names.append(field.name)
     return {name: VOCAB - 1 - i for i, name in enumerate(names)}
 
 
 PLAIN = {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "unk_token_id"}
+SLOTS = {"image_token_id", "image_token_index", "audio_token_id", "video_token_id"}  # numbered even if None
 TEXT_SIZED = ("out_hidden_size", "text_hidden_size", "adapter_in_dim", "output_hidden_size")
 
 
@@ -101,7 +115,8 @@ def agreed(config: Any) -> dict[str, Any]:
                 found[name] = own
     rope = vars(config).get("rope_parameters")
     sections = "mrope_section" in (getattr(config, "ignore_keys_at_rope_validation", None) or ())
-    if isinstance(rope, dict) and (sections or "mrope_section" in rope):
+    by_kind = isinstance(rope, dict) and any(isinstance(value, dict) for value in rope.values())
+    if isinstance(rope, dict) and not by_kind and (sections or "mrope_section" in rope):
         turned = int(8 * float(rope.get("partial_rotary_factor") or 1.0))
         third = turned // 3
         found["rope_parameters"] = rope | {"mrope_section": [turned - 2 * third, third, third]}
@@ -110,5 +125,6 @@ def agreed(config: Any) -> dict[str, Any]:
 
 def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Hints of both, the other's first."""
-    both = {k: merged(one[k], other[k]) for k in one.keys() & other.keys() if isinstance(one[k], dict)}
+    shared = one.keys() & other.keys() - {"rope_parameters"}
+    both = {k: merged(one[k], other[k]) for k in shared if isinstance(one[k], dict)}
     return one | other | both

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import wraps
 from random import Random
 from typing import Any
 
@@ -16,9 +17,14 @@ from tests.architectures.small import VOCAB
 from tests.core.turns import Stateless
 
 from .cases import Case, build
-from .given import Given, given, own
+from .forms import Given
+from .given import given, own
 
 NEW = 14  # tokens written
+
+
+class Ignored(Exception):
+    """The class' own `generate` never calls the decoding method that it is given."""
 
 
 @dataclass
@@ -29,12 +35,14 @@ class Guesser(Stateless):
     spoil: float
     rows: list[list[int]] = field(default_factory=list)
     random: Random = field(default_factory=lambda: Random(3))
+    drafted: int = 0
 
     def one(self, job: Job) -> Draft:
         """A row's own text from here on, as far as it is known."""
         new = job.request.tokens[job.request.prompt_length :]
         right = next((row[len(new) :] for row in self.rows if row[: len(new)] == new), [])
         length = self.random.randint(0, min(job.length, len(right)))
+        self.drafted += length
         return Draft.chain(
             [t if self.random.random() > self.spoil else (t + 1) % VOCAB for t in right[:length]]
         )
@@ -57,6 +65,9 @@ def judge(case: Case, ways: Any = ()) -> Verdict:
             if asked is None:
                 continue
             verdict.ways[name], why = compare(made, *asked)
+        except Ignored as error:
+            verdict.ways, verdict.why = {}, str(error)
+            return verdict
         except UserError as error:
             verdict.ways[name], why = REFUSED, str(error)
         except Exception as error:
@@ -74,7 +85,7 @@ def lively(case: Case, inputs: Given) -> Any:
     best = (-1, 0)
     for seed, (scale, embeddings) in enumerate(SCALES):
         made = build(case, scale, embeddings, seed)
-        life = len(set(own(made, inputs, NEW)[0, -NEW:].tolist()))
+        life = len(set(own(made, inputs, NEW)[0, -NEW:].flatten().tolist()))
         if life >= LIVELY:
             return made
         best = max(best, (life, -seed))
@@ -85,9 +96,21 @@ def compare(made: Any, inputs: Given, more: Given) -> tuple[str, str]:
     """The text with drafts against the model's own."""
     truth = own(made, inputs, NEW, **more)
     rows = [row[-NEW:] for row in truth.tolist()]
-    team = [Guesser("good", 0.1, rows), Guesser("bad", 0.8, rows), "ngram"]
+    good = Guesser("good", 0.1, rows)
+    team = [good, Guesser("bad", 0.8, rows), "ngram"]
     adaptive = transformers_generate(drafters=team, policy="random", tokenizer=object())
-    found = own(made, inputs, NEW, **more, custom_generate=adaptive)
+    calls: list[int] = []
+
+    @wraps(adaptive)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return adaptive(*args, **kwargs)
+
+    found = own(made, inputs, NEW, **more, custom_generate=told)
+    if not calls:
+        raise Ignored("its own `generate` ignores `custom_generate`")
+    if not good.drafted:
+        return DIFFERENT, "nothing was drafted"
     if found.shape == truth.shape and torch.equal(found, truth):
         return EQUAL, ""
     return _difference(made, inputs, more, truth, found)
@@ -119,9 +142,10 @@ def batch(made: Any, inputs: Given) -> tuple[Given, Given] | None:
     if any(
         key.endswith(("grid_thw", "grids", "grid_hws")) or isinstance(v, list) for key, v in inputs.items()
     ):
-        both = {k: torch.cat([v, v]) if isinstance(v, Tensor) else [*v, *v] for k, v in inputs.items()}
+        both = {k: twice(v, v) for k, v in inputs.items()}
     else:
-        both = {k: torch.cat([v, v.flip(-1) if v.is_floating_point() else v]) for k, v in inputs.items()}
+        floats = {k for k, v in inputs.items() if isinstance(v, Tensor) and v.is_floating_point()}
+        both = {k: twice(v, v.flip(-1) if k in floats else v) for k, v in inputs.items()}
     if "input_ids" in both:
         ids = torch.as_tensor(both["input_ids"]).clone()
         ids[1, -3:] = (ids[1, -3:] + 1) % 50
@@ -133,6 +157,13 @@ def batch(made: Any, inputs: Given) -> tuple[Given, Given] | None:
     except Exception:
         return None
     return both, {}
+
+
+def twice(value: Any, other: Any) -> Any:
+    """An input of two rows."""
+    if isinstance(value, Tensor):
+        return torch.cat([value, other])
+    return [*value, *value] if isinstance(value, list) else value
 
 
 def padded(both: Given) -> Given:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tests.architectures.judge import EQUAL, REFUSED, TIE, Verdict
 
 from .cases import Case
+from .hints import APART
 
 HEAD = """# Models that read pictures, sound, or another text
 
@@ -21,9 +22,11 @@ docs/reference/inputs.md`; a part of the sweep runs with the tests.
 
 - **equal**: every text is the model's own; a tie of two tokens by rounding counts as equal.
 - **refused**: with the reason, before the first token.
-- **not run here**: the sweep has made no small configuration of the class, or no inputs that its own
-  `generate` takes, or the class needs a package that is not installed. Nothing is known about it; the
-  [probe](limits.md) decides when it is used.
+- **not run here**: Transformers itself cannot be shown to write text with a small random model of the class,
+  for the reason given. Nothing is known about it; the [trial](limits.md) decides when it is used.
+
+Inputs are found by trying the forms that processors make, and must matter: other pictures or sound change the
+logits. Drafts must be taken: a class whose own `generate` ignores `custom_generate` is not counted as equal.
 
 {counts}
 
@@ -53,7 +56,7 @@ def fate(case: Case, verdict: Verdict) -> tuple[str, str, str]:
     task = case.task.removesuffix("-to-text")
     why = " ".join(verdict.why.replace("|", "/").split())
     if not verdict.ways:
-        return "not run here", task, note(why)
+        return "not run here", task, APART.get(case.type) or note(why)
     if verdict.word in (EQUAL, TIE):
         ways = [way for way in ("batch", "several") if way not in verdict.ways]
         return EQUAL, task, f"its own `generate` takes no {' and no '.join(ways)} here" if ways else ""
@@ -67,8 +70,11 @@ def note(why: str) -> str:
     """Why a class was not run, in few words."""
     if not why:
         return "not decoded for this edition"
-    if "timm" in why or "ImportError" in why:
-        return "it needs a package that is not installed"
+    if "ImportError" in why:
+        wanted = re.search(r"requires the (\S+) library|requires `(\w+)`", why)
+        return (
+            f"it needs {wanted[1] or wanted[2]}, which is not installed" if wanted else "it needs a package"
+        )
     if "has no attribute 'generate'" in why:
         return "it has no `generate`"
     return "no inputs found" if why.startswith("LookupError") else "no small configuration found"

@@ -18,6 +18,7 @@ from ...core.loop import Loop
 from ...errors import UserError
 from ...models.compiled import checked, compile_rows
 from ...models.load import load_tokenizer
+from ...models.probe.checks import device_of
 from .arguments import Asked, check, check_cache
 from .call import Call
 from .prompt import fill, read_prompt
@@ -135,7 +136,7 @@ class Host:
         if known is not None:
             target: Any = known[1]
             at = target if prompted else target.rows
-            here = (model.get_input_embeddings().weight.device, model.dtype)
+            here = (device_of(model), model.dtype)
             if at.model is model and (at.device, at.dtype) == here:
                 return known
         self.loops[key] = self._make(model, PromptedTarget if prompted else HostTarget)

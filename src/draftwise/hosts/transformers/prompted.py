@@ -17,6 +17,7 @@ from ...drafters.neural.prompted import PromptedDrafter
 from ...errors import UserError
 from ...models.distributions import Chain, choices, on_host
 from ...models.positions import ENDLESS
+from ...models.probe.checks import device_of
 from ...models.prompted import Prompted
 from ...models.prompted.trial import Trials
 from ...targets.scores import GreedyScores, SampledScores
@@ -77,7 +78,7 @@ class PromptedTarget:
         text = model.config.get_text_config(decoder=True)
         self.vocab_size = int(text.vocab_size if head is None else head.weight.shape[0])
         self.max_length = self.window = ENDLESS
-        self.device, self.dtype = model.get_input_embeddings().weight.device, model.dtype
+        self.device, self.dtype = device_of(model), model.dtype
         self.trials = Trials(model)
         self.shapes: dict[int, Chain] = {}
         self.together: Together | None = None

@@ -29,7 +29,7 @@ from ...errors import DraftwiseWarning, UserError
 from .. import verdicts
 from ..recurrent import carriers, kinds
 from ..runner import Rows
-from .checks import check, check_attention, name
+from .checks import check, check_attention, device_of, name
 from .readings import Readings
 from .verdict import Verdict
 from .ways import alone, branched, neighbours, side_by_side, stateful
@@ -125,7 +125,7 @@ def fingerprint(model: Any) -> str:
         json.dumps(config.to_dict(), sort_keys=True, default=str),
         getattr(text, "_attn_implementation", None),
         str(model.dtype),
-        model.get_input_embeddings().weight.device.type,
+        device_of(model).type,
         torch.__version__,
         transformers.__version__,
         version("draftwise"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ...errors import UserError
 
 MASKED = ("sdpa", "eager")  # attention implementations that accept a separate mask for every row
@@ -14,6 +16,15 @@ def name(model: Any) -> str:
     kind = type(model).__name__
     called = str(getattr(model, "name_or_path", "") or kind)
     return called if called == kind else f"{called} ({kind})"
+
+
+def device_of(model: Any) -> torch.device:
+    """Where a model takes its tokens; some classes do not say which of their tables are the input's."""
+    try:
+        found: torch.device = model.get_input_embeddings().weight.device
+    except (AttributeError, NotImplementedError):
+        found = model.device
+    return found
 
 
 def check(model: Any) -> None:

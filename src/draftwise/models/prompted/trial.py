@@ -49,7 +49,7 @@ def _found(made: Prompted, ids: Tensor) -> str:
     """The first way that agrees with single tokens."""
     start = _State(made)
     truth, ids = _own(made, ids)
-    wrong = ""
+    wrong, least = "", float("inf")
     for way, kind in WAYS.items():
         start.restore(made)
         made.rewind = kind(made.cache)
@@ -63,8 +63,9 @@ def _found(made: Prompted, ids: Tensor) -> str:
         if error <= _tolerance(made.model):
             start.restore(made)
             return way
-        said = f"its logits are off by {error:.1g} of their spread"
-        wrong = wrong or said
+        least = min(least, error)
+    if least < float("inf"):
+        wrong = f"its logits are off by {least:.1g} of their spread"
     raise UserError(
         f"{name(made.model)} cannot read several tokens after this prompt and take them back ({wrong}): "
         "use it as it is"

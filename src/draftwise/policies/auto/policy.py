@@ -91,6 +91,7 @@ class AutoPolicy:
     answer: float = field(default=0.0, metadata=learned(mean_of_known))
     reasons: list[Reason] | None = None
     places: dict[int, Place] = field(default_factory=dict)
+    owed: float = 0.0
     compiled: bool = False
     drafters_compiled: list[bool] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
@@ -154,7 +155,7 @@ class AutoPolicy:
                 continue  # no match, or a model that was never graded: the recorder will do that
             curve, cost = self.skills[i].survival(request, where), self.drafting(i)
             if cost.tried < len(TRIALS):
-                found.append(self._trial(i, curve, room))
+                found.append(self._trial(i, curve, room, extra, rate))
                 continue
             start, each = cost.price(batch)
             reading = 0.0
@@ -166,11 +167,11 @@ class AutoPolicy:
             found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, self.lengths))
         return found
 
-    def _trial(self, i: int, curve: Sequence[float], room: int) -> Worth:
-        """A draft to measure what this drafter costs, made if it would be the best one at no cost."""
+    def _trial(self, i: int, curve: Sequence[float], room: int, extra: Sequence[float], rate: float) -> Worth:
+        """A draft to measure what this drafter costs, made if it would be the best one at no such cost."""
         most = min(TRIALS[self.drafting(i).tried], room)
         length = next((n for n in self.lengths if n >= most), self.lengths[-1])
-        return Worth(i, length, sum(curve[:length]), 0.0, sum(curve), trial=True)
+        return Worth(i, length, sum(curve[:length]), 0.0, sum(curve) - rate * extra[1], trial=True)
 
     def _stop(self, i: int, batch: int, matched: bool) -> Stop:
         """The stop rule of this drafter; until its calibration is trusted, one that never stops."""
@@ -265,13 +266,20 @@ class AutoPolicy:
         n = spent.requests
         if spent.compiled != self.compiled:
             self._switch(spent.compiled)
-        passes = self.passes[size_class(n)]
-        self.load.add(spent.target, passes.usual(spent.pass_tokens), requests=n)
+        passes, target, drafts = self.passes[size_class(n)], spent.target, spent.pass_tokens > n
+        late = spent.again > 0 and not drafts
+        if late:  # a plain pass that reads again what a rejection took back: the draft owes the longer time
+            self.owed += max(0.0, target - self.load.factor * passes(n)) if passes.known else 0.0
+        else:
+            if drafts and self.owed:
+                target, self.owed = target + self.owed, 0.0
+            else:
+                self.load.add(target, passes.usual(spent.pass_tokens), requests=n)
+            passes.add(spent.pass_tokens, target / self.load.factor, requests=n)
         seconds = outcome.seconds / self.load.factor
-        passes.add(spent.pass_tokens, spent.target / self.load.factor, requests=n)
         place = self.places.get(request)
         self.pace.add(place is not None and place.matched, outcome.accepted + 1, seconds, requests=n)
-        if spent.pass_tokens > n:
+        if drafts or late:
             self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
 
     def _switch(self, compiled: bool) -> None:
