@@ -141,7 +141,7 @@ class AutoRecorder:
                     draft = self.lookups.guess(i, contexts[i], seen, notes.at, graders, self.arms[i])
                     if draft is not None:
                         notes.held.append(draft)
-        notes.rounds.append((notes.at, max(contexts, default=0)))
+        notes.rounds.append((notes.at, contexts))
         if self.graded and not request.sampling.greedy:
             notes.probs += [seen.scores.chance(n, t) for n, t in zip(seen.nodes, seen.tokens, strict=True)]
         return played + notes.settle(seen.tokens, done=request.done) if notes.held else played
