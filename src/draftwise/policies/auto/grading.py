@@ -13,7 +13,7 @@ from .observed import GradingPass
 from .texts import Held, Notes
 
 SHARE = 0.005  # of the total time, for drafters that do not play
-ENOUGH = 24  # tokens of a batch, after which a model is graded on them
+ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
 FIRST = 0.02  # of the total time, for the first gradings, where they take longer than a round
 RARELY = 8  # a model that cannot pay at its present price is graded in one turn out of so many
 
@@ -64,11 +64,12 @@ class LookupGuesses:
 class ModelGrading:
     """Grades models that do not play: one at a time, in one pass over what it has not read.
 
-    The model that has waited longest is next. A model of which nothing is known may be graded beyond the
-    budget as soon as enough was written to pay for it.
+    The model that has waited longest is next. A model of which nothing is known is graded at once, on the
+    first tokens: it cannot play before. This may go beyond the budget, if enough was written to pay for it.
     """
 
     waits: dict[int, int] = field(default_factory=dict)
+    new: set[int] = field(default_factory=set)  # models of which nothing is known
     turns: int = 0
     first: tuple[int, float] = (0, 0.0)  # tokens and seconds of first gradings
 
@@ -82,6 +83,7 @@ class ModelGrading:
         budget: Budget,
     ) -> GradingPass | None:
         """The grading pass of this round, if any."""
+        self.new = {i for i in models if not policy.known(i)}
         i = self._due(batch, models, policy, graders, budget)
         if i is None:
             return None
@@ -111,7 +113,8 @@ class ModelGrading:
     def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""
         unknown = len(seen.request.tokens) - notes.first_ungraded(i)
-        return (unknown * batch >= ENOUGH or (seen.request.done and unknown > 0)) and (
+        enough = 1 if i in self.new else ENOUGH
+        return (unknown * batch >= enough or (seen.request.done and unknown > 0)) and (
             name not in seen.request.out
         )
 
@@ -169,12 +172,12 @@ def _unread(i: int, one: tuple[Seen, Notes]) -> int:
 def windows_of(i: int, start: int, grades: Sequence[Grade], notes: Notes, longest: int) -> list[Window]:
     """One window for each round that began on the graded tokens, the first of which is at `start`."""
     made = []
-    for at, context in notes.rounds:
+    for at, contexts in notes.rounds:
         if at >= start:
             accepts = []
             for place, grade in enumerate(grades[at - start : at - start + longest]):
                 accepts.append(grade.at(place)[0])
                 if accepts[-1] <= 0.0:
                     break
-            made.append(Window(i, context, tuple(accepts)))
+            made.append(Window(i, contexts[i], tuple(accepts)))
     return made

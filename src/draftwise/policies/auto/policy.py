@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from math import isfinite
 from random import Random
 
@@ -11,6 +12,7 @@ from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, Outcome
 from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
+from .composite import Head, begun, best_split, relays, rules
 from .drafting import DraftCost
 from .guard import Guard
 from .observed import Observed
@@ -30,27 +32,13 @@ from .parts import (
     stop_by_gain,
 )
 from .passes import CLASSES, Load, PassCost, nearest, size_class
+from .place import Place
 from .skill import Calibration, Skill
 from .values import values
-from .worth import Reason, Worth, best_length
+from .worth import Price, Reason, Worth, best_length
 
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
-
-
-@dataclass(slots=True)
-class Place:
-    """Where one request stands: each drafter's context at the last choice, the tokens of the text that each
-    has read, and the tokens of the answer."""
-
-    contexts: list[int]
-    read: list[int]
-    written: int = 0
-
-    @property
-    def matched(self) -> bool:
-        """Whether any lookup had a match there."""
-        return max(self.contexts, default=0) > 0
 
 
 @dataclass(slots=True)
@@ -96,17 +84,18 @@ class AutoPolicy:
     drafters_compiled: list[bool] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
+    relays: Mapping[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.drafters)
         self.skills = [self.new_skill() for _ in range(n)]
         self.calibrations = [Calibration() for _ in range(n)]
-        # First those of eager passes, then those of compiled ones.
-        self.draft_costs = [DraftCost() for _ in range(2 * n)]
+        self.draft_costs = [DraftCost() for _ in range(2 * n)]  # of eager passes, then of compiled ones
         self.pass_costs = [PassCost() for _ in (*CLASSES, *CLASSES)]
         self.drafters_compiled = [False] * n
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
+        self.relays = relays(self.drafters)
         self.index = {(number.get(arm.drafter, -1), arm.length): i for i, arm in enumerate(self.arms)}
 
     @property
@@ -135,10 +124,10 @@ class AutoPolicy:
         if best is None or not stands:
             decision = Decision(self.index[-1, 0])
         else:
-            stop = self._stop(best.drafter, batch, place.matched)
-            decision = Decision(self.index[best.drafter, best.length], 1.0, (stop,))
+            stop = self._stop(self.relays.get(best.drafter, best.drafter), batch, place.matched)
+            decision = Decision(self.index[best.drafter, best.length], 1.0, rules(stop, best.head))
         if self.reasons is not None:
-            arm, price = self.arms[decision.arm], self.price(batch, place.matched)
+            price, arm = self.price(batch, place.matched), self.arms[decision.arm]
             self.reasons.append(Reason(context.position, price, arm, tuple(worths), not stands))
         return decision
 
@@ -147,9 +136,12 @@ class AutoPolicy:
         batch, request, unavailable = context.batch_size, context.request, context.unavailable
         passes, rate = nearest(self.passes, size_class(batch)), self.price(batch, place.matched)
         extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
-        found = []
+        found: list[Worth] = []
         for i, name in enumerate(self.drafters):
             where = place.contexts[i]
+            if i in self.relays:
+                found += self._composite(i, context, place) if name not in unavailable else ()
+                continue
             unknown = not where if self.looks_up[i] else not self.skills[i].seen
             if unknown or name in unavailable:
                 continue  # no match, or a model that was never graded: the recorder will do that
@@ -157,15 +149,32 @@ class AutoPolicy:
             if cost.tried < len(TRIALS):
                 found.append(self._trial(i, curve, room, extra, rate))
                 continue
-            start, each = cost.price(batch)
-            reading = 0.0
-            if not self.looks_up[i]:
-                unread = max(0, context.length - place.read[i])
-                reading = cost.reading.each * unread / self._rounds_left(context)
             more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
-            price = self.pricing(start, each, reading, more, self.passes[0])
+            price = self._priced(i, context, place, more)
             found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, self.lengths))
         return found
+
+    def _priced(self, i: int, context: Context, place: Place, extra: Sequence[float]) -> Price:
+        """What a draft of this drafter costs now."""
+        start, each = self.drafting(i).price(context.batch_size)
+        reading = 0.0
+        if not self.looks_up[i]:
+            unread = max(0, context.length - place.read[i])
+            reading = self.drafting(i).reading.each * unread / self._rounds_left(context)
+        return self.pricing(start, each, reading, extra, self.passes[0])
+
+    def _composite(self, i: int, context: Context, place: Place) -> Sequence[Worth]:
+        """The best draft that a relay's model begins, once its chances and costs are known."""
+        first, batch, request = self.relays[i], context.batch_size, context.request
+        known = self.skills[first].seen and self.drafting(first).tried >= len(TRIALS)
+        if not known or self.drafters[first] in context.unavailable or self.drafting(first).width > 1.0:
+            return ()
+        passes = nearest(self.passes, size_class(batch))
+        extra = (passes.extra or passes.table(batch, LENGTHS[-1]))[: passes.room(batch) + 1]
+        curve = self.skills[first].survival(request, place.contexts[first])
+        head = Head(curve, self._priced(first, context, place, extra))
+        tail = partial(self.skills[i].survival, request)
+        return best_split(i, head, tail, self.price(batch, place.matched), self.lengths)
 
     def _trial(self, i: int, curve: Sequence[float], room: int, extra: Sequence[float], rate: float) -> Worth:
         """A draft to measure what this drafter costs, made if it would be the best one at no such cost."""
@@ -237,7 +246,7 @@ class AutoPolicy:
             self.skills[window.drafter].learn(feedback.request, window.context, window.accepts)
         for outcome in feedback.outcomes:
             self._time(feedback.request, outcome)
-            self._calibrate(outcome)
+            self._calibrate(outcome, feedback.decision.stops)
 
     def _observe(self, request: int, seen: Observed) -> None:
         if seen.looks_up:
@@ -287,11 +296,13 @@ class AutoPolicy:
         self.compiled, self.load.factor = compiled, 1.0
         self.pace, self.guard = type(self.pace)(), type(self.guard)()
 
-    def _calibrate(self, outcome: Outcome) -> None:
+    def _calibrate(self, outcome: Outcome, stops: Sequence[Stop]) -> None:
         arm = self.arms[outcome.arm]
         if outcome.signals and arm.length:
-            calibration = self.calibrations[self.drafters.index(arm.drafter)]
-            for k, signals in enumerate(outcome.signals[: outcome.accepted + 1]):
+            i, tested = self.drafters.index(arm.drafter), outcome.accepted + 1
+            calibration = self.calibrations[self.relays.get(i, i)]
+            head = begun(stops, outcome.signals) if i in self.relays else tested
+            for k, signals in enumerate(outcome.signals[: min(tested, head)]):
                 calibration.learn(signals.chosen, float(k < outcome.accepted))
 
     def close(self, request: int) -> None:

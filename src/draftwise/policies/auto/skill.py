@@ -17,10 +17,10 @@ class Skill:
     """Chances that one drafter's k-th token is accepted given that those before were, per context.
 
     For every context and k the tokens that were tested and accepted are counted, fading by `memory` with each
-    test; a window that the text cut off counts as far as it goes. A chance
-    leans on the mean over all k of its context with a weight of `lean` tests, and that on one half with
-    two. A text has counts of its own that fade faster and lean on the common ones: a change of subject shows
-    within a few drafts.
+    draft: what is known of a k that drafts do not reach fades too, so that it is tried again. A window that
+    the text cut off counts as far as it goes. A chance leans on the mean over all k of its context with a
+    weight of `lean` tests, and that on one half with two. A text has counts of its own that fade faster and
+    lean on the common ones: a change of subject shows within a few drafts.
     """
 
     contexts: int
@@ -106,10 +106,12 @@ class Skill:
 
 
 def _add(tested: list[float], accepted: list[float], accepts: Sequence[float], memory: float) -> None:
+    tested[:] = [memory * n for n in tested]
+    accepted[:] = [memory * n for n in accepted]
     weight = 1.0
     for k, accept in enumerate(accepts):
-        tested[k] = memory * tested[k] + weight
-        accepted[k] = memory * accepted[k] + weight * accept
+        tested[k] += weight
+        accepted[k] += weight * accept
         weight *= accept
         if weight <= 0.0:
             break

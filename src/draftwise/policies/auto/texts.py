@@ -46,7 +46,7 @@ class Notes:
         start: the length of the text when it was first seen.
         at: the length of the text when this round began.
         held: drafts of lookups that are not decided yet.
-        rounds: where rounds began, and the best context there.
+        rounds: where rounds began, and the contexts of all drafters there.
         probs: the target's probabilities of the tokens from `start` on (with sampling only).
         graded: by model, the tokens of the text on which it is known.
         read: by model, the tokens of the text that it has read.
@@ -55,7 +55,7 @@ class Notes:
     start: int
     at: int = 0
     held: list[Held] = field(default_factory=list)
-    rounds: list[tuple[int, int]] = field(default_factory=list)
+    rounds: list[tuple[int, Sequence[int]]] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     graded: dict[int, int] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
