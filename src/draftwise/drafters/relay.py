@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
+from ..core.arms import NEVER
 from ..core.drafts import Draft, Job
 from ..core.request import Request
 from ..core.roles import Continuer
@@ -22,12 +23,14 @@ class RelayDrafter:
     only where FIRST has nothing: lookup, else model. Both parts are drafters of the same team, under the
     names given there. They draft their most likely tokens, which the target verifies as picked ones: the
     text is exact whatever the parts are. FIRST ends the draft if it ends before its share by a stop rule, or
-    drafts a tree.
+    drafts a tree. With `rest`, FIRST drafts until a stop rule ends it, and SECOND, which no rule stops, adds
+    what is left of the length.
 
     Source: model first, lookup after it: Cascade speculative drafting (arXiv 2312.11462).
 
     Raises:
-        UserError: the parts are not written as FIRST>SECOND, or `first` is below 0.
+        UserError: the parts are not written as FIRST>SECOND, `first` is below 0, or options exclude each
+            other.
     """
 
     def __init__(
@@ -36,13 +39,16 @@ class RelayDrafter:
         *,
         first: Annotated[int, "tokens of the first drafter at most; 0: all that it has"] = 1,
         instead: Annotated[bool, "the second drafts only where the first has nothing"] = False,
+        rest: Annotated[bool, "a stop rule ends the first alone; the second adds what is left"] = False,
     ) -> None:
         self.parts = tuple(part.strip() for part in path.split(">"))
         if len(self.parts) != 2 or not all(self.parts):
             raise UserError(f"relay:{path}: name two drafters of the team, as relay:zoo:general>ngram")
         if first < 0:
             raise UserError(f"relay:{path}?first={first}: give 1 or more tokens, or 0 for all")
-        self.first, self.instead = 0 if instead else first, instead
+        if instead and rest:
+            raise UserError(f"relay:{path}: give instead or rest, not both")
+        self.first, self.instead, self.rest = 0 if instead or rest else first, instead, rest
         self.team: Team | None = None
 
     def join(self, team: Team) -> None:
@@ -112,12 +118,12 @@ class RelayDrafter:
             return False
         if self.instead:
             return not n
-        return not self.first or n >= self.first
+        return self.rest or not self.first or n >= self.first
 
     def _rest(self, job: Job, draft: Draft) -> Job:
-        """The second part's job: what is left of the length, with the stop rules of those places."""
+        """The second part's job: what is left of the length, with the stop rules of those places if any."""
         n = len(draft.tokens)
-        stops = job.stops[min(n, len(job.stops) - 1) :]
+        stops = (NEVER,) if self.rest else job.stops[min(n, len(job.stops) - 1) :]
         return replace(job, length=job.length - n, stops=stops, picked=True, rows=False)
 
 

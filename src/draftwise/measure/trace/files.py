@@ -23,6 +23,7 @@ from zlib import error as ZlibError
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import registry
 from ...errors import UserError
 from ...inputs import parse_json
 
@@ -118,6 +119,9 @@ class Recording:
 class Trace:
     """A finished trace, read prompt by prompt; if `drafters` are named, as if only these had been recorded.
 
+    Named `relays` of recorded drafters need no recording: a replay makes their drafts from those of their
+    parts.
+
     Raises:
         UserError: no trace in the folder, one of another version, a damaged or an unfinished one, or one
             without a named drafter.
@@ -127,6 +131,8 @@ class Trace:
         self.folder = Path(folder)
         self._whole = read_header(self.folder)
         known = self._whole.drafters
+        self.relays = [name for name in drafters if name not in known and is_relay(name)]
+        drafters = [name for name in drafters if name not in self.relays]
         if unknown := [name for name in drafters if name not in known]:
             raise UserError(f"drafter {unknown[0]!r} was not recorded: choose from {', '.join(known)}")
         self.header = replace(self._whole, drafters={name: known[name] for name in drafters or known})
@@ -140,8 +146,8 @@ class Trace:
 
     @property
     def drafters(self) -> list[str]:
-        """The recorded drafters, in their order."""
-        return list(self.header.drafters)
+        """The recorded drafters, in their order, and the relays."""
+        return [*self.header.drafters, *self.relays]
 
     def __len__(self) -> int:
         return self.header.prompts
@@ -155,6 +161,11 @@ class Trace:
                 given={name: found.given[name] for name in names},
                 answers={name: found.answers[name] for name in names},
             )
+
+
+def is_relay(name: str) -> bool:
+    """Whether a drafter of this name lets one drafter of the team continue another's draft."""
+    return registry.parse(name).name == "relay"
 
 
 def file_of(folder: Path, index: int) -> Path:

@@ -26,7 +26,8 @@ from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method, method
 from ...policies.recorders.bandit import Bandit
 from .costs import Costs
-from .files import FIELDS, Header, Recording, Trace
+from .files import FIELDS, Header, Recording, Trace, is_relay
+from .relays import Relays
 from .stage import UNKNOWN, Heard, Stage
 
 
@@ -54,30 +55,39 @@ class Target:
 class Cast(Team):
     """The drafters of a trace: drafts come from the recording, seconds from the costs."""
 
-    def __init__(self, header: Header, costs: Costs) -> None:
+    def __init__(self, header: Header, costs: Costs, relays: Sequence[str] = ()) -> None:
         super().__init__({}, vocab_size=header.vocab_size)
         self.header = header
+        self.relays = Relays(relays, header.drafters, self._play, self._pay)
         self.costs = {name: costs.of(name) for name in header.drafters}
         self.behind = {name for name, cost in self.costs.items() if cost.catch_up}
         self.stage: Stage
         self.read: dict[str, int] = {}
         self.drew: tuple[str, ...] = ()
+        self.paid = 0.0
         self.draft_now = Draft()
 
     def begin(self, stage: Stage) -> None:
         """Start the next text."""
         self.stage, self.read, self.drew = stage, {}, ()
+        self.relays.begin(stage)
 
     def hints(self, request: Request) -> dict[str, float]:
         """The recorded hints at this position; all drafters together are always ready."""
-        at = request.position
-        return {name: lines.hint[at] for name, lines in self.stage.lines.items()} | {TOGETHER: 1.0}
+        at, relays = request.position, self.relays.hints(request)
+        return {name: lines.hint[at] for name, lines in self.stage.lines.items()} | relays | {TOGETHER: 1.0}
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
         """The recorded drafts, and their cost in seconds."""
         drafts, spent = [Draft()] * n, [0.0] * n
         self.drew, self.draft_now = (), drafts[0]
         for name, mine in jobs.items():
+            if name in self.relays.made:
+                for i, job in mine:
+                    self.paid = 0.0
+                    drafts[i] = self.draft_now = self.relays.draft(name, job)
+                    spent[i] = self.paid
+                continue
             self.drew = tuple(self.header.drafters) if name == TOGETHER else (name,)
             for i, job in mine:
                 drafts[i] = self.draft_now = draft = self.stage.draft(name, job.request.position, job)
@@ -88,6 +98,7 @@ class Cast(Team):
 
     def observe(self, request: Request) -> None:
         """The drafter of the round has read the whole text."""
+        self.relays.observe(request)
         for name in self.drew:
             if name in self.behind:
                 self.read[name] = len(request.tokens)
@@ -105,7 +116,12 @@ class Cast(Team):
         return 1
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
-        """The draft recorded there."""
+        """The draft recorded there, or made again by a relay."""
+        if name in self.relays.made:
+            self.paid, view = 0.0, replace(request, tokens=request.tokens[:at])
+            tokens = self.relays.draft(name, Job(view, arm.length, arm.stops)).tokens
+            self.graded_seconds += self.paid
+            return tokens
         lines = self.stage.lines[name]
         first, n = lines.ends(at - request.prompt_length, arm.length, arm.stops)
         self.graded_seconds += self.costs[name].draft(n)
@@ -117,7 +133,18 @@ class Cast(Team):
         return None if tokens is None else Draft.chain(tokens)
 
     def close(self, request: Request) -> None:
-        """Nothing to free."""
+        """Drop the text."""
+        self.relays.close(request)
+
+    def _play(self, name: str, job: Job) -> Draft:
+        """A relay's part drafts."""
+        draft = self.stage.draft(name, job.request.position, job)
+        self._pay(name, len(draft.tokens), job.request)
+        return draft
+
+    def _pay(self, name: str, tokens: int, request: Request) -> None:
+        self.paid += self.costs[name].draft(tokens) + self._catch_up(name, request)
+        self.drew = (*self.drew, name)
 
     def _apart(self, job: Job) -> list[Draft]:
         alone = replace(job, width=1)
@@ -164,7 +191,7 @@ class Replay:
     def __init__(self, trace: Trace, made: Method, costs: Costs, *, seed: int = 0) -> None:
         check(made, trace.header)
         self.header, self.costs, self.policy = trace.header, costs, made.policy
-        self.target, self.team = Target(trace.header.vocab_size), Cast(trace.header, costs)
+        self.target, self.team = Target(trace.header.vocab_size), Cast(trace.header, costs, trace.relays)
         clock = Priced(costs, self.team, 0.0 if isinstance(made.recorder, Bandit) else costs.learn)
         self.loop = Loop(self.target, self.team, made.policy, made.recorder, seed=seed, clock=clock)
 
@@ -204,6 +231,8 @@ def check(made: Method, header: Header) -> None:
     """
     arms = made.policy.arms
     longest = max(arm.length for arm in arms)
+    if not header.greedy and any(is_relay(arm.drafter) for arm in arms):
+        raise UserError(UNKNOWN)
     stopped = [arm for arm in arms if arm.drafter == TOGETHER or any(s.rule != "never" for s in arm.stops)]
     if longest > header.length:
         raise UserError(

@@ -10,6 +10,7 @@ from random import Random
 from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, Outcome
 from ...state.learned import LEARNED, learned, mean_of_known
+from .composite import Head, begun, best_split, relays, rules
 from .drafting import DraftCost
 from .guard import Guard
 from .observed import Observed
@@ -30,7 +31,7 @@ from .parts import (
 )
 from .passes import CLASSES, Load, PassCost, nearest, size_class
 from .skill import Calibration, Skill
-from .worth import Reason, Worth, best_length
+from .worth import Price, Reason, Worth, best_length
 
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
@@ -93,6 +94,7 @@ class AutoPolicy:
     drafters_compiled: list[bool] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
+    relays: Mapping[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.drafters)
@@ -104,6 +106,7 @@ class AutoPolicy:
         self.drafters_compiled = [False] * n
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
+        self.relays = relays(self.drafters)
         self.index = {(number.get(arm.drafter, -1), arm.length): i for i, arm in enumerate(self.arms)}
 
     @property
@@ -132,8 +135,9 @@ class AutoPolicy:
         if best is None or not stands:
             decision = Decision(self.index[-1, 0])
         else:
-            stop = self._stop(best.drafter, batch, place.matched)
-            decision = Decision(self.index[best.drafter, best.length], 1.0, (stop,))
+            stop = self._stop(self.relays.get(best.drafter, best.drafter), batch, place.matched)
+            stops = rules(stop, best.head) if best.head else (stop,)
+            decision = Decision(self.index[best.drafter, best.length], 1.0, stops)
         if self.reasons is not None:
             arm, price = self.arms[decision.arm], self.price(batch, place.matched)
             self.reasons.append(Reason(context.position, price, arm, tuple(worths), not stands))
@@ -147,6 +151,10 @@ class AutoPolicy:
         found = []
         for i, name in enumerate(self.drafters):
             where = place.contexts[i]
+            if i in self.relays:
+                if name not in unavailable and (split := self._composite(i, context, place)):
+                    found.append(split)
+                continue
             unknown = not where if self.looks_up[i] else not self.skills[i].seen
             if unknown or name in unavailable:
                 continue  # no match, or a model that was never graded: the recorder will do that
@@ -154,15 +162,32 @@ class AutoPolicy:
             if cost.tried < len(TRIALS):
                 found.append(self._trial(i, curve, room))
                 continue
-            start, each = cost.price(batch)
-            reading = 0.0
-            if not self.looks_up[i]:
-                unread = max(0, context.length - place.read[i])
-                reading = cost.reading.each * unread / self._rounds_left(context)
             more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
-            price = self.pricing(start, each, reading, more, self.passes[0])
+            price = self._priced(i, context, place, more)
             found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, self.lengths))
         return found
+
+    def _priced(self, i: int, context: Context, place: Place, extra: Sequence[float]) -> Price:
+        """What a draft of this drafter costs now."""
+        start, each = self.drafting(i).price(context.batch_size)
+        reading = 0.0
+        if not self.looks_up[i]:
+            unread = max(0, context.length - place.read[i])
+            reading = self.drafting(i).reading.each * unread / self._rounds_left(context)
+        return self.pricing(start, each, reading, extra, self.passes[0])
+
+    def _composite(self, i: int, context: Context, place: Place) -> Worth | None:
+        """The best draft that a relay's model begins, once its chances and costs are known."""
+        first, batch, request = self.relays[i], context.batch_size, context.request
+        known = self.skills[first].seen and self.drafting(first).tried >= len(TRIALS)
+        if not known or self.drafters[first] in context.unavailable or self.drafting(first).width > 1.0:
+            return None
+        passes = nearest(self.passes, size_class(batch))
+        extra = (passes.extra or passes.table(batch, LENGTHS[-1]))[: passes.room(batch) + 1]
+        start, each, extra = self._priced(first, context, place, extra)
+        head = Head(self.skills[first].survival(request, place.contexts[first]), start, each)
+        tail = self.skills[i].survival(request, place.contexts[i])
+        return best_split(i, head, tail, extra, self.price(batch, place.matched), self.lengths)
 
     def _trial(self, i: int, curve: Sequence[float], room: int) -> Worth:
         """A draft to measure what this drafter costs, made if it would be the best one at no cost."""
@@ -230,7 +255,7 @@ class AutoPolicy:
             self.skills[window.drafter].learn(feedback.request, window.context, window.accepts)
         for outcome in feedback.outcomes:
             self._time(feedback.request, outcome)
-            self._calibrate(outcome)
+            self._calibrate(outcome, feedback.decision.stops)
 
     def _observe(self, request: int, seen: Observed) -> None:
         if seen.looks_up:
@@ -273,11 +298,15 @@ class AutoPolicy:
         self.compiled, self.load.factor = compiled, 1.0
         self.pace, self.guard = type(self.pace)(), type(self.guard)()
 
-    def _calibrate(self, outcome: Outcome) -> None:
+    def _calibrate(self, outcome: Outcome, stops: Sequence[Stop]) -> None:
         arm = self.arms[outcome.arm]
         if outcome.signals and arm.length:
-            calibration = self.calibrations[self.drafters.index(arm.drafter)]
-            for k, signals in enumerate(outcome.signals[: outcome.accepted + 1]):
+            i = self.drafters.index(arm.drafter)
+            calibration = self.calibrations[self.relays.get(i, i)]
+            tested = outcome.accepted + 1
+            if i in self.relays:
+                tested = min(tested, begun(stops, outcome.signals))
+            for k, signals in enumerate(outcome.signals[:tested]):
                 calibration.learn(signals.chosen, float(k < outcome.accepted))
 
     def close(self, request: int) -> None:

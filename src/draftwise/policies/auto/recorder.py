@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from ...core.arms import Arm
 from ...core.outcomes import Feedback, Window
 from ...core.request import Request
 from ...core.roles import Graders, Seen
+from .composite import begun, windows
 from .grading import Asked, Budget, LookupGuesses, ModelGrading
 from .observed import DraftCall, Observed
 from .texts import Held, Notes
@@ -20,6 +21,9 @@ class Deciding(Asked, Protocol):
 
     @property
     def arms(self) -> tuple[Arm, ...]: ...
+
+    @property
+    def relays(self) -> Mapping[int, int]: ...
 
     def contexts(self, request: int) -> Sequence[int]:
         """Each drafter's context at the last choice for this request."""
@@ -96,9 +100,12 @@ class AutoRecorder:
 
     def _meet(self, graders: Graders) -> None:
         """Find out which drafters are lookups, to be asked for drafts, and which are models, to be graded."""
-        self.looks_up = tuple(not graders.grades_itself(name) for name in self.policy.drafters)
+        relays = self.policy.relays
+        self.looks_up = tuple(
+            i not in relays and not graders.grades_itself(name) for i, name in enumerate(self.policy.drafters)
+        )
         self.guessed = [i for i, up in enumerate(self.looks_up) if up]
-        self.graded = [i for i, up in enumerate(self.looks_up) if not up]
+        self.graded = [i for i, up in enumerate(self.looks_up) if not up and i not in relays]
 
     def _notes(self, seen: Seen) -> Notes:
         """The state of this text, at the round that was just played."""
@@ -116,15 +123,18 @@ class AutoRecorder:
             outcome = seen.outcome
             arm, spent = self.policy.arms[outcome.arm], outcome.spent
             if arm.length and spent:
-                i = self.number[arm.drafter]
+                i, drafted, asked = self.number[arm.drafter], outcome.drafted, arm.length
+                if i in self.policy.relays:  # what its second part adds takes no time
+                    i, drafted = self.policy.relays[i], begun(seen.decision.stops, outcome.signals)
+                    asked = drafted or 1
                 call = calls.get(i)
                 if call is None:
                     call = calls[i] = DraftCall(i, len(batch))
-                call.longest = max(call.longest, outcome.drafted)
+                call.longest = max(call.longest, drafted)
                 call.pending += 0 if self.looks_up[i] else notes.pending(i, notes.at)
                 call.seconds += spent.draft
                 call.compiled = spent.drafter_compiled
-                call.drafts.append((outcome.drafted, arm.length))
+                call.drafts.append((drafted, asked))
         return list(calls.values())
 
     def _follow(self, seen: Seen, notes: Notes, graders: Graders) -> list[Window]:
@@ -151,6 +161,8 @@ class AutoRecorder:
         outcome = seen.outcome
         if outcome.censored:
             return []
+        if i in self.policy.relays:
+            return self._parts(i, seen, notes)
         asked = self.policy.arms[seen.decision.arm].length
         if self.looks_up[i]:
             notes.held.append(Held(i, context, seen.draft.tokens, asked))
@@ -158,3 +170,15 @@ class AutoRecorder:
         notes.read[i], notes.graded[i] = notes.at, len(seen.request.tokens)
         missed = outcome.accepted < min(outcome.drafted, asked)  # a tree has more nodes than depths
         return [Window(i, context, (1.0,) * outcome.accepted + ((0.0,) if missed else ()))]
+
+    def _parts(self, i: int, seen: Seen, notes: Notes) -> list[Window]:
+        """The results of both parts of a composite draft."""
+        outcome, first = seen.outcome, self.policy.relays[i]
+        head = begun(seen.decision.stops, outcome.signals)
+        if not head:
+            return []
+        notes.read[first], notes.graded[first] = notes.at, len(seen.request.tokens)
+        contexts = self.policy.contexts(seen.request.id)
+        begin, rest = windows(head, outcome.accepted, self.policy.arms[seen.decision.arm].length)
+        found = [Window(first, contexts[first], begin)]
+        return [*found, Window(i, contexts[i], rest)] if rest else found

@@ -18,7 +18,8 @@ class Worth:
     """What one drafter is worth now, at its best length.
 
     `gain` is its expected accepted `tokens`, less the tokens that its `seconds` would write otherwise. A
-    `trial` is a draft whose cost is not known yet: it is played to measure it.
+    `trial` is a draft whose cost is not known yet: it is played to measure it. `head` is the most tokens of
+    its first part, if it is composite.
     """
 
     drafter: int
@@ -27,6 +28,7 @@ class Worth:
     seconds: float
     gain: float
     trial: bool = False
+    head: int = 0
 
 
 @dataclass(frozen=True, slots=True)
