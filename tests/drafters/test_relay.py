@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -187,9 +188,13 @@ class Rare(NoneDrafter):
 
 
 def test_what_is_continued_may_depend_on_what_was_drawn() -> None:
-    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
-    made: dict[str, Drafter] = {"draws": Copies(markov(GOOD)), "rare": Rare()}
-    counts = sample(lambda: loop({"r": "draws>rare"}, made), PROMPT, SETTINGS["plain"], 3000)
+    """A draft that ends where it drew another token is verified as picked too: 2 would be too rare."""
+    even = markov(np.tile([0.2, 0.2, 0.4, 0.2], (V, 1)))
+    distribution = exact(even, PROMPT, V, LENGTH, SETTINGS["plain"])
+    made: dict[str, Drafter] = {"draws": Copies(even), "rare": Rare()}
+    counts = sample(
+        lambda: loop({"r": "draws>rare"}, made, SimTarget(even, V)), PROMPT, SETTINGS["plain"], 3000
+    )
     assert p_value(counts, distribution) > 1e-3
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ... import registry
 from ...core.arms import Stop
@@ -35,8 +37,16 @@ class Head:
     each: float
 
 
+Tail: TypeAlias = Callable[[int], Sequence[float]]
+
+
+def kind(head: int) -> int:
+    """The context of a second part: how long the first is."""
+    return bisect_left(HEADS, head)
+
+
 def best_split(
-    i: int, head: Head, tail: Sequence[float], extra: Sequence[float], rate: float, lengths: Sequence[int]
+    i: int, head: Head, tails: Tail, extra: Sequence[float], rate: float, lengths: Sequence[int]
 ) -> Worth | None:
     """The best composite draft of relay `i`: the tokens of its first part, and its length in all.
 
@@ -47,7 +57,7 @@ def best_split(
     for n in HEADS[: len(head.curve)]:
         if n > len(head.curve):
             break
-        curve = [*head.curve[:n], *(head.curve[n - 1] * chance for chance in tail)]
+        curve = [*head.curve[:n], *(head.curve[n - 1] * chance for chance in tails(kind(n)))]
         longer = [length for length in lengths if n < length < len(extra)]
         if longer:
             price = (head.start + head.each * n, 0.0, extra)

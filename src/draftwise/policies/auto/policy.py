@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from math import isfinite
 from random import Random
 
@@ -186,7 +187,7 @@ class AutoPolicy:
         extra = (passes.extra or passes.table(batch, LENGTHS[-1]))[: passes.room(batch) + 1]
         start, each, extra = self._priced(first, context, place, extra)
         head = Head(self.skills[first].survival(request, place.contexts[first]), start, each)
-        tail = self.skills[i].survival(request, place.contexts[i])
+        tail = partial(self.skills[i].survival, request)
         return best_split(i, head, tail, extra, self.price(batch, place.matched), self.lengths)
 
     def _trial(self, i: int, curve: Sequence[float], room: int) -> Worth:

@@ -10,7 +10,7 @@ from ...core.arms import Arm
 from ...core.outcomes import Feedback, Window
 from ...core.request import Request
 from ...core.roles import Graders, Seen
-from .composite import begun, windows
+from .composite import begun, kind, windows
 from .grading import Asked, Budget, LookupGuesses, ModelGrading
 from .observed import DraftCall, Observed
 from .texts import Held, Notes
@@ -181,4 +181,4 @@ class AutoRecorder:
         contexts = self.policy.contexts(seen.request.id)
         begin, rest = windows(head, outcome.accepted, self.policy.arms[seen.decision.arm].length)
         found = [Window(first, contexts[first], begin)]
-        return [*found, Window(i, contexts[i], rest)] if rest else found
+        return [*found, Window(i, kind(head), rest)] if rest else found
