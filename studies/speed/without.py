@@ -101,6 +101,15 @@ class EveryToken(ModelGrading):
         return notes.pending(i, len(seen.request.tokens)) > 0 and name not in seen.request.out
 
 
+class Late(ModelGrading):
+    """Grades a new model on as many tokens as any other, not at once."""
+
+    def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
+        """Whether enough of this text waits for this model to be graded on."""
+        self.new.discard(i)
+        return ModelGrading.ready(self, i, name, seen, notes, batch)
+
+
 class AllRead(Notes):
     """A text of which every model is taken to have read all that was there when the round began."""
 
@@ -129,6 +138,7 @@ PARTS: Mapping[str, Variant] = {
     "guard": Variant(lambda: {"guard": NoGuard()}),
     "none": Variant(lambda: {"guard": NoGuard(), "pick": always}),
     "thinning": Variant(recorder=lambda: {"budget": Unlimited(), "models": EveryToken()}),
+    "at once": Variant(recorder=lambda: {"models": Late()}),
     "pace": Variant(lambda: {"pace": OnePace()}),
     "hints": Variant(lambda: {"match": any_match}),
     "reading": Variant(lambda: {"pricing": free_reading}, lambda: {"notes": AllRead}),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from draftwise.core.arms import Arm, Stop
+from draftwise.core.arms import NEVER, Arm, Context, Decision, Stop
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
@@ -41,18 +41,27 @@ def asked(tokens: Sequence[int], key: int = 0) -> Request:
     return Request(key, list(tokens), len(tokens), Sampling(max_new_tokens=50), Random(0), Random(0))
 
 
+class Stopping(Anyone):
+    """Plays an arm at random, by its stop rules."""
+
+    def choose(self, context: Context, rng: Random) -> Decision:
+        arm = rng.randrange(len(self.arms))
+        return Decision(arm, 1.0, self.arms[arm].stops)
+
+
 def loop(
     relays: dict[str, str], parts: dict[str, Drafter], target: Any = None, *, length: int = 4, seed: int = 0
 ) -> Loop:
     """A loop whose rounds are drafted by these relays, or with none of them, at random."""
     made = {name: RelayDrafter(*_spec(text)[0], **_spec(text)[1]) for name, text in relays.items()}
-    policy = Anyone((*(Arm(name, length) for name in made), Arm("none", 0)))
+    stops = {name: Stop("confidence", 0.5) if relay.rest else NEVER for name, relay in made.items()}
+    policy = Stopping((*(Arm(name, length, stop=stops[name]) for name in made), Arm("none", 0)))
     return Loop(target or SimTarget(markov(P), V), {**made, **parts}, policy, policy, seed=seed)
 
 
 def _spec(text: str) -> tuple[tuple[str], dict[str, Any]]:
     path, _, first = text.partition("?")
-    return (path,), {"instead": True} if first == "instead" else {"first": int(first or 1)}
+    return (path,), {first: True} if first in ("instead", "rest") else {"first": int(first or 1)}
 
 
 def drafted(
@@ -165,7 +174,13 @@ def test_a_part_that_fails_costs_no_text() -> None:
     assert request.tokens[len(PROMPT) :] == own and made.faults["bad"] == 1 and made.faults["r"] == 0
 
 
-RELAYS = {"r": "bad>ngram", "s": "good>suffix?2", "t": "ngram>good?0", "u": "suffix>bad?instead"}
+RELAYS = {
+    "r": "bad>ngram",
+    "s": "good>suffix?2",
+    "t": "ngram>good?0",
+    "u": "suffix>bad?instead",
+    "v": "bad>ngram?rest",
+}
 
 
 @pytest.mark.parametrize("settings", some(list(SETTINGS), 2))
@@ -230,3 +245,19 @@ def test_a_stop_rule_of_the_first_part_ends_the_draft() -> None:
     always = (Stop("max-confidence", 2.0),)
     assert len(relay.draft([Job(request, 6, always)])[0].tokens) == 1
     assert len(relay.draft([Job(request, 6)])[0].tokens) == 6
+
+
+def test_with_rest_the_second_part_goes_on_where_a_rule_ends_the_first() -> None:
+    parts: dict[str, Drafter] = {"model": SimDrafter(markov(P)), "ngram": NgramDrafter()}
+    relay, policy = RelayDrafter("model>ngram", rest=True), Anyone((Arm("relay", 6),))
+    Loop(SimTarget(markov(P), V), {**parts, "relay": relay}, policy, policy)
+    request = asked([0, 1, 2, 1, 0, 1])
+    parts["ngram"].observe(request, request.tokens)
+    (alone,) = parts["model"].draft([Job(request, 6)])
+    for head in (1, 3):
+        rules = (NEVER,) * (head - 1) + (Stop("confidence", 2.0),)  # the second part would never get beyond
+        (draft,) = relay.draft([Job(request, 6, rules)])
+        (rest,) = parts["ngram"].draft_after([Job(request, 6 - head)], [alone.tokens[:head]])  # type: ignore
+        assert draft.tokens == alone.tokens[:head] + rest.tokens and len(draft.signals) == 6
+    with pytest.raises(UserError, match="instead or rest"):
+        RelayDrafter("a>b", instead=True, rest=True)

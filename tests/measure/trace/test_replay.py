@@ -22,6 +22,7 @@ from draftwise.measure.trace.costs import DrafterCosts
 from draftwise.measure.trace.record import Prompt
 from draftwise.measure.trace.results import replayed as write_replay
 from draftwise.measure.trace.stage import Stage
+from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import fixed
 from tests.measure.trace.sims import COSTS, TEAM, live, recorded, replayed, settings, target, team
@@ -73,6 +74,72 @@ def test_a_trace_of_some_of_its_drafters_is_as_if_the_others_were_not_there(name
     assert replayed(name, some, seed=3) == live(name, some, seed=3)
     with pytest.raises(UserError, match="drafter 'nobody' was not recorded: choose from good, bad"):
         Trace(trace.folder, ["ngram", "nobody"])
+
+
+BOTH = ("relay:good>ngram?first=2", "relay:bad>ngram?rest=true", "relay:good>ngram?rest=true")
+BACK = ("relay:ngram>bad?instead=true", "relay:ngram>good?first=0", "relay:suffix>bad?rest=true")
+
+
+@pytest.mark.parametrize(
+    ("name", "relays"),
+    [
+        ("random?arms=drafters*lengths&lengths=0,1,2,5", (*BOTH, *BACK)),
+        ("ucb1?arms=drafters*lengths*stops&lengths=2,8&reward=blended", BOTH),
+    ],
+)
+def test_relays_are_replayed_from_their_parts(name: str, relays: tuple[str, ...], trace: Trace) -> None:
+    whole = Trace(trace.folder, [*TEAM, *relays])
+    assert whole.drafters == [*TEAM, *relays]
+    there = live(name, whole, seed=3)
+    assert replayed(name, whole, seed=3) == there
+    assert {r[1].drafter for r in there} >= set(relays)
+    assert any(r[4] > 2 for r in there if r[1].drafter in relays)
+
+
+def test_a_relay_takes_the_time_of_its_parts(trace: Trace) -> None:
+    whole = Trace(trace.folder, [*TEAM, "relay:good>ngram?first=2"])
+    made = method("random?arms=drafters*lengths&lengths=5", whole.drafters)
+    loop, good, found = Replay(whole, made, COSTS), COSTS.of("good"), set()
+    for one in whole:
+        read = {"good": 0, "bad": 0}
+        written = one.prompt.size
+        for r in loop.play(Stage(one)):
+            who = "good" if r.arm.drafter.startswith("relay") else r.arm.drafter
+            late = COSTS.of(who).catch_up * (written - read.get(who, 0)) if r.drafted and who in read else 0.0
+            if who != r.arm.drafter and r.drafted:
+                found.add(r.drafted)
+                assert r.seconds.draft == pytest.approx(good.draft(min(2, r.drafted)) + late)
+            written += len(r.tokens)
+            if who in read:
+                read[who] = written
+    assert found > {2, 5}
+
+
+def test_what_a_relay_needs_is_said(trace: Trace, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no drafter 'bad' beside it"):
+        replayed("static-3", Trace(trace.folder, ["good", "ngram", "relay:bad>ngram"]))
+    dear = Trace(trace.folder, [*TEAM, "relay:ngram>good?first=0"])
+    with pytest.raises(UserError, match="give rest=true"):
+        replayed("ucb1?arms=drafters*stops&length=6", dear)
+    drawn = recorded(tmp_path, n=1, sampling=settings(8, 1.0, seed=1))
+    with pytest.raises(UserError, match="record at --temperature 0"):
+        replayed("random?length=3", Trace(drawn.folder, [*TEAM, "relay:good>ngram"]))
+
+
+def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
+    """It pays where passes cost the same for all lengths; what is learned goes to the parts."""
+    relay = "relay:good>ngram?rest=true"
+    whole = Trace(trace.folder, ["good", "ngram", relay])
+    made = method("auto?length=8", whole.drafters)
+    loop = Replay(whole, made, replace(COSTS, passes=(1.0,)))
+    rounds = [r for one in whole for r in loop.play(Stage(one))]
+    mine = [r for r in rounds if r.arm.drafter == relay]
+    assert len(mine) > 20 and any(r.accepted > 4 for r in mine)
+    policy = made.policy
+    assert isinstance(policy, AutoPolicy)
+    good, tail = (policy.skills[policy.drafters.index(name)] for name in ("good", relay))
+    assert good.seen > tail.seen > 0.0
+    assert policy.drafting(policy.drafters.index(relay)).tried == 0  # its cost is that of its parts
 
 
 def test_the_texts_end_in_all_ways_and_drafters_differ(trace: Trace) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
@@ -74,6 +74,10 @@ class View:
     @property
     def drafters(self) -> tuple[str, ...]:
         return self._policy.drafters
+
+    @property
+    def relays(self) -> Mapping[int, int]:
+        return dict(self._policy.relays)
 
     def contexts(self, request: int) -> Sequence[int]:
         return tuple(self._policy.contexts(request))

@@ -1,4 +1,4 @@
-"""Relays in a replay: their parts draft what was recorded, and lookups continue other drafts anew."""
+"""Relays in a replay: their parts draft what was recorded, and lookups continue other drafts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class Part:
         if stage.text[at:end] == list(tokens) and end < stage.recording.committed:
             return self.relays.play(self.name, after(job, tokens))
         if job.stops != (NEVER,):
-            raise UserError(f"a trace does not hold what {self.name} drafts after wrong tokens: give rest=true")
+            raise UserError(
+                f"a trace does not hold what {self.name} drafts after wrong tokens: give rest=true"
+            )
         self.relays.pay(self.name, job.length, job.request)
         return Draft.chain((0,) * job.length)
 
@@ -82,7 +84,7 @@ class Relays:
             for part in relay.parts:
                 if part in recorded and part not in self.drafters:
                     self.drafters[part] = Part(part, self, grades=recorded[part])
-            relay.join(self)  # type: ignore[arg-type]  # it asks for drafters by name, and for drafts
+            relay.join(self)  # like a team, it has drafters by name, and asks them
 
     def begin(self, stage: Stage) -> None:
         """Start the next text."""

@@ -1,4 +1,4 @@
-"""Composite drafts: a model begins and a lookup adds the rest, each part with chances and costs of its own."""
+"""Composite drafts: a model begins and a lookup adds the rest; each part has chances and costs of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ... import registry
 from ...core.arms import Stop
 from ...core.drafts import Signals
 from ...core.stops import factor, stop
-from .worth import Worth, best_length
+from .worth import Price, Worth, best_length
 
 END = Stop("confidence", 2.0)  # no probability is that high: the token is the last
 HEADS = (1, 2, 3, 4, 6, 8)  # tokens of the model at most
@@ -23,21 +23,25 @@ def relays(drafters: Sequence[str]) -> Mapping[int, int]:
     for i, name in enumerate(drafters):
         spec = registry.parse(name)
         first = spec.path.partition(">")[0].strip()
-        if spec.name == "relay" and spec.options.get("rest", "").lower() in registry.YES and first in drafters:
+        if (
+            spec.name == "relay"
+            and spec.options.get("rest", "").lower() in registry.YES
+            and first in drafters
+        ):
             found[i] = drafters.index(first)
     return found
 
 
 @dataclass(slots=True)
 class Head:
-    """The first part: its chances, the seconds of its start and of each token, as far as they are known."""
+    """The first part: the chances that its first 1, 2, ... tokens are accepted, and its price."""
 
     curve: Sequence[float]
-    start: float
-    each: float
+    price: Price
 
 
-Tail: TypeAlias = Callable[[int], Sequence[float]]
+Tails: TypeAlias = Callable[[int], Sequence[float]]
+"""The chances of the second part's tokens once all of the first are accepted, by the kind of the first."""
 
 
 def kind(head: int) -> int:
@@ -45,30 +49,27 @@ def kind(head: int) -> int:
     return bisect_left(HEADS, head)
 
 
-def best_split(
-    i: int, head: Head, tails: Tail, extra: Sequence[float], rate: float, lengths: Sequence[int]
-) -> Worth | None:
-    """The best composite draft of relay `i`: the tokens of its first part, and its length in all.
+def best_split(i: int, head: Head, tails: Tails, rate: float, lengths: Sequence[int]) -> list[Worth]:
+    """The best composite draft of relay `i`, if there is any: the tokens of its first part, and in all.
 
-    `tail` has the chances of the second part's tokens once all of the first are accepted; they cost nothing
-    but a longer target pass, whose additional seconds are `extra`.
+    The second part costs nothing but a longer target pass.
     """
+    start, each, extra = head.price
     found: list[Worth] = []
-    for n in HEADS[: len(head.curve)]:
-        if n > len(head.curve):
-            break
-        curve = [*head.curve[:n], *(head.curve[n - 1] * chance for chance in tails(kind(n)))]
+    for n in HEADS:
         longer = [length for length in lengths if n < length < len(extra)]
-        if longer:
-            price = (head.start + head.each * n, 0.0, extra)
-            found.append(best_length(i, curve, price, rate, longer))
-            found[-1].head = n
-    return max(found, key=lambda worth: worth.gain, default=None)
+        if n > len(head.curve) or not longer:
+            break
+        sure = head.curve[n - 1]
+        curve = [*head.curve[:n], *(sure * chance for chance in tails(kind(n)))]
+        found.append(best_length(i, curve, (start + each * n, 0.0, extra), rate, longer))
+        found[-1].head = n
+    return [max(found, key=lambda worth: worth.gain)] if found else []
 
 
 def rules(rule: Stop, head: int) -> tuple[Stop, ...]:
-    """Stop rules under which the first part has at most `head` tokens."""
-    return (*(rule,) * (head - 1), END)
+    """Stop rules under which the first part has at most `head` tokens; with 0 there is only one part."""
+    return (*(rule,) * (head - 1), END) if head else (rule,)
 
 
 def begun(stops: Sequence[Stop], signals: Sequence[Signals]) -> int:

@@ -31,26 +31,12 @@ from .parts import (
     stop_by_gain,
 )
 from .passes import CLASSES, Load, PassCost, nearest, size_class
+from .place import Place
 from .skill import Calibration, Skill
 from .worth import Price, Reason, Worth, best_length
 
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
-
-
-@dataclass(slots=True)
-class Place:
-    """Where one request stands: each drafter's context at the last choice, the tokens of the text that each
-    has read, and the tokens of the answer."""
-
-    contexts: list[int]
-    read: list[int]
-    written: int = 0
-
-    @property
-    def matched(self) -> bool:
-        """Whether any lookup had a match there."""
-        return max(self.contexts, default=0) > 0
 
 
 @dataclass(slots=True)
@@ -101,8 +87,7 @@ class AutoPolicy:
         n = len(self.drafters)
         self.skills = [self.new_skill() for _ in range(n)]
         self.calibrations = [Calibration() for _ in range(n)]
-        # First those of eager passes, then those of compiled ones.
-        self.draft_costs = [DraftCost() for _ in range(2 * n)]
+        self.draft_costs = [DraftCost() for _ in range(2 * n)]  # of eager passes, then of compiled ones
         self.pass_costs = [PassCost() for _ in (*CLASSES, *CLASSES)]
         self.drafters_compiled = [False] * n
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
@@ -137,10 +122,9 @@ class AutoPolicy:
             decision = Decision(self.index[-1, 0])
         else:
             stop = self._stop(self.relays.get(best.drafter, best.drafter), batch, place.matched)
-            stops = rules(stop, best.head) if best.head else (stop,)
-            decision = Decision(self.index[best.drafter, best.length], 1.0, stops)
+            decision = Decision(self.index[best.drafter, best.length], 1.0, rules(stop, best.head))
         if self.reasons is not None:
-            arm, price = self.arms[decision.arm], self.price(batch, place.matched)
+            price, arm = self.price(batch, place.matched), self.arms[decision.arm]
             self.reasons.append(Reason(context.position, price, arm, tuple(worths), not stands))
         return decision
 
@@ -153,8 +137,7 @@ class AutoPolicy:
         for i, name in enumerate(self.drafters):
             where = place.contexts[i]
             if i in self.relays:
-                if name not in unavailable and (split := self._composite(i, context, place)):
-                    found.append(split)
+                found += self._composite(i, context, place) if name not in unavailable else ()
                 continue
             unknown = not where if self.looks_up[i] else not self.skills[i].seen
             if unknown or name in unavailable:
@@ -177,18 +160,18 @@ class AutoPolicy:
             reading = self.drafting(i).reading.each * unread / self._rounds_left(context)
         return self.pricing(start, each, reading, extra, self.passes[0])
 
-    def _composite(self, i: int, context: Context, place: Place) -> Worth | None:
+    def _composite(self, i: int, context: Context, place: Place) -> Sequence[Worth]:
         """The best draft that a relay's model begins, once its chances and costs are known."""
         first, batch, request = self.relays[i], context.batch_size, context.request
         known = self.skills[first].seen and self.drafting(first).tried >= len(TRIALS)
         if not known or self.drafters[first] in context.unavailable or self.drafting(first).width > 1.0:
-            return None
+            return ()
         passes = nearest(self.passes, size_class(batch))
         extra = (passes.extra or passes.table(batch, LENGTHS[-1]))[: passes.room(batch) + 1]
-        start, each, extra = self._priced(first, context, place, extra)
-        head = Head(self.skills[first].survival(request, place.contexts[first]), start, each)
+        curve = self.skills[first].survival(request, place.contexts[first])
+        head = Head(curve, self._priced(first, context, place, extra))
         tail = partial(self.skills[i].survival, request)
-        return best_split(i, head, tail, extra, self.price(batch, place.matched), self.lengths)
+        return best_split(i, head, tail, self.price(batch, place.matched), self.lengths)
 
     def _trial(self, i: int, curve: Sequence[float], room: int) -> Worth:
         """A draft to measure what this drafter costs, made if it would be the best one at no cost."""
@@ -302,12 +285,10 @@ class AutoPolicy:
     def _calibrate(self, outcome: Outcome, stops: Sequence[Stop]) -> None:
         arm = self.arms[outcome.arm]
         if outcome.signals and arm.length:
-            i = self.drafters.index(arm.drafter)
+            i, tested = self.drafters.index(arm.drafter), outcome.accepted + 1
             calibration = self.calibrations[self.relays.get(i, i)]
-            tested = outcome.accepted + 1
-            if i in self.relays:
-                tested = min(tested, begun(stops, outcome.signals))
-            for k, signals in enumerate(outcome.signals[:tested]):
+            head = begun(stops, outcome.signals) if i in self.relays else tested
+            for k, signals in enumerate(outcome.signals[: min(tested, head)]):
                 calibration.learn(signals.chosen, float(k < outcome.accepted))
 
     def close(self, request: int) -> None:

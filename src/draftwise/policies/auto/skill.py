@@ -19,8 +19,8 @@ class Skill:
     For every context and k the tokens that were tested and accepted are counted, fading by `memory` with each
     draft: what is known of a k that drafts do not reach fades too, so that it is tried again. A window that
     the text cut off counts as far as it goes. A chance leans on the mean over all k of its context with a
-    weight of `lean` tests, and that on one half with two. A text has counts of its own that fade faster and lean on the common ones: a change of subject shows
-    within a few drafts.
+    weight of `lean` tests, and that on one half with two. A text has counts of its own that fade faster and
+    lean on the common ones: a change of subject shows within a few drafts.
     """
 
     contexts: int

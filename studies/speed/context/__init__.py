@@ -1,0 +1,1 @@
+"""What is known before a draft, and what it says about acceptance."""
