@@ -119,8 +119,8 @@ def certainty(trace: Trace, target: str) -> Sure:
 
     from draftwise import Decoder
 
-    model: Any = Decoder.from_pretrained(target, drafters=[], policy="none").loop.target
-    model, found = model.model, {}
+    loaded: Any = Decoder.from_pretrained(target, drafters=[], policy="none").loop.target
+    model, found = loaded.rows.model, {}
     for number, one in enumerate(trace):
         ids = torch.tensor([[*one.prompt.tolist(), *one.text[: one.committed].tolist()]])
         with torch.inference_mode():

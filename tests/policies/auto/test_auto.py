@@ -220,6 +220,20 @@ def test_chances_below_one_weigh_what_comes_after_them() -> None:
     assert skill.tested[0] == [1.0, 0.5, 0.25] and skill.accepted[0] == [0.5, 0.25, 0.0]
 
 
+def test_what_drafts_do_not_reach_is_doubted_again() -> None:
+    """Two tokens deep it was wrong once; long after, it counts as the drafter does elsewhere."""
+    skill = Skill(1, 4)
+    for _ in range(10):
+        skill.learn(0, 0, (1.0, 0.0))
+    skill.close(0)
+    before = skill.survival(1, 0)
+    for _ in range(3000):
+        skill.learn(2, 0, (1.0,))
+    skill.close(2)
+    after = skill.survival(1, 0)
+    assert before[1] / before[0] < 0.2 and after[1] / after[0] > 0.8 and skill.tested[0][1] < 0.01
+
+
 def test_calibration_finds_what_a_drafters_confidence_is_worth() -> None:
     """An overconfident drafter: it says 0.9 and is right half of the time, 0.5 and a tenth."""
     rng, calibration = Random(0), Calibration()

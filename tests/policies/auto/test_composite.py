@@ -36,7 +36,8 @@ def test_the_first_part_is_as_long_as_pays_and_the_second_is_free() -> None:
         (sure, 0.01, [], 4),
         (unsure, 0.05, [0.5], 1),
     ):
-        (found,) = best_split(7, Head(curve, (0.1, price, extra)), lambda k, tail=tail: tail, 1.0, LENGTHS)
+        tails = {k: tail for k in range(len(HEADS))}
+        (found,) = best_split(7, Head(curve, (0.1, price, extra)), tails.__getitem__, 1.0, LENGTHS)
         assert (found.drafter, found.head) == (7, head) and found.length > head
     assert found.gain == pytest.approx(0.9 + 0.45 - 0.15) and found.seconds == pytest.approx(0.15)
     assert best_split(7, Head([], (0.0, 0.0, extra)), lambda k: [0.9], 1.0, LENGTHS) == []

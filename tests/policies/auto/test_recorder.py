@@ -15,7 +15,7 @@ from draftwise.policies.auto.parts import LENGTHS
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.auto.texts import Notes
-from draftwise.policies.catalogue import Method
+from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.auto import team
 from draftwise.state.numbers import dump
 
@@ -101,3 +101,12 @@ def test_the_recorder_speaks_through_feedback_alone(monkeypatch: pytest.MonkeyPa
         found.append(([(r.arm, r.drafted, r.accepted) for r in rounds], dump(policy)))
     assert found[0] == found[1]
     assert len({arm.drafter for arm, *_ in found[0][0]}) > 1 and policy.calibrations[1].seen > 0
+
+
+def test_a_new_model_is_graded_after_the_first_round_and_then_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = method("auto", ["good"])
+    rounds = Stage(monkeypatch, {"good": always(0.9)}, texts=1).run(made)[2]
+    assert rounds[0].arm.length == 0 and rounds[0].seconds.grade > 0.0
+    assert all(r.arm.drafter == "good" for r in rounds[1:6])
+    graded = [r for r in rounds if r.seconds.grade]
+    assert len(graded) == 1  # from then on it is known by its own drafts

@@ -133,7 +133,7 @@ class AutoPolicy:
         batch, request, unavailable = context.batch_size, context.request, context.unavailable
         passes, rate = nearest(self.passes, size_class(batch)), self.price(batch, place.matched)
         extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
-        found = []
+        found: list[Worth] = []
         for i, name in enumerate(self.drafters):
             where = place.contexts[i]
             if i in self.relays:
