@@ -56,6 +56,24 @@ def test_the_guard_sees_it() -> None:
     assert not all(stands)
 
 
+def test_a_clean_plain_pass_is_asked_for_first() -> None:
+    """Where rejections cost later passes, no draft is made before plain decoding has a price."""
+    made = policy("a")
+    context = Context(hints={"a": 3.0})
+
+    def drafts() -> bool:
+        return made.arms[made.choose(context, Random(0)).arm].length > 0
+
+    passed(made, 2, PLAIN)
+    assert drafts(), "nothing was read again yet"
+    passed(made, 2, PLAIN, again=1)
+    assert not drafts()
+    passed(made, 1, PLAIN + AGAIN, again=2)
+    assert not drafts()
+    passed(made, 1, PLAIN)
+    assert drafts()
+
+
 def test_a_trial_must_pay_for_the_longer_pass() -> None:
     """A drafter of unknown cost that erred every time is not tried where a token in a pass costs a third."""
     made = policy("a")

@@ -80,6 +80,7 @@ class AutoPolicy:
     reasons: list[Reason] | None = None
     places: dict[int, Place] = field(default_factory=dict)
     owed: float = 0.0
+    rereads: bool = False
     compiled: bool = False
     drafters_compiled: list[bool] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
@@ -119,7 +120,8 @@ class AutoPolicy:
         """The arm of the highest gain at this round's hints."""
         place = self._place(context)
         worths, batch = self.worths(context, place), context.batch_size
-        best = self.pick(worths)
+        unclear = self.rereads and not self.passes[size_class(batch)].usual(batch)  # no clean plain pass yet
+        best = None if unclear else self.pick(worths)
         stands = best is None or self.guard.stands(self.load.factor, batch)
         if best is None or not stands:
             decision = Decision(self.index[-1, 0])
@@ -277,6 +279,7 @@ class AutoPolicy:
             self._switch(spent.compiled)
         passes, target, drafts = self.passes[size_class(n)], spent.target, spent.pass_tokens > n
         late = spent.again > 0 and not drafts
+        self.rereads |= spent.again > 0
         if late:  # a plain pass that reads again what a rejection took back: the draft owes the longer time
             self.owed += max(0.0, target - self.load.factor * passes(n)) if passes.known else 0.0
         else:
