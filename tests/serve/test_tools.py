@@ -180,7 +180,7 @@ def test_no_choice_needs_no_grammar() -> None:
     assert offered(body) == [] and grammar(chat(), offered(chat()), template("hermes")) is None
 
 
-def test_a_model_that_ships_its_own_parser_is_read_with_it() -> None:
+def test_a_model_that_ships_its_own_parser_is_read_with_it(tokenizer: Any) -> None:
     spec = {
         "start_anchor": "<|a|>",
         "fields": {
@@ -197,7 +197,7 @@ def test_a_model_that_ships_its_own_parser_is_read_with_it() -> None:
         },
     }
     tools = [{"function": {"name": "f", "parameters": {"properties": {"k": {"type": "integer"}}}}}]
-    parser = Shipped(spec, "<|u|>hi<|a|>", tools)
+    parser = Shipped(tokenizer, spec, "<|u|>hi<|a|>", tools)
     found = [
         one
         for letter in "<think>so</think>Well.<f=f><p=k>7</p></f>"
@@ -210,7 +210,7 @@ def test_a_model_that_ships_its_own_parser_is_read_with_it() -> None:
         "start_anchor": "<|a|>",
         "fields": {"content": {}, "tool_calls": {"open": "<c>", "close": "</c>", "content": "json"}},
     }
-    parser = Shipped(bad, "<|a|>", None)
+    parser = Shipped(tokenizer, bad, "<|a|>", None)
     pieces = [("a<c>no", False), ("ne</c>b", False), ("c", True)]
     found = [one for piece, last in pieces for one in parser.feed(piece, last=last)]
     assert merged(found) == ("anone</c>bc", [])

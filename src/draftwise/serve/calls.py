@@ -9,7 +9,6 @@ from secrets import choice
 from string import ascii_letters, digits
 from typing import Any, Protocol
 
-from ..models.responses import response_parser
 from .tools import Format
 
 DECODER = json.JSONDecoder()
@@ -162,8 +161,8 @@ def past(literal: str, text: str, at: int) -> int | None:
 class Shipped:
     """Finds calls as the model's own files say, with Transformers' parser."""
 
-    def __init__(self, template: Any, prompt: str, tools: Any) -> None:
-        self.parser: Any = response_parser(template, prompt, tools)
+    def __init__(self, tokenizer: Any, template: Any, prompt: str, tools: Any) -> None:
+        self.parser: Any = tokenizer.get_response_parser(template, prefix=prompt, tools=tools)
         self.raw = ""  # of a region whose value is not yet known
 
     def feed(self, text: str, *, last: bool) -> list[Found]:

@@ -149,7 +149,7 @@ class Reader:
         parser: Callable[[], Parser]
         if template.shipped is not None:
             prompt = self.decoder.tokenizer.decode(asked.wishes[0].prompt)
-            parser = partial(Shipped, template.shipped, prompt, tools)
+            parser = partial(Shipped, self.decoder.tokenizer, template.shipped, prompt, tools)
         else:
             assert template.format is not None
             parser = partial(Calls, template.format, names)
