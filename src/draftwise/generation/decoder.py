@@ -90,10 +90,9 @@ class Decoder:
         once a graph is on disk; "kept" only then; "on" before anything else; "off" never. `probe` reads a few
         made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is a file
         for what the policy learns; a file for other models or arms is left unchanged, with a warning. `seed`
-        is the seed of the policy's choices and of texts without a seed of their own; by default each decoder
-        draws a new one. The settings in the target's `generation_config` apply unless a call overrides them.
-        `prefix_cache` is the memory in MiB for keys and values of texts that have ended (see
-        `draftwise.models.prefixes`): a later text that begins alike reads only the rest.
+        is for the policy's choices and for texts without a seed; a new one by default. `prefix_cache` is the
+        memory in MiB for what was read of texts that have ended. The target's own settings apply unless a
+        call overrides them.
 
         Raises:
             UserError: an unknown name or option, models that do not fit together, or a `state` file that
@@ -286,11 +285,10 @@ class Decoder:
             raise UserError(f"unknown setting {wrong}: choose from {', '.join(sorted(known))}") from None
         if (most := max(settings.eos - self.eos, default=0)) >= self.loop.target.vocab_size:
             raise UserError(f"eos={most}: the vocabulary has {self.loop.target.vocab_size} tokens")
-        if settings.greedy:
-            settings = replace(settings, seed=None)
-        else:
-            seed = _fresh(self.seeds) if settings.seed is None else settings.seed
-            settings = replace(settings, seed=seed + sample)
+        seed = None
+        if not settings.greedy:
+            seed = (_fresh(self.seeds) if settings.seed is None else settings.seed) + sample
+        settings = replace(settings, seed=seed)
         if settings.processors:
             settings = replace(settings, processors=own(settings.processors, alone=alone))
         if stop:

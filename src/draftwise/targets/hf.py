@@ -20,6 +20,7 @@ from ..models.keeper import Keeper, length
 from ..models.positions import ENDLESS
 from ..models.prefixes import Prefixes
 from ..models.probe import check_trees, rows_of
+from .prefixes import longest
 from .regimes import Regimes
 from .scores import GreedyScores, SampledScores, plain
 
@@ -246,7 +247,7 @@ class HFTarget:
         """Copy the longest prefix that another row holds, or that was kept of a text that has ended: a prompt
         with several samples is prefilled once."""
         key, tokens, keeper = request.id, request.tokens, self.keeper
-        best, most = self._longest(row, tokens, batch)
+        best, most = longest(self.rows, self.regimes, row, tokens, batch)
         mark = self.regimes.under[key] if self.regimes else 0
         found = keeper.find(tokens[:-1], mark) if keeper is not None else []
         if keeper is not None and length(found) > max(most, LONG):
@@ -256,22 +257,6 @@ class HFTarget:
             for tap in self.taps.values():
                 tap.share(key, self.rows.keys[best], self.rows.held[row])
         self.took[key] = self.rows.held[row]
-
-    def _longest(
-        self, row: int, tokens: list[int], batch: Sequence[tuple[Request, Draft]]
-    ) -> tuple[int, int]:
-        """The row that holds the longest prefix of a text, and its length."""
-        best, most = row, 0
-        for request, _ in batch:
-            other = self.rows.keys.index(request.id)
-            alike = min(self.rows.held[other], len(tokens) - 1)
-            if self.regimes:
-                alike = min(alike, self.regimes.alike(request.id, self.rows.keys[row]))
-            if other != row and alike > most and request.tokens[: most + 1] == tokens[: most + 1]:
-                same = next((i for i in range(alike) if request.tokens[i] != tokens[i]), alike)
-                if same > most:
-                    best, most = other, same
-        return best, most
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor

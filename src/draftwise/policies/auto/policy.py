@@ -32,10 +32,10 @@ from .parts import (
     stop_by_gain,
 )
 from .passes import CLASSES, Load, PassCost, nearest, size_class
-from .place import Place
+from .place import Place, rounds_left
 from .skill import Calibration, Skill
 from .values import values
-from .worth import Price, Reason, Worth, best_length
+from .worth import Price, Reason, Worth, best_length, trial
 
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
@@ -149,7 +149,8 @@ class AutoPolicy:
                 continue  # no match, or a model that was never graded: the recorder will do that
             curve, cost = self.skills[i].survival(request, where), self.drafting(i)
             if cost.tried < len(TRIALS):
-                found.append(self._trial(i, curve, room, extra, rate))
+                most = min(TRIALS[cost.tried], room)
+                found.append(trial(i, most, curve, self.lengths, rate * extra[1]))
                 continue
             more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
             price = self._priced(i, context, place, more)
@@ -162,7 +163,7 @@ class AutoPolicy:
         reading = 0.0
         if not self.looks_up[i]:
             unread = max(0, context.length - place.read[i])
-            reading = self.drafting(i).reading.each * unread / self._rounds_left(context)
+            reading = self.drafting(i).reading.each * unread / rounds_left(self.answer, context.position)
         return self.pricing(start, each, reading, extra, self.passes[0])
 
     def _composite(self, i: int, context: Context, place: Place) -> Sequence[Worth]:
@@ -177,12 +178,6 @@ class AutoPolicy:
         head = Head(curve, self._priced(first, context, place, extra))
         tail = partial(self.skills[i].survival, request)
         return best_split(i, head, tail, self.price(batch, place.matched), self.lengths)
-
-    def _trial(self, i: int, curve: Sequence[float], room: int, extra: Sequence[float], rate: float) -> Worth:
-        """A draft to measure what this drafter costs, made if it would be the best one at no such cost."""
-        most = min(TRIALS[self.drafting(i).tried], room)
-        length = next((n for n in self.lengths if n >= most), self.lengths[-1])
-        return Worth(i, length, sum(curve[:length]), 0.0, sum(curve) - rate * extra[1], trial=True)
 
     def _stop(self, i: int, batch: int, matched: bool) -> Stop:
         """The stop rule of this drafter; until its calibration is trusted, one that never stops."""
@@ -201,22 +196,8 @@ class AutoPolicy:
         place = self.places.get(context.request)
         if place is None:
             place = self.places[context.request] = Place([0] * len(self.drafters), [0] * len(self.drafters))
-        hints, match = context.hints, self.match
-        contexts = [
-            match(hints.get(name, 0.0)) if up else 0
-            for name, up in zip(self.drafters, self.looks_up, strict=True)
-        ]
-        best = max(contexts, default=0)
-        for i, up in enumerate(self.looks_up):
-            if not up:
-                contexts[i] = best
-        place.contexts = contexts
+        place.look(context.hints, self.drafters, self.looks_up, self.match)
         return place
-
-    def _rounds_left(self, context: Context) -> float:
-        """The rounds over which reading is paid off: an estimate from the length of earlier answers."""
-        left = max(self.answer - context.position, 0.5 * context.position, 8.0)
-        return max(1.0, left / 2.0)
 
     # -- what the recorder asks ------------------------------------------------------------------------
 

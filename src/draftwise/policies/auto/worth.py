@@ -59,3 +59,10 @@ def best_length(
         if length >= most:
             break
     return Worth(drafter, best, sums[min(best, most)], start + each * best + extra[best], highest)
+
+
+def trial(i: int, most: int, curve: Sequence[float], lengths: Sequence[int], lost: float) -> Worth:
+    """A draft to measure what a drafter costs, made if it would be the best one at no cost but the `lost`
+    tokens of a longer pass."""
+    length = next((n for n in lengths if n >= most), lengths[-1])
+    return Worth(i, length, sum(curve[:length]), 0.0, sum(curve) - lost, trial=True)
