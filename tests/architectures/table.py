@@ -36,7 +36,7 @@ kept in the user's cache folder by class, configuration, versions, precision and
   has a pass of its own. Texts are the same; drafts gain nothing.
 
 - **parted**: past the length of its pretraining, the class's own code drops the cache, to read the text
-  anew, and then reads the last token alone. So its `generate` parts from its `generate(use_cache=False)`
+  again, and then reads the last token alone. So its `generate` parts from its `generate(use_cache=False)`
   there; the text here is the latter, token for token, and its own to that length.
 
 The own decoding of `recurrent_gemma` begins a text of a single token with the state that the text before it

@@ -190,7 +190,7 @@ def test_examples_would_show_what_is_dropped(model: Any, name: str) -> None:
 def test_long_sound_takes_several_windows(model: Any) -> None:
     """Each is a call of its own, whose drafts come from a model, too."""
     own = written(model, **LONG, return_segments=True)
-    windows = []
+    windows: list[Any] = []
     written(model, **LONG, monitor_progress=windows.append)
     assert len(windows) > 1 and len(set(tokens(own)[0].tolist())) > 4
     helpers = transformers_generate(drafters=[whisper(5, layers=1)], policy="random", tokenizer=object())

@@ -113,7 +113,8 @@ class Watcher(Anyone):
     def add(self, *seen: object) -> tuple[()]:
         batch = seen[0]
         assert isinstance(batch, list)
-        self.spent += [one.outcome.spent for one in batch if isinstance(one, Seen)]
+        spent = [one.outcome.spent for one in batch if isinstance(one, Seen)]
+        self.spent += [one for one in spent if one]
         return ()
 
 
