@@ -1,9 +1,9 @@
 """Do answers fit the JSON schemas of a public suite, with speculation and without, and are they the same?
 
 The suite is a folder of files that are a schema each, such as `data/Glaiveai2K` of JSONSchemaBench. Each
-schema is asked for twice, greedy, from a server of the bundled models with a bad drafter among its
-drafters. Counted are the schemas with answers that fit (`valid`), do not fit, are cut by the number of
-tokens or refused, and those whose two answers differ.
+schema is asked for twice, greedy, from a server of the bundled models with a bad drafter among its drafters.
+Counted are the schemas with answers that fit (`valid`), do not fit, are cut by the number of tokens or are
+refused, and those whose two answers differ.
 """
 
 from __future__ import annotations
