@@ -34,7 +34,6 @@ kept in the user's cache folder by class, configuration, versions, precision and
   from a snapshot, and accepted tokens are [read again](../explanation/states.md).
 - **one token a pass**: the class ignores its state in passes of several tokens, so each token of a draft
   has a pass of its own. Texts are the same; drafts gain nothing.
-
 - **parted**: past the length of its pretraining, the class's own code drops the cache, to read the text
   again, and then reads the last token alone. So its `generate` parts from its `generate(use_cache=False)`
   there; the text here is the latter, token for token, and its own to that length.
