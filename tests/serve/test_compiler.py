@@ -105,7 +105,7 @@ def test_a_schema_that_would_be_half_obeyed_is_refused(brief: Grammars, word: st
 
     def body(strict: bool) -> Completion:
         form = {"type": "json_schema", "json_schema": {"schema": {"items": schema}, "strict": strict}}
-        return Completion(model="m", prompt="a", response_format=form)  # type: ignore[arg-type]
+        return Completion.model_validate({"model": "m", "prompt": "a", "response_format": form})
 
     with pytest.raises(Refusal, match=f"'{word}'"):
         grammars.form(body(True))
