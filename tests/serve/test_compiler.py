@@ -14,6 +14,7 @@ pytest.importorskip("xgrammar")
 from draftwise import Decoder
 from draftwise.serve import grammar as grammars
 from draftwise.serve.compiler import Compiler, compiled
+from draftwise.serve.fields import Completion
 from draftwise.serve.grammar import Grammars
 from draftwise.serve.limits import MEBIBYTE, Limits
 from draftwise.serve.refusal import Refusal
@@ -77,6 +78,47 @@ def test_few_grammars_are_kept(brief: Grammars, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(grammars, "KEPT_BYTES", 1)
     brief.made(("regex", "a{4}"))
     assert [source for _, source in brief._kept] == ["a{4}"]
+
+
+IGNORED: dict[str, tuple[dict[str, Any], Any]] = {
+    "allOf": ({"allOf": [{"type": "integer", "minimum": 3}, {"type": "integer", "maximum": 5}]}, 9),
+    "not": ({"not": {"type": "string"}}, "a"),
+    "if": ({"type": "object", "if": {"required": []}, "then": {"required": ["b"]}}, {}),
+    "dependentRequired": (
+        {"type": "object", "properties": {"a": {}}, "dependentRequired": {"a": ["b"]}},
+        {"a": 1},
+    ),
+    "dependentSchemas": (
+        {"type": "object", "properties": {"a": {}}, "dependentSchemas": {"a": {"required": ["b"]}}},
+        {"a": 1},
+    ),
+    "contains": ({"type": "array", "items": {"type": "integer"}, "contains": {"const": 7}}, [1]),
+    "uniqueItems": ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, [1, 1]),
+}
+
+
+@pytest.mark.parametrize("word", IGNORED)
+def test_a_schema_that_would_be_half_obeyed_is_refused(brief: Grammars, word: str) -> None:
+    schema, wrong = IGNORED[word]
+    matcher = brief.made(("schema", json.dumps(schema)))().matcher
+    assert matcher.accept_string(json.dumps(wrong)) and matcher.is_completed()  # else it need not be refused
+
+    def body(strict: bool) -> Completion:
+        form = {"type": "json_schema", "json_schema": {"schema": {"items": schema}, "strict": strict}}
+        return Completion.model_validate({"model": "m", "prompt": "a", "response_format": form})
+
+    with pytest.raises(Refusal, match=f"'{word}'"):
+        grammars.form(body(True))
+    assert grammars.form(body(False)) is not None
+
+
+def test_a_property_may_be_named_like_a_keyword() -> None:
+    schema = {
+        "properties": {"not": {"enum": [{"if": 1}]}},
+        "allOf": [{"type": "object"}],
+        "uniqueItems": False,
+    }
+    assert grammars.unobeyed(schema) == ""
 
 
 def test_a_process_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
