@@ -16,7 +16,7 @@ CERTAIN = 1.0
 def drafted(drafter: Drafter, jobs: Sequence[Job], wrong: Callable[[Job, Draft], str]) -> list[Draft]:
     """A drafter's drafts, which keep to what the processors of their requests allow.
 
-    Tokens that must come next are drafted before those of a drafter that can go on after them; another one is
+    Tokens that must come next are drafted before those of a drafter that can draft after them; another one is
     not asked then. A draft that breaks its contract, as `wrong` tells, stays as it is.
     """
     if all(job.guide is None for job in jobs):
