@@ -27,7 +27,7 @@ from tests.effort import THOROUGH, some
 from tests.ties import Judge, parting, tie
 from tests.tiny import own_text
 
-NEW = 64
+NEW = 64 if THOROUGH else 32
 ALL = "zoo:general ngram suffix retrieval"
 WAYS = {
     "none": ("none", ""),

@@ -48,7 +48,7 @@ def test_examples_can_be_parsed(verb: tuple[str, ...]) -> None:
     first, *examples, last = (VERBS[verb].epilog or "").splitlines()
     assert (first, last) == ("```sh", "```") and examples
     for example in examples:
-        command = shlex.split(example.rpartition(" | ")[2])
+        command = shlex.split(example.rpartition(" | ")[2].partition(" > ")[0])
         assert command[: len(verb) + 1] == ["draftwise", *verb], example
         parsed(command[1:])
 

@@ -57,6 +57,7 @@ def test_an_error_of_a_grammar_is_told_without_its_place_in_the_code(brief: Gram
 def test_what_comes_from_the_process_is_what_is_compiled_here(brief: Grammars) -> None:
     import xgrammar
 
+    brief._own()
     own = xgrammar.GrammarCompiler(brief._info, max_threads=1)
     for form in (
         ("regex", "[a-f]+"),

@@ -74,7 +74,7 @@ def test_retrieval_passes(tmp_path: Path) -> None:
     assert not suite.failures()
 
 
-@pytest.mark.parametrize("name", some([*MODELS, *HEADS], 4))
+@pytest.mark.parametrize("name", some([*MODELS, *HEADS], 8))
 def test_a_model_drafter_passes(name: str) -> None:
     suite = drafter_suite(MAKE[name], target=reads, samples=60, learns=name != "lm")
     assert not suite.failures()
