@@ -112,7 +112,8 @@ class Alone:
 
     def _written(self, prompt: str, form: str) -> tuple[list[int], str]:
         body = Completion(model=MODEL, prompt=prompt, **json.loads(form))
-        grammar = self.reader.grammars.wanted(body)
+        asked_form = self.reader.form(body)
+        grammar = None if asked_form is None else self.reader.grammars.made(asked_form)
         more: dict[str, Any] = {"processors": [grammar]} if grammar else {}
         out = self.decoder.generate(prompt, chat=False, max_new_tokens=self.longest, temperature=0.0, **more)
         return out.token_ids, out.finish_reason

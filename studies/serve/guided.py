@@ -99,8 +99,11 @@ def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, tem
     """Write a text for each prompt."""
     form = {"type": "json_schema", "json_schema": {"name": "one", "schema": SCHEMA}}
     body = Completion.model_validate({"model": MODEL, "prompt": "x", "response_format": form})
-    make = Reader(decoder).grammars.wanted(body)
-    assert make is not None and isinstance(make(), Masker) and not isinstance(Silent(make()), Masker)
+    reader = Reader(decoder)
+    asked_form = reader.form(body)
+    assert asked_form is not None
+    make = reader.grammars.made(asked_form)
+    assert isinstance(make(), Masker) and not isinstance(Silent(make()), Masker)
 
     def own() -> Any:
         return kind(make())

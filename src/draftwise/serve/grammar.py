@@ -36,15 +36,6 @@ class Grammars:
         self._compiler: Compiler | None = None
         self._lock = Lock()
 
-    def wanted(self, body: Settings) -> Callable[[], Constraint] | None:
-        """What makes a constraint for each text that a body asks for; None if it asks for none.
-
-        Raises:
-            Refusal: it asks for several, or for one that cannot be compiled.
-        """
-        asked = form(body)
-        return None if asked is None else self.made(asked)
-
     def made(self, asked: Form) -> Callable[[], Constraint]:
         """What makes a constraint for each of several texts.
 

@@ -139,7 +139,8 @@ def chat(body: Responses) -> Chat:
 def _form(form: Form | None) -> dict[str, Any] | None:
     if form is None or form.type != "json_schema":
         return None if form is None else {"type": form.type}
-    return {"type": form.type, "json_schema": {"name": form.name, "schema": form.schema_}}
+    schema = {"name": form.name, "schema": form.schema_, "strict": form.strict}
+    return {"type": form.type, "json_schema": schema}
 
 
 def _messages(items: list[Item]) -> list[dict[str, Any]]:

@@ -179,7 +179,7 @@ class Response(Answer):
         used = self.usage(texts)
         return {
             "input_tokens": used["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": used["prompt_tokens_details"],
             "output_tokens": used["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": used["total_tokens"],

@@ -61,9 +61,8 @@ class Strips:
         step.texts += 1
         step.tokens += len(round.tokens)
         step.seconds += round.seconds.total
-        step.plain = (
-            step.plain and not round.drafted and text.stats.rounds > 1
-        )  # the first may read the prompt
+        reads = text.stats.rounds <= 1  # the first round may read the prompt
+        step.plain = step.plain and not round.drafted and not reads
 
     def end(self, text: Text, event: Event) -> None:
         """Note that a text has ended before its last round."""
