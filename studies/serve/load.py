@@ -2,8 +2,9 @@
 
 Each setting is a server of its own, `draftwise serve` in a process. So many clients at once ask for texts of
 Spec-Bench's prompts, through the official client, one after another for the given time; then the next setting
-has its turn, and after all of them the next number of clients, in another order. With `--vllm` the
-same load goes to vLLM, plain and with its own n-gram drafts.
+has its turn, and after all of them the next number of clients, in another order. A server is stopped
+(SIGSTOP) while it is another's turn, so that none takes time from another. With `--vllm` the same load goes
+to vLLM, plain and with its own n-gram drafts.
 
 Reported for each setting and number of clients: tokens per second, the time to the first token, and the
 longest times between two pieces of a text (50 and 99 % of them are shorter).
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -100,9 +103,43 @@ async def turn(url: str, model: str, prompts: Sequence[str], clients: int, secon
     return seen
 
 
+@dataclass
+class Server:
+    """A server: its address, and the process, the first of a group of its own."""
+
+    url: str
+    group: int
+
+    def sleep(self) -> Server:
+        """Stop it until its turn."""
+        os.killpg(self.group, signal.SIGSTOP)
+        return self
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Its turn: it runs within the block alone."""
+        os.killpg(self.group, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.sleep()
+
+
 @contextmanager
-def ours(target: str, drafters: str, policy: str, batch: int) -> Iterator[tuple[str, str]]:
-    """A server of ours: its address and its model's name."""
+def run(words: Sequence[str], **more: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own, which ends with the block."""
+    with subprocess.Popen(words, text=True, start_new_session=True, **more) as process:
+        try:
+            yield process
+        finally:
+            for number in (signal.SIGTERM, signal.SIGCONT):  # one that sleeps hears nothing
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+
+
+@contextmanager
+def ours(target: str, drafters: str, policy: str, batch: int) -> Iterator[Server]:
+    """A server of ours."""
     words = [
         sys.executable,
         "-m",
@@ -116,34 +153,30 @@ def ours(target: str, drafters: str, policy: str, batch: int) -> Iterator[tuple[
     ]
     words += ["--batch", str(batch), "--queue", "4096", "--policy", policy]
     words += ["--drafters", drafters] if policy != "none" else []
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as run:
-        try:
-            assert run.stdout is not None
-            line = run.stdout.readline()
-            if not line:
-                raise SystemExit(f"this server does not start: {shlex.join(words)}")
-            yield line.split()[-1], target
-        finally:
-            run.terminate()
+    with run(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise SystemExit(f"this server does not start: {shlex.join(words)}")
+        yield Server(line.split()[-1], process.pid)
 
 
 @contextmanager
-def vllm(python: Path, target: str, batch: int, more: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """A server of vLLM: its address and its model's name."""
+def vllm(python: Path, target: str, batch: int, more: Sequence[str]) -> Iterator[Server]:
+    """A server of vLLM."""
     with bound("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     where = str(locate(target)) if target.startswith("zoo:") else target
-    words = [str(python.parent / "vllm"), "serve", where, "--port", str(port), "--max-num-seqs", str(batch)]
-    words += ["--served-model-name", target, *more]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
-        try:
-            while not _healthy(f"http://127.0.0.1:{port}/health"):
-                if run.poll() is not None:
-                    raise SystemExit(f"this server does not start: {shlex.join(words)}")
-                time.sleep(0.5)
-            yield f"http://127.0.0.1:{port}/v1", target
-        finally:
-            run.terminate()
+    words = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", where, "--port", str(port)]
+    words += ["--max-num-seqs", str(batch), "--dtype", "float32", "--served-model-name", target, *more]
+    # All cores, as ours has, and memory for the texts of one batch.
+    settings = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_KVCACHE_SPACE": "2"} | os.environ
+    with run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=settings) as process:
+        while not _healthy(f"http://127.0.0.1:{port}/health"):
+            if process.poll() is not None:
+                raise SystemExit(f"this server does not start: {shlex.join(words)}")
+            time.sleep(0.5)
+        yield Server(f"http://127.0.0.1:{port}/v1", process.pid)
 
 
 def _healthy(url: str) -> bool:
@@ -159,21 +192,26 @@ def measured(asked: Any) -> dict[str, dict[str, Any]]:
     prompts = [prompt.text[: asked.characters] for prompt in spec_bench()]
     found: dict[str, dict[str, Seen]] = defaultdict(lambda: defaultdict(Seen))
     with ExitStack() as stack:
-        servers = {
-            policy: stack.enter_context(ours(asked.target, asked.drafters, policy, asked.batch))
-            for policy in listed(asked.policies)
-        }
-        if asked.vllm is not None:
-            for name, more in VLLM.items():
-                servers[name] = stack.enter_context(vllm(asked.vllm, asked.target, asked.batch, more))
-        for name, (url, model) in servers.items():  # what is compiled or learnt first does not count
+        servers: dict[str, Server] = {}
+        for policy in listed(asked.policies):
+            made = ours(asked.target, asked.drafters, policy, asked.batch)
+            servers[policy] = stack.enter_context(made).sleep()
+        for name, more in VLLM.items() if asked.vllm is not None else ():
+            made = vllm(asked.vllm, asked.target, asked.batch, more)
+            servers[name] = stack.enter_context(made).sleep()
+
+        def turn_of(name: str, clients: int, seconds: float) -> Seen:
+            server = servers[name]
+            with server.awake():
+                return asyncio.run(turn(server.url, asked.target, prompts, clients, seconds, asked.most))
+
+        for name in servers:  # what is compiled or learnt first does not count
             print(f"  {name}", file=sys.stderr, flush=True)
-            asyncio.run(turn(url, model, prompts, 2, asked.warm, asked.most))
+            turn_of(name, 2, asked.warm)
         for _ in range(asked.rounds):
             for clients in numbers(asked.clients):
                 for name in draw.sample(list(servers), len(servers)):
-                    url, model = servers[name]
-                    told = asyncio.run(turn(url, model, prompts, clients, asked.seconds, asked.most))
+                    told = turn_of(name, clients, asked.seconds)
                     found[str(clients)][name].add(told)
                     print(f"  {clients} {name} {told.row()}", file=sys.stderr, flush=True)
     return {level: {name: seen.row() for name, seen in rows.items()} for level, rows in found.items()}
