@@ -55,6 +55,7 @@ def build(case: Case, *, lively: bool = True) -> Any:
     ):
         config = kind.config_class  # the text part of a model that reads pictures or sound as well
     fields = HINTS.get(case.type, {}) | case.fields
+    torch.manual_seed(0)  # `spread` leaves biases as the class draws them
     made = kind._from_config(small(config, **fields), attn_implementation=case.attention).float().eval()
     made.generation_config = transformers.GenerationConfig()  # type: ignore[no-untyped-call]
     if not lively:

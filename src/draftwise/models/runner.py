@@ -32,7 +32,8 @@ class Rows:
     `traits` are given. `stateful` rows keep states that cannot rewind (`StateRows`).
     """
 
-    stateful = steps = False
+    stateful = steps = free = False
+    least = 1  # tokens of a prompt that a pass has to read
 
     def __init__(self, model: Any, *, traits: Traits | None = None) -> None:
         self.model = model
@@ -45,7 +46,7 @@ class Rows:
         self.max_length, self.trained = traits.limit, traits.trained
         self.keys: list[int] = []
         self.held: list[int] = []
-        self.prompts: dict[int, int] = {}  # by key, for models whose prompt tokens see more (`View.late`)
+        self.prompts: dict[int, int] = {}  # by key, for models that read them otherwise than later tokens
         self.seconds = 0.0
         self.together = self.guided = True
         self.watchers: list[Watcher] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..errors import UserError
 from .cache import RowCache
 from .chunks import chunked, short
+from .limits import freed, limited
 from .recurrent import (
     BROKEN,
     CACHES,
@@ -49,15 +51,26 @@ class StateRows(Rows):
 
     `carried` names the argument in which the model takes back an object that the pass before returned, if its
     states are there. With `steps`, every token after a text's first pass has a pass of its own, for models
-    that ignore their states in longer ones.
+    that ignore their states in longer ones. With `free`, the model's limits of a token's step (`limits`) hold
+    for the prompt alone.
     """
 
     stateful = True
 
     def __init__(
-        self, model: Any, *, traits: Traits | None = None, carried: str = "", steps: bool = False
+        self,
+        model: Any,
+        *,
+        traits: Traits | None = None,
+        carried: str = "",
+        steps: bool = False,
+        free: bool = False,
     ) -> None:
-        self.carried, self.steps, self.box = carried, steps, Box()
+        self.carried, self.steps, self.free, self.box = carried, steps, free, Box()
+        self.limits = limited(model) if free else {}
+        self.least = (
+            2 if free else 1
+        )  # tokens of a prompt in a pass: in one over a single token none is limited
         self.states: list[RowState] = []
         self.reread = 0  # tokens that were read again
         self.chunked = chunked(model)
@@ -216,13 +229,21 @@ class StateRows(Rows):
         for row, state in enumerate(states, first):
             self.held[row] = state.at
             state.at = BROKEN
-        with short(self.chunked, len(ids[0])):
+        with short(self.chunked, len(ids[0])), self._freed(first, reached, len(ids[0])):
             logits = super().feed(first, ids, keep, slots=slots)
         after = taken(places)
         for row, state in enumerate(states):
             state.live = after if len(ids) == 1 else nth(after, row)
             state.at = reached[row]
         return logits
+
+    def _freed(self, first: int, reached: Sequence[int], width: int) -> AbstractContextManager[None]:
+        """Limits for the tokens of prompts alone; everywhere in a text whose prompt is not known."""
+        if not self.limits:
+            return nullcontext()
+        keys = self.keys[first : first + len(reached)]
+        inside = [self.prompts.get(key, end) - end + width for key, end in zip(keys, reached, strict=True)]
+        return freed(self.limits, inside, width, self._blank)
 
     def _told(self, ids: Tensor, starts: list[int], total: int, even: bool) -> dict[str, Any]:
         """Positions, so that the model makes the masks of all kinds of layers; masks too where rows differ in

@@ -107,8 +107,7 @@ class HFTarget:
         slots = max(len(r.tokens) + r.room for r, _ in batch)
         lengths: list[int] = []
         for row, (request, _) in zip(rows, batch, strict=True):
-            if self.regimes:
-                self.regimes.renew(row, request)
+            self._renew(row, request)
             if len(request.tokens) - held[row] > LONG:
                 self._read(row, request, batch, alone=n == 1, slots=slots)
         if self.regimes:
@@ -133,9 +132,8 @@ class HFTarget:
         """Prefill one chunk of a long prompt; whether there is another one before the next `verify`."""
         self._rewind()
         row, held = self.rows.keys.index(request.id), self.rows.held
-        if self.regimes:
-            self.regimes.renew(row, request)
-        last = len(request.tokens) - 1
+        self._renew(row, request)
+        last = len(request.tokens) - self.rows.least
         if held[row] == 0 and last > LONG:
             self._share(row, request, [(other, NO_DRAFT) for other in others])
         if last - held[row] > LONG:
@@ -167,6 +165,7 @@ class HFTarget:
         self.began.pop(request.id, None)
         self.took.pop(request.id, None)
         self.chains.pop(request.id, None)
+        self.rows.prompts.pop(request.id, None)
         if self.regimes:
             self.regimes.close(request)
         for tap in self.taps.values():
@@ -187,6 +186,14 @@ class HFTarget:
             self.rows.held[self.rows.keys.index(key)] = held
         self.began.clear()
 
+    def _renew(self, row: int, request: Request) -> None:
+        """Drop the tokens of a row that the model's own decoding would now read differently."""
+        if self.regimes:
+            self.regimes.renew(row, request)
+        if self.rows.free and (before := self.rows.prompts.get(request.id, 0)) != request.prompt_length:
+            self.rows.held[row] = min(self.rows.held[row], before)  # what was written is prompt now
+            self.rows.prompts[request.id] = request.prompt_length
+
     def _keep(self, row: int, request: Request, draft: Draft, path: Sequence[int]) -> None:
         """Record the features of the committed text from the latest pass, up to its last token but one."""
         start, end = self.began[request.id], len(request.tokens) - 1
@@ -202,7 +209,7 @@ class HFTarget:
         held, tokens = self.rows.held, request.tokens
         if held[row] == 0:
             self._share(row, request, batch)
-        last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else 1)
+        last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else self.rows.least)
         while held[row] < last:
             self._piece(row, request, last, slots)
 
@@ -210,6 +217,8 @@ class HFTarget:
         """Prefill the next chunk of a text, at most up to its token `last` (exclusive)."""
         start, length = self.rows.held[row], 0
         end = min(start + self.chunk, last)
+        if 0 < last - end < self.rows.least:
+            end -= 1
         if self.regimes:
             end, length = self.regimes.piece(start, end, request)
         lengths = [length] if length else ()

@@ -24,6 +24,9 @@ def longest(
         alike = min(rows.held[other], len(tokens) - 1)
         if regimes:
             alike = min(alike, regimes.alike(request.id, rows.keys[row]))
+        prompts = rows.prompts.get(request.id, 0), rows.prompts.get(rows.keys[row], 0)
+        if rows.free and prompts[0] != prompts[1]:
+            alike = min(alike, *prompts)
         if other != row and alike > most and request.tokens[: most + 1] == tokens[: most + 1]:
             same = next((i for i in range(alike) if request.tokens[i] != tokens[i]), alike)
             if same > most:

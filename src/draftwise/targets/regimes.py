@@ -64,4 +64,3 @@ class Regimes:
     def close(self, request: Request) -> None:
         """Drop a text."""
         self.under.pop(request.id, None)
-        self.prompts.pop(request.id, None)

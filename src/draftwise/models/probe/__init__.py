@@ -27,6 +27,7 @@ import transformers
 
 from ...errors import DraftwiseWarning, UserError
 from .. import verdicts
+from ..limits import limited
 from ..recurrent import carriers, kinds
 from ..runner import Rows
 from .checks import check, check_attention, device_of, name
@@ -169,9 +170,11 @@ def _recurrent(rows: Rows, known: Readings, why: str = "") -> Verdict:
         options = [name for name in options if name]
     if rows.rope.borders:
         why, options = why or "its rotary frequencies depend on the text's length", []
-    wrong = ""
-    for carrier, guided, steps in product(options, (True, False), (False, True)):
-        own = Verdict(True, guided, wrong if steps else "", True, carrier, steps)
+    wrong, ways = "", [(False, False), (True, False)]  # of reading: in steps, and without limits
+    if limited(rows.model):
+        ways.insert(1, (False, True))
+    for carrier, guided, (steps, free) in product(options, (True, False), ways):
+        own = Verdict(True, guided, wrong if steps else "", True, carrier, steps, free)
         if not (wrong := _wrong(rows, known, own, stateful)):
             apart = _wrong(rows, known, own, neighbours)
             return replace(own, together=not apart, why=own.why or apart)

@@ -16,6 +16,7 @@ from ..load import quiet
 PROMPT, NEW = 10, 5  # tokens; a short window adds enough to exceed it
 LONGEST = 64  # longest window that is exceeded; a longer one costs too much
 LEAST = 3e-4  # relative errors below it are rounding: mistakes change logits by hundredths of their spread
+TIMES = 100  # rounding in all layers changes logits by a few times what it changes in the embeddings
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -23,8 +24,9 @@ class Readings:
     """The logits from which `generate` decodes `NEW` tokens after a prompt, the reference for all ways.
 
     `tokens` are the prompt and the generated tokens; `logits[i]` are those after the first `n + i`. `noise`
-    is the relative error of one plain pass over all tokens, which is rounding alone if the model reads a text
-    in pieces as it does at once.
+    is the relative error of one plain pass over all tokens. It is rounding alone if the model reads a text in
+    pieces as it does at once; where rounding the embeddings changes much less, it does not, and that change
+    counts instead.
     """
 
     def __init__(self, model: Any) -> None:
@@ -59,16 +61,42 @@ class Readings:
         rounding may route a token to other experts, the median.
         """
         errors = sorted(relative_error(row, self.logits[i]) for row, i in zip(said, after, strict=True))
-        coarse = self.model.dtype in HALF or _quantised(self.model)
-        return errors[(len(errors) - 1) // 2] if coarse else errors[-1]
+        return errors[(len(errors) - 1) // 2] if self.coarse else errors[-1]
+
+    @property
+    def coarse(self) -> bool:
+        """Whether it computes in half precision, or in less."""
+        return self.model.dtype in HALF or _quantised(self.model)
 
     @torch.inference_mode()
     def _noise(self, device: torch.device) -> float:
+        ids, places = torch.tensor([self.tokens], device=device), range(len(self.tokens) - self.n + 1)
         try:
-            at_once = self.model(input_ids=torch.tensor([self.tokens], device=device)).logits[0]
-            return self.error(at_once[self.n - 1 :], range(len(self.tokens) - self.n + 1))
+            at_once = self.model(input_ids=ids).logits[0, self.n - 1 :]
+            noise = self.error(at_once, places)
+            if 8 * noise <= LEAST or self.coarse:
+                return noise
+            with _rounded(self.model.get_input_embeddings()):
+                other = self.model(input_ids=ids).logits[0, self.n - 1 :]
+            return min(noise, TIMES * max(map(relative_error, other, at_once)))
         except (RuntimeError, TypeError, ValueError, IndexError):
             return 0.0  # the model itself reads differently from one plain pass; the least tolerance applies
+
+
+@contextmanager
+def _rounded(embeddings: torch.nn.Module) -> Iterator[None]:
+    """Embeddings that differ from their own by rounding errors."""
+    draw = torch.Generator().manual_seed(0)
+
+    def disturbed(module: torch.nn.Module, inputs: Any, said: Tensor) -> Tensor:
+        errors = torch.randn(said.shape, generator=draw).to(said) * torch.finfo(said.dtype).eps
+        return said * (1 + errors)
+
+    hook = embeddings.register_forward_hook(disturbed)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def made_up(n: int, config: Any, vocab_size: int) -> list[int]:

@@ -16,8 +16,8 @@ class Verdict:
 
     `together`: several texts in one pass. `guided`: position ids and attention masks are passed in; otherwise
     the model computes its own. `stateful`: it keeps states that cannot rewind, `carried` in the argument of
-    this name or, if "", in its cache or its modules, and with `steps` it reads one token a pass. `why` names
-    the first way that disagreed.
+    this name or, if "", in its cache or its modules; with `steps` it reads one token a pass, and with `free`
+    the steps of its layers are limited in the prompt alone. `why` names the first way that disagreed.
     """
 
     together: bool = True
@@ -26,6 +26,7 @@ class Verdict:
     stateful: bool = False
     carried: str = ""
     steps: bool = False
+    free: bool = False
 
     @classmethod
     def of(cls, kept: object) -> Verdict | None:
@@ -39,7 +40,7 @@ class Verdict:
         """A runner that reads in this way."""
         rows: Rows
         if self.stateful:
-            rows = StateRows(model, traits=traits, carried=self.carried, steps=self.steps)
+            rows = StateRows(model, traits=traits, carried=self.carried, steps=self.steps, free=self.free)
         else:
             rows = Rows(model, traits=traits)
         rows.together, rows.guided = self.together, self.guided

@@ -64,11 +64,9 @@ def _stateful(rows: Rows, known: Readings) -> Iterator[float]:
     rows.open(1)
     yield known.error(rows.feed(0, [text], 5)[0], range(5))
     rows.feed(1, [text[: n - 6]], 1)
-    rows.feed(1, [text[n - 6 : n - 2]], 1)
-    for i in range(n - 2, n + 4):
-        said = rows.feed(1, [text[i : i + 1]], 1)[0]
-        if i >= n - 1:
-            yield known.error(said, [i + 1 - n])
+    yield known.error(rows.feed(1, [text[n - 6 : n]], 1)[0], [0])
+    for i in range(n, n + 4):
+        yield known.error(rows.feed(1, [text[i : i + 1]], 1)[0], [i + 1 - n])
     for row, kept in ((0, n - 4), (1, 0)):
         rows.settle(row, kept)
         yield known.error(rows.feed(row, [text[kept:n]], 1)[0], [0])
@@ -89,17 +87,17 @@ def neighbours(rows: Rows, known: Readings) -> float:
     part stays in each, and passes that read unequal parts of them again."""
     n, text = known.n, known.tokens
     wrong = [text[0], text[1]]
-    for row, length in ((0, n + 1), (1, n - 1)):
+    for row, length in ((0, n + 1), (1, n)):
         rows.open(row)
         rows.feed(row, [text[:length]], 1)
-    said = rows.feed(0, [text[n + 1 : n + 2], text[n - 1 : n]], 1)
-    errors = [known.error(said[0], [2]), known.error(said[1], [0])]
-    said = rows.feed(0, [[text[n + 2], *wrong], [*text[n : n + 2], wrong[0]]], 3, guesses=True)
-    errors += [known.error(said[0, :1], [3]), known.error(said[1, :2], [1, 2])]
+    said = rows.feed(0, [text[n + 1 : n + 2], text[n : n + 1]], 1)
+    errors = [known.error(said[0], [2]), known.error(said[1], [1])]
+    said = rows.feed(0, [[text[n + 2], *wrong], [*text[n + 1 : n + 3], wrong[0]]], 3, guesses=True)
+    errors += [known.error(said[0, :1], [3]), known.error(said[1, :2], [2, 3])]
     rows.settle(0, n + 3)
-    rows.settle(1, n + 2)
-    said = rows.feed(0, [[text[n + 3], wrong[0]], [text[n + 2]]], 2, guesses=True)
-    errors += [known.error(said[0, :1], [4]), known.error(said[1, :1], [3])]
+    rows.settle(1, n + 3)
+    said = rows.feed(0, [[text[n + 3], wrong[0]], [text[n + 3]]], 2, guesses=True)
+    errors += [known.error(said[0, :1], [4]), known.error(said[1, :1], [4])]
     return max(errors)
 
 
