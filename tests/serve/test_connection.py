@@ -99,8 +99,8 @@ def test_who_reads_much_in_each_while_gets_all(serve: Start, monkeypatch: pytest
             int(row.split(b":")[1]) for row in head.splitlines() if row.startswith(b"content-length")
         ]
         while len(body) < length:
-            assert (piece := slow.recv(1 << 16))
-            body += piece
+            body += (piece := slow.recv(1 << 16))
+            assert piece
     assert json.loads(body)["choices"] == whole["choices"]
 
 
