@@ -18,7 +18,7 @@ import uvicorn
 from draftwise import Decoder, method
 from draftwise.serve.app import make_app
 from draftwise.serve.limits import Limits
-from draftwise.serve.run import bound, known_as
+from draftwise.serve.run import bound, configured, known_as
 from draftwise.serve.service import Service
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -72,7 +72,7 @@ class Served:
         self.socket = bound("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5))
+        self.server = uvicorn.Server(configured(app, 0))
         self.thread = Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self.thread.start()
         until(lambda: self.server.started)

@@ -101,7 +101,7 @@ IGNORED: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("word", IGNORED)
 def test_a_schema_that_would_be_half_obeyed_is_refused(brief: Grammars, word: str) -> None:
     schema, wrong = IGNORED[word]
-    matcher = brief.made(("schema", json.dumps(schema)))().matcher
+    matcher = brief.made(("loose schema", json.dumps(schema)))().matcher
     assert matcher.accept_string(json.dumps(wrong)) and matcher.is_completed()  # else it need not be refused
 
     def body(strict: bool) -> Completion:
@@ -113,10 +113,21 @@ def test_a_schema_that_would_be_half_obeyed_is_refused(brief: Grammars, word: st
     assert grammars.form(body(False)) is not None
 
 
+def test_what_the_compiler_says_it_reads_over_is_refused(brief: Grammars) -> None:
+    for schema, said in (
+        ({"type": "string", "pattern": "^a*$", "maxLength": 3}, "pattern combined with minLength/maxLength"),
+        ({"type": "number", "multipleOf": 2}, "ignoring multipleOf"),
+        ({"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 3}]}, "oneOf with overlapping"),
+    ):
+        brief.made(("schema", '{"type": "integer"}'))
+        with pytest.raises(Refusal, match=f"{said}.*; leave it out, or set strict to false"):
+            brief.made(("schema", json.dumps(schema)))
+        brief.made(("loose schema", json.dumps(schema)))
+
+
 def test_a_property_may_be_named_like_a_keyword() -> None:
     schema = {
         "properties": {"not": {"enum": [{"if": 1}]}},
-        "allOf": [{"type": "object"}],
         "uniqueItems": False,
     }
     assert grammars.unobeyed(schema) == ""

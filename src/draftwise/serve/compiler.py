@@ -12,9 +12,10 @@ import os
 import re
 import subprocess
 import sys
+from tempfile import TemporaryFile
 from threading import Lock, Timer
 from time import thread_time
-from typing import Any
+from typing import IO, Any
 
 from .refusal import Refusal
 
@@ -22,6 +23,7 @@ LARGEST = 32 << 20  # characters of a compiled grammar
 MEBIBYTE = 1 << 20
 TRIALS, TRIED = 4, 48  # texts that are written by a grammar to try it, and their tokens
 SLOW = 0.25  # seconds that a grammar may take for a token
+LOOSE, TIGHT = r"[^\"\\\r\n]", r"[^\0-\x1f\"\\\r\n]"  # a character of a string, in XGrammar's EBNF
 PLACE = re.compile(r"^\[[\d:]+\] \S+: ")  # the time and the line of code before XGrammar's errors
 
 
@@ -129,7 +131,9 @@ def main(memory: int) -> None:
     import xgrammar
 
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    said = TemporaryFile()  # noqa: SIM115  # until this process ends
+    for printed in (1, 2):  # what libraries print is no answer
+        os.dup2(said.fileno(), printed)
     os.nice(5)  # steps of texts come first
     info = xgrammar.TokenizerInfo.deserialize_json(json.loads(sys.stdin.readline()))
     compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
@@ -140,28 +144,56 @@ def main(memory: int) -> None:
         asked = json.loads(line)
         bound_time(asked["seconds"])
         try:
+            said.seek(0)
+            said.truncate()
             grammar = compiled(compiler, asked["kind"], asked["source"])
+            if asked["kind"] == "schema":
+                obeyed(said)
             tried(grammar, info.vocab_size)
             made = grammar.serialize_json()
             answer = {"compiled": made} if len(made) <= LARGEST else {"error": "it becomes too large"}
         except Exception as error:
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            if isinstance(error, MemoryError) or "bad_alloc" in said:
+            told = (str(error).strip() or type(error).__name__).splitlines()[0]
+            if isinstance(error, MemoryError) or "bad_alloc" in told:
                 sys.exit(1)  # the next one begins with all the memory it may have
-            answer = {"error": PLACE.sub("", said)[:200]}
+            answer = {"error": PLACE.sub("", told)[:200]}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
 def compiled(compiler: Any, kind: str, source: str) -> Any:
     """A grammar as XGrammar compiles it; with free spaces a model may write them without end."""
+    from xgrammar import Grammar
+
     if kind == "json":
         return compiler.compile_json_schema('{"type": "object"}', any_whitespace=False, strict_mode=False)
-    if kind == "schema":
-        return compiler.compile_json_schema(source, any_whitespace=False)
+    if kind in ("schema", "loose schema"):
+        made = Grammar.from_json_schema(source, any_whitespace=False)
+        return compiler.compile_grammar(without_controls(made))
     if kind == "tools":
-        return compiler.compile_structural_tag(source)
+        made = compiler.compile_structural_tag(source)
+        right = without_controls(made.grammar)
+        return compiler.compile_grammar(right) if isinstance(right, str) else made
     return compiler.compile_regex(source) if kind == "regex" else compiler.compile_grammar(source)
+
+
+def without_controls(grammar: Any) -> Any:
+    """The same grammar, in whose strings of bounded length XGrammar allows characters that JSON does not."""
+    written = str(grammar)
+    right = written.replace(LOOSE, TIGHT)
+    return grammar if right == written else right
+
+
+def obeyed(said: IO[bytes]) -> None:
+    """See that XGrammar has not told of something that it reads over.
+
+    Raises:
+        ValueError: it has.
+    """
+    said.seek(0)
+    _, warned, rest = said.read().decode(errors="replace").partition("Warning: ")
+    if warned:
+        raise ValueError(f"{rest.splitlines()[0][:120]}; leave it out, or set strict to false")
 
 
 def tried(grammar: Any, vocab_size: int) -> None:

@@ -15,14 +15,11 @@ from .constraint import Constraint
 from .fields import Settings
 from .limits import Limits
 from .refusal import Refusal
+from .schemas import unobeyed
 
 KEPT = 64  # compiled grammars, of so many bytes together
 KEPT_BYTES = 256 << 20
 LONGEST = 1 << 16  # characters of a schema or grammar
-NAMED = {"properties", "patternProperties", "$defs", "definitions"}  # hold schemas by names of their own
-VALUES = {"enum", "const", "default", "examples"}
-# What XGrammar reads over; tests/serve/test_compiler.py notices when it does not any more.
-UNOBEYED = {"not", "if", "dependentRequired", "dependentSchemas", "contains", "uniqueItems"}
 Form = tuple[str, str]  # a kind of grammar, and its source
 
 
@@ -110,26 +107,6 @@ def form(body: Settings, more: Form | None = None) -> Form | None:
     return kind, source
 
 
-def unobeyed(schema: Any) -> str:
-    """A keyword of a schema that its grammar would not obey; empty if there is none."""
-    left = [schema]
-    while left:
-        one = left.pop()
-        if isinstance(one, list):
-            left += one
-        if not isinstance(one, dict):
-            continue
-        for word, value in one.items():
-            several = word == "allOf" and isinstance(value, list) and len(value) > 1
-            if several or (word in UNOBEYED and value is not False):
-                return str(word)
-            if word in NAMED and isinstance(value, dict):
-                left += value.values()
-            elif word not in VALUES:
-                left.append(value)
-    return ""
-
-
 def _forms(body: Settings) -> Sequence[Form | None]:
     asked = body.response_format
     found: Form | None = None
@@ -138,9 +115,12 @@ def _forms(body: Settings) -> Sequence[Form | None]:
     if asked is not None and asked.type == "json_schema":
         if asked.json_schema is None or asked.json_schema.schema_ is None:
             raise Refusal("response_format has no json_schema.schema: give one", param="response_format")
-        if asked.json_schema.strict is not False and (word := unobeyed(asked.json_schema.schema_)):
-            said = f"the schema has {word!r}, which no grammar obeys: leave it out, or set strict to false"
+        strict = asked.json_schema.strict is not False
+        if strict and (word := unobeyed(asked.json_schema.schema_)):
+            said = (
+                f"the schema has {word!r}, which no grammar obeys there: leave it out, or set strict to false"
+            )
             raise Refusal(said, param="response_format")
-        found = ("schema", json.dumps(asked.json_schema.schema_))
+        found = ("schema" if strict else "loose schema", json.dumps(asked.json_schema.schema_))
     grammar = None if body.grammar is None else ("grammar", body.grammar)
     return found, grammar, None if body.regex is None else ("regex", body.regex)

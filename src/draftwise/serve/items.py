@@ -6,23 +6,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .fields import MOST_TOOLS, WHOLE, Chat, Function, Several, Speculative, Strict
+from .fields import MOST_TOOLS, WHOLE, Chat, Function, Several, Speculative, Strict, Unset
 from .refusal import Refusal
 
 
 class Text(Strict):
     """A piece of a message."""
 
-    type: Literal["input_text", "output_text"]
+    type: Literal["input_text", "output_text", "reasoning_text"]
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: list[Any] | None = None
 
 
 class Item(Strict):
-    """A message, a call of a tool, or what a tool answered."""
+    """A message, a call of a tool, what a tool answered, or reasoning, which is not read again."""
 
-    type: Literal["message", "function_call", "function_call_output"] = "message"
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | Several[Text] | None = None
     name: str | None = None
@@ -33,6 +33,8 @@ class Item(Strict):
     id: str | None = None
     status: str | None = None
     phase: str | None = None
+    summary: Unset = None
+    encrypted_content: None = None
 
 
 class Form(Strict):
@@ -147,6 +149,8 @@ def _messages(items: list[Item]) -> list[dict[str, Any]]:
     """Messages; calls that follow each other belong to one of an assistant."""
     found: list[dict[str, Any]] = []
     for place, item in enumerate(items):
+        if item.type == "reasoning":
+            continue
         needed = {"message": ("role", "content"), "function_call": ("call_id", "name", "arguments")}
         for name in needed.get(item.type, ("call_id", "output")):
             if getattr(item, name) is None:

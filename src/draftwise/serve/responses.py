@@ -16,7 +16,7 @@ from .texts import Event, Text
 
 @dataclass
 class Response(Answer):
-    """The answer to one body of `/v1/responses`, as items: a message, and calls of tools."""
+    """The answer to one body of `/v1/responses`, as items: reasoning, a message, and calls of tools."""
 
     body: Responses | None = None
 
@@ -24,7 +24,8 @@ class Response(Answer):
         super().__post_init__()
         self.id = f"resp_{token_hex(12)}"
         self.output: list[Json] = []
-        self.open: Json | None = None  # the message that is being written
+        self.open: Json | None = None  # the message or reasoning that is being written
+        self.thought = ""
         self.number, self.reason = 0, ""
 
     # -- whole ----------------------------------------------------------------------------------------
@@ -51,7 +52,9 @@ class Response(Answer):
             found = self._found(text, event.text, last=event.last)
         told: list[Json] = []
         for one in found:
-            told += self._call(one) if one.name else self._write(one.text or one.reasoning)
+            told += (
+                self._call(one) if one.name else self._write(one.text or one.reasoning, bool(one.reasoning))
+            )
         if event.last:
             self.reason = event.reason
             if not self.output and self.open is None:
@@ -85,29 +88,41 @@ class Response(Answer):
         self.number += 1
         return {"type": kind, "sequence_number": self.number - 1} | more
 
-    def _write(self, text: str) -> list[Json]:
-        """A piece of text; the first one opens a message."""
-        told = []
+    def _write(self, text: str, thought: bool = False) -> list[Json]:
+        """A piece of text or of reasoning; the first one opens an item of its kind."""
+        kind = "reasoning" if thought else "message"
+        told = self._close() if self.open is not None and self.open["type"] != kind else []
         if self.open is None:
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            self.open = {"id": f"msg_{token_hex(12)}", "type": "message", "role": "assistant", "content": []}
+            self.open = {"id": f"msg_{token_hex(12)}", "type": kind, "role": "assistant", "content": []}
+            if thought:
+                part = {"type": "reasoning_text", "text": ""}
+                self.open = {"id": f"rs_{token_hex(12)}", "type": kind, "summary": [], "content": []}
             begun = self.open | {"status": "in_progress"}
-            told = [self._told("response.output_item.added", output_index=self._at, item=begun)]
+            told.append(self._told("response.output_item.added", output_index=self._at, item=begun))
             told.append(self._told("response.content_part.added", **self._place, part=part))
             self.open["content"] = [part]
         self.open["content"][0]["text"] += text
+        self.thought += text if thought else ""
         if text:
-            told.append(self._told("response.output_text.delta", **self._place, delta=text, logprobs=[]))
+            told.append(self._said("delta", delta=text))
         return told
 
+    def _said(self, what: str, **more: Any) -> Json:
+        """An event of the text that is being written."""
+        assert self.open is not None
+        kind = self.open["content"][0]["type"]
+        more |= {"logprobs": []} if kind == "output_text" else {}
+        return self._told(f"response.{kind}.{what}", **self._place, **more)
+
     def _close(self) -> list[Json]:
-        """The end of the message that is being written, if there is one."""
+        """The end of the item that is being written, if there is one."""
         if self.open is None:
             return []
         (part,) = self.open["content"]
         item = self.open | {"status": "completed" if self.reason != "length" else "incomplete"}
         told = [
-            self._told("response.output_text.done", **self._place, text=part["text"], logprobs=[]),
+            self._said("done", text=part["text"]),
             self._told("response.content_part.done", **self._place, part=part),
             self._told("response.output_item.done", output_index=self._at, item=item),
         ]
@@ -181,6 +196,6 @@ class Response(Answer):
             "input_tokens": used["prompt_tokens"],
             "input_tokens_details": used["prompt_tokens_details"],
             "output_tokens": used["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self.names.count(self.thought)},
             "total_tokens": used["total_tokens"],
         }

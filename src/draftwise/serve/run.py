@@ -15,12 +15,12 @@ import uvicorn
 from ..errors import UserError
 from ..generation.decoder import Decoder
 from .app import make_app
+from .connection import CONNECTIONS, Connection
 from .engine import Engine
 from .limits import Limits
 from .service import REQUESTS, Service
 
 MOST = 65535  # the last port
-CONNECTIONS = 1024  # at once; beyond, uvicorn answers with status 503
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
@@ -63,14 +63,7 @@ def serve(
     name, at = listening.getsockname()[:2]
     service = Service(decoder, model, limits)
     app = make_app(service, key=key, hosts=known_as(host), origins=origins)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=int(limits.grace) + 5,
-    )
+    config = configured(app, limits.grace)
     where = f"[{name}]" if ":" in name else name
     said = f"serving {model} at http://{where}:{at}/v1"
     handler = _requests_to_stderr() if log else None
@@ -82,6 +75,20 @@ def serve(
         listening.close()
         if handler is not None:
             REQUESTS.removeHandler(handler)
+
+
+def configured(app: Any, grace: float) -> uvicorn.Config:
+    """Uvicorn's settings for an application whose texts have `grace` seconds to finish."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=int(grace) + 5,
+    )
 
 
 def bound(host: str, port: int) -> socket.socket:

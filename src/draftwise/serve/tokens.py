@@ -24,6 +24,10 @@ class TokenTexts:
         self._texts: dict[int, str] = {}
         self._lead: tuple[int, int] | None = None
 
+    def count(self, text: str) -> int:
+        """How many tokens a text has by itself."""
+        return len(self.tokenizer.encode(text, add_special_tokens=False)) if text else 0
+
     def text(self, token: int) -> str:
         """The token's text; what is no whole character is U+FFFD."""
         if token not in self._texts:

@@ -1,0 +1,78 @@
+"""A connection that waits for its client no longer than it must."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+CONNECTIONS = 512  # at once, within the 1,024 files of most systems; beyond, requests get status 503
+ROOM = 64  # further ones that are told so; beyond, a connection is closed before it says anything
+PATIENCE = 30.0  # seconds that a client has for the head of a request, or to take more of an answer
+LEAST = 4096  # bytes of an answer that it must take in this time
+
+
+class Connection(H11Protocol):
+    """Uvicorn's, with a bound on how long a client is waited for.
+
+    Uvicorn by itself waits without end for the head of a request, for the rest of a body that was refused,
+    and for a client to read an answer. Here a client that has `PATIENCE` seconds for one of these, and
+    lets them pass, is cut off.
+    """
+
+    late: asyncio.TimerHandle | None = None  # while the client is waited for
+    unread = 0  # bytes of an answer that it had not taken when that began
+
+    def connection_made(self, transport: Any) -> None:
+        """A client is here."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS + ROOM:
+            transport.abort()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has gone."""
+        super().connection_lost(exc)
+        if self.late is not None:
+            self.late.cancel()
+
+    def handle_events(self) -> None:
+        """Something of a request has come."""
+        super().handle_events()
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """All of an answer has been written."""
+        super().on_response_complete()
+        self._look()
+
+    def pause_writing(self) -> None:
+        """The client has much to read."""
+        super().pause_writing()
+        self._look()
+
+    def resume_writing(self) -> None:
+        """It has read most of it."""
+        super().resume_writing()
+        self._look()
+
+    def _look(self) -> None:
+        """See whether the client is waited for."""
+        waits = self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+        if not waits and self.late is not None:
+            self.late.cancel()
+            self.late = None
+        elif waits and self.late is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self.unread = self.transport.get_write_buffer_size()
+        self.late = self.loop.call_later(PATIENCE, self._late)
+
+    def _late(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left and left <= self.unread - LEAST:
+            self._wait()
+        else:
+            self.transport.abort()

@@ -1,0 +1,142 @@
+"""Clients that hardly send or read."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+
+from draftwise.serve import connection
+
+from .conftest import MODEL, Served, line, until
+
+Start = Callable[..., Served]
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+LARGE = {"prompt": "ab", "max_tokens": 200, "temperature": 0.0, "n": 2, "logprobs": 20}
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PATIENCE", 0.1)
+
+
+def connected(server: Served, said: bytes = b"", buffer: int = 0) -> socket.socket:
+    """A connection by which something has been said."""
+    made = socket.socket()
+    if buffer:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    made.settimeout(60)
+    made.connect(("127.0.0.1", server.port))
+    made.sendall(said)
+    return made
+
+
+def asking(**body: Any) -> bytes:
+    """A request as it is sent."""
+    told = json.dumps({"model": MODEL} | body).encode()
+    return HEAD + b"content-length: %d\r\n\r\n" % len(told) + told
+
+
+def connections(server: Served) -> list[Any]:
+    return list(server.server.server_state.connections)
+
+
+@pytest.mark.parametrize("said", [b"", HEAD, HEAD + b"content-length: 99999999\r\n\r\n"])
+def test_a_request_must_come(serve: Start, said: bytes) -> None:
+    """Nothing; a head without its end; a body that was refused and keeps coming."""
+    server = serve()
+    with connected(server, said) as slow:
+        until(lambda: not connections(server) or slow.send(b"x") < 0)
+    assert server.complete()["choices"][0]["text"] == line("b", 20)
+
+
+def test_an_answer_may_take_longer(serve: Start) -> None:
+    server = serve()
+    target: Any = server.decoder.loop.target
+    target.held.set()
+    with connected(server, asking(prompt="ab", max_tokens=5, temperature=0.0)) as patient:
+        until(target.taken.is_set)
+        time.sleep(3 * connection.PATIENCE)
+        target.release()
+        assert patient.recv(100).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_must_be_read(serve: Start, stream: bool) -> None:
+    server = serve()
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with connected(server, asking(**LARGE, stream=stream), buffer=1024) as slow:
+        until(lambda: any(one.flow.write_paused for one in connections(server)))
+        if stream:  # of a whole answer all is there
+            most = 2 * 65536
+            assert all(one.transport.get_write_buffer_size() < most for one in connections(server))
+        assert server.complete(max_tokens=30)["choices"][0]["text"] == line("b", 30)
+        server.client.close()
+        until(lambda: not connections(server) or not slow.recv(1))
+    until(lambda: not server.engine.running)
+
+
+def test_who_reads_much_in_each_while_gets_all(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LEAST", 1)
+    server = serve()
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    whole = server.ask("/v1/completions", **LARGE)
+    with connected(server, asking(**LARGE), buffer=1024) as slow:
+        until(lambda: any(one.flow.write_paused for one in connections(server)))
+        read, began = b"", time.monotonic()
+        while time.monotonic() - began < 4 * connection.PATIENCE:
+            read += slow.recv(4096)
+            time.sleep(connection.PATIENCE / 20)
+        head, _, body = read.partition(b"\r\n\r\n")
+        (length,) = [
+            int(row.split(b":")[1]) for row in head.splitlines() if row.startswith(b"content-length")
+        ]
+        while len(body) < length:
+            body += (piece := slow.recv(1 << 16))
+            assert piece
+    assert json.loads(body)["choices"] == whole["choices"]
+
+
+def test_a_reader_that_leaves_frees_its_rows(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PATIENCE", 60.0)
+    server = serve(batch=8)
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    target: Any = server.decoder.loop.target
+    target.held.set()
+    with connected(server, asking(**LARGE | {"max_tokens": 300}, stream=True), buffer=1024):
+        while not any(one.flow.write_paused for one in connections(server)):
+            target.let()
+        texts = list(server.engine.running)
+        assert texts
+    until(lambda: all(text.gone for text in texts))
+    passes = target.passes
+    target.release()
+    until(lambda: not server.engine.running)
+    assert target.passes <= passes + 1 and not server.decoder.loop.open
+    assert all(text.stats.tokens < 300 for text in texts)
+
+
+def test_only_so_many_connections(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwise.serve.run.CONNECTIONS", 3)
+    monkeypatch.setattr(connection, "CONNECTIONS", 3)
+    monkeypatch.setattr(connection, "ROOM", 2)
+    monkeypatch.setattr(connection, "PATIENCE", 60.0)
+    server = serve()
+    idle = [connected(server) for _ in range(4)]
+    until(lambda: len(connections(server)) == 4)
+    with httpx.Client(base_url=server.url, trust_env=False) as one:
+        assert one.get("/health").status_code == 503
+        idle.append(connected(server))
+        with connected(server) as over:
+            assert over.recv(1) == b""
+    for made in idle:
+        made.close()
+    until(lambda: not connections(server))
+    assert server.client.get("/health").status_code == 200

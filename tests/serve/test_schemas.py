@@ -1,0 +1,117 @@
+"""What XGrammar obeys, and what is refused since it would not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("xgrammar")
+
+import xgrammar
+
+from draftwise.serve.compiler import compiled
+from draftwise.serve.schemas import unobeyed
+
+LETTER = {"$defs": {"a": {"type": "integer"}}}
+# By keyword: what is refused, and a text that the schema forbids and its grammar allows.
+READ_OVER: list[tuple[str, dict[str, Any], str]] = [
+    ("minLength", {"minLength": 3}, '"a"'),
+    ("maximum", {"maximum": 3}, "7"),
+    ("minItems", {"minItems": 2}, "[1]"),
+    ("required", {"required": ["a"]}, "{}"),
+    ("required", {"type": "object", "required": ["a"], "additionalProperties": True}, '{"c": 1}'),
+    ("maximum", {"$ref": "#/$defs/a", "maximum": 3} | LETTER, "7"),
+    ("maximum", {"anyOf": [{"type": "integer"}, {"type": "string"}], "maximum": 3}, "7"),
+    ("maximum", {"allOf": [{"type": "integer"}], "maximum": 3}, "7"),
+    ("properties", {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}]}, "{}"),
+    ("type", {"anyOf": [{"minimum": 3}], "type": "string"}, "7"),
+    ("type", {"enum": [1, "a"], "type": "string"}, "1"),
+    ("type", {"const": True, "type": "integer"}, "true"),
+    ("maxLength", {"enum": ["abc", "a"], "maxLength": 1}, '"abc"'),
+    (
+        "patternProperties",
+        {"type": "object", "properties": {"ba": {}}, "patternProperties": {"^b": {"type": "integer"}}},
+        '{"ba": "x"}',
+    ),
+    ("format", {"type": "string", "format": "date", "pattern": "^1"}, '"2020-01-01"'),
+    ("dependencies", {"type": "object", "properties": {"a": {}}, "dependencies": {"a": ["b"]}}, '{"a": 1}'),
+    ("extends", {"extends": {"type": "integer"}}, '"a"'),
+    ("divisibleBy", {"type": "integer", "divisibleBy": 2}, "3"),
+    ("$dynamicRef", {"$dynamicRef": "#x", "$defs": {"a": {"$dynamicAnchor": "x", "type": "null"}}}, "1"),
+]
+# A schema, a text that fits it, and some that do not.
+OBEYED: list[tuple[dict[str, Any], str, list[str]]] = [
+    ({"type": "string", "minLength": 2, "maxLength": 3}, '"ab"', ['"a"', '"abcd"', '"a\x01"', '"a\tb"']),
+    ({"type": ["string", "null"], "maxLength": 2}, "null", ['"abc"', "1", '"\x00"']),
+    ({"type": "string", "pattern": "^[^a]$"}, '"b"', ['"a"', '"\x01"', '"""', '"bb"']),
+    ({"type": "integer", "minimum": 3, "maximum": 12, "multipleOf": 2}, "4", ["3", "2", "14"]),
+    ({"type": "number", "exclusiveMinimum": 3}, "3.5", ["3", "3.0", "-4"]),
+    ({"type": "array", "items": {"type": "null"}, "minItems": 1, "maxItems": 2}, "[null]", ["[]", "[1]"]),
+    (
+        {"type": "array", "prefixItems": [{"const": 1}], "minItems": 1, "items": False},
+        "[1]",
+        ["[2]", "[1, 1]"],
+    ),
+    ({"type": "object", "properties": {"a": {}}, "required": ["a"]}, '{"a": 1}', ["{}", '{"b": 1}', "1"]),
+    ({"properties": {"a": {"type": "null"}}}, '{"a": null}', ['{"a": 1}', "1"]),
+    ({"items": {"type": "null"}}, "[null]", ["[1]", "1"]),
+    ({"type": "object", "patternProperties": {"^b": {"type": "null"}}}, '{"b": null}', ['{"b": 1}']),
+    ({"type": "object", "propertyNames": {"enum": ["a"]}}, '{"a": 1}', ['{"b": 1}']),
+    (
+        {"type": "object", "additionalProperties": {"type": "null"}, "maxProperties": 1},
+        '{"a": null}',
+        ['{"a": 1}'],
+    ),
+    ({"enum": [1, "a", None], "type": ["integer", "string", "null"]}, '"a"', ["2", "true"]),
+    ({"$ref": "#/$defs/a", "title": "A"} | LETTER, "7", ['"a"']),
+    ({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}, "null", ['"a"']),
+]
+
+
+@pytest.fixture(scope="module")
+def info() -> Any:
+    """A vocabulary of ASCII, the mark of a call, and the end."""
+    letters = [chr(i).encode() for i in range(128)]
+    return xgrammar.TokenizerInfo([*letters, b"<call>", b"</s>"], stop_token_ids=[129])
+
+
+def compiler(info: Any) -> Any:
+    return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+
+@pytest.fixture(scope="module")
+def allows(info: Any) -> Any:
+    """Whether the grammar of a schema allows a text."""
+    own = compiler(info)
+
+    def allowed(schema: Any, text: str) -> bool:
+        matcher = xgrammar.GrammarMatcher(compiled(own, "schema", json.dumps(schema)))
+        return bool(matcher.accept_string(text) and matcher.is_completed())
+
+    return allowed
+
+
+@pytest.mark.parametrize("word, schema, text", READ_OVER)
+def test_what_is_read_over_is_refused(allows: Any, word: str, schema: Any, text: str) -> None:
+    assert allows(schema, text)  # else it need not be refused
+    for within in (schema, {"type": "array", "items": schema}, {"properties": {"x": schema}}):
+        assert unobeyed(within) == word
+
+
+@pytest.mark.parametrize("schema, good, bad", OBEYED)
+def test_what_is_not_refused_is_obeyed(allows: Any, schema: Any, good: str, bad: list[str]) -> None:
+    assert unobeyed(schema) == "" and allows(schema, good)
+    assert not [text for text in bad if allows(schema, text)]
+
+
+def test_a_call_has_no_control_characters_either(info: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 1}}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
+    mark = {"type": "token", "token": "<call>"}
+    tag = json.dumps({"type": "structural_tag", "format": {"type": "sequence", "elements": [mark, form]}})
+    for text, good in (("ab", True), ("a\x01", False)):
+        matcher = xgrammar.GrammarMatcher(compiled(compiler(info), "tools", tag))
+        assert matcher.accept_token(128) and matcher.accept_string('{"a": "')
+        assert matcher.accept_string(f'{text}"}}') == good
