@@ -85,7 +85,8 @@ class StateFile:
     def load(self, *, restarts: bool = True) -> bool:
         """Load the saved numbers into the policy; False, with nothing changed, if there are none for it.
 
-        If texts begin from them, parts of the policy with a method `restart` may let them weigh less. A file that is rejected or useless causes a `StateWarning`.
+        If texts begin from them (`restarts`), parts of the policy with a method `restart` may let them weigh
+        less. A file that is rejected or useless causes a `StateWarning`.
         """
         try:
             with self._explained("read"):

@@ -1,0 +1,29 @@
+"""Costs that hold no longer: passes run in another way, or a file brought those of another machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .drafting import DraftCost
+from .passes import PassCost
+
+if TYPE_CHECKING:
+    from .policy import AutoPolicy
+
+SAME = 1.5  # passes whose seconds differ by more than this factor are of two machines
+
+
+def check(policy: AutoPolicy, target: float, usual: float) -> None:
+    """Forget all costs that a file brought if the first known pass takes another time, whichever way."""
+    if policy.doubted and usual:
+        policy.doubted = False
+        if not usual / SAME < target < usual * SAME:
+            policy.pass_costs = [PassCost() for _ in policy.pass_costs]
+            policy.draft_costs = [DraftCost() for _ in policy.draft_costs]
+            policy.pace = type(policy.pace)()
+
+
+def switch(policy: AutoPolicy, compiled: bool) -> None:
+    """Passes are compiled from now on, or no longer: costs known for the other way are kept apart."""
+    policy.compiled, policy.load.factor = compiled, 1.0
+    policy.pace, policy.guard = type(policy.pace)(), type(policy.guard)()
