@@ -150,7 +150,7 @@ def _agree(tokens: Sequence[int], text: Sequence[int]) -> int:
 
 
 def often(texts: Sequence[Text]) -> None:
-    """Print how often a lookup matches anew, by gate and tokens of the model."""
+    """Print how often a lookup matches again, by gate and tokens of the model."""
     print("| gate | tokens of the model | of places without a match | model right | of 8 right, then |")
     print("|---|---|---|---|---|")
     for gate, k in product(GATES, (1, 2, 4, 8)):
