@@ -18,7 +18,7 @@ from filelock import FileLock
 from ..core.roles import Policy
 from ..errors import DraftwiseWarning, UserError
 from ..models.fingerprints import drafter_fingerprint, model_fingerprint
-from .numbers import Assignment, apply, dump, fit
+from .numbers import Assignment, apply, dump, fit, restart
 
 FORMAT, VERSION = "draftwise-state", 1
 PARTS = {"format", "version", "policy", "target", "drafters", "arms", "numbers"}
@@ -82,15 +82,18 @@ class StateFile:
         known = {drafter: drafter_fingerprint(asked) for drafter, asked in drafters.items()}
         return cls(path, policy, name=name, target=model_fingerprint(target), drafters=known)
 
-    def load(self) -> bool:
+    def load(self, *, restarts: bool = True) -> bool:
         """Load the saved numbers into the policy; False, with nothing changed, if there are none for it.
 
-        A file that is rejected or useless causes a `StateWarning`.
+        If texts begin from them (`restarts`), parts of the policy with a method `restart` may let them weigh
+        less. A file that is rejected or useless causes a `StateWarning`.
         """
         try:
             with self._explained("read"):
                 found = self.path.exists()
                 apply(self._read() if found else [])
+                if found and restarts:
+                    restart(self.policy)
         except UserError as error:
             self._warn(str(error))
             return False

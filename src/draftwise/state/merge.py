@@ -89,7 +89,7 @@ def _loaded(path: Path, header: Mapping[str, Any], new_policy: NewPolicy) -> Any
     with warnings.catch_warnings():
         warnings.simplefilter("error", StateWarning)
         try:
-            found = file.load()
+            found = file.load(restarts=False)
         except StateWarning as warning:
             raise UserError(str(warning)) from None
     if not found:

@@ -58,6 +58,14 @@ def apply(assignments: Iterable[Assignment]) -> None:
         setattr(owner, name, value)
 
 
+def restart(policy: Any) -> None:
+    """Tell every part of a policy that has a method `restart` that its numbers are of other texts."""
+    if callable(told := getattr(policy, "restart", None)):
+        told()
+    for part in _parts(policy).values():
+        restart(part)
+
+
 def _complete(policy: Any) -> None:
     """Build the learner that a policy shares among requests, as its first choice does."""
     if getattr(policy, "shared", True) is None and not getattr(policy, "per_query", False):

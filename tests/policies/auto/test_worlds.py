@@ -9,8 +9,9 @@ import pytest
 
 from draftwise.core.loop import Loop
 from draftwise.core.round import Round
+from draftwise.policies.auto.skill import Skill
 from draftwise.policies.catalogue import method
-from draftwise.state.numbers import dump, load
+from draftwise.state.numbers import dump, load, restart
 from studies.speed.without import without
 from tests.effort import some
 from tests.policies.auto.script import Model, Prices, Stage, always
@@ -217,3 +218,36 @@ def test_what_was_learnt_is_saved_restored_and_forgotten(monkeypatch: pytest.Mon
     _, _, rounds = swapped.run(restored())  # type: ignore[arg-type]
     late = Counter(r.arm.drafter for r in rounds[len(rounds) // 2 :])
     assert rounds[0].arm.drafter == "good" and late["bad"] > 0.9 * late.total()
+
+
+@pytest.mark.parametrize("factor", [0.3, 4.0])
+def test_what_another_machine_learnt_of_seconds_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """At `factor` times the seconds of a pass, as fast as from nothing; with the old seconds, it is not."""
+    taught, there = method("auto", ["good"]), Prices(target=lambda tokens: factor * 10e-3, token=9e-3)
+    Stage(monkeypatch, GOOD, there, texts=4).run(taught)
+    saved, here = dump(taught.policy), Stage(monkeypatch, GOOD, texts=4, seed=1)
+    spent = []
+    for told in (False, True):
+        made = method("auto", ["good"])
+        load(made.policy, saved)
+        if told:
+            restart(made.policy)
+        spent.append(here.seconds(made))
+    assert spent[1] < 1.02 * here.seconds("auto")
+    assert spent[0] > 1.05 * spent[1]
+
+
+def test_a_state_of_other_texts_counts_for_a_few_tests() -> None:
+    skill = Skill(2, 4)
+    for accepts in [(1.0, 1.0, 0.0)] * 100 + [(0.0,)] * 25:
+        skill.learn(0, 1, accepts)
+    skill.close(0)
+    before, level = skill.survival(9, 1), skill.tested[1][0]
+    skill.restart()
+    assert level > 100 and skill.tested[1][0] == pytest.approx(8.0) and not any(skill.tested[0])
+    assert skill.survival(9, 1)[0] == pytest.approx(before[0], abs=0.1)
+    for _ in range(8):
+        skill.learn(9, 1, (0.0,))
+    assert skill.survival(9, 1)[0] < 0.5 * before[0]

@@ -34,6 +34,7 @@ from .parts import (
 from .passes import CLASSES, Load, PassCost, nearest, size_class
 from .place import Place, rounds_left
 from .skill import Calibration, Skill
+from .stale import check, switch
 from .values import values
 from .worth import Price, Reason, Worth, best_length, trial
 
@@ -81,6 +82,7 @@ class AutoPolicy:
     places: dict[int, Place] = field(default_factory=dict)
     owed: float = 0.0
     rereads: bool = False
+    doubted: bool = False
     compiled: bool = False
     drafters_compiled: list[bool] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
@@ -257,7 +259,8 @@ class AutoPolicy:
             return
         n = spent.requests
         if spent.compiled != self.compiled:
-            self._switch(spent.compiled)
+            switch(self, spent.compiled)
+        check(self, spent.target, nearest(self.passes, size_class(n)).usual(spent.pass_tokens))
         passes, target, drafts = self.passes[size_class(n)], spent.target, spent.pass_tokens > n
         late = spent.again > 0 and not drafts
         self.rereads |= spent.again > 0
@@ -275,10 +278,9 @@ class AutoPolicy:
         if drafts or late:
             self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
 
-    def _switch(self, compiled: bool) -> None:
-        """Passes are compiled from now on, or no longer: costs known for the other way are kept apart."""
-        self.compiled, self.load.factor = compiled, 1.0
-        self.pace, self.guard = type(self.pace)(), type(self.guard)()
+    def restart(self) -> None:
+        """The costs may be another machine's: the first pass will tell."""
+        self.doubted = True
 
     def _calibrate(self, outcome: Outcome, stops: Sequence[Stop]) -> None:
         arm = self.arms[outcome.arm]

@@ -20,7 +20,8 @@ class Skill:
     draft: what is known of a k that drafts do not reach fades too, so that it is tried again. A window that
     the text cut off counts as far as it goes. A chance leans on the mean over all k of its context with a
     weight of `lean` tests, and that on one half with two. A text has counts of its own that fade faster and
-    lean on the common ones: a change of subject shows within a few drafts.
+    lean on the common ones: a change of subject shows within a few drafts. What a file brings counts for at
+    most `carried` tests of a first token: other texts may be of another kind.
     """
 
     contexts: int
@@ -31,6 +32,7 @@ class Skill:
     lean: float = 2.0
     own_lean: float = 12.0
     least: float = 0.02
+    carried: float = 8.0
     tested: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     accepted: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
@@ -99,6 +101,15 @@ class Skill:
                 break
             curve.append(alive)
         return curve
+
+    def restart(self) -> None:
+        """Let what other texts have shown weigh no more than `carried` tests of each context."""
+        self.whole = None
+        self.anchors.clear()
+        for counts in zip(self.tested, self.accepted, strict=True):
+            share = min(1.0, self.carried / max(*counts[0], self.carried))
+            for row in counts:
+                row[:] = [share * n for n in row]
 
     def close(self, request: int) -> None:
         """Forget what one text alone has shown."""
