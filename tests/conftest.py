@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import math
 import os
 import shutil
@@ -22,6 +23,20 @@ os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="draftwise-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ["DRAFTWISE_COMPILE"] = "off"  # in the background it would take minutes; its own tests ask for it
+
+gc.disable()  # a fifth of the time in which tests are collected: nothing that is imported is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but do not look through what was imported each time."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Everything can be freed at the end: some libraries complain about what is left."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

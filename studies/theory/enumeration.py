@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +126,7 @@ def grade(p: Vector, q: Vector, token: int) -> Grade:
     return Grade(min(1.0, float(q[token] / p[token])), float(np.minimum(p, q).sum()), signals(q, token))
 
 
+@lru_cache(maxsize=1 << 13)  # a text is reached by many rounds, and each estimate is about the same ones
 def rounds(p: Distribution, drafter: Drafter, history: History) -> dict[History, float]:
     """The distribution of the tokens of one round, with the target's own (Leviathan et al. 2023)."""
     out: dict[History, float] = defaultdict(float)
@@ -163,14 +164,13 @@ def ends(
     Keys are (the first `budget` tokens, position from 1); a text ends where its budget does.
     """
     out: dict[tuple[History, int], float] = defaultdict(float)
-    distribution = cache(lambda text: rounds(p, drafter, history + text))
 
     def go(text: History, marks: tuple[int, ...], prob: float) -> None:
         if len(text) >= budget:
             for mark in marks:
                 out[text[:budget], mark] += prob
             return
-        for tokens, chance in distribution(text).items():
+        for tokens, chance in rounds(p, drafter, history + text).items():
             go(text + tokens, (*marks, len(text) + len(tokens)), prob * chance)
 
     go((), (), 1.0)
@@ -179,12 +179,17 @@ def ends(
 
 def count(p: Distribution, drafter: Drafter, budget: int, history: History = ()) -> float:
     """The true mean number of rounds for a text of `budget` tokens."""
-    if budget <= 0:
-        return 0.0
-    distributions = rounds(p, drafter, history).items()
-    return 1.0 + sum(
-        prob * count(p, drafter, budget - len(tokens), history + tokens) for tokens, prob in distributions
-    )
+
+    @cache
+    def left(budget: int, history: History) -> float:
+        if budget <= 0:
+            return 0.0
+        distributions = rounds(p, drafter, history).items()
+        return 1.0 + sum(
+            prob * left(budget - len(tokens), history + tokens) for tokens, prob in distributions
+        )
+
+    return left(budget, history)
 
 
 def texts(p: Distribution, length: int, history: History = ()) -> Iterator[tuple[History, float]]:

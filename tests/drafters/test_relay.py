@@ -235,6 +235,29 @@ def test_greedy_text_is_the_models_own(name: str, batch: int) -> None:
     assert any(r.accepted >= 3 for r in rounds) and not any(team.faults.values())
 
 
+class Hears(NgramDrafter):
+    """Keeps the stop rules that it is given for what it continues."""
+
+    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
+        self.stops = [job.stops for job in jobs]
+        return super().draft_after(jobs, written)
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "left"), [(1, False, (1, 2)), (2, False, (2,)), (3, False, (2,)), (1, True, ())]
+)
+def test_the_places_of_the_second_part_keep_their_own_stop_rules(
+    first: int, rest: bool, left: tuple[int, ...]
+) -> None:
+    rules = tuple(Stop("confidence", 0.1 * k) for k in range(3))
+    second, relay = Hears(), RelayDrafter("a>b", first=first, rest=rest)
+    parts: dict[str, Drafter] = {"a": Says(1, 2, 3), "b": second, "relay": relay}
+    policy = Anyone((Arm("relay", 4),))
+    made = Loop(SimTarget(markov(P), V), parts, policy, policy)
+    relay.draft([Job(asked([5, 1, 6]), 4, stops=rules)])
+    assert second.stops == [tuple(rules[k] for k in left) or (NEVER,)] and made.team is relay.team
+
+
 def test_a_stop_rule_of_the_first_part_ends_the_draft() -> None:
     relay = RelayDrafter("model>ngram", first=2)
     parts: dict[str, Drafter] = {"model": SimDrafter(markov(P)), "ngram": NgramDrafter()}

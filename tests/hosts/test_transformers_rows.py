@@ -26,7 +26,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from draftwise import UserError, transformers_generate
 from tests.distributions import p_value
-from tests.effort import some
+from tests.effort import drawn, some
 from tests.tiny import VOCAB, model
 
 IDS = torch.tensor([[0, 0, 3, 4, 5, 3, 4, 5], [7, 8, 9, 7, 8, 9, 7, 8], [0, 6, 5, 6, 5, 6, 5, 6]])
@@ -87,9 +87,15 @@ PROCESSORS: list[Callable[[], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "bad"])
-@pytest.mark.parametrize("ends", [{"pad_token_id": 0}, ENDS], ids=["no end", "ends"])
-@pytest.mark.parametrize("more", PROCESSORS, ids=lambda more: "+".join(more()) or "none")
+GREEDY = [
+    pytest.param(drafter, ends, more, id=f"{'+'.join(more()) or 'none'}-{name}-{drafter}")
+    for k, more in enumerate(PROCESSORS)
+    for name, ends in {"no end": {"pad_token_id": 0}, "ends": ENDS}.items()
+    for drafter in ("ngram", "bad")[:: -1 if k % 2 == (name == "ends") else 1]
+]
+
+
+@pytest.mark.parametrize(("drafter", "ends", "more"), some(GREEDY, 2))  # each ending, and each drafter
 def test_greedy_batches_are_the_same(target: Any, drafter: str, ends: Any, more: Any) -> None:
     settings = {"max_new_tokens": 12, "do_sample": False, **ends}
     own = target.generate(**BATCH, **settings | more())
@@ -140,7 +146,9 @@ def test_the_users_warpers_keep_their_order_and_settings(target: Any, warpers: l
     )
     settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "pad_token_id": 0, "max_new_tokens": 3}
     torch.manual_seed(1)
-    out = target.generate(ids.repeat(1200, 1), **settings, logits_processor=warpers, custom_generate=drafted)
+    out = target.generate(
+        ids.repeat(drawn(1800), 1), **settings, logits_processor=warpers, custom_generate=drafted
+    )
     firsts = distribution(target, warpers, ids)
     pairs = torch.stack(
         [distribution(target, warpers, torch.cat([ids, torch.tensor([[t]])], dim=1)) for t in range(VOCAB)]

@@ -90,7 +90,7 @@ def test_a_grammar_holds_with_drafts_and_without(busy: Any) -> None:
         answer = httpx.post(
             f"{url}/v1/chat/completions",
             json=body | form | {"speculative": speculative},
-            timeout=600,
+            timeout=None,
             trust_env=False,
         ).json()
         said += [choice["message"]["content"] for choice in answer["choices"]]
@@ -102,7 +102,7 @@ def test_a_grammar_holds_with_drafts_and_without(busy: Any) -> None:
         and set(found) == {"name", "age", "ok"}
     )
     wrong = form | {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "colour"}}}}
-    refused = httpx.post(f"{url}/v1/chat/completions", json=body | wrong, timeout=600, trust_env=False)
+    refused = httpx.post(f"{url}/v1/chat/completions", json=body | wrong, timeout=None, trust_env=False)
     assert refused.status_code == 400 and "cannot be compiled" in refused.json()["error"]["message"]
 
 
@@ -112,7 +112,7 @@ def test_a_bias_leaves_one_token(busy: Any) -> None:
 
     token = service.decoder.encode(" the", chat=False)[0]
     body = {"model": study.MODEL, "prompt": "Once", "max_tokens": 3, "logit_bias": {str(token): 100}}
-    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=600, trust_env=False).json()
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=None, trust_env=False).json()
     assert answer.get("choices", [answer])[0].get("text") == " the the the", answer
 
 
@@ -136,7 +136,7 @@ def test_a_common_beginning_is_read_once(busy: Any) -> None:
     for k, question in enumerate(("Who jumps?", "Where is the barn?", "Where is the barn?")):
         asked = [system, {"role": "user", "content": question}]
         body = {"model": study.MODEL, "messages": asked, "max_tokens": 6, "temperature": 0, "n": 1 + k % 2}
-        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=600, trust_env=False).json()
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=None, trust_env=False).json()
         said.append((asked, [choice["message"]["content"] for choice in answer["choices"]]))
         cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
     prompt = answer["usage"]["prompt_tokens"]

@@ -35,7 +35,7 @@ def process(state: Path, grace: float) -> Iterator[tuple[subprocess.Popen[str], 
             assert run.stdout is not None
             found = re.fullmatch(r"serving letters at (http://127\.0\.0\.1:\d+)/v1\n", run.stdout.readline())
             assert found
-            with httpx.Client(base_url=found[1], timeout=60, trust_env=False) as client:
+            with httpx.Client(base_url=found[1], timeout=None, trust_env=False) as client:
                 yield run, client
         finally:
             run.kill()

@@ -15,7 +15,7 @@ from draftwise.targets.hf import HFTarget
 from tests.stub_device import StubDevice, move
 from tests.tiny import VOCAB, model
 
-ROUNDS = 6
+ROUNDS = 3
 POLICIES = {"none": "none", "ngram": "static-4?drafter=ngram", "lm": "static-4?drafter=lm"}
 
 
