@@ -13,6 +13,7 @@ pytest.importorskip("xgrammar")
 
 from draftwise import Decoder
 from draftwise.serve import grammar as grammars
+from draftwise.serve import schemas
 from draftwise.serve.compiler import Compiler, compiled
 from draftwise.serve.fields import Completion
 from draftwise.serve.grammar import Grammars
@@ -130,7 +131,7 @@ def test_a_property_may_be_named_like_a_keyword() -> None:
         "properties": {"not": {"enum": [{"if": 1}]}},
         "uniqueItems": False,
     }
-    assert grammars.unobeyed(schema) == ""
+    assert schemas.unobeyed(schema) == ""
 
 
 def test_a_process_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

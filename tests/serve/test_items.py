@@ -35,7 +35,7 @@ def test_the_form_of_a_text_is_as_strict_as_it_says(strict: bool | None) -> None
 
 def test_tokens_that_were_not_read_again_are_counted() -> None:
     body = Responses.model_validate({"model": "m", "input": "Hi"})
-    answer = Response(Asked([], 40, True, False, True, False, 1), "m", NAMES, body=body)  # type: ignore[arg-type]
+    answer = Response(Asked([], 40, True, False, True, False, 1), "m", NAMES, body=body)
     text: Any = SimpleNamespace(place=0, reused=32, stats=SimpleNamespace(tokens=5))
     used = answer._used([text])
     assert used["input_tokens_details"] == {"cached_tokens": 32}
