@@ -1,7 +1,8 @@
-"""lm-eval: the `hf` model with the method has the same answers and score as without."""
+"""lm-eval: the `hf` model with the method, and a server, have the same answers and score as `hf` without."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,26 @@ QUESTIONS = [
 def answers(small: Any, tokenizer: Any, task: Any, batch: int, **more: Any) -> Any:
     """Every answer and the score of a task."""
     from lm_eval.models.huggingface import HFLM
-    from lm_eval.tasks import TaskManager
 
     class Hosted(HFLM):  # type: ignore[misc]
         def _model_generate(self, context: Any, max_length: int, stop: list[str], **kwargs: Any) -> Any:
             return super()._model_generate(context, max_length, stop, **kwargs, **more)
 
     model = Hosted(pretrained=small, tokenizer=tokenizer, batch_size=batch, device="cpu", max_length=256)
+    return evaluated(model, task)
+
+
+def evaluated(model: Any, task: Any) -> Any:
+    """Every answer and the score of a model."""
+    from lm_eval.tasks import TaskManager
+
     found = lm_eval.simple_evaluate(
         model, tasks=[task], bootstrap_iters=0, task_manager=TaskManager(include_defaults=False)
     )
+    metric = "acc" if task["output_type"] == "multiple_choice" else "exact_match"
     return (
         [sample["filtered_resps"] for sample in found["samples"]["small"]],
-        found["results"]["small"]["exact_match,none"],
+        found["results"]["small"][f"{metric},none"],
     )
 
 
@@ -71,3 +79,47 @@ def test_the_score_is_the_same(
     own = answers(small, tokenizer, task, batch)
     assert 0 < own[1] < 1
     assert answers(small, tokenizer, task, batch, custom_generate=drafted) == own
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Any]:
+    """lm-eval's client of a server of the same model, whose drafters are mostly wrong."""
+    pytest.importorskip("fastapi")
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    from draftwise import Decoder
+    from draftwise.models.load import locate
+    from studies.serve.local import serving
+
+    decoder = Decoder.from_pretrained("zoo:general", drafters=["ngram", "suffix"], policy="random")
+    with serving(decoder, "zoo:general", batch=4) as (url, _):
+        yield LocalCompletionsAPI(
+            model="zoo:general",
+            base_url=f"{url}/v1/completions",
+            tokenizer_backend="huggingface",
+            tokenizer=str(locate("zoo:general")),
+            max_length=256,
+            num_concurrent=3,
+            max_retries=1,
+        )
+
+
+def test_a_server_has_the_score_of_the_model_itself(
+    small: Any, tokenizer: Any, task: dict[str, Any], served: Any
+) -> None:
+    own = answers(small, tokenizer, task, 1)
+    assert 0 < own[1] < 1
+    assert evaluated(served, task) == own
+
+
+def test_a_server_finds_the_same_choices_likely(
+    small: Any, tokenizer: Any, task: dict[str, Any], served: Any
+) -> None:
+    choices = {"output_type": "multiple_choice", "doc_to_choice": [" the", " a little girl", "."]}
+    more: Any = {"doc_to_target": 0, "metric_list": [{"metric": "acc"}], "generation_kwargs": None}
+    chosen = {k: v for k, v in (task | choices | more).items() if v is not None}
+    own, found = answers(small, tokenizer, chosen, 1), evaluated(served, chosen)
+    assert 0 < own[1] < 1 and found[1] == own[1]
+    for a, b in zip(own[0], found[0], strict=True):
+        for (mine, greedy), (theirs, same) in zip(a, b, strict=True):
+            assert theirs == pytest.approx(mine, abs=1e-3) and same == greedy
