@@ -36,6 +36,8 @@ READ_OVER: list[tuple[str, dict[str, Any], str]] = [
         '{"ba": "x"}',
     ),
     ("format", {"type": "string", "format": "date", "pattern": "^1"}, '"2020-01-01"'),
+    ("format", {"type": "string", "format": "idn-email"}, '"!"'),
+    ("format", {"format": "date"}, '"!"'),
     ("dependencies", {"type": "object", "properties": {"a": {}}, "dependencies": {"a": ["b"]}}, '{"a": 1}'),
     ("extends", {"extends": {"type": "integer"}}, '"a"'),
     ("divisibleBy", {"type": "integer", "divisibleBy": 2}, "3"),
@@ -64,6 +66,10 @@ OBEYED: list[tuple[dict[str, Any], str, list[str]]] = [
         '{"a": null}',
         ['{"a": 1}'],
     ),
+    ({"type": ["integer", "null"], "format": "int64"}, "7", ['"a"', "7.5"]),
+    ({"type": "integer", "format": "date", "pattern": "a", "maxItems": 1}, "7", ['"a"']),
+    ({"type": "string", "format": "of-ours", "pattern": "^a"}, '"a"', ["7", '"b"']),
+    ({"type": "string", "format": "date"}, '"2020-01-01"', ['"2020"']),
     ({"enum": [1, "a", None], "type": ["integer", "string", "null"]}, '"a"', ["2", "true"]),
     ({"$ref": "#/$defs/a", "title": "A"} | LETTER, "7", ['"a"']),
     ({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}, "null", ['"a"']),
@@ -115,3 +121,10 @@ def test_a_call_has_no_control_characters_either(info: Any) -> None:
         matcher = xgrammar.GrammarMatcher(compiled(compiler(info), "tools", tag))
         assert matcher.accept_token(128) and matcher.accept_string('{"a": "')
         assert matcher.accept_string(f'{text}"}}') == good
+
+
+@pytest.mark.parametrize(
+    "odd", [{"format": []}, {"type": "string", "format": {"a": 1}}, {"required": 7}, {"enum": 3}]
+)
+def test_what_is_no_schema_is_no_fault_here(odd: Any) -> None:
+    assert isinstance(unobeyed(odd), str)

@@ -29,6 +29,12 @@ NEVER = frozenset(
     | {"minContains", "maxContains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"}
 )
 WORDS = NEVER.union(ALONE, *OBEYED.values())
+# Formats of JSON Schema's own, all of strings; others, such as `int32`, say nothing of a value.
+FORMATS = frozenset(
+    {"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uri-reference"}
+    | {"uri-template", "uuid", "json-pointer", "relative-json-pointer"}
+)
+UNREAD = frozenset({"idn-email", "idn-hostname", "iri", "iri-reference", "regex"})
 PYTHON: dict[str, Any] = {
     "string": str,
     "integer": int,
@@ -61,8 +67,8 @@ def unobeyed(schema: Any) -> str:
 
 def _unobeyed(one: dict[str, Any]) -> str:
     """The same of one place of a schema alone."""
-    words = [str(word) for word in one if word in WORDS and not (word == "uniqueItems" and not one[word])]
-    if found := [word for word in words if word in NEVER]:
+    words = [str(word) for word in one if word in WORDS and _binds(word, one)]
+    if found := [word for word in words if word in NEVER or (word == "format" and str(one[word]) in UNREAD)]:
         return found[0]
     lone = next((word for word in ALONE if word in words), None)
     if lone is not None:
@@ -71,9 +77,16 @@ def _unobeyed(one: dict[str, Any]) -> str:
         beside = [word for word in words if word != lone]
         return beside[0] if beside else _type_beside(one, lone)
     held = frozenset[str]().union(*(OBEYED.get(kind, frozenset()) for kind in _types(one)))
-    if found := [word for word in words if word not in held]:
-        return found[0]
-    return _mixed(one)
+    if "type" not in one and (found := [word for word in words if word not in held]):
+        return found[0]  # with a type, keywords of other types say nothing of a value
+    return "format" if {"pattern", "format"} <= {*words} else _mixed(one)
+
+
+def _binds(word: str, one: dict[str, Any]) -> bool:
+    """Whether a keyword says something of any value."""
+    if word == "format":
+        return str(one[word]) in FORMATS | UNREAD and ("type" not in one or "string" in _types(one))
+    return word != "uniqueItems" or bool(one[word])
 
 
 def _types(one: dict[str, Any]) -> list[str]:
@@ -107,8 +120,6 @@ def _mixed(one: dict[str, Any]) -> str:
     names = set(named) if isinstance(named, dict) else set[str]()
     if required is not None and not (isinstance(required, list) and names.issuperset(map(str, required))):
         return "required"
-    if "pattern" in one and "format" in one:
-        return "format"
     patterns = one.get("patternProperties")
     for pattern in patterns if isinstance(patterns, dict) else ():
         try:
