@@ -12,7 +12,7 @@ from tests.effort import THOROUGH
 
 from .inputs.cases import Case, cases
 from .inputs.judge import judge
-from .judge import CRASH, DIFFERENT, EQUAL
+from .judge import CRASH, DIFFERENT, EQUAL, REFUSED
 
 PART, PARTS = map(int, os.environ.get("DRAFTWISE_SWEEP", "0/12" if THOROUGH else "0/36").split("/"))
 SHARD = [case for case in cases() if case.shard(PARTS) == PART]
@@ -44,6 +44,14 @@ def test_a_position_that_is_off_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_every_way_is_tried() -> None:
     assert judge(named("llava")).ways == {"alone": EQUAL, "batch": EQUAL, "several": EQUAL}
+
+
+def test_steps_are_limited_in_the_prompt_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the class's own decoding does it; with limits everywhere the trial refuses it."""
+    assert judge(named("nemo_speechlm"), ["alone"]).ways == {"alone": EQUAL}
+    monkeypatch.setattr("draftwise.models.prompted.trial.limited", lambda model: {})
+    monkeypatch.setattr("draftwise.models.prompted.trial.verdicts.load", lambda *_: None)
+    assert judge(named("nemo_speechlm"), ["alone"]).ways == {"alone": REFUSED}
 
 
 @pytest.mark.parametrize("case", SHARD, ids=lambda case: case.name)

@@ -16,6 +16,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import Cache
 
 from ...errors import UserError
+from ..limits import freed
 from .rewind import WAYS, Rewind, layers_of
 
 MOST = 8  # tokens read again together with a draft; more are read in a pass of their own before it
@@ -26,7 +27,8 @@ class Prompted:
 
     `kwargs` are the model inputs that `generate` prepared, and `ids` its rows, shape (rows, tokens), of the
     decoder where there is an encoder. `length` counts the committed tokens of a row, and `held` those in the
-    cache. `said` are the logits after the prompt, shape (rows, vocabulary).
+    cache. `said` are the logits after the prompt, shape (rows, vocabulary). `limits` are the layers whose
+    limits of a token's step hold for the prompt alone.
     """
 
     def __init__(self, model: Any, ids: Tensor, config: GenerationConfig, kwargs: Mapping[str, Any]) -> None:
@@ -41,6 +43,7 @@ class Prompted:
         self.held = int(self.cache.get_seq_length())
         self.virtual = self.held - self.length  # tokens that are in the cache alone, such as a tuned prefix
         self.rewind: Rewind = WAYS["crop"](self.cache)
+        self.limits: dict[Any, tuple[float, float]] = {}
 
     @property
     def cuts(self) -> bool:
@@ -86,7 +89,8 @@ class Prompted:
         if "logits_to_keep" in fed:
             fed["logits_to_keep"] = 1 + drafted
         self.rewind.before(self.held, guesses=drafted > 0)
-        logits: Tensor = self.model(**fed, return_dict=True).logits
+        with freed(self.limits, [0], new, self.said):
+            logits: Tensor = self.model(**fed, return_dict=True).logits
         self.held += new
         return logits[:, -1 - drafted :]
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from .. import verdicts
+from ..limits import limited
 from ..probe import fingerprint
 from ..probe.checks import name
 from ..probe.readings import HALF, LEAST, relative_error
@@ -17,6 +18,8 @@ from . import Prompted
 from .rewind import WAYS, layers_of
 
 KIND = "prompts"  # name of the file of saved verdicts
+FREE = " without limits"  # after the prompt, of the steps of state-space layers
+ALL = [way + free for free in ("", FREE) for way in WAYS]
 NEW = 4  # tokens that are read one by one, and then in passes with rejected and accepted drafts
 
 
@@ -40,9 +43,9 @@ class Trials:
         if kind not in self.found:
             key = f"{fingerprint(self.model)}:{kind}"
             known = verdicts.load(KIND, key)
-            self.found[kind] = known if known in WAYS else _found(made, ids)
+            self.found[kind] = known if known in ALL else _found(made, ids)
             verdicts.keep(KIND, key, self.found[kind])
-        made.rewind = WAYS[self.found[kind]](made.cache)
+        _apply(made, self.found[kind])
 
 
 def _found(made: Prompted, ids: Tensor) -> str:
@@ -50,9 +53,9 @@ def _found(made: Prompted, ids: Tensor) -> str:
     start = _State(made)
     truth, ids = _own(made, ids)
     wrong, least = "", float("inf")
-    for way, kind in WAYS.items():
+    for way in ALL if limited(made.model) else WAYS:
         start.restore(made)
-        made.rewind = kind(made.cache)
+        _apply(made, way)
         try:
             error = _error(made, ids, truth)
         except torch.OutOfMemoryError:
@@ -70,6 +73,11 @@ def _found(made: Prompted, ids: Tensor) -> str:
         f"{name(made.model)} cannot read several tokens after this prompt and take them back ({wrong}): "
         "use it as it is"
     )
+
+
+def _apply(made: Prompted, way: str) -> None:
+    made.rewind = WAYS[way.removesuffix(FREE)](made.cache)
+    made.limits = limited(made.model) if way.endswith(FREE) else {}
 
 
 def _own(made: Prompted, ids: Tensor) -> tuple[Tensor, Tensor]:
