@@ -20,9 +20,9 @@ No list of names decides how a model is read. When a target or draft model is lo
 few made-up tokens in these ways and compares the logits with those of the model's own `generate`. What
 disagrees is switched off, and where nothing agrees the model is refused with the reason. A difference
 counts from eight times the model's own rounding (the difference between one plain pass and token after
-token, as far as rounded embeddings explain it), and at least that of the format. The probe costs some twenty short passes, once: its verdict is
-kept in the user's cache folder by class, configuration, versions, precision and kind of device.
-`probe=False`, or `DRAFTWISE_PROBE=0`, turns it off.
+token, as far as rounded embeddings explain it), and at least that of the format. The probe costs some
+twenty short passes, once: its verdict is kept in the user's cache folder by class, configuration, versions,
+precision and kind of device. `probe=False`, or `DRAFTWISE_PROBE=0`, turns it off.
 
 - **one pass**: a batch is read in one pass, whatever the lengths of its texts.
 - **equal widths**: padding would enter a state, so rows share a pass where theirs have equal width.
