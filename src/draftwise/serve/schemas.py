@@ -29,7 +29,7 @@ NEVER = frozenset(
     | {"minContains", "maxContains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"}
 )
 WORDS = NEVER.union(ALONE, *OBEYED.values())
-# Formats of JSON Schema's own, all of strings; others, such as `int32`, say nothing of a value.
+# Formats of JSON Schema's own, all of strings; others, such as `int32`, do not bind a value.
 FORMATS = frozenset(
     {"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uri-reference"}
     | {"uri-template", "uuid", "json-pointer", "relative-json-pointer"}
@@ -78,7 +78,7 @@ def _unobeyed(one: dict[str, Any]) -> str:
         return beside[0] if beside else _type_beside(one, lone)
     held = frozenset[str]().union(*(OBEYED.get(kind, frozenset()) for kind in _types(one)))
     if "type" not in one and (found := [word for word in words if word not in held]):
-        return found[0]  # with a type, keywords of other types say nothing of a value
+        return found[0]  # with a type, those of other types do not bind
     return "format" if {"pattern", "format"} <= {*words} else _mixed(one)
 
 
