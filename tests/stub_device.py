@@ -7,9 +7,11 @@ through PyTorch's dispatcher. Import it in a process of its own: a device is reg
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+import draftwise
+
+PACKAGE = f"{Path(draftwise.__file__).parent}{os.sep}"
 NAME = "stub"
 _setup_privateuseone_for_python_backend(NAME)
 DEVICE = torch.device(NAME, 0)
@@ -114,8 +119,8 @@ class StubDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hoo
                 self._count("read" if source else "upload", func)
 
     def _count(self, kind: str, func: Any) -> None:
-        frames = [f for f in traceback.extract_stack() if "/draftwise/" in f.filename]
-        at = f"{frames[-1].filename.rpartition('/draftwise/')[2]}:{frames[-1].name}" if frames else str(func)
+        frames = [f for f in traceback.extract_stack() if f.filename.startswith(PACKAGE)]
+        at = f"{frames[-1].filename.removeprefix(PACKAGE)}:{frames[-1].name}" if frames else str(func)
         self.seen[kind, at] += 1
 
     def total(self, *kinds: str) -> int:
