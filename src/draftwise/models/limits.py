@@ -37,13 +37,15 @@ def freed(
     The limits are numbers where they can be, since kernels take nothing else, and otherwise tensors on the
     device of `like`.
     """
+    if not modules or min(prompts) >= width:
+        yield
+        return
     own = {module: getattr(module, NAME) for module in modules}
     inside = torch.tensor([[[k < n] for k in range(width)] for n in prompts], device=like.device)
     try:
-        for module, limit in modules.items() if min(prompts) < width else ():
-            some = max(prompts) > 0
+        for module, limit in modules.items():
             new = (torch.where(inside, *pair).to(like) for pair in zip(limit, FREE, strict=True))
-            setattr(module, NAME, tuple(new) if some else FREE)
+            setattr(module, NAME, tuple(new) if max(prompts) > 0 else FREE)
         yield
     finally:
         for module, limit in own.items():

@@ -68,9 +68,7 @@ class StateRows(Rows):
     ) -> None:
         self.carried, self.steps, self.free, self.box = carried, steps, free, Box()
         self.limits = limited(model) if free else {}
-        self.least = (
-            2 if free else 1
-        )  # tokens of a prompt in a pass: in one over a single token none is limited
+        self.least = 2 if free else 1  # in a pass over one token of a prompt it would not be limited
         self.states: list[RowState] = []
         self.reread = 0  # tokens that were read again
         self.chunked = chunked(model)
