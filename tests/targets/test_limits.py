@@ -68,16 +68,17 @@ def test_with_limits_everywhere_the_text_would_be_another(monkeypatch: pytest.Mo
         HFTarget(model("nemotron_h"))
 
 
-def test_what_was_written_is_a_part_of_the_next_prompt() -> None:
-    made = model("nemotron_h")
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_written_is_a_part_of_the_next_prompt(name: str) -> None:
+    made = model(name)
     target, policy = HFTarget(made, chunk=8), Anyone(tuple(ARMS))
-    loop = Loop(target, team("nemotron_h"), policy, policy)
+    loop = Loop(target, team(name), policy, policy)
     first, more = PROMPTS[3], [11, 5, 30]
     request = loop.add(first, Sampling(max_new_tokens=NEW), keep=True)
     texts = [[token for round in iter(loop.step, []) for token in round[0].tokens]]
     loop.extend(request, more, Sampling(max_new_tokens=NEW))
     texts.append([token for round in iter(loop.step, []) for token in round[0].tokens])
-    assert texts[0] == truth("nemotron_h")[tuple(first)]
+    assert texts[0] == truth(name)[tuple(first)]
     assert texts[1] == own_text(made, [*first, *texts[0], *more], NEW)
 
 
