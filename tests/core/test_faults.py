@@ -145,13 +145,14 @@ def test_a_pass_that_fails_for_one_request_is_made_again_for_each() -> None:
     assert texts[0] == counted(0, 20) and texts[2] == counted(2, 20) and len(texts[1]) >= 5
 
 
-@pytest.mark.parametrize("when", ["choose", "learn", "close", "open", "add", "arm"])
+@pytest.mark.parametrize("when", ["choose", "plan", "learn", "close", "open", "add", "arm"])
 def test_a_policy_that_raises_costs_speed_and_no_text(when: str) -> None:
     def fail(*args: Any, **more: Any) -> Any:
         raise ZeroDivisionError("division by zero")
 
     chosen = method("ucb1", ["good", "bad"])
-    policy: Any = SimpleNamespace(arms=chosen.policy.arms, reads_hints=False, open=lambda *a: None)
+    policy: Any = SimpleNamespace(arms=chosen.policy.arms, reads_hints=False)
+    policy.open = policy.plan = lambda *a: None
     for name in ("choose", "learn", "close"):
         setattr(policy, name, getattr(chosen.policy, name))
     recorder = chosen.recorder

@@ -405,6 +405,45 @@ def test_time_is_charged_by_tokens_and_means_nothing_where_a_prompt_was_read() -
     assert [math.isnan(o.seconds) for o in ear.seen[4:]] == [True, True]
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_policy_learns_how_wide_a_pass_was_whose_rows_are_padded(padded: bool) -> None:
+    ear = Ear()
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, Spy([Arm("good", 5)]), ear)
+    loop.target.padded = padded  # type: ignore[attr-defined]
+    loop.add([0], Sampling(max_new_tokens=20))
+    loop.add([3], Sampling(max_new_tokens=9))  # 6 tokens in its first round, 2 + 1 in its second
+    loop.step()
+    loop.step()
+    assert [o.spent and (o.spent.width, o.spent.pass_tokens) for o in ear.seen[2:]] == [(6 * padded, 9)] * 2
+    loop.step()
+    assert [o.spent and o.spent.width for o in ear.seen[4:]] == [0], "one row needs no padding"
+
+
+def test_a_policy_sees_all_requests_of_a_round_before_it_decides() -> None:
+    class Planning(Spy):
+        def __init__(self) -> None:
+            super().__init__([Arm("good", 1)])
+            self.told: list[tuple[str, list[int]]] = []
+
+        def plan(self, contexts: Sequence[Context]) -> None:
+            self.told.append(("plan", [context.request for context in contexts]))
+
+        def choose(self, context: Context, rng: random.Random) -> Decision:
+            self.told.append(("choose", [context.request]))
+            return super().choose(context, rng)
+
+    policy = Planning()
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, policy, Ear())
+    loop.add([0], Sampling(max_new_tokens=1))
+    loop.add([1], Sampling(max_new_tokens=9), arm=Arm("good", 2))  # decided by its caller
+    loop.add([2], Sampling(max_new_tokens=9))
+    loop.step()
+    assert policy.told == [("plan", [0, 2]), ("choose", [0]), ("choose", [2])]
+    policy.told.clear()
+    loop.step()
+    assert policy.told == [("choose", [2])], "nothing to plan for one"
+
+
 def test_what_all_requests_share_is_charged_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves on by one whenever it is read: choosing 1, accepting 2, grading 1, learning 1."""
     ticks = itertools.count()

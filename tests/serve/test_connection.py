@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from draftwise.serve import connection
+from draftwise.serve import connection, run
 
 from .conftest import MODEL, Served, line, until
 
@@ -124,7 +124,7 @@ def test_a_reader_that_leaves_frees_its_rows(serve: Start, monkeypatch: pytest.M
 
 
 def test_only_so_many_connections(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwise.serve.run.CONNECTIONS", 3)
+    monkeypatch.setattr(run, "CONNECTIONS", 3)
     monkeypatch.setattr(connection, "CONNECTIONS", 3)
     monkeypatch.setattr(connection, "ROOM", 2)
     monkeypatch.setattr(connection, "PATIENCE", 60.0)

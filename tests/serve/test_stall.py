@@ -34,8 +34,19 @@ def models(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     return tiny.model("long"), tiny.model("long", seed=1)
 
 
-def test_between_two_rounds_of_a_text_one_piece_is_read(models: tuple[Any, Any]) -> None:
+class Clock:
+    """Seconds that are tokens: a piece takes one for each of its tokens, and a round `round` more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, round: int = 0) -> None:
+        self.now, self.round = 0, round
+        monkeypatch.setattr("draftwise.serve.engine.perf_counter", lambda: float(self.now))
+
+
+def test_between_two_rounds_of_a_text_one_piece_is_read(
+    models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, small = models
+    clock = Clock(monkeypatch)
     target, drafter = HFTarget(made), LMDrafter(small, VOCAB)
     events: list[tuple[str, int]] = []
 
@@ -44,6 +55,7 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(models: tuple[Any, Any])
 
         def fed(first: int, texts: Any, keep: int, **more: Any) -> Any:
             events.append((who, sum(map(len, texts))))
+            clock.now += events[-1][1]
             return feed(first, texts, keep, **more)
 
         rows.feed = fed
@@ -78,3 +90,36 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(models: tuple[Any, Any])
         most = max(most, since)
     # One piece of one model; and in the round itself the drafts of both texts, and their passes.
     assert target.chunk <= most <= target.chunk + 2 * (LEFT + 2 * 3)
+
+
+@pytest.mark.parametrize(("waiting", "pieces"), [(1, 2), (2, 4), (6, 4)])
+def test_reading_has_its_part_of_the_time(
+    models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, waiting: int, pieces: int
+) -> None:
+    """A round takes as long as two pieces: the more texts wait, the more is read between two, to a bound."""
+    target = HFTarget(models[0])
+    clock = Clock(monkeypatch, 2 * target.chunk)
+    decoder = Decoder(target, {}, method("none", []), Letters(), seed=1)
+    engine, long, other = Engine(decoder, Limits(batch=8)), Inbox(), Inbox()
+    read, step, counts = target.read, decoder.loop.step, [0]
+
+    def reading(request: Any, others: Any) -> bool:
+        clock.now += target.chunk
+        counts[-1] += 1
+        return read(request, others)
+
+    def stepped(requests: Any = None) -> Any:
+        clock.now += clock.round
+        counts.append(0)
+        return step(requests)
+
+    target.read, decoder.loop.step = reading, stepped  # type: ignore[method-assign]
+    engine.start()
+    (text,) = engine.submit([Wish([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
+    until(lambda: text.stats.rounds > 2)
+    prompts = [[3 + (i + k) % 19 for i in range(LENGTH)] for k in range(waiting)]
+    engine.submit([Wish(prompt, Sampling(max_new_tokens=1)) for prompt in prompts], long, 600)
+    until(lambda: len(long.ends()) == waiting)
+    engine.stop(seconds=0)
+    engine.join()
+    assert max(counts) == pieces and sum(counts) >= waiting * (LENGTH // (target.chunk + LEFT))

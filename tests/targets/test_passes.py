@@ -147,3 +147,32 @@ def test_each_answer_has_a_chain_of_its_own() -> None:
     assert target._chain(one) is first
     one.rounds = 0
     assert target._chain(one) is not first
+
+
+@pytest.mark.parametrize(("others", "width"), [(1, 11), (3, 1), (31, 1)])
+def test_a_short_prompt_has_a_pass_of_its_own_where_it_would_widen_that_of_many(
+    others: int, width: int
+) -> None:
+    """Ten tokens beside one row are 11 tokens of padding, and beside 31 rows 320: more than a pass takes."""
+    passes = Passes(model("llama"))
+    here = [request(k, text(20, k)) for k in range(others)]
+    for one in here:
+        passes.target.open(one)
+    passes.target.verify([(one, Draft()) for one in here])
+    for one in here:
+        one.tokens.append(3)
+    passes.target.commit([(one, Draft(), Verdict((), 3)) for one in here])
+    new = request(99, text(11, 99))
+    passes.target.open(new)
+    passes.ran.clear()
+    while passes.target.read(new, here):
+        pass
+    passes.read(*here, new)
+    assert max(passes.ran[-1][0]) == width and sum(sum(widths) for widths, _ in passes.ran) == others + 11
+
+
+def test_rows_are_padded_unless_each_has_a_pass_of_its_own() -> None:
+    assert HFTarget(model("llama")).padded
+    apart = HFTarget(model("llama"))
+    apart.rows.together = False
+    assert not apart.padded

@@ -11,7 +11,7 @@ from ..errors import DraftwiseWarning, one_line
 from .arms import Arm, Context, Decision
 from .outcomes import Feedback
 from .request import Request
-from .roles import Graders, Policy, Reader, Recorder, Seen
+from .roles import Graders, Planner, Policy, Reader, Recorder, Seen
 
 POLICY = "policy"  # the name under which the policy's faults are counted, beside the drafters' names
 PLAIN = Arm("none", 0)
@@ -27,6 +27,7 @@ class Guarded:
 
     def __init__(self, policy: Policy, recorder: Recorder, faults: MutableMapping[str, int]) -> None:
         self.policy, self.recorder, self.faults = policy, recorder, faults
+        self.planner = policy if isinstance(policy, Planner) else None
 
     def choose(self, context: Context, rng: Random) -> tuple[Decision, Arm, str]:
         """The decision and its arm; `UNDECIDED` and no draft if the policy raises."""
@@ -35,6 +36,15 @@ class Guarded:
             return decision, self.policy.arms[decision.arm], ""
         except Exception as error:
             return UNDECIDED, PLAIN, self._blame(error)
+
+    def plan(self, contexts: Sequence[Context]) -> str:
+        """Show a policy that looks at all requests of a round what it will decide."""
+        if self.planner is not None:
+            try:
+                self.planner.plan(contexts)
+            except Exception as error:
+                return self._blame(error)
+        return ""
 
     def grade(self, batch: Sequence[Seen], graders: Graders) -> tuple[Sequence[Feedback], str]:
         """The recorder's feedback on some rounds."""

@@ -166,9 +166,12 @@ class Loop(Batch):
         compiled = bool(getattr(self.target, "compiled", False))
         before, self.reread = self.reread, int(getattr(self.target, "reread", 0))
         timed, overlap = all(turn.request.rounds for turn in turns), "overlap" in self.recorder.reads
+        padded = len(turns) > 1 and bool(getattr(self.target, "padded", False))
+        width = 1 + max(len(turn.draft.tokens) for turn in turns) if padded else 0
+        again = self.reread - before
         for turn in turns:
             drafted = self.team.compiled(turn.arm.drafter)
-            spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted, self.reread - before)
+            spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted, again, width)
             turn.look(spent, timed=timed, overlap=overlap)
         decided = [turn for turn in turns if turn.decided]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]

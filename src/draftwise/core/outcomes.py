@@ -21,6 +21,7 @@ class Spent:
         compiled: Whether the pass was compiled: it then costs something else than an eager one.
         drafter_compiled: The same for the drafter's passes.
         again: Tokens of earlier passes that it read again, after a rejection took back the state.
+        width: Tokens of its longest row, if all its rows are padded to that; else 0.
     """
 
     draft: float
@@ -30,6 +31,7 @@ class Spent:
     compiled: bool = False
     drafter_compiled: bool = False
     again: int = 0
+    width: int = 0
 
     def share(self, tokens: int) -> float:
         """The seconds of the pass for `tokens` of its tokens, in proportion to all its tokens."""

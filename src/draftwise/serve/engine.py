@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from logging import getLogger
 from threading import Condition, Thread
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Protocol
 
 from ..core.round import Round
@@ -19,6 +19,7 @@ from .texts import Event, Sink, Text, Wish
 
 LOG = getLogger(__name__)
 SAVE_SECONDS = 10.0  # between two writes of the state file
+LATE = 2.0  # steps' time that reading prompts may take between two of them
 ANSWER = 5.0  # seconds a text is taken to need before any has ended
 
 
@@ -45,7 +46,7 @@ class Engine:
         self.decoder, self.limits, self.watchers = decoder, limits, list(watchers)
         self.waiting: deque[Text] = deque()
         self.running: list[Text] = []
-        self.steps = 0
+        self.steps, self.took = 0, 0.0  # seconds of the latest step
         self.seconds = ANSWER  # of a text in the batch, on average
         self.cut_at: float | None = None  # when whatever still runs is cut; None while the server serves
         self._bell, self._unsaved, self._saved = Condition(), False, monotonic()
@@ -181,26 +182,37 @@ class Engine:
         text.reading = True
 
     def _read(self) -> None:
-        """One piece of one prompt, so that the others' next step is late by no more than that."""
-        text = next((t for t in self.running if t.reading or t.scoring is not None), None)
-        if text is None:
-            return
-        with self._guarded(text):
-            if text.scoring is None:
-                assert text.request is not None
-                text.reading = self.decoder.loop.read(text.request)
-                return
-            piece = next(text.scoring, None)
-            if piece is not None:
-                text.scores += piece
-            else:
-                text.scoring = None
-                self._open(text)
+        """Pieces of prompts, in the order of arrival: at least one, and more while many texts wait for few.
+
+        Reading takes as much of the time as the texts that wait are of all, and the next step is late by no
+        more than `LATE` of its kind and one piece.
+        """
+        reading = [text for text in self.running if text.unread]
+        steps = len(reading) / max(1, len(self.running) - len(reading))
+        until = perf_counter() + min(steps, LATE) * self.took
+        for text in reading:
+            while text.unread and not text.over:
+                with self._guarded(text):
+                    self._piece(text)
+                if perf_counter() >= until:
+                    return
+
+    def _piece(self, text: Text) -> None:
+        """One piece of one prompt."""
+        if text.scoring is None:
+            assert text.request is not None
+            text.reading = self.decoder.loop.read(text.request)
+        elif (piece := next(text.scoring, None)) is not None:
+            text.scores += piece
+        else:
+            text.scoring = None
+            self._open(text)
 
     def _step(self) -> None:
         ready = {t.request.id: t for t in self.running if t.request is not None and not t.reading}
         if not ready:
             return
+        began = perf_counter()
         try:
             rounds = self.decoder.loop.step([t.request for t in ready.values() if t.request is not None])
         except Exception as error:  # nothing of the step is certain: none of its texts can continue
@@ -208,6 +220,7 @@ class Engine:
             for text in ready.values():
                 self._end(text, Event(text.place, refusal=failed(one_line(error))))
             return
+        self.took = perf_counter() - began
         self.steps += 1
         for round in rounds:
             self._tell(ready[round.request], round)

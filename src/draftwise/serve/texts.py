@@ -115,6 +115,11 @@ class Text:
     over: bool = False
 
     @property
+    def unread(self) -> bool:
+        """Whether there is more to read of its prompt before it is written."""
+        return self.reading or self.scoring is not None
+
+    @property
     def reused(self) -> int:
         """Tokens of the prompt that were not read, since an earlier text begins alike."""
         return 0 if self.request is None else self.request.reused

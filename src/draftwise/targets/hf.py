@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from ..core.drafts import Draft, Verdict
 from ..core.request import Request
 from ..core.roles import Scores
 from ..core.turn import ERROR
-from ..errors import DraftwiseWarning
 from ..models.distributions import Chain, choices, most_likely, on_host
 from ..models.hidden_states import Features
 from ..models.keeper import Keeper, length
@@ -21,7 +19,7 @@ from ..models.positions import ENDLESS
 from ..models.prefixes import Prefixes
 from ..models.probe import check_trees, rows_of
 from .prefixes import longest
-from .regimes import Regimes
+from .regimes import Regimes, warn_of
 from .scores import GreedyScores, SampledScores, plain
 
 NO_DRAFT = Draft()
@@ -45,7 +43,9 @@ class HFTarget:
         self.window = self.trained
         self.regimes = Regimes(self.rows) if self.rows.rope.borders or self.rows.masks.late else None
         # Prefill in chunks bounds the memory of activations; larger chunks are faster on a GPU.
-        self.chunk = chunk or (96 if self.rows.device.type == "cpu" and not self.rows.steps else 2048)
+        small = self.rows.device.type == "cpu"
+        self.chunk = chunk or (96 if small and not self.rows.steps else 2048)
+        self.spare = 32 if small else 512  # tokens of padding that take about as long as another pass
         self.chains: dict[int, Chain] = {}
         self.reads_trees = False  # not known before the first tree
         self.taps: dict[tuple[int, ...], Features] = {}
@@ -82,6 +82,11 @@ class HFTarget:
         return self.rows.graph is not None
 
     @property
+    def padded(self) -> bool:
+        """Whether a pass takes as long as if all its rows were as long as the longest."""
+        return self.rows.together and not self.rows.stateful
+
+    @property
     def reread(self) -> int:
         """Tokens read again so far, after rejections, by a model whose state cannot rewind."""
         return int(getattr(self.rows, "reread", 0))
@@ -108,7 +113,7 @@ class HFTarget:
         lengths: list[int] = []
         for row, (request, _) in zip(rows, batch, strict=True):
             self._renew(row, request)
-            if len(request.tokens) - held[row] > LONG:
+            if len(request.tokens) - held[row] > self._long(n):
                 self._read(row, request, batch, alone=n == 1, slots=slots)
         if self.regimes:
             lengths = self._align(rows, batch, slots)
@@ -124,7 +129,8 @@ class HFTarget:
         guesses = any(draft.tokens for _, draft in batch)
         logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees, lengths=lengths, guesses=guesses)
         if self.rows.cache.plan.total > self.trained:
-            self._warn()
+            warn_of(self.rows.model, self.trained)
+            self.trained = ENDLESS
         return self._scores(batch, rows, [len(t) for t in texts], logits)
 
     @torch.inference_mode()
@@ -133,12 +139,16 @@ class HFTarget:
         self._rewind()
         row, held = self.rows.keys.index(request.id), self.rows.held
         self._renew(row, request)
-        last = len(request.tokens) - self.rows.least
+        last, long = len(request.tokens) - self.rows.least, self._long(1 + len(others))
         if held[row] == 0 and last > LONG:
             self._share(row, request, [(other, NO_DRAFT) for other in others])
-        if last - held[row] > LONG:
+        if last - held[row] >= long:
             self._piece(row, request, last, len(request.tokens) + request.room)
-        return last - held[row] > LONG
+        return last - held[row] >= long
+
+    def _long(self, rows: int) -> int:
+        """From this many pending tokens a row of so many has a pass of its own."""
+        return max(1, min(LONG, self.spare // rows)) if self.padded else LONG
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Roll back what was rejected: every row holds its request's committed tokens but the last."""
@@ -214,9 +224,9 @@ class HFTarget:
             self._piece(row, request, last, slots)
 
     def _piece(self, row: int, request: Request, last: int, slots: int) -> None:
-        """Prefill the next chunk of a text, at most up to its token `last` (exclusive)."""
+        """Prefill the next chunk of a text, and a short rest, at most up to its token `last` (exclusive)."""
         start, length = self.rows.held[row], 0
-        end = min(start + self.chunk, last)
+        end = last if last - start <= self.chunk + self.chunk // 6 else start + self.chunk
         if 0 < last - end < self.rows.least:
             end -= 1
         if self.regimes:
@@ -242,16 +252,6 @@ class HFTarget:
                 self._piece(row, request, end, slots)
         return lengths
 
-    def _warn(self) -> None:
-        """Warn once that a text is longer than the model was trained for."""
-        warnings.warn(
-            f"a text is longer than the {self.trained} tokens that {type(self.rows.model).__name__} was "
-            "trained for: it continues as the model's own decoding does, and may be of no use",
-            DraftwiseWarning,
-            stacklevel=2,
-        )
-        self.trained = ENDLESS
-
     def _share(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
         """Copy the longest prefix that another row holds, or that was kept of a text that has ended: a prompt
         with several samples is prefilled once."""
@@ -273,7 +273,7 @@ class HFTarget:
         """Scores of each request from logits of shape (rows, keep, vocabulary), on their device."""
         keep = logits.shape[1]
         widest = max(widths)
-        greedy = [self._plain(r) for r, _ in batch]
+        greedy = [plain(request.sampling) for request, _ in batch]
         chosen: list[list[int]] = choices(logits) if any(greedy) and not on_host(logits) else []
         scores: list[Scores] = []
         for row, is_plain, (request, draft) in zip(rows, greedy, batch, strict=True):
@@ -288,10 +288,6 @@ class HFTarget:
             else:
                 scores.append(SampledScores(request, draft, logits[row, begin:end], self._chain(request)))
         return scores
-
-    def _plain(self, request: Request) -> bool:
-        """Whether decoding is greedy without settings that change the distribution."""
-        return plain(request.sampling)
 
     def _chain(self, request: Request) -> Chain:
         if request.rounds == 0 or request.id not in self.chains:

@@ -8,7 +8,11 @@ are read again (`Rope`). A cache that drops old tokens hides from later tokens w
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 from ..core.request import Request
+from ..errors import DraftwiseWarning
 from ..models.positions import ENDLESS
 from ..models.runner import Rows
 
@@ -64,3 +68,13 @@ class Regimes:
     def close(self, request: Request) -> None:
         """Drop a text."""
         self.under.pop(request.id, None)
+
+
+def warn_of(model: Any, trained: int) -> None:
+    """Warn that a text is longer than the model was trained for."""
+    warnings.warn(
+        f"a text is longer than the {trained} tokens that {type(model).__name__} was trained for: it "
+        "continues as the model's own decoding does, and may be of no use",
+        DraftwiseWarning,
+        stacklevel=3,
+    )

@@ -72,11 +72,12 @@ class Text:
 
 @dataclass
 class Target:
-    """Writes the scripted texts, by the request's first token."""
+    """Writes the scripted texts, by the request's first token; rows may be `padded` to the longest."""
 
     texts: Sequence[Sequence[int]]
     clock: Clock
     prices: Prices
+    padded: bool = False
     vocab_size: int = V
     max_length: int = 1 << 30
 
@@ -84,7 +85,8 @@ class Target:
         pass
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Any]:
-        self.clock.now += self.prices.target(sum(1 + len(draft.tokens) for _, draft in batch))
+        widths = [1 + len(draft.tokens) for _, draft in batch]
+        self.clock.now += self.prices.target(len(widths) * max(widths) if self.padded else sum(widths))
         return [Text(self.texts[request.tokens[0]], request.position) for request, _ in batch]
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
@@ -185,6 +187,7 @@ class Stage:
     tokens: int = 200
     prompt: int = 60
     seed: int = 0
+    padded: bool = False
     clock: Clock = field(init=False, default_factory=Clock)
 
     def run(
@@ -201,7 +204,7 @@ class Stage:
         for name, width in self.widths.items():
             team[name].branches = width
         made = method(policy, list(team)) if isinstance(policy, str) else policy
-        loop = Loop(Target(texts, self.clock, self.prices), team, made.policy, made.recorder)
+        loop = Loop(Target(texts, self.clock, self.prices, self.padded), team, made.policy, made.recorder)
         return self.clock.now, loop, list(self._rounds(loop, batch, **settings))
 
     def seconds(self, policy: str | Method, *, batch: int = 1) -> float:

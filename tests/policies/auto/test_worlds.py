@@ -9,6 +9,7 @@ import pytest
 
 from draftwise.core.loop import Loop
 from draftwise.core.round import Round
+from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.skill import Skill
 from draftwise.policies.catalogue import method
 from draftwise.state.numbers import dump, load, restart
@@ -40,6 +41,26 @@ def test_nearly_as_fast_as_the_best_fixed_length_at_every_batch(
     stage = Stage(monkeypatch, GOOD, texts=max(24, 3 * batch))
     lengths = (1, 2) if batch == 32 else (4, 6)
     assert stage.seconds("auto", batch=batch) < best_fixed(stage, "good", batch, lengths) / share
+
+
+HALF = {"good": always(0.75)}
+SPANS = {"good": lambda text, at, rng: 0.95 if (at // 25 + text) % 4 == 0 else 0.1}
+
+
+@pytest.mark.parametrize(
+    ("models", "token"), [(HALF, 0.5e-3), (SPANS, 0.1e-3)], ids=["same", "some at a time"]
+)
+def test_where_rows_are_padded_the_width_is_chosen_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch, models: dict[str, object], token: float
+) -> None:
+    """A pass takes the time of its longest row for all 16: who drafts alone pays for the others, too."""
+    prices = Prices(target=lambda tokens: 18e-3 + token * tokens, token=0.2e-3)
+    stage = Stage(monkeypatch, models, prices, texts=64, padded=True)  # type: ignore[arg-type]
+    planned = stage.seconds("auto", batch=16)
+    assert planned < best_fixed(stage, "good", 16, (1, 2, 4)) / 0.98
+    assert planned < stage.seconds("none", batch=16)
+    monkeypatch.setattr(AutoPolicy, "plan", lambda policy, contexts: None)
+    assert planned < stage.seconds("auto", batch=16) / 1.05
 
 
 def test_drawn_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:

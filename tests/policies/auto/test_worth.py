@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftwise.policies.auto.worth import best_length, trial
+from draftwise.policies.auto.worth import best_length, climb, steps, trial
 
 CURVE = [0.9, 0.7, 0.4, 0.1]
 LENGTHS = (1, 2, 3, 4)
@@ -22,3 +22,21 @@ def test_a_token_is_drafted_if_its_chance_is_above_its_price() -> None:
     found = best_length(0, CURVE, (0.01, 0.05, [0.0] * 5), 10.0, LENGTHS)
     assert found.length == 2
     assert found.tokens == pytest.approx(1.6) and found.gain == pytest.approx(1.6 - 0.1 - 1.0)
+
+
+@pytest.mark.parametrize("each", [0.0, 0.02, 0.05, 0.2])
+@pytest.mark.parametrize("nodes", [1.0, 2.0])
+def test_in_a_pass_of_each_width_the_best_draft_is_that_of_the_lengths_within_it(
+    each: float, nodes: float
+) -> None:
+    found = climb(3, CURVE, (0.01, each), 10.0, LENGTHS, nodes=nodes)
+    for width, worth in zip(LENGTHS, found, strict=True):
+        gains = {n: sum(CURVE[:n]) - 10.0 * (0.01 + each * n) for n in LENGTHS if n * nodes <= width}
+        most = max(gains.values(), default=0.0)
+        assert worth.gain == pytest.approx(max(0.0, most))
+        assert most <= 0.0 or (gains[worth.length] == pytest.approx(most) and worth.drafter == 3)
+
+
+def test_a_draft_of_one_length_needs_a_pass_that_is_as_wide() -> None:
+    made = trial(0, 3, CURVE, LENGTHS, 0.0)
+    assert [worth.length for worth in steps(made, LENGTHS)] == [0, 0, 3, 3]

@@ -6,7 +6,7 @@ is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are p
 
 from ..masker import Masker
 from .drafter import Continuer, Drafter, GradeJob, Grader, Preparer, Waiter
-from .policy import Policy, Reader, Valuer, Values
+from .policy import Planner, Policy, Reader, Valuer, Values
 from .recorder import Graders, Recorder, Seen
 from .target import Limited, Pieces, Ranked, Scores, Target, window_of
 
@@ -19,6 +19,7 @@ __all__ = [
     "Limited",
     "Masker",
     "Pieces",
+    "Planner",
     "Policy",
     "Preparer",
     "Ranked",

@@ -86,6 +86,26 @@ class Reader(Protocol):
         ...
 
 
+@runtime_checkable
+class Planner(Protocol):
+    """A policy that looks at all requests of a round before it decides for each of them."""
+
+    def plan(self, contexts: Sequence[Context]) -> None:
+        """The requests that are decided next, in this order, in one round.
+
+        Called before their `choose`, where there are two or more. What it raises is reported in
+        `Round.fault`; they are decided all the same.
+
+        Examples:
+            >>> class Shared(type(policy)):
+            ...     def plan(self, contexts):
+            ...         print("requests", [context.request for context in contexts])
+            >>> Shared(policy.arms, policy.new_learner).plan([Context(request=0), Context(request=1)])
+            requests [0, 1]
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Values:
     """What a policy holds of its arms at one moment, for displays: no decision depends on it.

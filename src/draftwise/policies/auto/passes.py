@@ -48,7 +48,8 @@ class PassCost:
 
     `extra` is the seconds that a request adds to a pass with 0, 1, ... drafted tokens. In a batch they depend
     on the drafts of the other requests, so they are a moving average over what the others drafted: if all
-    requests decide by this price, a pass is filled exactly as far as it pays.
+    requests decide by this price, a pass is filled exactly as far as it pays. Where rows are padded to the
+    longest, it is a request's part of what all of them add by drafting as much.
     """
 
     means: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
@@ -75,8 +76,11 @@ class PassCost:
         """Whether any pass was seen."""
         return bool(self.sizes) or any(self.counts)
 
-    def add(self, tokens: int, seconds: float, *, requests: int = 1) -> None:
-        """Learn one pass; with `requests` above 1, each of them reports it with that part of the weight."""
+    def add(self, tokens: int, seconds: float, *, requests: int = 1, padded: bool = False) -> None:
+        """Learn one pass; with `requests` above 1, each of them reports it with that part of the weight.
+
+        A `padded` pass has as many tokens for each request as for the one that drafted most.
+        """
         if not (isfinite(seconds) and seconds > 0.0):
             return
         at, weight = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1), 1.0 / requests
@@ -103,7 +107,10 @@ class PassCost:
             self.idle, self.extra = 0.0, []
         drafts = tokens > requests or not self.extra  # a plain pass does not show what the others draft
         if self.part >= 1.0 and drafts if requests > 1 else fresh:
-            self._price(tokens * (1.0 - weight))
+            if padded:
+                self._price(requests, requests)
+            else:
+                self._price(tokens * (1.0 - weight) + 1.0)
 
     def usual(self, tokens: int) -> float:
         """Seconds of a pass of about this size; 0 if none was seen."""
@@ -146,10 +153,10 @@ class PassCost:
         base = self(first)
         return [self(first + k * width) - base for k in range(count + 1)]
 
-    def _price(self, others: float) -> None:
-        """Move `extra` towards a pass in which the other requests have so many tokens."""
-        now = self.table(others + 1.0, LONGEST)
-        share = max(SETTLING, 1.0 / self.passes) if others and self.extra else 1.0
+    def _price(self, first: float, requests: int = 1) -> None:
+        """Move `extra` towards a pass of `first` tokens and what so many requests draft, all the same."""
+        now = [seconds / requests for seconds in self.table(first, LONGEST, requests)]
+        share = max(SETTLING, 1.0 / self.passes) if first > 1.0 and self.extra else 1.0
         self.extra = [old + share * (new - old) for old, new in zip(self.extra or now, now, strict=True)]
         self.part = 0.0
 

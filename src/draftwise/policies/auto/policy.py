@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from math import isfinite
 from random import Random
 
@@ -12,10 +11,11 @@ from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, Outcome
 from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
-from .composite import Head, begun, best_split, relays, rules
+from .composite import begun, relays, rules
 from .drafting import DraftCost
 from .guard import Guard
 from .observed import Observed
+from .offers import offers, together
 from .pace import Pace, Pacing
 from .parts import (
     LENGTHS,
@@ -32,13 +32,12 @@ from .parts import (
     stop_by_gain,
 )
 from .passes import CLASSES, Load, PassCost, nearest, size_class
-from .place import Place, rounds_left
+from .place import Place
 from .skill import Calibration, Skill
 from .stale import check, switch
 from .values import values
-from .worth import Price, Reason, Worth, best_length, trial
+from .worth import Reason, Worth
 
-TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
 
 
@@ -84,6 +83,8 @@ class AutoPolicy:
     rereads: bool = False
     doubted: bool = False
     compiled: bool = False
+    padded: bool = False
+    planned: dict[int, list[Worth]] = field(default_factory=dict)
     drafters_compiled: list[bool] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
@@ -118,10 +119,16 @@ class AutoPolicy:
 
     # -- choosing ------------------------------------------------------------------------------------
 
+    def plan(self, contexts: Sequence[Context]) -> None:
+        """Choose one width for a batch whose rows are padded to the longest (see `together`)."""
+        self.planned = together(self, contexts) if self.padded else {}
+
     def choose(self, context: Context, rng: Random) -> Decision:
         """The arm of the highest gain at this round's hints."""
-        place = self._place(context)
-        worths, batch = self.worths(context, place), context.batch_size
+        place, batch = self.place(context), context.batch_size
+        worths = self.planned.pop(context.request, None)
+        if worths is None:
+            worths = offers(self, context, place)
         unclear = self.rereads and not self.passes[size_class(batch)].usual(batch)  # no clean plain pass yet
         best = None if unclear else self.pick(worths)
         stands = best is None or self.guard.stands(self.load.factor, batch)
@@ -135,66 +142,22 @@ class AutoPolicy:
             self.reasons.append(Reason(context.position, price, arm, tuple(worths), not stands))
         return decision
 
-    def worths(self, context: Context, place: Place) -> list[Worth]:
-        """What every usable drafter is worth in this round, at its best length."""
-        batch, request, unavailable = context.batch_size, context.request, context.unavailable
-        passes, rate = nearest(self.passes, size_class(batch)), self.price(batch, place.matched)
-        extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
-        found: list[Worth] = []
-        for i, name in enumerate(self.drafters):
-            where = place.contexts[i]
-            if i in self.relays:
-                found += self._composite(i, context, place) if name not in unavailable else ()
-                continue
-            unknown = not where if self.looks_up[i] else not self.skills[i].seen
-            if unknown or name in unavailable:
-                continue  # no match, or a model that was never graded: the recorder will do that
-            curve, cost = self.skills[i].survival(request, where), self.drafting(i)
-            if cost.tried < len(TRIALS):
-                most = min(TRIALS[cost.tried], room)
-                found.append(trial(i, most, curve, self.lengths, rate * extra[1]))
-                continue
-            more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
-            price = self._priced(i, context, place, more)
-            found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, self.lengths))
-        return found
-
-    def _priced(self, i: int, context: Context, place: Place, extra: Sequence[float]) -> Price:
-        """What a draft of this drafter costs now."""
-        start, each = self.drafting(i).price(context.batch_size)
-        reading = 0.0
-        if not self.looks_up[i]:
-            unread = max(0, context.length - place.read[i])
-            reading = self.drafting(i).reading.each * unread / rounds_left(self.answer, context.position)
-        return self.pricing(start, each, reading, extra, self.passes[0])
-
-    def _composite(self, i: int, context: Context, place: Place) -> Sequence[Worth]:
-        """The best draft that a relay's model begins, once its chances and costs are known."""
-        first, batch, request = self.relays[i], context.batch_size, context.request
-        known = self.skills[first].seen and self.drafting(first).tried >= len(TRIALS)
-        if not known or self.drafters[first] in context.unavailable or self.drafting(first).width > 1.0:
-            return ()
-        passes = nearest(self.passes, size_class(batch))
-        extra = (passes.extra or passes.table(batch, LENGTHS[-1]))[: passes.room(batch) + 1]
-        curve = self.skills[first].survival(request, place.contexts[first])
-        head = Head(curve, self._priced(first, context, place, extra))
-        tail = partial(self.skills[i].survival, request)
-        return best_split(i, head, tail, self.price(batch, place.matched), self.lengths)
-
     def _stop(self, i: int, batch: int, matched: bool) -> Stop:
         """The stop rule of this drafter; until its calibration is trusted, one that never stops."""
         if self.looks_up[i]:
             return NEVER
         calibration, least = self.calibrations[i], 0.0
         if calibration.seen >= TRUSTED:
-            extra = nearest(self.passes, size_class(batch)).extra
+            shared = self.padded and batch > 1  # a longer draft has room in the pass that was planned
+            extra = [] if shared else nearest(self.passes, size_class(batch)).extra
             _, each = self.drafting(i).price(batch)
             width = self.drafting(i).width
             price = self.price(batch, matched) * (each + width * (extra[-1] if extra else 0.0) / LENGTHS[-1])
             least = price / self.skills[i].level
         return self.stopping(calibration, least)
 
-    def _place(self, context: Context) -> Place:
+    def place(self, context: Context) -> Place:
+        """Where a request stands, with its hints of this round."""
         place = self.places.get(context.request)
         if place is None:
             place = self.places[context.request] = Place([0] * len(self.drafters), [0] * len(self.drafters))
@@ -258,10 +221,13 @@ class AutoPolicy:
         if spent is None or not isfinite(outcome.seconds):
             return
         n = spent.requests
+        tokens = n * spent.width or spent.pass_tokens
+        if n > 1:
+            self.padded = spent.width > 0
         if spent.compiled != self.compiled:
             switch(self, spent.compiled)
-        check(self, spent.target, nearest(self.passes, size_class(n)).usual(spent.pass_tokens))
-        passes, target, drafts = self.passes[size_class(n)], spent.target, spent.pass_tokens > n
+        check(self, spent.target, nearest(self.passes, size_class(n)).usual(tokens))
+        passes, target, drafts = self.passes[size_class(n)], spent.target, tokens > n
         late = spent.again > 0 and not drafts
         self.rereads |= spent.again > 0
         if late:  # a plain pass that reads again what a rejection took back: the draft owes the longer time
@@ -270,8 +236,8 @@ class AutoPolicy:
             if drafts and self.owed:
                 target, self.owed = target + self.owed, 0.0
             else:
-                self.load.add(target, passes.usual(spent.pass_tokens), requests=n)
-            passes.add(spent.pass_tokens, target / self.load.factor, requests=n)
+                self.load.add(target, passes.usual(tokens), requests=n)
+            passes.add(tokens, target / self.load.factor, requests=n, padded=spent.width > 0)
         seconds = outcome.seconds / self.load.factor
         place = self.places.get(request)
         self.pace.add(place is not None and place.matched, outcome.accepted + 1, seconds, requests=n)

@@ -66,3 +66,38 @@ def trial(i: int, most: int, curve: Sequence[float], lengths: Sequence[int], los
     tokens of a longer pass."""
     length = next((n for n in lengths if n >= most), lengths[-1])
     return Worth(i, length, sum(curve[:length]), 0.0, sum(curve) - lost, trial=True)
+
+
+NOTHING = Worth(-1, 0, 0.0, 0.0, 0.0)
+
+
+def climb(
+    drafter: int,
+    survival: Sequence[float],
+    price: tuple[float, float],
+    rate: float,
+    lengths: Sequence[int],
+    *,
+    nodes: float = 1.0,
+) -> list[Worth]:
+    """The best draft in a pass with room for each of these `lengths`, where the pass itself costs nothing.
+
+    `price` has the seconds of the draft's start and of each of its tokens; a tree has so many `nodes` for a
+    token of its depth.
+    """
+    sums, most = [0.0, *accumulate(survival)], len(survival)
+    best, at, found = NOTHING, 0, []
+    for room in lengths:
+        while at < len(lengths) and lengths[at] * nodes <= room and (at == 0 or lengths[at - 1] < most):
+            length = lengths[at]
+            tokens, seconds = sums[min(length, most)], price[0] + price[1] * length
+            if tokens - rate * seconds > best.gain:
+                best = Worth(drafter, length, tokens, seconds, tokens - rate * seconds)
+            at += 1
+        found.append(best)
+    return found
+
+
+def steps(worth: Worth, lengths: Sequence[int]) -> list[Worth]:
+    """A draft of one length in a pass with room for each of these `lengths`."""
+    return [worth if worth.length <= room else NOTHING for room in lengths]

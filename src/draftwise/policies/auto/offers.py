@@ -1,0 +1,144 @@
+"""What the drafters offer in a round: the draft of the highest worth of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from ...core.arms import Context
+from .composite import Head, best_split
+from .drafting import DraftCost
+from .parts import LENGTHS, Pricing
+from .passes import PassCost, nearest, size_class
+from .place import Place, rounds_left
+from .skill import Skill
+from .worth import Price, Worth, best_length, climb, steps, trial
+
+TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
+FREE = [0.0] * (LENGTHS[-1] + 1)
+
+
+class Offering(Protocol):
+    """What is read of the policy."""
+
+    drafters: tuple[str, ...]
+    looks_up: tuple[bool, ...]
+    lengths: tuple[int, ...]
+    relays: Mapping[int, int]
+    skills: list[Skill]
+    pricing: Pricing
+    answer: float
+
+    @property
+    def passes(self) -> list[PassCost]: ...
+
+    def place(self, context: Context) -> Place: ...
+
+    def drafting(self, i: int) -> DraftCost: ...
+
+    def price(self, batch: int, matched: bool) -> float: ...
+
+
+def offers(policy: Offering, context: Context, place: Place) -> list[Worth]:
+    """What every usable drafter is worth in this round, at its best length."""
+    batch = context.batch_size
+    passes, rate = nearest(policy.passes, size_class(batch)), policy.price(batch, place.matched)
+    extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
+    found: list[Worth] = []
+    for i, curve in _usable(policy, context, place):
+        cost = policy.drafting(i)
+        if i in policy.relays:
+            found += _composite(policy, i, context, place, extra[: room + 1])
+        elif cost.tried < len(TRIALS):
+            found.append(trial(i, min(TRIALS[cost.tried], room), curve, policy.lengths, rate * extra[1]))
+        else:
+            more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
+            price = _priced(policy, i, context, place, more)
+            found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, policy.lengths))
+    return found
+
+
+def together(policy: Offering, contexts: Sequence[Context]) -> dict[int, list[Worth]]:
+    """What the drafters of each request are worth in a pass of one width for all: the best width.
+
+    Where rows are padded to the longest, the first request that drafts pays for all, and the others draft as
+    much for nothing; so the width is chosen by the sum of what all of them gain within it. An empty list
+    stands for no draft.
+    """
+    batch = contexts[0].batch_size
+    passes = nearest(policy.passes, size_class(batch))
+    room = passes.room(batch)
+    widths = [length for length in policy.lengths if length <= room] or policy.lengths[:1]
+    rates = [policy.price(batch, matched) for matched in (False, True)]
+    found: dict[int, list[list[Worth]]] = {}
+    rate = 0.0
+    for context in contexts:
+        place = policy.place(context)
+        rate += rates[place.matched] / len(contexts)
+        found[context.request] = _climbs(policy, context, place, rates[place.matched], widths)
+    best, most, plain = -1, 0.0, passes(batch)
+    for k, width in enumerate(widths):
+        gains = sum(max((climb[k].gain for climb in climbs), default=0.0) for climbs in found.values())
+        gain = gains - rate * (passes(batch * (1 + width)) - plain)
+        if gain > most:
+            best, most = k, gain
+    return {request: [climb[best] for climb in climbs if best >= 0] for request, climbs in found.items()}
+
+
+def _climbs(
+    policy: Offering, context: Context, place: Place, rate: float, widths: Sequence[int]
+) -> list[list[Worth]]:
+    """For each usable drafter, its best draft in a pass of each width."""
+    found: list[list[Worth]] = []
+    for i, curve in _usable(policy, context, place):
+        cost = policy.drafting(i)
+        if i in policy.relays:
+            free = FREE[: widths[-1] + 1]
+            found += [steps(worth, widths) for worth in _composite(policy, i, context, place, free)]
+        elif cost.tried < len(TRIALS):
+            most = min(TRIALS[cost.tried], widths[-1])
+            found.append(steps(trial(i, most, curve, policy.lengths, 0.0), widths))
+        else:
+            start, each, _ = _priced(policy, i, context, place, FREE)
+            found.append(climb(i, curve, (start, each), rate, widths, nodes=cost.width))
+    return found
+
+
+def _usable(policy: Offering, context: Context, place: Place) -> Iterator[tuple[int, Sequence[float]]]:
+    """The drafters that may draft, with the chances that their first 1, 2, ... tokens are accepted.
+
+    A lookup needs a match; a model that was never graded waits until the recorder has done that.
+    """
+    for i, name in enumerate(policy.drafters):
+        if name in context.unavailable:
+            continue
+        if i in policy.relays:
+            yield i, ()
+        elif place.contexts[i] if policy.looks_up[i] else policy.skills[i].seen:
+            yield i, policy.skills[i].survival(context.request, place.contexts[i])
+
+
+def _priced(policy: Offering, i: int, context: Context, place: Place, extra: Sequence[float]) -> Price:
+    """What a draft of this drafter costs now."""
+    start, each = policy.drafting(i).price(context.batch_size)
+    reading = 0.0
+    if not policy.looks_up[i]:
+        unread = max(0, context.length - place.read[i])
+        reading = policy.drafting(i).reading.each * unread / rounds_left(policy.answer, context.position)
+    return policy.pricing(start, each, reading, extra, policy.passes[0])
+
+
+def _composite(
+    policy: Offering, i: int, context: Context, place: Place, extra: Sequence[float]
+) -> Sequence[Worth]:
+    """The best draft that a relay's model begins, once its chances and costs are known."""
+    first, batch, request = policy.relays[i], context.batch_size, context.request
+    cost = policy.drafting(first)
+    known = policy.skills[first].seen and cost.tried >= len(TRIALS)
+    if not known or policy.drafters[first] in context.unavailable or cost.width > 1.0:
+        return ()
+    curve = policy.skills[first].survival(request, place.contexts[first])
+    head = Head(curve, _priced(policy, first, context, place, extra))
+    tail = partial(policy.skills[i].survival, request)
+    return best_split(i, head, tail, policy.price(batch, place.matched), policy.lengths)
