@@ -43,7 +43,7 @@ def test_hints_are_match_lengths() -> None:
     whole, blunt = (without(part, ["ngram"]).policy for part in ("", "hints"))
     assert isinstance(whole, AutoPolicy) and isinstance(blunt, AutoPolicy)
     context = Context(hints={"ngram": 12.0})
-    assert whole.place(context).contexts != blunt._place(context).contexts == [1]
+    assert whole.place(context).contexts != blunt.place(context).contexts == [1]
 
 
 def test_rates_are_of_places_with_and_without_a_match() -> None:
