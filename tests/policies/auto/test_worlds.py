@@ -9,6 +9,7 @@ import pytest
 
 from draftwise.core.loop import Loop
 from draftwise.core.round import Round
+from draftwise.policies.auto.offers import LONGER
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.skill import Skill
 from draftwise.policies.catalogue import method
@@ -48,19 +49,22 @@ SPANS = {"good": lambda text, at, rng: 0.95 if (at // 25 + text) % 4 == 0 else 0
 
 
 @pytest.mark.parametrize(
-    ("models", "token"), [(HALF, 0.5e-3), (SPANS, 0.1e-3)], ids=["same", "some at a time"]
+    ("models", "token", "lengths"), [(HALF, 0.5e-3, (1,)), (SPANS, 0.1e-3, (1, 2, 4))], ids=["same", "spans"]
 )
 def test_where_rows_are_padded_the_width_is_chosen_for_all_of_them(
-    monkeypatch: pytest.MonkeyPatch, models: dict[str, object], token: float
+    monkeypatch: pytest.MonkeyPatch, models: dict[str, object], token: float, lengths: Sequence[int]
 ) -> None:
-    """A pass takes the time of its longest row for all 16: who drafts alone pays for the others, too."""
+    """A pass takes the time of its longest row for all 16: who drafts alone pays for the others, too. None is
+    half as long again as a plain one, which drafts of 2 tokens would make it where tokens are dear."""
     prices = Prices(target=lambda tokens: 18e-3 + token * tokens, token=0.2e-3)
     stage = Stage(monkeypatch, models, prices, texts=64, padded=True)  # type: ignore[arg-type]
-    planned = stage.seconds("auto", batch=16)
-    assert planned < best_fixed(stage, "good", 16, (1, 2, 4)) / 0.98
+    _, _, rounds = stage.run("auto", batch=16)
+    planned, most = stage.clock.now, max(r.drafted for r in rounds[len(rounds) // 3 : len(rounds) // 2])
+    assert stage.prices.target(16 * (1 + most)) < 1.02 * LONGER * stage.prices.target(16)
+    assert planned < best_fixed(stage, "good", 16, lengths) / 0.98
     assert planned < stage.seconds("none", batch=16)
     monkeypatch.setattr(AutoPolicy, "plan", lambda policy, contexts: None)
-    assert planned < stage.seconds("auto", batch=16) / 1.05
+    assert planned < stage.seconds("auto", batch=16) / 1.03
 
 
 def test_drawn_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from .skill import Skill
 from .worth import Price, Worth, best_length, climb, steps, trial
 
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
+LONGER = 1.5  # times a plain pass that the pass of a batch takes at most: other texts wait for it, too
 FREE = [0.0] * (LENGTHS[-1] + 1)
 
 
@@ -63,8 +64,8 @@ def together(policy: Offering, contexts: Sequence[Context]) -> dict[int, list[Wo
     """What the drafters of each request are worth in a pass of one width for all: the best width.
 
     Where rows are padded to the longest, the first request that drafts pays for all, and the others draft as
-    much for nothing; so the width is chosen by the sum of what all of them gain within it. An empty list
-    stands for no draft.
+    much for nothing; so the width is chosen by the sum of what all of them gain within it. Their next tokens
+    all wait for that pass, which is `LONGER` times a plain one at most. An empty list stands for no draft.
     """
     batch = contexts[0].batch_size
     passes = nearest(policy.passes, size_class(batch))
@@ -80,7 +81,10 @@ def together(policy: Offering, contexts: Sequence[Context]) -> dict[int, list[Wo
     best, most, plain = -1, 0.0, passes(batch)
     for k, width in enumerate(widths):
         gains = sum(max((climb[k].gain for climb in climbs), default=0.0) for climbs in found.values())
-        gain = gains - rate * (passes(batch * (1 + width)) - plain)
+        seconds = passes(batch * (1 + width))
+        if seconds > LONGER * plain:
+            break
+        gain = gains - rate * (seconds - plain)
         if gain > most:
             best, most = k, gain
     return {request: [climb[best] for climb in climbs if best >= 0] for request, climbs in found.items()}
