@@ -57,7 +57,7 @@ def test_an_example_that_cannot_be_parsed_would_be_noticed() -> None:
         parsed(["bench", "--out", "x", "--polices", "auto"])
 
 
-@pytest.mark.parametrize("columns", some(["40", "80", "120"], 2))
+@pytest.mark.parametrize("columns", some(["40", "80", "120"], 3))
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_help_is_whole_at_any_width_and_the_same_from_help_verb(
     run: Run, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...], columns: str

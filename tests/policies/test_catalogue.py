@@ -89,7 +89,7 @@ def test_every_policy_says_what_it_is_where_it_comes_from_and_what_its_options_s
         assert all(option.help for option in entry.options.values()), entry
 
 
-@pytest.mark.parametrize("policy", some([*NAMES, *MORE], 3))
+@pytest.mark.parametrize("policy", some([*NAMES, *MORE], 5))
 def test_sampled_text_keeps_the_law(policy: str) -> None:
     settings = Sampling(max_new_tokens=LENGTH, temperature=0.9, top_p=0.95, presence_penalty=0.2)
     distribution = exact(markov(P), PROMPT, V, LENGTH, settings)

@@ -175,6 +175,20 @@ def test_a_choice_that_does_not_fit_is_refused(more: dict[str, Any], said: str) 
         offered(chat(**more))
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_strict_parameters_that_no_grammar_obeys_are_refused(choice: str) -> None:
+    def body(strict: bool) -> Chat:
+        schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+        function = {"name": "f", "parameters": schema, "strict": strict}
+        return chat(tools=[{"type": "function", "function": function}], tool_choice=choice)
+
+    asked = body(strict=True)
+    with pytest.raises(Refusal, match="the parameters of 'f' have 'uniqueItems', which no grammar obeys"):
+        grammar(asked, offered(asked), template("hermes"))
+    loose = body(strict=False)
+    assert (grammar(loose, offered(loose), template("hermes")) is None) == (choice == "auto")
+
+
 def test_no_choice_needs_no_grammar() -> None:
     body = chat(tool_choice="none")
     assert offered(body) == [] and grammar(chat(), offered(chat()), template("hermes")) is None

@@ -30,7 +30,7 @@ def test_every_check_can_fail() -> None:
     assert set(PolicySuite.checks()) == frozenset().union(*(kind.fails for kind in BROKEN))
 
 
-@pytest.mark.parametrize("name", some(NAMES, 4))
+@pytest.mark.parametrize("name", some(NAMES, 6))
 def test_every_policy_by_name_passes(name: str) -> None:
     """The distribution with more texts: tests/policies/test_catalogue.py."""
     assert not policy_suite(partial(_named, name), measures=name == "auto", samples=300).failures()

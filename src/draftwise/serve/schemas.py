@@ -120,6 +120,12 @@ def _mixed(one: dict[str, Any]) -> str:
     names = set(named) if isinstance(named, dict) else set[str]()
     if required is not None and not (isinstance(required, list) and names.issuperset(map(str, required))):
         return "required"
+    least, sure = one.get("minProperties", 0), max(1, len(required or ()))
+    free = any(
+        one.get(word) not in (None, False) for word in ("additionalProperties", "unevaluatedProperties")
+    )
+    if isinstance(least, int) and least > sure and (free or "patternProperties" in one):
+        return "minProperties"  # one name written twice counts as two
     patterns = one.get("patternProperties")
     for pattern in patterns if isinstance(patterns, dict) else ():
         try:

@@ -15,6 +15,7 @@ from typing import Any
 
 from .fields import Chat, Tool
 from .refusal import Refusal
+from .schemas import unobeyed
 
 NAME, SAID, NUMBER = "draftwise_probe", "draftwise said", "a1b2c3d4e"  # some templates want ids of 9 letters
 ARGUMENTS = {"draftwise_key": "draftwise_value"}
@@ -219,6 +220,13 @@ def grammar(body: Chat, tools: Sequence[Tool], template: Template) -> tuple[str,
     strict = any(tool.function.strict for tool in tools)
     if not tools or (choice == "auto" and not strict):
         return None
+    for tool in tools:
+        if tool.function.strict and (word := unobeyed(tool.function.parameters)):
+            said = (
+                f"the parameters of {tool.function.name[:80]!r} have {word!r}, which no grammar obeys there: "
+                "leave it out, or set strict to false"
+            )
+            raise Refusal(said, param="tools")
     form = template.format
     if form is None:
         asked = "strict tools" if choice == "auto" else "a required call"

@@ -63,7 +63,7 @@ def loop_of(made: Any, folder: Path, arms: tuple[tuple[str, int, int], ...] = AR
     return Loop(reads, team, policy, policy)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("batch", some([4, 1], 2))
 @pytest.mark.parametrize("kind", WRITE)
 def test_greedy_text_is_the_targets(tmp_path: Path, kind: str, batch: int) -> None:
     made = target()
