@@ -273,7 +273,7 @@ class HFTarget:
         """Scores of each request from logits of shape (rows, keep, vocabulary), on their device."""
         keep = logits.shape[1]
         widest = max(widths)
-        greedy = [plain(request.sampling) for request, _ in batch]
+        greedy = [self._plain(r) for r, _ in batch]
         chosen: list[list[int]] = choices(logits) if any(greedy) and not on_host(logits) else []
         scores: list[Scores] = []
         for row, is_plain, (request, draft) in zip(rows, greedy, batch, strict=True):
@@ -288,6 +288,10 @@ class HFTarget:
             else:
                 scores.append(SampledScores(request, draft, logits[row, begin:end], self._chain(request)))
         return scores
+
+    def _plain(self, request: Request) -> bool:
+        """Whether decoding is greedy without settings that change the distribution."""
+        return plain(request.sampling)
 
     def _chain(self, request: Request) -> Chain:
         if request.rounds == 0 or request.id not in self.chains:
