@@ -130,7 +130,7 @@ def test_the_prompts_are_many(prompts: list[list[int]]) -> None:
     assert len(prompts) == (48 if THOROUGH else 8)
 
 
-@pytest.mark.parametrize(("way", "batch"), some(PAIRS, 3))
+@pytest.mark.parametrize(("way", "batch"), some(PAIRS, 2))
 def test_text_is_the_models_own(
     way: str,
     batch: int,

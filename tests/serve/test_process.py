@@ -91,9 +91,7 @@ def test_after_a_kill_the_state_is_whole_and_the_server_starts_again(tmp_path: P
 def test_without_the_extra_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        draftwise, "serve", draftwise.serve
-    )  # it is imported anew, and found again afterwards
+    monkeypatch.setattr(draftwise, "serve", draftwise.serve)  # it is imported anew: put back afterwards
     for name in [name for name in sys.modules if name.startswith("draftwise.serve")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
