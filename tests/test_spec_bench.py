@@ -55,8 +55,9 @@ class ReadsOnce(HFTarget):
             rows.cache.plan.slots = max(rows.cache.plan.slots, slots)
             rows.feed(row, [tokens[:1]], 1, slots=slots)  # makes room
             for layer, (keys, values) in zip(layers(rows.cache), self.known[tuple(tokens)], strict=True):
-                layer.keys[row, : len(keys)], layer.values[row, : len(values)] = keys, values
-                rows.held[row] = len(keys)
+                n = keys.shape[1]
+                layer.keys[row, :, :n], layer.values[row, :, :n] = keys, values
+                rows.held[row] = n
         super()._read(row, request, batch, alone=alone, slots=slots)
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
@@ -66,7 +67,7 @@ class ReadsOnce(HFTarget):
             if request.rounds == 0 and prompt not in self.known:
                 row, n = self.rows.keys.index(request.id), len(prompt) - 1
                 self.known[prompt] = [
-                    (layer.keys[row, :n].clone(), layer.values[row, :n].clone())
+                    (layer.keys[row, :, :n].clone(), layer.values[row, :, :n].clone())
                     for layer in layers(self.rows.cache)
                 ]
 

@@ -20,7 +20,7 @@ def forgets(patch: pytest.MonkeyPatch) -> None:
         commit(self, batch)
         for layer in self.rows.cache._rows:
             for row, held in enumerate(self.rows.held):
-                layer.keys[row, held - 1] = layer.values[row, held - 1] = 0
+                layer.keys[row, :, held - 1] = layer.values[row, :, held - 1] = 0
 
     patch.setattr(HFTarget, "commit", broken)
 

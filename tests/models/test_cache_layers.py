@@ -25,7 +25,7 @@ def planned(starts: list[int], width: int, *, slots: int = 0, tree: bool = False
     even = len(set(starts)) == 1
     cache.schedule(0, starts, width, even=even, rows=len(starts), slots=slots, tree=tree)
     if not even:
-        cache.place(np.add.outer(starts, np.arange(width)), CPU)
+        cache.plan.place(np.add.outer(starts, np.arange(width)), CPU)
     return cache
 
 
@@ -74,14 +74,15 @@ def test_the_states_of_block_sparse_attention_keep_their_shape() -> None:
 def test_other_states_are_copied_only_when_the_cache_grows() -> None:
     cache = planned([0], 300, slots=640)
     layer: RowLayer = cache._rows[0]
-    layer.keep("index", torch.ones(1, 300, 3))
+    layer.keep("index", torch.ones(1, 2, 300, 3))
     held = layer.more["index"]
     cache.schedule(0, [300], 2, even=True, rows=1, slots=0)
-    layer.keep("index", torch.ones(1, 2, 3))
+    layer.keep("index", torch.ones(1, 2, 2, 3))
     assert layer.more["index"] is held
     cache.schedule(0, [302, 302], 2, even=True, rows=2, slots=0)  # one more row, as many slots
-    got = layer.keep("index", torch.full((2, 2, 3), 2.0))
-    assert got.shape == (2, 304, 3) and bool((got[1, 302:] == 2).all()) and bool((got[0, :302] == 1).all())
+    got = layer.keep("index", torch.full((2, 2, 2, 3), 2.0))
+    assert got.shape == (2, 2, 304, 3)
+    assert bool((got[1, :, 302:] == 2).all()) and bool((got[0, :, :302] == 1).all())
 
 
 def test_memory_doubles_up_to_what_the_texts_need() -> None:
@@ -99,8 +100,8 @@ def test_a_row_is_copied_to_one_that_no_pass_has_seen() -> None:
     cache.copy_row(0, 1, 2)
     assert cache.plan.capacity == 2
     keys = cache._rows[0].keys
-    torch.testing.assert_close(keys[1, :2], keys[0, :2])
-    assert not keys[1, 2:].any()
+    torch.testing.assert_close(keys[1, :, :2], keys[0, :, :2])
+    assert not keys[1, :, 2:].any()
 
 
 def test_rows_are_exchanged_and_slots_are_moved() -> None:
@@ -110,12 +111,12 @@ def test_rows_are_exchanged_and_slots_are_moved() -> None:
     layer: RowLayer = cache._rows[0]
     before = layer.values.clone()
     cache.swap_rows(0, 1, 2)
-    torch.testing.assert_close(layer.values[0, :2], before[1, :2])
-    torch.testing.assert_close(layer.values[1, :2], before[0, :2])
-    torch.testing.assert_close(layer.values[:, 2:], before[:, 2:])
+    torch.testing.assert_close(layer.values[0, :, :2], before[1, :, :2])
+    torch.testing.assert_close(layer.values[1, :, :2], before[0, :, :2])
+    torch.testing.assert_close(layer.values[:, :, 2:], before[:, :, 2:])
     before = layer.keys.clone()
     cache.move([(1, 1, 0), (1, 2, 1)], CPU)
-    torch.testing.assert_close(layer.keys[1, :2], before[1, 1:3])
+    torch.testing.assert_close(layer.keys[1, :, :2], before[1, :, 1:3])
     torch.testing.assert_close(layer.keys[0], before[0])
 
 

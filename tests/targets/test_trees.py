@@ -180,7 +180,7 @@ def test_a_node_has_the_logits_of_its_path(name: str, attention: str) -> None:
 def held(target: HFTarget, row: int, n: int) -> list[torch.Tensor]:
     """Keys and values of a row's first `n` slots, layer by layer."""
     layers = target.rows.cache._rows
-    return [t[row, :n].clone() for layer in layers for t in (layer.keys, layer.values)]
+    return [t[row, :, :n].clone() for layer in layers for t in (layer.keys, layer.values)]
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-neox", "qwen3-window"])

@@ -28,8 +28,9 @@ FIRST_SLOTS = 256  # initial size, so that short texts are never copied; doubled
 @dataclass(slots=True)
 class Plan:
     """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each, attending to slots
-    0 to `total` (exclusive). If `even`, all rows write from slot `start` on, otherwise to `index`. `capacity`
-    and `slots` are to be allocated, `most` may finally be needed. In a `tree` slots are no positions."""
+    0 to `total` (exclusive). If `even`, all rows write from slot `start` on, otherwise to the slots `at`,
+    shape (rows, width). `capacity` and `slots` are to be allocated, `most` may finally be needed. In a `tree`
+    slots are no positions."""
 
     first: int = 0
     last: int = 1
@@ -41,21 +42,30 @@ class Plan:
     start: int = 0
     even: bool = True
     tree: bool = False
-    index: dict[torch.device, Tensor] = field(default_factory=dict)
+    at: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, 0), np.int64))
+    index: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict)
 
-    def flat(self, device: torch.device) -> Tensor:
-        """Row-major positions of an uneven pass in a buffer of `slots` slots per row, shape (rows *
-        width,)."""
-        if device not in self.index:
-            self.index[device] = next(iter(self.index.values())).to(device)
-        return self.index[device]
+    def place(self, at: NDArray[np.int64]) -> None:
+        """Set where an uneven pass writes: slot `at[i, j]` of row `first + i`, shape (rows, width)."""
+        self.at, self.index = at, {}
+
+    def flat(self, device: torch.device, heads: int) -> Tensor:
+        """Where an uneven pass writes, as indices of a flat (rows, heads, slots): rows * heads * width."""
+        if (device, heads) not in self.index:
+            lines = np.arange(self.first * heads, self.last * heads).reshape(-1, heads, 1) * self.slots
+            index = torch.from_numpy((lines + self.at[:, None]).ravel())
+            self.index[device, heads] = index.to(device, non_blocking=True)
+        return self.index[device, heads]
 
 
 class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
-    """Keys and values of one layer, shape (rows, slots, heads, head size); allocated in the first pass.
+    """Keys and values of one layer, shape (rows, heads, slots, head size); allocated in the first pass.
 
-    `more` holds other per-token states of the layer, shape (rows, slots, ...), such as the keys of an indexer
-    for sparse attention. They use the same slots, and so are rolled back, shared and moved in the same way.
+    What a head reads lies side by side: on a CPU, attention over many rows takes two thirds of the time that
+    it takes if the heads of a token lie side by side (`studies.speed.attention`).
+
+    `more` holds other per-token states of the layer in the same shape, such as the keys of an indexer for
+    sparse attention. They use the same slots, and so are rolled back, shared and moved in the same way.
     """
 
     keys: Tensor
@@ -70,16 +80,14 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the size given by the plan; states have the shape (rows, heads, width, head size)."""
-        self.keys, self.values = (
-            new.new_zeros(0, 0, new.shape[1], new.shape[3]) for new in (key_states, value_states)
-        )
+        self.keys, self.values = key_states[:0, :, :0], value_states[:0, :, :0]
         self.is_initialized = True
         self.grow()
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
         """Allocate the size given by the plan; `shape` are the heads and head size of keys and of values."""
         self.keys, self.values = (
-            torch.zeros(0, 0, *each, dtype=dtype, device=device) for each in (shape[:2], shape[2:])
+            torch.zeros(0, shape[k], 0, shape[k + 1], dtype=dtype, device=device) for k in (0, 2)
         )
         self.is_initialized = True
         self.grow()
@@ -96,26 +104,25 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         plan = self.plan
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        elif self.keys.shape[0] < plan.capacity or self.keys.shape[1] < plan.slots:
+        elif self.keys.shape[0] < plan.capacity or self.keys.shape[2] < plan.slots:
             self.grow()
-        keys = self._write(self.keys, key_states.transpose(1, 2))
-        return keys.transpose(1, 2), self._write(self.values, value_states.transpose(1, 2)).transpose(1, 2)
+        return self._write(self.keys, key_states), self._write(self.values, value_states)
 
     def keep(self, name: str, states: Tensor) -> Tensor:
-        """Write other states of the pass's tokens, shape (rows, width, ...).
+        """Write other states of the pass's tokens, shape (rows, heads, width, size).
 
-        Returns the states of all visible slots, shape (rows, total, ...).
+        Returns the states of all visible slots, shape (rows, heads, total, size).
         """
         held = self.more.get(name)
         if held is None:
-            held = states.new_zeros(0, 0, *states.shape[2:])
-        if held.shape[0] < self.plan.capacity or held.shape[1] < self.plan.slots:
+            held = states.new_zeros(0, states.shape[1], 0, states.shape[3])
+        if held.shape[0] < self.plan.capacity or held.shape[2] < self.plan.slots:
             held = self.more[name] = self._grown(held)
         return self._write(held, states)
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
         """Store the states of DeepSeek's sparse attention, shape (rows, width, size)."""
-        return self.keep("indexer", indexer_key_states)
+        return self.keep("indexer", indexer_key_states[:, None])[:, 0]
 
     def update_index(self, idx_k: Tensor) -> Tensor:
         """Store the states of MiniMax's sparse attention, shape (rows, heads, width, size).
@@ -130,38 +137,38 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
                 "this model's sparse attention counts blocks of tokens in a row, so it cannot read a tree of "
                 "drafted tokens: use a policy that drafts chains"
             )
-        return self.keep("index", idx_k.transpose(1, 2)).transpose(1, 2)
+        return self.keep("index", idx_k)
 
     def _write(self, held: Tensor, new: Tensor) -> Tensor:
         plan = self.plan
         if plan.even:
-            held[plan.first : plan.last, plan.start : plan.start + plan.width] = new
+            held[plan.first : plan.last, :, plan.start : plan.start + plan.width] = new
         else:
-            held.flatten(0, 1).index_copy_(0, plan.flat(held.device), new.flatten(0, 1))
-        return held[plan.first : plan.last, : plan.total]
+            held.flatten(0, 2).index_copy_(0, plan.flat(held.device, held.shape[1]), new.flatten(0, 2))
+        return held[plan.first : plan.last, :, : plan.total]
 
     def _grown(self, held: Tensor) -> Tensor:
         """The contents in a larger tensor, filled with zeros: a NaN would spread even from masked slots."""
-        rows, slots = held.shape[:2]
-        grown = held.new_zeros(max(self.plan.capacity, rows), max(self.plan.slots, slots), *held.shape[2:])
-        grown[:rows, :slots] = held
+        rows, heads, slots, size = held.shape
+        grown = held.new_zeros(max(self.plan.capacity, rows), heads, max(self.plan.slots, slots), size)
+        grown[:rows, :, :slots] = held
         return grown
 
     def copy_row(self, source: int, destination: int, length: int) -> None:
         """Copy the first `length` slots of one row to another."""
         for held in self._holding(source, destination):
-            held[destination, :length] = held[source, :length]
+            held[destination, :, :length] = held[source, :, :length]
 
     def swap_rows(self, a: int, b: int, length: int) -> None:
         """Exchange the first `length` slots of two rows."""
         for held in self._holding(a, b):
-            held[[a, b], :length] = held[[b, a], :length]
+            held[[a, b], :, :length] = held[[b, a], :, :length]
 
-    def move(self, source: Tensor, destination: Tensor) -> None:
-        """Copy slots, given as row-major positions, shape (n,); all are read before any is written."""
+    def move(self, moves: Tensor) -> None:
+        """Copy slots, given by row, source and destination, shape (3, n); reads all before it writes any."""
         for held in self.tensors:
-            flat = held.flatten(0, 1)
-            flat.index_copy_(0, destination.to(held.device), flat[source.to(held.device)])
+            row, source, destination = moves.to(held.device)
+            held[row, :, destination] = held[row, :, source]
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -247,12 +254,6 @@ class RowCache(Cache):
         self.ready(rows, plan.total, slots)
         return plan.total
 
-    def place(self, at: NDArray[np.int64], device: torch.device) -> None:
-        """Set where an uneven pass writes: slot `at[i, j]` of row `first + i`, shape (rows, width)."""
-        plan = self.plan
-        rows = np.arange(plan.first, plan.last)[:, None] * plan.slots
-        plan.index = {device: torch.from_numpy((at + rows).ravel()).to(device, non_blocking=True)}
-
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:
         """Copy the first `length` tokens of one row to another."""
@@ -270,10 +271,9 @@ class RowCache(Cache):
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int, int]], device: torch.device) -> None:
         """Copy slots within their rows: (row, source, destination) each; sources are read first."""
-        row, source, destination = np.asarray(moves).T
-        flat = torch.from_numpy(np.stack([source, destination]) + row * self.plan.slots).to(device)
+        each = torch.from_numpy(np.asarray(moves).T.copy()).to(device)
         for layer in self._rows:
-            layer.move(flat[0], flat[1])
+            layer.move(each)
 
     def ready(self, rows: int, total: int, slots: int) -> None:
         """Plan room for `total` tokens in each of so many rows, which may grow to `slots` (0: unchanged)."""

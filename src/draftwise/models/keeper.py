@@ -96,12 +96,16 @@ def length(found: Found) -> int:
 
 
 def taken(cache: RowCache, row: int, start: int, end: int) -> Parts:
-    """A copy of what a row holds of some tokens, by layer and name."""
+    """A copy of what a row holds of some tokens, shape (tokens, heads, size), by layer and name."""
+
+    def copied(held: Tensor) -> Tensor:
+        return held[row, :, start:end].transpose(0, 1).clone(memory_format=torch.contiguous_format)
+
     found: Parts = {}
     for at, layer in enumerate(cache.rows):
         if layer.is_initialized:
-            found |= {(at, name): getattr(layer, name)[row, start:end].clone() for name in ("keys", "values")}
-        found |= {(at, name): held[row, start:end].clone() for name, held in layer.more.items()}
+            found |= {(at, name): copied(getattr(layer, name)) for name in ("keys", "values")}
+        found |= {(at, name): copied(held) for name, held in layer.more.items()}
     return found
 
 
@@ -117,10 +121,11 @@ def put(cache: RowCache, row: int, start: int, parts: Parts) -> None:
             keys, values = named["keys"], named["values"]
             layer.allocate((*keys.shape[1:], *values.shape[1:]), keys.dtype, keys.device)
         for name in named.keys() - {"keys", "values"} - layer.more.keys():
-            layer.more[name] = named[name].new_zeros(0, 0, *named[name].shape[1:])
+            _, heads, size = named[name].shape
+            layer.more[name] = named[name].new_zeros(0, heads, 0, size)
         plan = layer.plan
-        if any(t.shape[0] < plan.capacity or t.shape[1] < plan.slots for t in layer.tensors):
+        if any(t.shape[0] < plan.capacity or t.shape[2] < plan.slots for t in layer.tensors):
             layer.grow()
         for name, part in named.items():
             held = getattr(layer, name) if name in ("keys", "values") else layer.more[name]
-            held[row, start : start + len(part)] = part
+            held[row, :, start : start + len(part)] = part.transpose(0, 1)

@@ -248,7 +248,7 @@ class Rows:
         if even:
             return self.positions[starts[0] : starts[0] + width][None]
         slots = np.add.outer(starts, np.arange(width))
-        self.cache.place(slots, self.device)
+        self.cache.plan.place(slots)
         return self._tensor(slots)
 
     def _branches(

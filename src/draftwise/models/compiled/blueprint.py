@@ -15,7 +15,7 @@ from .. import packing
 from ..cache import RowCache
 from ..packed import layout_of
 
-FORMAT = 2  # of the compiled files; raised when the graph's inputs change
+FORMAT = 3  # of the compiled files; raised when the graph's inputs change
 SMALL = 64  # elements of a tensor whose values may be written into the code
 Layer = tuple[int, int, int, int, int]  # index; heads and head size of the keys, of the values
 
@@ -91,7 +91,7 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
         packed={name: kind for name, module in model.named_modules() if (kind := layout_of(module))},
         depth=len(cache.rows),
         layers=[
-            (i, layer.keys.shape[2], layer.keys.shape[3], layer.values.shape[2], layer.values.shape[3])
+            (i, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3])
             for i, layer in enumerate(cache.rows)
             if layer.is_initialized
         ],

@@ -56,12 +56,12 @@ class Graph:
         at = rows.positions[plan.start : plan.total]
         mask = self._open(rows, plan.total).view(1, 1, 1, -1)
         masks = [mask] * max(1, len(self.plan.kinds))
-        inputs = [rows.one.fill_(token), at[None], *masks, at, rows.positions[:1], *self._buffers(rows)]
+        inputs = [rows.one.fill_(token), at[None], *masks, at[None], rows.positions[:1], *self._buffers(rows)]
         logits: Tensor = self.loader.run(inputs)[0]
         return logits
 
     def _buffers(self, rows: Rows) -> list[Tensor]:
-        """The keys of all layers in the pass's rows, then the values, shape (rows, slots, heads, size).
+        """The keys of all layers in the pass's rows, then the values, shape (rows, heads, slots, size).
 
         They are those of the last pass unless a buffer has grown or the rows are others: slicing them takes
         as long as all else that is prepared for a drafted token.
@@ -76,7 +76,7 @@ class Graph:
         for one, (_, *shape) in zip(used, self.plan.layers, strict=True):
             if not one.is_initialized:
                 one.allocate(shape, rows.dtype, rows.device)
-            elif one.keys.shape[0] < plan.capacity or one.keys.shape[1] < plan.slots:
+            elif one.keys.shape[0] < plan.capacity or one.keys.shape[2] < plan.slots:
                 one.grow()
         keys = [one.keys for one in used]
         parts = [one[plan.first : plan.last] for one in (*keys, *(one.values for one in used))]
@@ -101,15 +101,11 @@ class Graph:
         return self._zeros[:size]
 
     def _written(self, rows: Rows, count: int, width: int) -> Tensor:
-        """Row-major slots that the pass writes, counted from its first row, shape (rows * width,)."""
+        """The slots that each row writes to, shape (rows, width)."""
         plan = rows.cache.plan
-        if count == 1:
-            return rows.positions[plan.start : plan.start + width]
         if plan.even:
-            starts = torch.arange(count, device=rows.device)[:, None] * plan.slots + plan.start
-            return (starts + rows.positions[:width]).flatten()
-        index = plan.flat(rows.device)
-        return index - plan.first * plan.slots if plan.first else index
+            return rows.positions[plan.start : plan.start + width].expand(count, -1).contiguous()
+        return torch.from_numpy(plan.at)
 
 
 def _full(mask: Tensor, count: int, width: int, total: int) -> Tensor:

@@ -18,7 +18,7 @@ EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced
 
 
 class PassLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
-    """One layer of the KV cache as inputs of the graph: keys and values, shape (rows, slots, heads, size)."""
+    """One layer of the KV cache as inputs of the graph: keys and values, shape (rows, heads, slots, size)."""
 
     is_sliding = False
 
@@ -36,9 +36,11 @@ class PassLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook f
         """Write the pass's tokens in place and return all visible slots, shape (rows, heads, total, size)."""
         if self.kept is None:
             raise Unfit("a layer wrote to the cache that did not do so before")
+        slots = self.slots[:, None]
         for held, new in zip(self.kept, (key_states, value_states), strict=True):
-            held.flatten(0, 1).index_copy_(0, self.slots, new.transpose(1, 2).flatten(0, 1))
-        keys, values = (held[:, : self.total].transpose(1, 2) for held in self.kept)
+            rows, heads = (torch.arange(n) for n in new.shape[:2])
+            held.index_put_((rows[:, None, None], heads[:, None], slots), new)
+        keys, values = (held[:, :, : self.total] for held in self.kept)
         return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -58,8 +60,8 @@ class Pass(nn.Module):
     """A forward pass as a function of tensors alone.
 
     Inputs: ids and positions (rows, width), one additive mask (rows, 1, width, visible slots) per kind of
-    layer, the row-major slots that the tokens are written to (rows * width), the positions of the pass whose
-    logits are wanted (any number), and the keys and values of each cache layer.
+    layer, the slots that the tokens are written to (rows, width), the positions of the pass whose logits are
+    wanted (any number), and the keys and values of each cache layer.
     """
 
     def __init__(self, model: nn.Module, plan: Blueprint) -> None:
@@ -171,19 +173,19 @@ def compile_to(plan: Blueprint, path: Path) -> None:
         torch.zeros(rows, width, dtype=torch.long),
         torch.zeros(rows, width, dtype=torch.long),
         [torch.zeros(rows, 1, width, total, dtype=dtype) for _ in range(count)],
-        torch.zeros(rows * width, dtype=torch.long),
+        torch.zeros(rows, width, dtype=torch.long),
         torch.zeros(3, dtype=torch.long),
-        [torch.zeros(rows, slots, layer[1], layer[2], dtype=dtype) for layer in plan.layers],
-        [torch.zeros(rows, slots, layer[3], layer[4], dtype=dtype) for layer in plan.layers],
+        [torch.zeros(rows, layer[1], slots, layer[2], dtype=dtype) for layer in plan.layers],
+        [torch.zeros(rows, layer[3], slots, layer[4], dtype=dtype) for layer in plan.layers],
     )
     shapes = (
         {0: free, 1: free},
         {0: free, 1: free},
         [{0: free, 2: free, 3: free}] * count,
+        {0: free, 1: free},
         {0: free},
-        {0: free},
-        [{0: free, 1: free}] * len(plan.layers),
-        [{0: free, 1: free}] * len(plan.layers),
+        [{0: free, 2: free}] * len(plan.layers),
+        [{0: free, 2: free}] * len(plan.layers),
     )
     traced = torch.export.export(model, example, dynamic_shapes=shapes, strict=False)
     with config.patch(
