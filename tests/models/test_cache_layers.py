@@ -25,7 +25,7 @@ def planned(starts: list[int], width: int, *, slots: int = 0, tree: bool = False
     even = len(set(starts)) == 1
     cache.schedule(0, starts, width, even=even, rows=len(starts), slots=slots, tree=tree)
     if not even:
-        cache.plan.place(np.add.outer(starts, np.arange(width)), CPU)
+        cache.plan.place(np.add.outer(starts, np.arange(width)))
     return cache
 
 
