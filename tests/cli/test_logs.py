@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from draftwise.cli import logs
+from draftwise.cli import logs, main
 from draftwise.errors import DraftwiseWarning
 
-from .conftest import Models, Result
+from .conftest import Models, Result, Screen
 
 Run = Callable[..., Result]
 ASK = ("generate", "a", "--max-new-tokens", "6")
@@ -28,6 +28,21 @@ def test_verbose_says_what_was_decided_before_the_verb_and_after_it(models: Mode
         assert "info: request: 6 tokens in " in err and "; arms: " in err
         assert "6 tokens in" in err.splitlines()[-1], "the closing line"
     assert run(*ASK) == quietly, "and the next command is as it was"
+
+
+def test_on_a_terminal_a_record_does_not_continue_the_line_of_the_text(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Screen()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        patch.setattr(sys, "stderr", screen)
+        assert main([*ASK, "--verbose"]) == 0
+    lines = screen.getvalue().splitlines()
+    said = [n for n, line in enumerate(lines) if line.startswith("info: request: 6 tokens in ")]
+    assert len(said) == 1 and lines[said[0] - 1].endswith("bcdefg"), lines
+    assert "" not in lines, "and its line is ended once"
 
 
 def test_warnings_are_lines_and_quiet_leaves_them_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

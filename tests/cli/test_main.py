@@ -130,3 +130,26 @@ def test_python_runs_the_package() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: the prompt is empty") and done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_leaves_what_thread_pools_have_queued() -> None:
+    """As PyTorch's compiler queues files: the exit of Python would compile them all."""
+    code = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from draftwise.cli import app, main
+
+begun, going = threading.Event(), threading.Event()
+def interrupted(_):
+    pool = ThreadPoolExecutor(1)
+    pool.submit(lambda: (begun.set(), going.wait(), print("first")))
+    pool.submit(print, "second")
+    begun.wait()
+    raise KeyboardInterrupt
+app.run = interrupted
+status = main(["bench"])
+going.set()
+sys.exit(status)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "first\n", "")

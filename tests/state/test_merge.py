@@ -321,7 +321,9 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, capsys: pytest
     for files, said in (([one], "two"), ([one, other], "policy"), ([junk, one], "no state file")):
         with pytest.raises(UserError, match=said):
             merge(files, out)
-    with pytest.raises(UserError, match="missing"):
+    with pytest.raises(UserError, match=r"cannot read .*missing\.json: No such file"):
+        merge([tmp_path / "missing.json", one], out)
+    with pytest.raises(UserError, match=r"no state file .*missing\.json"):
         merge([one, tmp_path / "missing.json"], out)
     assert not out.exists()
     same = tmp_path / "sub" / ".." / one.name

@@ -5,12 +5,32 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+INTERRUPTED = 130
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; exit status 1 is a failed check, 2 bad input, 130 Ctrl-C, at any moment."""
     try:
         from .app import run
 
-        return run(sys.argv[1:] if arguments is None else arguments)
+        status = run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
-        return 130
+        status = INTERRUPTED
+    if status == INTERRUPTED:
+        _leave_queued_work()
+    return status
+
+
+def _leave_queued_work() -> None:
+    """Empty the queues of all thread pools: Python's exit would first do what waits there.
+
+    PyTorch's compiler queues its C++ files so, which is minutes of work after Ctrl-C.
+    """
+    from concurrent.futures import thread
+    from contextlib import suppress
+    from queue import Empty
+
+    for queue in list(thread._threads_queues.values()):
+        with suppress(Empty):
+            while True:
+                queue.get_nowait()

@@ -8,19 +8,24 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from draftwise.errors import DraftwiseWarning, UserError
 
 LOG = logging.getLogger("draftwise")
 
+unended: list[Callable[[], None]] = []
+"""Ends the line of text that a terminal shows so far; empty where none is open."""
+
 
 class OneLine(logging.Handler):
     """Prints `level: message` to what is standard error at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one record."""
+        """Print one record, on a line of its own."""
+        if unended and sys.stderr.isatty():
+            unended.pop()()
         print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
@@ -42,6 +47,7 @@ def to_stderr() -> Iterator[None]:
     try:
         yield
     finally:
+        unended.clear()
         LOG.removeHandler(handler)
         LOG.setLevel(level)
         if warnings.showwarning is show:

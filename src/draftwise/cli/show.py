@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftwise.core.stats import event
 
-from .logs import LOG, quiet
+from .logs import LOG, quiet, unended
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,11 +110,14 @@ class Writer:
         self.last = piece.text or self.last
         if self.terminal:
             self.terminal.print(coloured([piece], self.colours), end="", soft_wrap=True)
+            unended[:] = [self.end]
         else:
             print(piece.text, end="")
         sys.stdout.flush()
 
     def end(self) -> None:
-        """Finish the line."""
+        """Finish the line, unless it is."""
+        unended.clear()
         if not self.last.endswith("\n"):
             print(flush=True)
+        self.last = "\n"

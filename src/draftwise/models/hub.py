@@ -33,7 +33,7 @@ def look_up(name: str) -> None:
     except Exception as error:  # of whatever library makes its requests
         raise UserError(
             f"no folder {name!r} here, and the hub cannot be asked ({error}): check the name and the network"
-        ) from error
+        ) from None  # its trace is a hundred lines of connections
 
 
 @cache

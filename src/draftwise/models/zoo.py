@@ -17,7 +17,7 @@ from ..registry import meant
 
 PREFIX = "zoo:"
 PACKAGE = "draftwise_zoo"
-INSTALL = "pip install 'draftwise[zoo]'"
+INSTALL = "pip install ./zoo in a clone, else pip install 'draftwise[zoo]'"
 
 WEIGHTS, CARD, CONFIG = "model.safetensors", "README.md", "config.json"
 

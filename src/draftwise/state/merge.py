@@ -70,7 +70,11 @@ def _header(path: Path) -> dict[str, Any]:
     try:
         body = parse_json(path.read_bytes())
         return {key: body[key] for key in ("policy", "target", "drafters", "arms")}
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; name files that draftwise has written"
+        ) from None
+    except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} is no state file: name files that draftwise has written") from None
 
 

@@ -23,7 +23,10 @@ SAMPLES = 4  # prompts whose text is kept with the source of each token, each of
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run: units of work, and an estimate of the seconds left."""
+    """The progress of a run: units of work, and an estimate of the seconds left.
+
+    Before the first unit `done` counts the methods that are ready, and `category` says ready for what.
+    """
 
     done: int
     total: int
@@ -92,7 +95,7 @@ class Runner:
 
     def _prepare(self, work: Sequence[tuple[Contender, Unit, Sequence[Item]]]) -> None:
         """Let every contender compile what its prompts need, and note how long each peer took."""
-        for contender in self.contenders:
+        for contender in self._each("compiling"):
             groups = [items for other, unit, items in work if other is contender]
             groups += [[self.copy]] if self.copy else []
             start = perf_counter()
@@ -127,7 +130,7 @@ class Runner:
             self.generation.temperature,
             self.generation.seed,
         )
-        for contender in self.contenders:
+        for contender in self._each("warming up"):
             try:
                 for _ in range(2):
                     for item in some:
@@ -137,6 +140,14 @@ class Runner:
                         contender.warm(self.items[:batch], generation)
             except Exception as error:
                 self._fail(contender, error)
+
+    def _each(self, what: str) -> Iterator[Contender]:
+        """The contenders, with the progress told: before the first text, compilers may take minutes."""
+        start, total = perf_counter(), len(self.contenders)
+        for at, contender in enumerate(self.contenders):
+            left = (perf_counter() - start) / at * (total - at) if at else None
+            self.tell(Progress(at, total, contender.name, what, left))
+            yield contender
 
     def _fail(self, contender: Contender, error: Exception) -> None:
         if contender.engine == "draftwise":
