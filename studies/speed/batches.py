@@ -4,7 +4,7 @@
 
 Scripted texts and one drafter, which is right with a given chance at every token, or in spans of 25 tokens
 (95 in 100 in every fourth span, else 10). Greedy, or drawn at temperature 1: there the drafter draws its
-tokens, and its confidence says nothing. A pass takes 10 ms up to 64 tokens and in proportion beyond
+tokens, and its confidence is always the same. A pass takes 10 ms up to 64 tokens and in proportion beyond
 (`knee`), or 18 ms and 0.5 ms a token (`line`). Rows have the tokens that they drafted (ragged), or as many as
 the longest (padded). Speeds count from the first pass, with nothing learned, until no more texts wait: the
 batch is full all the time. Each cell has the speed of `auto` over that of the best fixed length, and that
