@@ -124,7 +124,8 @@ class Model:
         self.clock.now += self.prices.reading * (len(request.tokens) - self.read.get(request.id, 0))
         self.read[request.id] = len(request.tokens)
 
-    def _guess(self, text: int, at: int) -> tuple[int, Signals]:
+    def _guess(self, request: Request, at: int) -> tuple[int, Signals]:
+        text = request.tokens[0]
         sure, right = ((at * 7919 + text) % 10) / 10, self.known[text][at]
         p = 0.05 + 0.9 * (0.5 * right + 0.5 * sure)
         return self.texts[text][at] if right else V - 1, Signals(p, 1 - p, 0.0, p)
@@ -135,21 +136,27 @@ class Model:
         made = []
         for job in jobs:
             self._read(job.request)
-            first, rule, joint = job.request.position, job.stops[0], 1.0
-            tokens, signals = [], []
-            for k in range(job.length):
-                token, signal = self._guess(job.request.tokens[0], first + k)
-                tokens.append(token)
-                signals.append(signal)
-                if rule.rule == "gain":
-                    joint *= rule.scorer.score(signal)
-                    if joint < rule.threshold:
-                        break
-            if self.branches > 1:
-                made.append(self._tree(job.request, tokens))
-                continue
-            made.append(Draft.chain(tokens, signals=signals if rule.rule == "gain" else ()))
+            made.append(self._draft(job))
         self.clock.now += self.prices.start + self.prices.token * max(len(d.tokens) for d in made)
+        return made
+
+    def _draft(self, job: Job) -> Draft:
+        guesses = self._guesses(job)
+        tokens = [token for token, _ in guesses]
+        if self.branches > 1:
+            return self._tree(job.request, tokens)
+        signals = [signal for _, signal in guesses] if job.stops[0].rule == "gain" else ()
+        return Draft.chain(tokens, signals=signals)
+
+    def _guesses(self, job: Job) -> list[tuple[int, Signals]]:
+        """As many as the stop rule allows."""
+        rule, joint, made = job.stops[0], 1.0, list[tuple[int, Signals]]()
+        for k in range(job.length):
+            made.append(self._guess(job.request, job.request.position + k))
+            if rule.rule == "gain":
+                joint *= rule.scorer.score(made[-1][1])
+                if joint < rule.threshold:
+                    break
         return made
 
     def _tree(self, request: Request, tokens: Sequence[int]) -> Draft:
@@ -165,13 +172,14 @@ class Model:
         found = []
         for job in jobs:
             self._read(job.request)
-            text, first = job.request.tokens[0], job.start - job.request.prompt_length
-            grades = []
-            for k in range(len(job.request.tokens) - job.start):
-                hit = float(self.known[text][first + k])
-                grades.append(Grade(hit, hit, self._guess(text, first + k)[1]))
-            found.append(grades)
+            first = job.start - job.request.prompt_length
+            count = len(job.request.tokens) - job.start
+            found.append([self._grade(job.request, first + k) for k in range(count)])
         return found
+
+    def _grade(self, request: Request, at: int) -> Grade:
+        hit = float(self.known[request.tokens[0]][at])
+        return Grade(hit, hit, self._guess(request, at)[1])
 
 
 @dataclass
@@ -197,14 +205,11 @@ class Stage:
         self.clock.now, texts = 0.0, self._texts()
         self.monkeypatch.setattr(loop_module, "perf_counter", self.clock)
         self.monkeypatch.setattr(team_module, "perf_counter", self.clock)
-        team = {
-            name: Model(texts, self._known(name, right), self.clock, self.own.get(name, self.prices))
-            for name, right in self.models.items()
-        }
+        team = {name: self._model(name, right, texts) for name, right in self.models.items()}
         for name, width in self.widths.items():
             team[name].branches = width
         made = method(policy, list(team)) if isinstance(policy, str) else policy
-        loop = Loop(Target(texts, self.clock, self.prices, self.padded), team, made.policy, made.recorder)
+        loop = Loop(self._target(texts), team, made.policy, made.recorder)
         return self.clock.now, loop, list(self._rounds(loop, batch, **settings))
 
     def seconds(self, policy: str | Method, *, batch: int = 1) -> float:
@@ -212,16 +217,25 @@ class Stage:
         self.run(policy, batch=batch)
         return self.clock.now
 
+    def _target(self, texts: Sequence[Sequence[int]]) -> Target:
+        return Target(texts, self.clock, self.prices, self.padded)
+
+    def _model(self, name: str, right: Right, texts: Sequence[Sequence[int]]) -> Model:
+        return Model(texts, self._known(name, right), self.clock, self.own.get(name, self.prices))
+
     def _rounds(
         self, loop: Loop, batch: int, before: Callable[[Loop], None] | None = None
     ) -> Iterator[Round]:
         waiting = [[i] + [0] * (self.prompt - 1) for i in range(self.texts)]
         while waiting or loop.open:
             while waiting and len(loop.open) < batch:
-                loop.add(waiting.pop(0), Sampling(max_new_tokens=self.tokens))
+                loop.add(waiting.pop(0), self._sampling())
             if before:
                 before(loop)
             yield from loop.step()
+
+    def _sampling(self) -> Sampling:
+        return Sampling(max_new_tokens=self.tokens)
 
     def _texts(self) -> list[list[int]]:
         rng = Random(f"text {self.seed}")

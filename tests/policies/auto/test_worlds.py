@@ -16,6 +16,7 @@ from draftwise.policies.catalogue import method
 from draftwise.state.numbers import dump, load, restart
 from studies.speed.without import without
 from tests.effort import some
+from tests.policies.auto import drawn, script
 from tests.policies.auto.script import Model, Prices, Stage, always
 from tests.policies.auto.world import EASY, World, mixed, table
 from tests.policies.auto.world import Prices as Sampled
@@ -64,6 +65,18 @@ def test_where_rows_are_padded_the_width_is_chosen_for_all_of_them(
     assert planned < stage.seconds("none", batch=16)
     monkeypatch.setattr(AutoPolicy, "plan", lambda policy, contexts: None)
     assert planned < stage.seconds("auto", batch=16) / 1.03
+
+
+@pytest.mark.parametrize("world", [script.Stage, drawn.Stage], ids=["greedy", "drawn"])
+def test_a_call_is_made_if_all_who_draft_in_it_gain_more_than_it_takes(
+    monkeypatch: pytest.MonkeyPatch, world: type[script.Stage]
+) -> None:
+    """No request gains enough by a call of its own; with a part of it as the price, fewer and fewer call."""
+    stage = world(monkeypatch, SPANS, texts=32)
+    planned = stage.seconds("auto", batch=8)
+    assert planned < stage.seconds("static?length=1&drafter=good", batch=8) / 0.97
+    monkeypatch.setattr(AutoPolicy, "plan", lambda policy, contexts: None)
+    assert planned < stage.seconds("auto", batch=8) / 1.03
 
 
 def test_drawn_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,12 @@ def test_a_token_is_drafted_if_its_chance_is_above_its_price() -> None:
 
 @pytest.mark.parametrize("each", [0.0, 0.02, 0.05, 0.2])
 @pytest.mark.parametrize("nodes", [1.0, 2.0])
-def test_in_a_pass_of_each_width_the_best_draft_is_that_of_the_lengths_within_it(
-    each: float, nodes: float
-) -> None:
-    found = climb(3, CURVE, (0.01, each), 10.0, LENGTHS, nodes=nodes)
+def test_up_to_each_length_the_best_draft_is_that_of_the_lengths_within_it(each: float, nodes: float) -> None:
+    extra = [0.0, 0.0, 0.01, 0.03, 0.06]
+    found = climb(3, CURVE, (0.01, each, extra), 10.0, LENGTHS, nodes=nodes)
     for width, worth in zip(LENGTHS, found, strict=True):
-        gains = {n: sum(CURVE[:n]) - 10.0 * (0.01 + each * n) for n in LENGTHS if n * nodes <= width}
+        within = [n for n in LENGTHS if n * nodes <= width]
+        gains = {n: sum(CURVE[:n]) - 10.0 * (0.01 + each * n + extra[n]) for n in within}
         most = max(gains.values(), default=0.0)
         assert worth.gain == pytest.approx(max(0.0, most))
         assert most <= 0.0 or (gains[worth.length] == pytest.approx(most) and worth.drafter == 3)

@@ -109,14 +109,22 @@ class DraftCost:
 
     def price(self, batch: int) -> tuple[float, float]:
         """Seconds of a draft for one request, as a start and per token of its length; NaN before any call."""
+        at = self._nearest(batch)
+        start, each = self.call(batch)
+        return start / self.mates[at], each / self.mates[at]
+
+    def call(self, batch: int) -> tuple[float, float]:
+        """Seconds of a call: its start, and per token of its longest draft; NaN before any call."""
+        call = self.calls[self._nearest(batch)]
+        return (call.start, call.each * self.width) if call.readings else (nan, nan)
+
+    def _nearest(self, batch: int) -> int:
+        """This class of batches, or the nearest with any call."""
         at = size_class(batch)
         if not self.calls[at].readings:
             known = [k for k, call in enumerate(self.calls) if call.readings]
-            if not known:
-                return nan, nan
-            at = min(known, key=lambda k: abs(k - at))
-        call, mates = self.calls[at], self.mates[at]
-        return call.start / mates, call.each * self.width / mates
+            at = min(known, key=lambda k: abs(k - at), default=at)
+        return at
 
     def read(self, tokens: int, seconds: float) -> None:
         """Learn one pass over `tokens` tokens of the text."""

@@ -13,7 +13,7 @@ from .parts import LENGTHS, Pricing
 from .passes import PassCost, nearest, size_class
 from .place import Place, rounds_left
 from .skill import Skill
-from .worth import Price, Worth, best_length, climb, steps, trial
+from .worth import NOTHING, Price, Worth, best_length, climb, steps, trial
 
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 LONGER = 1.5  # times a plain pass that the pass of a batch takes at most: other texts wait for it, too
@@ -30,6 +30,7 @@ class Offering(Protocol):
     skills: list[Skill]
     pricing: Pricing
     answer: float
+    padded: bool
 
     @property
     def passes(self) -> list[PassCost]: ...
@@ -61,51 +62,96 @@ def offers(policy: Offering, context: Context, place: Place) -> list[Worth]:
 
 
 def together(policy: Offering, contexts: Sequence[Context]) -> dict[int, list[Worth]]:
-    """What the drafters of each request are worth in a pass of one width for all: the best width.
+    """What the drafters of each request are worth in a round that is planned for the whole batch.
 
-    Where rows are padded to the longest, the first request that drafts pays for all, and the others draft as
-    much for nothing; so the width is chosen by the sum of what all of them gain within it. Their next tokens
-    all wait for that pass, which is `LONGER` times a plain one at most. An empty list stands for no draft.
+    A call of a drafter takes as long as its longest draft: the first request that drafts pays for all, and
+    the others draft as much for nothing. Where rows are padded to the longest, so does the pass. So the
+    longest draft is chosen by the sum of what all requests gain within it, and a drafter is called if they
+    gain more by it than the call takes. All next tokens wait for a padded pass, which is `LONGER` times a
+    plain one at most. An empty list stands for no draft.
     """
     batch = contexts[0].batch_size
     passes = nearest(policy.passes, size_class(batch))
     room = passes.room(batch)
     widths = [length for length in policy.lengths if length <= room] or policy.lengths[:1]
     rates = [policy.price(batch, matched) for matched in (False, True)]
+    extra = FREE if policy.padded else passes.extra or passes.table(batch, LENGTHS[-1])
     found: dict[int, list[list[Worth]]] = {}
     rate = 0.0
     for context in contexts:
         place = policy.place(context)
         rate += rates[place.matched] / len(contexts)
-        found[context.request] = _climbs(policy, context, place, rates[place.matched], widths)
-    best, most, plain = -1, 0.0, passes(batch)
+        found[context.request] = _climbs(policy, context, place, rates[place.matched], widths, extra)
+    prices = [_call(policy.drafting(i), batch, rate) for i in range(len(policy.drafters))]
+    best, most, plain = {request: list[Worth]() for request in found}, 0.0, passes(batch)
     for k, width in enumerate(widths):
-        gains = sum(max((climb[k].gain for climb in climbs), default=0.0) for climbs in found.values())
-        seconds = passes(batch * (1 + width))
-        if seconds > LONGER * plain:
+        seconds = passes(batch * (1 + width)) - plain if policy.padded else 0.0
+        if seconds > (LONGER - 1.0) * plain:
             break
-        gain = gains - rate * (seconds - plain)
+        offered = {request: [climb[k] for climb in climbs] for request, climbs in found.items()}
+        gain = _called(offered, prices) - rate * seconds
         if gain > most:
-            best, most = k, gain
-    return {request: [climb[best] for climb in climbs if best >= 0] for request, climbs in found.items()}
+            best, most = offered, gain
+    return best
+
+
+def _call(cost: DraftCost, batch: int, rate: float) -> tuple[float, float]:
+    """Tokens that a call of this drafter is worth: its start, and each token of its longest draft."""
+    if cost.tried < len(TRIALS):
+        return 0.0, 0.0
+    start, each = cost.call(batch)
+    return rate * start, rate * each
+
+
+def _called(offered: dict[int, list[Worth]], prices: Sequence[tuple[float, float]]) -> float:
+    """Leave out the drafters whose calls cost more than they are worth; what all requests gain then."""
+    while True:
+        total, gains, longest = 0.0, [0.0] * len(prices), [0] * len(prices)
+        for worths in offered.values():
+            first, second = NOTHING, NOTHING
+            for worth in worths:
+                if worth.gain > first.gain:
+                    first, second = worth, first
+                elif worth.gain > second.gain:
+                    second = worth
+            if first.drafter >= 0:
+                total += first.gain
+                gains[first.drafter] += first.gain - second.gain
+                longest[first.drafter] = max(longest[first.drafter], first.length)
+        costs = [start + each * n if n else 0.0 for (start, each), n in zip(prices, longest, strict=True)]
+        lost = [cost - gain for cost, gain in zip(costs, gains, strict=True)]
+        worst = max(range(len(lost)), key=lost.__getitem__)
+        if lost[worst] <= 0.0:
+            return total - sum(costs)
+        for request, worths in offered.items():
+            offered[request] = [worth for worth in worths if worth.drafter != worst]
 
 
 def _climbs(
-    policy: Offering, context: Context, place: Place, rate: float, widths: Sequence[int]
+    policy: Offering,
+    context: Context,
+    place: Place,
+    rate: float,
+    widths: Sequence[int],
+    extra: Sequence[float],
 ) -> list[list[Worth]]:
-    """For each usable drafter, its best draft in a pass of each width."""
+    """For each usable drafter, its best draft up to each of these lengths, where its call costs nothing."""
     found: list[list[Worth]] = []
     for i, curve in _usable(policy, context, place):
         cost = policy.drafting(i)
         if i in policy.relays:
-            free = FREE[: widths[-1] + 1]
-            found += [steps(worth, widths) for worth in _composite(policy, i, context, place, free)]
+            found += [steps(worth, widths) for worth in _composite(policy, i, context, place, extra)]
         elif cost.tried < len(TRIALS):
             most = min(TRIALS[cost.tried], widths[-1])
-            found.append(steps(trial(i, most, curve, policy.lengths, 0.0), widths))
+            found.append(steps(trial(i, most, curve, policy.lengths, rate * extra[1]), widths))
         else:
-            start, each, _ = _priced(policy, i, context, place, FREE)
-            found.append(climb(i, curve, (start, each), rate, widths, nodes=cost.width))
+            more = extra
+            if cost.width > 1.0 and not policy.padded:
+                passes = nearest(policy.passes, size_class(context.batch_size))
+                more = passes.table(context.batch_size, LENGTHS[-1], cost.width)
+            price = _reading(policy, i, context, place), 0.0, more
+            nodes = cost.width if policy.padded else 1.0
+            found.append(climb(i, curve, price, rate, widths, nodes=nodes))
     return found
 
 
@@ -126,11 +172,15 @@ def _usable(policy: Offering, context: Context, place: Place) -> Iterator[tuple[
 def _priced(policy: Offering, i: int, context: Context, place: Place, extra: Sequence[float]) -> Price:
     """What a draft of this drafter costs now."""
     start, each = policy.drafting(i).price(context.batch_size)
-    reading = 0.0
-    if not policy.looks_up[i]:
-        unread = max(0, context.length - place.read[i])
-        reading = policy.drafting(i).reading.each * unread / rounds_left(policy.answer, context.position)
-    return policy.pricing(start, each, reading, extra, policy.passes[0])
+    return policy.pricing(start, each, _reading(policy, i, context, place), extra, policy.passes[0])
+
+
+def _reading(policy: Offering, i: int, context: Context, place: Place) -> float:
+    """Seconds in which a model reads what it has not read, spread over the rounds that are left."""
+    if policy.looks_up[i]:
+        return 0.0
+    unread = max(0, context.length - place.read[i])
+    return policy.drafting(i).reading.each * unread / rounds_left(policy.answer, context.position)
 
 
 def _composite(

@@ -18,7 +18,7 @@ from ...core.arms import Stop
 from .skill import Calibration, Skill
 from .worth import Price, Worth
 
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MATCHES = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0)  # the context of a match is the first that is not smaller
 CONTEXTS = len(MATCHES) + 1
 SUREST = 0.9  # the highest threshold of the stop rule

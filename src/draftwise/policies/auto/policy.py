@@ -120,8 +120,8 @@ class AutoPolicy:
     # -- choosing ------------------------------------------------------------------------------------
 
     def plan(self, contexts: Sequence[Context]) -> None:
-        """Choose one width for a batch whose rows are padded to the longest (see `together`)."""
-        self.planned = together(self, contexts) if self.padded else {}
+        """Choose the longest draft of a batch for all of its requests (see `together`)."""
+        self.planned = together(self, contexts) if len(contexts) > 1 else {}
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """The arm of the highest gain at this round's hints."""

@@ -74,23 +74,20 @@ NOTHING = Worth(-1, 0, 0.0, 0.0, 0.0)
 def climb(
     drafter: int,
     survival: Sequence[float],
-    price: tuple[float, float],
+    price: Price,
     rate: float,
     lengths: Sequence[int],
     *,
     nodes: float = 1.0,
 ) -> list[Worth]:
-    """The best draft in a pass with room for each of these `lengths`, where the pass itself costs nothing.
-
-    `price` has the seconds of the draft's start and of each of its tokens; a tree has so many `nodes` for a
-    token of its depth.
-    """
+    """The best draft within each of these `lengths`; a tree has so many `nodes` for a token of its depth."""
+    start, each, extra = price
     sums, most = [0.0, *accumulate(survival)], len(survival)
     best, at, found = NOTHING, 0, []
     for room in lengths:
         while at < len(lengths) and lengths[at] * nodes <= room and (at == 0 or lengths[at - 1] < most):
             length = lengths[at]
-            tokens, seconds = sums[min(length, most)], price[0] + price[1] * length
+            tokens, seconds = sums[min(length, most)], start + each * length + extra[length]
             if tokens - rate * seconds > best.gain:
                 best = Worth(drafter, length, tokens, seconds, tokens - rate * seconds)
             at += 1
