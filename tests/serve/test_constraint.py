@@ -12,22 +12,25 @@ import torch
 from draftwise.core.roles import Masker
 from draftwise.serve.constraint import KEPT, Constraint
 
-xgrammar = pytest.importorskip("xgrammar")
+from .ascii import vocabulary
+
+pytest.importorskip("llguidance")
+
+import llguidance
 
 LETTERS = [*'abcdefghij{}[]":, 0123456789', "name", '":', "ab", "<end>"]
 END = len(LETTERS) - 1
-GRAMMAR = 'root ::= "{" item ("," item)* "}"\nitem ::= "name" ":" [a-c]+ | "ab" [0-9]'
+GRAMMAR = 'start: "{" item ("," item)* "}"\nitem: "name" ":" /[a-c]+/ | "ab" /[0-9]/'
 PROMPT = [1, 2, 3]
 
 
 @pytest.fixture(scope="module")
 def compiled() -> Any:
-    info = xgrammar.TokenizerInfo(LETTERS, vocab_size=len(LETTERS) + 5, stop_token_ids=[END])
-    return xgrammar.GrammarCompiler(info, max_threads=1).compile_grammar(GRAMMAR)
+    return llguidance.LLMatcher(vocabulary(LETTERS), GRAMMAR)
 
 
 def fresh(compiled: Any) -> Constraint:
-    return Constraint(compiled, len(LETTERS) + 5)
+    return Constraint(compiled.deep_copy(), len(LETTERS), {END})
 
 
 def free(constraint: Constraint, text: list[int], ahead: list[int]) -> list[int]:
