@@ -21,7 +21,9 @@ STATES = 10_000  # of a grammar's lexer, each of 1 to 2 kB
 TRIALS, TRIED = 2, 24  # texts that are written by a grammar to try it, and their tokens
 LONGEST = 1 << 16  # characters of a schema or grammar
 SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-STRICT = SPACED | {"lenient": False, "coerce_one_of": False}
+# A name that is written in codes would go around the schema of that name.
+STRICT = SPACED | {"lenient": False, "coerce_one_of": False, "json_allowed_escapes": 'bfnrt\\"'}
+LOOSE = SPACED | {"lenient": True}
 Form = tuple[str, str]  # a kind of grammar, and its source
 
 
@@ -124,12 +126,8 @@ def written(kind: str, source: str) -> str:
     if kind in ("json", "schema", "loose schema"):
         schema = json.loads(source) if source else {"type": "object"}
         loose = kind == "loose schema"
-        made = schema if loose else read(schema)
-        return str(
-            LLMatcher.grammar_from_json_schema(
-                made, overrides=SPACED | {"lenient": True} if loose else STRICT
-            )
-        )
+        made, options = (schema, LOOSE) if loose else (read(schema), STRICT)
+        return str(LLMatcher.grammar_from_json_schema(made, overrides=options))
     if kind == "regex":
         return str(LLMatcher.grammar_from_regex(source))
     return str(LLMatcher.grammar_from_lark(source if kind == "tools" else any_to_lark(source)))

@@ -5,6 +5,8 @@ What it takes otherwise than JSON Schema does is settled here, before it reads t
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 NAMED = {
@@ -15,38 +17,94 @@ NAMED = {
     "dependentSchemas",
 }  # by names of their own
 VALUES = {"enum", "const", "default", "examples", "example"}
-# Formats of JSON Schema's own, all of strings; others, such as `int32`, do not bind a value.
 OLD = ("extends", "disallow", "divisibleBy", "$recursiveRef")  # of early drafts, which it reads over
+# Formats of JSON Schema's own, all of strings; others, such as `int32`, do not bind a value.
 FORMATS = frozenset(
     {"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uri-reference"}
     | {"uri-template", "uuid", "json-pointer", "relative-json-pointer", "regex"}
     | {"idn-email", "idn-hostname", "iri", "iri-reference"}
 )
+LEAP = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][48]|[13579][26]|[2468]0)00)"  # years but 0
+DAY = f"^([0-9]{{4}}-(0[13-9]|1[0-2])|[0-9]{{4}}-02-([01]|2[0-8])|{LEAP}-02-29)"
+YEAR = "^([1-9]|0[1-9]|00[1-9]|000[1-9])"
+NO_LEAP_SECOND = "[0-9]{2}:[0-9]{2}:[0-5]"
+# What else texts of a format must have: llguidance knows the form of a date and not the calendar, allows the
+# second 60 at any time, and reads no coded names of hosts.
+FORM = {
+    "date": (DAY, YEAR),
+    "date-time": (DAY, YEAR, f"[Tt]{NO_LEAP_SECOND}"),
+    "time": (f"^{NO_LEAP_SECOND}",),
+    "hostname": (r"^[^.]{1,63}(\.[^.]{1,63})*$", "^([^-]|-[^-])*$", "^.{0,253}$"),
+}
+FINEST = 1024  # of the fractions that are binary numbers, such as 0.5
+# Characters that it would have to write as a code, and leaves out of a fixed text instead.
+CODED = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|[xuU]\{?([0-9a-fA-F]+)\}?|.)", re.DOTALL)
 
 
-def read(schema: Any) -> Any:
-    """A copy without formats that bind no value.
+def read(schema: Any, *, inner: bool = False) -> Any:
+    """A copy in which the formats that bind a value are narrowed to it, and others left out.
 
     Raises:
         ValueError: a keyword that its grammar would not obey.
     """
     if isinstance(schema, list):
-        return [read(one) for one in schema]
+        return [read(one, inner=True) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    if found := next((word for word in OLD if word in schema), ""):
-        raise ValueError(f"the keyword {found!r}")
-    if _repeats(schema):
-        raise ValueError("minProperties, which one name written twice would meet")
-    made = {}
+    if found := _unobeyed(schema, inner):
+        raise ValueError(found)
+    made: dict[str, Any] = {}
     for word, value in schema.items():
-        if word == "format" and not (str(value) in FORMATS and _may_be_string(schema)):
-            continue
         if word in NAMED and isinstance(value, dict):
-            made[word] = {name: read(one) for name, one in value.items()}
-        else:
-            made[word] = value if word in VALUES else read(value)
+            made[word] = {name: read(one, inner=True) for name, one in value.items()}
+        elif word != "format":
+            made[word] = value if word in VALUES else read(value, inner=True)
+    form = str(schema.get("format"))
+    if form in FORMATS and _may_be_string(schema):
+        made["format"] = form
+        if form in FORM and isinstance(both := made.get("allOf", []), list):
+            made["allOf"] = [*both, *({"pattern": one} for one in FORM[form])]
     return made
+
+
+def _unobeyed(one: dict[str, Any], inner: bool) -> str:
+    """What the grammar of one place of a schema would read over; empty if there is nothing."""
+    if found := next((word for word in OLD if word in one), ""):
+        return f"the keyword {found!r}"
+    if "$id" in one and "$ref" in one and (inner or not str(one["$ref"]).startswith("#")):
+        return "$id beside $ref, which drafts of JSON Schema read differently"
+    if re.search("draft-0[1-3]", str(one.get("$schema"))):
+        return f"$schema {one['$schema'][:60]!r}, which is older than draft 4"
+    several = one.get("multipleOf", 1)
+    if isinstance(several, float) and several.as_integer_ratio()[1] > FINEST:
+        return f"multipleOf {several:g}, of which few binary numbers are multiples"
+    if _repeats(one):
+        return "minProperties, which one name written twice would meet"
+    fixed = [word for word in ("const", "enum") if any(map(CODED.search, _strings(one.get(word))))]
+    patterns = [*_strings(one.get("pattern")), *(one.get("patternProperties") or ())]
+    if fixed or any(map(_coded, map(str, patterns))):
+        return f"{fixed[0] if fixed else 'pattern'} with a control character"
+    return ""
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The strings in a value, names too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        inner = value if isinstance(value, list) else [*value, *value.values()]
+        for one in inner:
+            yield from _strings(one)
+
+
+def _coded(pattern: str) -> bool:
+    """Whether a regex names a character that would have to be written as a code."""
+    for found in ESCAPE.finditer(pattern):
+        number = next((digits for digits in found.groups() if digits), "")
+        if found[0] in (r"\a", r"\v") or (number and CODED.match(chr(min(int(number, 16), 0x80)))):
+            return True
+    return CODED.search(pattern) is not None
 
 
 def _may_be_string(schema: dict[str, Any]) -> bool:
@@ -57,6 +115,6 @@ def _may_be_string(schema: dict[str, Any]) -> bool:
 def _repeats(schema: dict[str, Any]) -> bool:
     """Whether an object may have too few properties: no grammar sees that a free name comes twice."""
     least, required = schema.get("minProperties", 0), schema.get("required")
-    sure = len(required) if isinstance(required, list) else 0
+    sure = len(set(map(str, required))) if isinstance(required, list) else 0
     closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     return isinstance(least, int) and least > max(1, sure) and not closed

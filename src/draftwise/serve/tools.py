@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from .fields import Chat, Tool
-from .grammar import SPACED
+from .grammar import LOOSE, STRICT
 from .refusal import Refusal
 from .schemas import read
 
@@ -254,8 +254,8 @@ def _written(
     rules.append("call: " + " | ".join(f"call{k}" for k in range(len(tools))))
     for k, tool in enumerate(tools):
         schema = tool.function.parameters or {"type": "object", "properties": {}}
-        options = SPACED | {"lenient": not tool.function.strict}
-        read_as = (read(schema) if tool.function.strict else schema) | {"x-guidance": options}
+        read_as, options = (read(schema), STRICT) if tool.function.strict else (schema, LOOSE)
+        read_as = read_as | {"x-guidance": options}
         name = _literal(tool.function.name + form.middle, numbers)
         rules.append(f"call{k}: {name} %json {json.dumps(read_as)} {_literal(form.closer, numbers)}")
     if not after_text:
