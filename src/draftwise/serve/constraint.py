@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import UserError
 
 KEPT = 32  # places whose tokens are known: those of a draft are asked for again when it is verified
-SLOW = 0.25  # seconds that a grammar may take for a token
+SLOW, PACE = 0.25, 0.02  # seconds that a grammar may take, and how many more with each token
 Bits = NDArray[np.bool_]
 
 
@@ -32,7 +32,7 @@ class Constraint:
         self.written: list[int] = []  # the tokens of the answer that were read
         self.sure = 0  # how many of them are committed
         self.known: dict[int, tuple[Bits, int]] = {}  # what is barred after so many tokens, the only token
-        self.slow = False  # whether a token took too long
+        self.left = SLOW  # seconds that it may still take
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """The scores with all other tokens at -inf, shape (1, vocabulary)."""
@@ -45,8 +45,8 @@ class Constraint:
             raise ValueError(f"token {token} does not fit the grammar")
         self.sure = len(self.written)
         scores = self._barred(scores)
-        if self.slow:  # it grows with the text: the other texts wait for it
-            raise UserError(f"the grammar takes more than {SLOW:g} seconds a token: make it less ambiguous")
+        if self.left < 0:  # the other texts wait for it
+            raise UserError(f"the grammar takes more than {PACE:g} seconds a token: make it simpler")
         return scores
 
     def mask(self, text: Sequence[int], start: int, ahead: Sequence[int], scores: Any) -> Any:
@@ -113,7 +113,7 @@ class Constraint:
         if at not in self.known:
             began = thread_time()
             self.matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
-            self.slow |= thread_time() - began > SLOW
+            self.left = min(SLOW, self.left + PACE - (thread_time() - began))
             if self.matcher.is_error():
                 raise UserError(f"the grammar is too expensive: {self.matcher.get_error()[:120]}")
             bits = np.unpackbits(self.words.view(np.uint8), bitorder="little")[: self.vocab_size]

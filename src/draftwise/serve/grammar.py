@@ -12,6 +12,7 @@ import numpy as np
 
 from ..generation.decoder import Decoder
 from .constraint import Constraint
+from .costs import dear, dear_grammar
 from .fields import Settings
 from .refusal import Refusal
 from .schemas import read
@@ -64,13 +65,12 @@ class Grammars:
 
         limits = LLParserLimits(max_lexer_states=STATES, verbose_errors=False)
         try:
-            grammar = written(kind, source)
-            wrong = LLMatcher.validate_grammar(grammar, tokens, limits=limits)
+            matcher = LLMatcher(tokens, written(kind, source), log_level=0, limits=limits)
+            wrong = matcher.get_error() or tried(matcher)
         except (ValueError, GbnfToLarkError) as error:
             wrong = str(error)
-        if not wrong:
-            matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
-            wrong = matcher.get_error() or tried(matcher)
+        except RecursionError:
+            wrong = "it is nested too deeply"
         if wrong:
             said = f"the {kind} cannot be obeyed: {wrong.splitlines()[0][:200]}"
             raise Refusal(said + SOFTER.get(kind, ""), param=kind)
@@ -126,11 +126,25 @@ def written(kind: str, source: str) -> str:
     if kind in ("json", "schema", "loose schema"):
         schema = json.loads(source) if source else {"type": "object"}
         loose = kind == "loose schema"
+        affordable(dear(schema))
         made, options = (schema, LOOSE) if loose else (read(schema), STRICT)
         return str(LLMatcher.grammar_from_json_schema(made, overrides=options))
     if kind == "regex":
         return str(LLMatcher.grammar_from_regex(source))
-    return str(LLMatcher.grammar_from_lark(source if kind == "tools" else any_to_lark(source)))
+    if kind == "grammar":
+        affordable(dear_grammar(source))
+        source = any_to_lark(source)
+    return str(LLMatcher.grammar_from_lark(source))
+
+
+def affordable(what: str) -> None:
+    """Go on if there is nothing too expensive.
+
+    Raises:
+        ValueError: there is something.
+    """
+    if what:
+        raise ValueError(f"it takes too long with {what}")
 
 
 def form(body: Settings, more: Form | None = None) -> Form | None:

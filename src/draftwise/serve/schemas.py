@@ -77,7 +77,7 @@ def _unobeyed(one: dict[str, Any], inner: bool) -> str:
     if re.search("draft-0[1-3]", str(one.get("$schema"))):
         return f"$schema {one['$schema'][:60]!r}, which is older than draft 4"
     several = one.get("multipleOf", 1)
-    if isinstance(several, float) and several.as_integer_ratio()[1] > FINEST:
+    if isinstance(several, float) and not (several * FINEST).is_integer():
         return f"multipleOf {several:g}, of which few binary numbers are multiples"
     if _repeats(one):
         return "minProperties, which one name written twice would meet"

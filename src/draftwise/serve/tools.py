@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from .costs import dear
 from .fields import Chat, Tool
-from .grammar import LOOSE, STRICT
+from .grammar import LOOSE, STRICT, affordable
 from .refusal import Refusal
 from .schemas import read
 
@@ -247,6 +248,7 @@ def _written(
     form: Format, tools: Sequence[Tool], numbers: Mapping[str, int], *, several: bool, after_text: bool
 ) -> str:
     """The form of calls in Lark's notation, perhaps after a text in which none begins."""
+    affordable(dear(*(tool.function.parameters for tool in tools)))
     first = _literal(form.first, numbers)
     rules = [f"calls: {first} rest"]
     further = f" ({_literal(form.again or '', numbers)} call)*" if several else ""
