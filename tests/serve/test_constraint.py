@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from draftwise.core.roles import Masker
+from draftwise.errors import UserError
 from draftwise.serve.constraint import KEPT, Constraint
 
 from .ascii import vocabulary
@@ -88,3 +89,10 @@ def test_a_committed_token_that_does_not_fit_is_an_error(compiled: Any) -> None:
     constraint(torch.tensor([PROMPT]), torch.zeros(1, len(LETTERS)))
     with pytest.raises(ValueError, match="token 0 does not fit"):
         constraint(torch.tensor([[*PROMPT, 0]]), torch.zeros(1, len(LETTERS)))
+
+
+def test_a_grammar_that_takes_too_long_ends_its_text(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwise.serve.constraint.PACE", -1.0)
+    constraint = fresh(compiled)
+    with pytest.raises(UserError, match="a token: make it simpler"):
+        constraint(torch.tensor([PROMPT]), torch.zeros(1, len(LETTERS)))

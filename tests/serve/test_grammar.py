@@ -45,6 +45,27 @@ def test_what_costs_too_much_is_refused_and_the_next_is_read(made: Grammars, kin
     assert made.made(("regex", "[ab]{2}"))().matcher is not None
 
 
+def test_what_is_slow_to_write_is_refused(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refusal, match=r"the grammar cannot be obeyed: .*Too many items"):
+        made.made(("grammar", 'start: "a"{1000000000}'))
+    monkeypatch.setattr(grammars, "SLOW", -1.0)
+    with pytest.raises(Refusal, match=r"it takes more than 0\.02 seconds a token"):
+        made.made(("regex", "[a-f]{3}"))
+
+
+DEEP = {
+    "schema": '{"items":' * 9000 + "{}" + "}" * 9000,
+    "regex": "(" * 20_000 + ")" * 20_000,
+    "grammar": "root ::= " + "(" * 9000 + '"a"' + ")" * 9000,
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_what_is_nested_too_deeply_is_refused(made: Grammars, kind: str) -> None:
+    with pytest.raises(Refusal, match=f"the {kind} cannot be obeyed: "):
+        made.made((kind, DEEP[kind]))
+
+
 def test_one_that_becomes_too_expensive_ends_its_text(made: Grammars) -> None:
     constraint, text = made.made(("regex", GROWS))(), [1]
     scores, draw = torch.zeros(1, constraint.vocab_size), Random(0)

@@ -6,12 +6,13 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
+from time import thread_time
 from typing import Any
 
 import numpy as np
 
 from ..generation.decoder import Decoder
-from .constraint import Constraint
+from .constraint import PACE, SLOW, Constraint
 from .costs import dear, dear_grammar
 from .fields import Settings
 from .refusal import Refusal
@@ -19,6 +20,7 @@ from .schemas import read
 
 KEPT = 32  # grammars
 STATES = 10_000  # of a grammar's lexer, each of 1 to 2 kB
+SYMBOLS = 20_000  # of its rules
 TRIALS, TRIED = 2, 24  # texts that are written by a grammar to try it, and their tokens
 LONGEST = 1 << 16  # characters of a schema or grammar
 SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -63,7 +65,7 @@ class Grammars:
         from llguidance import LLMatcher, LLParserLimits
         from llguidance.gbnf_to_lark import GbnfToLarkError
 
-        limits = LLParserLimits(max_lexer_states=STATES, verbose_errors=False)
+        limits = LLParserLimits(max_lexer_states=STATES, max_grammar_size=SYMBOLS, verbose_errors=False)
         try:
             matcher = LLMatcher(tokens, written(kind, source), log_level=0, limits=limits)
             wrong = matcher.get_error() or tried(matcher)
@@ -95,16 +97,17 @@ class Grammars:
 
 def tried(matcher: Any) -> str:
     """What becomes of some texts by a grammar: an error, if it is too expensive from the beginning."""
+    left = SLOW + thread_time()
     for seed in range(TRIALS):
         copy, draw = matcher.deep_copy(), np.random.default_rng(seed)
         for _ in range(TRIED):
             bits = np.unpackbits(np.frombuffer(copy.compute_bitmask(), np.uint8), bitorder="little")
-            allowed = np.flatnonzero(bits)
-            if (
-                copy.is_stopped()
-                or not len(allowed)
-                or not copy.try_consume_tokens([int(draw.choice(allowed))])
-            ):
+            allowed, left = np.flatnonzero(bits), left + PACE
+            if thread_time() > left:
+                return f"it takes more than {PACE:g} seconds a token"
+            if not len(allowed) or copy.is_stopped():
+                break
+            if not copy.try_consume_tokens([int(draw.choice(allowed))]):
                 break
         if copy.is_error():
             return str(copy.get_error())
