@@ -11,7 +11,7 @@ from .schemas import FORMATS
 
 MULTIPLE = 10_000  # of whose multiples it makes a machine with so many states
 MEETING = 8  # patterns that one text must fit: what a step costs triples with each
-PAIRED = 400  # pairs of patterns for the names of properties
+PAIRED = 900  # pairs of patterns for the names of properties
 FIXED = ("const", "enum", "default", "examples", "example")
 # Keywords that add no pattern to what stands beside them.
 NOTES = {"title", "description", "$schema", "$id", "id", "$defs", "definitions", "$comment", *FIXED}

@@ -63,13 +63,12 @@ class Grammars:
         kind, source = asked
         tokens = self._own()
         from llguidance import LLMatcher, LLParserLimits
-        from llguidance.gbnf_to_lark import GbnfToLarkError
-
+    
         limits = LLParserLimits(max_lexer_states=STATES, max_grammar_size=SYMBOLS, verbose_errors=False)
         try:
             matcher = LLMatcher(tokens, written(kind, source), log_level=0, limits=limits)
             wrong = matcher.get_error() or tried(matcher)
-        except (ValueError, GbnfToLarkError) as error:
+        except ValueError as error:
             wrong = str(error)
         except RecursionError:
             wrong = "it is nested too deeply"
@@ -136,12 +135,15 @@ def written(kind: str, source: str) -> str:
         return str(LLMatcher.grammar_from_regex(source))
     if kind == "grammar":
         affordable(dear_grammar(source))
-        source = any_to_lark(source)
+        try:
+            source = any_to_lark(source)
+        except Exception as error:  # it has no kind of its own for most of what is wrong with a grammar
+            raise ValueError(str(error) or type(error).__name__) from None
     return str(LLMatcher.grammar_from_lark(source))
 
 
 def affordable(what: str) -> None:
-    """Go on if there is nothing too expensive.
+    """See that there is nothing too expensive.
 
     Raises:
         ValueError: there is something.
