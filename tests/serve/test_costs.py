@@ -9,7 +9,7 @@ import pytest
 from draftwise.serve.costs import MEETING, MULTIPLE, dear, dear_grammar
 
 TEXTS = [{"pattern": f".*[a{chr(98 + i)}].{{8}}"} for i in range(MEETING + 1)]
-NAMES = {f"^a{i}_[a-z]+$": {} for i in range(300)}
+NAMES: dict[str, Any] = {f"^a{i}_[a-z]+$": {} for i in range(300)}
 DEAR: dict[str, list[dict[str, Any]]] = {
     "allOf": [
         {"allOf": TEXTS},

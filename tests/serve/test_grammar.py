@@ -75,7 +75,9 @@ def test_one_that_becomes_too_expensive_ends_its_text(made: Grammars) -> None:
             text.append(draw.choice([t for t in allowed.flatten().tolist() if t not in constraint.ends]))
 
 
-@pytest.mark.parametrize("source", ["root ::= (", "start: (", "start: missing", '{"a": 1}', "r ::= a", "root ::= a", "::="])
+@pytest.mark.parametrize(
+    "source", ["root ::= (", "start: (", "start: missing", '{"a": 1}', "r ::= a", "root ::= a", "::="]
+)
 def test_an_error_of_a_grammar_is_one_line(made: Grammars, source: str) -> None:
     with pytest.raises(Refusal, match=r"^the grammar cannot be obeyed: .+$") as refused:
         made.made(("grammar", source))

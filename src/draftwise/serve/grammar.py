@@ -63,7 +63,7 @@ class Grammars:
         kind, source = asked
         tokens = self._own()
         from llguidance import LLMatcher, LLParserLimits
-    
+
         limits = LLParserLimits(max_lexer_states=STATES, max_grammar_size=SYMBOLS, verbose_errors=False)
         try:
             matcher = LLMatcher(tokens, written(kind, source), log_level=0, limits=limits)
@@ -129,7 +129,8 @@ def written(kind: str, source: str) -> str:
         schema = json.loads(source) if source else {"type": "object"}
         loose = kind == "loose schema"
         affordable(dear(schema))
-        made, options = (schema, LOOSE) if loose else (read(schema), STRICT)
+        options: Any = LOOSE if loose else STRICT
+        made = schema if loose else read(schema)
         return str(LLMatcher.grammar_from_json_schema(made, overrides=options))
     if kind == "regex":
         return str(LLMatcher.grammar_from_regex(source))
