@@ -222,7 +222,7 @@ def fuzz(
     """Send `n` bodies, some with `grammars`, to a server of the decoder; the counts and the errors."""
     decoder = decoder or counting(load_tokenizer("zoo:target"))
     with (
-        serving(decoder, MODEL, grammar_seconds=1.0, window=WINDOW) as (url, service),
+        serving(decoder, MODEL, window=WINDOW) as (url, service),
         httpx.Client(base_url=url, timeout=None, trust_env=False) as client,
     ):
         watch = Watch(client, service, n)
@@ -239,7 +239,7 @@ def described(examples: int) -> tuple[dict[str, Any], list[str]]:
     import schemathesis
 
     counts, errors = Counter[str](), list[str]()
-    with serving(counting(load_tokenizer("zoo:target")), MODEL, grammar_seconds=1.0, window=WINDOW) as (
+    with serving(counting(load_tokenizer("zoo:target")), MODEL, window=WINDOW) as (
         url,
         _,
     ):

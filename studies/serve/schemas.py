@@ -31,12 +31,14 @@ def schemas(folder: Path, n: int, seed: int) -> Iterator[tuple[str, Any]]:
     """`n` schemas of a folder, drawn, with their names."""
     files = sorted(folder.rglob("*.json"))
     for file in Random(seed).sample(files, len(files)):
+        if not n:
+            return
         try:
             schema = json.loads(file.read_text())
             jsonschema.validators.validator_for(schema).check_schema(schema)
         except (ValueError, jsonschema.SchemaError):
             continue
-        if isinstance(schema, dict) and len(json.dumps(schema)) <= LONGEST and n:
+        if isinstance(schema, dict) and len(json.dumps(schema)) <= LONGEST:
             n -= 1
             yield str(file.relative_to(folder)), schema
 

@@ -10,24 +10,28 @@ import pytest
 import torch
 
 from draftwise.core.roles import Masker
+from draftwise.errors import UserError
 from draftwise.serve.constraint import KEPT, Constraint
 
-xgrammar = pytest.importorskip("xgrammar")
+from .ascii import vocabulary
+
+pytest.importorskip("llguidance")
+
+import llguidance
 
 LETTERS = [*'abcdefghij{}[]":, 0123456789', "name", '":', "ab", "<end>"]
 END = len(LETTERS) - 1
-GRAMMAR = 'root ::= "{" item ("," item)* "}"\nitem ::= "name" ":" [a-c]+ | "ab" [0-9]'
+GRAMMAR = 'start: "{" item ("," item)* "}"\nitem: "name" ":" /[a-c]+/ | "ab" /[0-9]/'
 PROMPT = [1, 2, 3]
 
 
 @pytest.fixture(scope="module")
 def compiled() -> Any:
-    info = xgrammar.TokenizerInfo(LETTERS, vocab_size=len(LETTERS) + 5, stop_token_ids=[END])
-    return xgrammar.GrammarCompiler(info, max_threads=1).compile_grammar(GRAMMAR)
+    return llguidance.LLMatcher(vocabulary(LETTERS), GRAMMAR)
 
 
 def fresh(compiled: Any) -> Constraint:
-    return Constraint(compiled, len(LETTERS) + 5)
+    return Constraint(compiled.deep_copy(), len(LETTERS), {END})
 
 
 def free(constraint: Constraint, text: list[int], ahead: list[int]) -> list[int]:
@@ -85,3 +89,10 @@ def test_a_committed_token_that_does_not_fit_is_an_error(compiled: Any) -> None:
     constraint(torch.tensor([PROMPT]), torch.zeros(1, len(LETTERS)))
     with pytest.raises(ValueError, match="token 0 does not fit"):
         constraint(torch.tensor([[*PROMPT, 0]]), torch.zeros(1, len(LETTERS)))
+
+
+def test_a_grammar_that_takes_too_long_ends_its_text(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwise.serve.constraint.PACE", -1.0)
+    constraint = fresh(compiled)
+    with pytest.raises(UserError, match="a token: make it simpler"):
+        constraint(torch.tensor([PROMPT]), torch.zeros(1, len(LETTERS)))

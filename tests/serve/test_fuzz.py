@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-pytest.importorskip("xgrammar")
+pytest.importorskip("llguidance")
 
 from studies.serve import fuzz as study
 from tests.effort import THOROUGH

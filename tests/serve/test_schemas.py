@@ -1,22 +1,29 @@
-"""What XGrammar obeys, and what is refused since it would not."""
+"""Schemas are obeyed or refused."""
 
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
 
-pytest.importorskip("xgrammar")
+pytest.importorskip("llguidance")
 
-import xgrammar
+import jsonschema
+import llguidance
+import numpy as np
 
-from draftwise.serve.compiler import compiled
-from draftwise.serve.schemas import unobeyed
+from draftwise.serve.costs import dear
+from draftwise.serve.grammar import written
+from draftwise.serve.schemas import read
 
+from .ascii import vocabulary
+
+TOKENS = vocabulary([*map(chr, range(128)), "</s>"])
 LETTER = {"$defs": {"a": {"type": "integer"}}}
-# By keyword: what is refused, and a text that the schema forbids and its grammar allows.
-READ_OVER: list[tuple[str, dict[str, Any], str]] = [
+# By keyword: a schema that grammars have read over, and a text that it forbids.
+HARD: list[tuple[str, dict[str, Any], str]] = [
     ("minLength", {"minLength": 3}, '"a"'),
     ("maximum", {"maximum": 3}, "7"),
     ("minItems", {"minItems": 2}, "[1]"),
@@ -45,7 +52,27 @@ READ_OVER: list[tuple[str, dict[str, Any], str]] = [
     ("format", {"format": "date"}, '"!"'),
     ("dependencies", {"type": "object", "properties": {"a": {}}, "dependencies": {"a": ["b"]}}, '{"a": 1}'),
     ("extends", {"extends": {"type": "integer"}}, '"a"'),
+    ("propertyNames", {"type": "object", "propertyNames": {"enum": ["a"]}}, '{"b": 1}'),
     ("divisibleBy", {"type": "integer", "divisibleBy": 2}, "3"),
+    ("properties", {"properties": {"a": {"type": "null"}}}, '{"\\u0061": 1}'),
+    ("patternProperties", {"patternProperties": {"^a": {"type": "null"}}}, '{"\\u0061": 1}'),
+    ("const", {"const": "a\0b"}, '"ab"'),
+    ("enum", {"enum": [{"a\x7f": 1}]}, '{"a": 1}'),
+    ("pattern", {"type": "string", "pattern": "^a\\x01b$"}, '"ab"'),
+    ("pattern", {"type": "string", "pattern": "^a\\u{7f}b$"}, '"ab"'),
+    ("multipleOf", {"type": "number", "multipleOf": 0.0001}, "23.4"),
+    ("format", {"type": "string", "format": "date"}, '"2021-02-29"'),
+    ("format", {"type": "string", "format": "date"}, '"0000-01-01"'),
+    ("format", {"format": "date-time"}, '"2021-02-30T10:00:00Z"'),
+    ("format", {"format": "date-time"}, '"1998-12-31T22:59:60Z"'),
+    ("format", {"format": "time"}, '"22:59:60Z"'),
+    ("format", {"format": "hostname"}, '"xn--X"'),
+    ("$schema", {"$schema": "http://json-schema.org/draft-03/schema#", "format": "color"}, '"a"'),
+    (
+        "$id",
+        {"allOf": [{"$id": "b/", "$ref": "a"}], "$defs": {"a": {"$id": "a", "type": "null"}}},
+        "1",
+    ),
     ("$dynamicRef", {"$dynamicRef": "#x", "$defs": {"a": {"$dynamicAnchor": "x", "type": "null"}}}, "1"),
 ]
 # A schema, a text that fits it, and some that do not.
@@ -62,10 +89,9 @@ OBEYED: list[tuple[dict[str, Any], str, list[str]]] = [
         ["[2]", "[1, 1]"],
     ),
     ({"type": "object", "properties": {"a": {}}, "required": ["a"]}, '{"a": 1}', ["{}", '{"b": 1}', "1"]),
-    ({"properties": {"a": {"type": "null"}}}, '{"a": null}', ['{"a": 1}', "1"]),
-    ({"items": {"type": "null"}}, "[null]", ["[1]", "1"]),
+    ({"properties": {"a": {"type": "null"}}}, '{"a": null}', ['{"a": 1}']),
+    ({"items": {"type": "null"}}, "[null]", ["[1]"]),
     ({"type": "object", "patternProperties": {"^b": {"type": "null"}}}, '{"b": null}', ['{"b": 1}']),
-    ({"type": "object", "propertyNames": {"enum": ["a"]}}, '{"a": 1}', ['{"b": 1}']),
     (
         {"type": "object", "additionalProperties": {"type": "null"}, "maxProperties": 1},
         '{"a": null}',
@@ -76,6 +102,10 @@ OBEYED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"type": "integer", "format": "date", "pattern": "a", "maxItems": 1}, "7", ['"a"']),
     ({"type": "string", "format": "of-ours", "pattern": "^a"}, '"a"', ["7", '"b"']),
     ({"type": "string", "format": "date"}, '"2020-01-01"', ['"2020"']),
+    ({"format": "date", "pattern": "29$"}, '"2000-02-29"', ['"1900-02-29"', '"2000-02-28"']),
+    ({"format": "date-time", "maxLength": 20}, '"2024-02-29T23:59:59Z"', ['"2024-02-29T23:59:59+01:00"']),
+    ({"format": "hostname"}, '"a-b.c"', ['"a--b"', '"-a"']),
+    ({"type": "number", "multipleOf": 0.5}, "1.5", ["1.25"]),
     ({"enum": [1, "a", None], "type": ["integer", "string", "null"]}, '"a"', ["2", "true"]),
     ({"$ref": "#/$defs/a", "title": "A"} | LETTER, "7", ['"a"']),
     ({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}, "null", ['"a"']),
@@ -83,54 +113,76 @@ OBEYED: list[tuple[dict[str, Any], str, list[str]]] = [
 
 
 @pytest.fixture(scope="module")
-def info() -> Any:
-    """A vocabulary of ASCII, the mark of a call, and the end."""
-    letters = [chr(i).encode() for i in range(128)]
-    return xgrammar.TokenizerInfo([*letters, b"<call>", b"</s>"], stop_token_ids=[129])
+def allows() -> Any:
+    """Whether the grammar of a schema allows a text; None if the schema is refused."""
 
-
-def compiler(info: Any) -> Any:
-    return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-
-
-@pytest.fixture(scope="module")
-def allows(info: Any) -> Any:
-    """Whether the grammar of a schema allows a text."""
-    own = compiler(info)
-
-    def allowed(schema: Any, text: str) -> bool:
-        matcher = xgrammar.GrammarMatcher(compiled(own, "schema", json.dumps(schema)))
-        return bool(matcher.accept_string(text) and matcher.is_completed())
+    def allowed(schema: Any, text: str) -> bool | None:
+        try:
+            grammar = written("schema", json.dumps(schema))
+        except ValueError:
+            return None
+        matcher = llguidance.LLMatcher(TOKENS, grammar, log_level=0)
+        if matcher.is_error():
+            return None
+        return matcher.try_consume_tokens([*map(ord, text)]) == len(text) and matcher.is_accepting()
 
     return allowed
 
 
-@pytest.mark.parametrize("word, schema, text", READ_OVER)
-def test_what_is_read_over_is_refused(allows: Any, word: str, schema: Any, text: str) -> None:
-    assert allows(schema, text)  # else it need not be refused
-    for within in (schema, {"type": "array", "items": schema}, {"properties": {"x": schema}}):
-        assert unobeyed(within) == word
+@pytest.mark.parametrize("word, schema, text", HARD)
+def test_no_text_is_allowed_that_a_schema_forbids(allows: Any, word: str, schema: Any, text: str) -> None:
+    assert not allows(schema, text)
+    assert not allows({"type": "array", "items": schema}, f"[{text}]")
 
 
 @pytest.mark.parametrize("schema, good, bad", OBEYED)
-def test_what_is_not_refused_is_obeyed(allows: Any, schema: Any, good: str, bad: list[str]) -> None:
-    assert unobeyed(schema) == "" and allows(schema, good)
+def test_what_is_common_is_obeyed(allows: Any, schema: Any, good: str, bad: list[str]) -> None:
+    assert allows(schema, good)
     assert not [text for text in bad if allows(schema, text)]
 
 
-def test_a_call_has_no_control_characters_either(info: Any) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 1}}, "required": ["a"]}
-    form = {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
-    mark = {"type": "token", "token": "<call>"}
-    tag = json.dumps({"type": "structural_tag", "format": {"type": "sequence", "elements": [mark, form]}})
-    for text, good in (("ab", True), ("a\x01", False)):
-        matcher = xgrammar.GrammarMatcher(compiled(compiler(info), "tools", tag))
-        assert matcher.accept_token(128) and matcher.accept_string('{"a": "')
-        assert matcher.accept_string(f'{text}"}}') == good
+@pytest.mark.parametrize("schema", [schema for schema, _, _ in OBEYED], ids=str)
+def test_drawn_texts_fit_their_schema(schema: Any) -> None:
+    matcher = llguidance.LLMatcher(TOKENS, written("schema", json.dumps(schema)), log_level=0)
+    judge = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+    texts = [text for seed in range(6) if (text := drawn(matcher.deep_copy(), Random(seed)))]
+    assert texts
+    for text in texts:
+        judge.validate(json.loads(text))
+
+
+def drawn(matcher: Any, rng: Random) -> str:
+    """A text by a grammar, which hurries to its end; empty if it does not come there."""
+    text = ""
+    for _ in range(200):
+        if matcher.is_accepting() and rng.random() < 0.5:
+            return text
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        free = [chr(token) for token in np.flatnonzero(bits[:128])]
+        ends = [c for c in free if c in '"}]']
+        if not free:
+            break
+        text += rng.choice(ends if ends and rng.random() < 0.4 else free)
+        assert matcher.try_consume_tokens([ord(text[-1])])
+    return text if matcher.is_accepting() else ""
 
 
 @pytest.mark.parametrize(
-    "odd", [{"format": []}, {"type": "string", "format": {"a": 1}}, {"required": 7}, {"enum": 3}]
+    "odd",
+    [
+        {"format": []},
+        {"type": "string", "format": {"a": 1}},
+        {"minProperties": "a"},
+        {"patternProperties": "a"},
+        {"multipleOf": "a", "pattern": 7, "$ref": 3, "const": None},
+        7,
+    ],
 )
 def test_what_is_no_schema_is_no_fault_here(odd: Any) -> None:
-    assert isinstance(unobeyed(odd), str)
+    read(odd)
+    dear(odd)
+
+
+def test_a_property_may_be_named_like_a_keyword() -> None:
+    schema = {"properties": {"format": {"enum": [{"format": "a"}]}}, "format": "int32"}
+    assert read(schema) == {"properties": schema["properties"]}

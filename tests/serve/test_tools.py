@@ -9,6 +9,7 @@ import pytest
 
 from draftwise.serve.calls import Calls, Found, Shipped
 from draftwise.serve.fields import Chat
+from draftwise.serve.grammar import written
 from draftwise.serve.refusal import Refusal
 from draftwise.serve.tools import Format, Template, grammar, offered
 
@@ -139,10 +140,39 @@ def test_a_call_that_breaks_off_is_text(name: str) -> None:
     assert merged(found + parser.feed("", last=True)) == (said, [])
 
 
+def complete(matcher: Any, tokenizer: Any, text: str) -> bool:
+    """Whether a text is all that a grammar asks for."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_strict_calls_may_follow_a_text(name: str, tokenizer: Any) -> None:
+    llguidance = pytest.importorskip("llguidance")
+    from llguidance.hf import from_tokenizer
+
+    schema = {"type": "object", "properties": {"a": {"enum": ["}"]}}, "required": ["a"]}
+    function = {"name": "f", "parameters": schema, "strict": True}
+    body, parts = chat(tools=[{"type": "function", "function": function}]), FORMS[name]
+    form = grammar(body, offered(body), template(name))
+    assert form is not None
+    made = llguidance.LLMatcher(from_tokenizer(tokenizer), written(*form))
+    good, bad = (
+        parts.first + "f" + parts.middle + a + parts.closer + parts.last for a in ('{"a": "}"}', "{}")
+    )
+    assert complete(made.deep_copy(), tokenizer, good) and not complete(made.deep_copy(), tokenizer, bad)
+    assert complete(made.deep_copy(), tokenizer, "Well.")
+    if not parts.bare:
+        assert complete(made.deep_copy(), tokenizer, "Well. " + good.lstrip())
+        assert not complete(made.deep_copy(), tokenizer, "Well. " + bad.lstrip())
+
+
 @pytest.mark.parametrize("several", [True, False])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_grammar_of_required_calls_fits_the_form(name: str, several: bool, tokenizer: Any) -> None:
-    xgrammar = pytest.importorskip("xgrammar")
+    llguidance = pytest.importorskip("llguidance")
+    from llguidance.hf import from_tokenizer
+
     schema = {"type": "object", "properties": {"a": {"enum": ["}"]}}, "required": ["a"]}
     tools = [
         {"type": "function", "function": {"name": "f", "parameters": schema}},
@@ -151,16 +181,13 @@ def test_the_grammar_of_required_calls_fits_the_form(name: str, several: bool, t
     body = chat(tools=tools, tool_choice="required", parallel_tool_calls=several)
     form = grammar(body, offered(body), template(name))
     assert form is not None and form[0] == "tools"
-    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
-    matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_structural_tag(form[1]))
+    made = llguidance.LLMatcher(from_tokenizer(tokenizer), written(*form))
     parts = FORMS[name]
     one = parts.first + "f" + parts.middle + '{"a": "}"}' + parts.closer
     two = one + (parts.again or "") + "g" + parts.middle + "{}" + parts.closer
     for said, fits in ((one + parts.last, True), (two + parts.last, several and parts.again is not None)):
-        matcher.reset()
-        assert (matcher.accept_string(said) and matcher.is_completed()) == fits
-    matcher.reset()
-    assert not matcher.accept_string("Well.")
+        assert complete(made.deep_copy(), tokenizer, said) == fits
+    assert not made.try_consume_tokens(tokenizer.encode("Well.", add_special_tokens=False))
 
 
 @pytest.mark.parametrize(
@@ -182,11 +209,13 @@ def test_strict_parameters_that_no_grammar_obeys_are_refused(choice: str) -> Non
         function = {"name": "f", "parameters": schema, "strict": strict}
         return chat(tools=[{"type": "function", "function": function}], tool_choice=choice)
 
-    asked = body(strict=True)
-    with pytest.raises(Refusal, match="the parameters of 'f' have 'uniqueItems', which no grammar obeys"):
-        grammar(asked, offered(asked), template("hermes"))
-    loose = body(strict=False)
-    assert (grammar(loose, offered(loose), template("hermes")) is None) == (choice == "auto")
+    llguidance = pytest.importorskip("llguidance")
+    asked, loose = body(strict=True), body(strict=False)
+    strict = grammar(asked, offered(asked), template("hermes"))
+    assert strict is not None and "uniqueItems" in llguidance.LLMatcher.validate_grammar(written(*strict))
+    form = grammar(loose, offered(loose), template("hermes"))
+    assert (form is None) == (choice == "auto")
+    assert form is None or not llguidance.LLMatcher.validate_grammar(written(*form))
 
 
 def test_no_choice_needs_no_grammar() -> None:

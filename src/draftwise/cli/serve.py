@@ -52,12 +52,6 @@ class BoundOptions:
     grace: Annotated[
         float, Option(help="Seconds to finish running texts after SIGTERM; 0: cut them.", **BOUNDS)
     ] = 30.0
-    grammar_seconds: Annotated[
-        float, Option(help="Seconds to compile the grammar of a request.", **BOUNDS)
-    ] = 10.0
-    grammar_memory: Annotated[
-        int, Option(help="Bytes of memory to compile the grammar of a request.", **BOUNDS)
-    ] = 512 << 20
 
 
 @with_options
@@ -151,6 +145,4 @@ def _limits(bounds: BoundOptions) -> Any:
         body=bounds.max_body,
         timeout=bounds.timeout,
         grace=bounds.grace,
-        grammar_seconds=bounds.grammar_seconds,
-        grammar_memory=bounds.grammar_memory,
     )

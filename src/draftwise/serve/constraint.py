@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from time import thread_time
 from typing import Any
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from .compiler import SLOW
 
 KEPT = 32  # places whose tokens are known: those of a draft are asked for again when it is verified
+SLOW, PACE = 0.25, 0.02  # seconds that a grammar may take, and how many more with each token
 Bits = NDArray[np.bool_]
 
 
@@ -21,19 +21,18 @@ class Constraint:
     """A logits processor that allows what the grammar allows.
 
     As a processor it is called once for each committed token, with the text so far. As a `Masker` it is asked
-    about drafted tokens too, and in any order: XGrammar takes back what it has read.
+    about drafted tokens too, and in any order: llguidance takes back what it has read. It never reads one of
+    the tokens `ends`: these are allowed where the text may end, and anything goes after them.
     """
 
-    def __init__(self, compiled: Any, vocab_size: int) -> None:
-        import xgrammar
-
-        self.matcher = xgrammar.GrammarMatcher(compiled)
-        self.bitmask, self.vocab_size = xgrammar.allocate_token_bitmask(1, vocab_size), vocab_size
+    def __init__(self, matcher: Any, vocab_size: int, ends: Collection[int]) -> None:
+        self.matcher, self.vocab_size, self.ends = matcher, vocab_size, frozenset(ends)
+        self.words = np.zeros((vocab_size + 31) // 32, dtype=np.int32)
         self.start = -1  # where the answer begins in the text
-        self.written: list[int] = []  # the tokens of the answer that the matcher has read
+        self.written: list[int] = []  # the tokens of the answer that were read
         self.sure = 0  # how many of them are committed
         self.known: dict[int, tuple[Bits, int]] = {}  # what is barred after so many tokens, the only token
-        self.slow = False  # whether a token took too long
+        self.left = SLOW  # seconds that it may still take
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """The scores with all other tokens at -inf, shape (1, vocabulary)."""
@@ -46,8 +45,8 @@ class Constraint:
             raise ValueError(f"token {token} does not fit the grammar")
         self.sure = len(self.written)
         scores = self._barred(scores)
-        if self.slow:  # it grows with the text: the other texts wait for it
-            raise UserError(f"the grammar takes more than {SLOW:g} seconds a token: make it less ambiguous")
+        if self.left < 0:  # the other texts wait for it
+            raise UserError(f"the grammar takes more than {PACE:g} seconds a token: make it simpler")
         return scores
 
     def mask(self, text: Sequence[int], start: int, ahead: Sequence[int], scores: Any) -> Any:
@@ -56,13 +55,18 @@ class Constraint:
 
     def only(self, text: Sequence[int], start: int, ahead: Sequence[int]) -> int:
         """The one token that is allowed; -1 if there are several, or anything is."""
-        if not self._at(text, start, ahead) or self.matcher.is_terminated():
+        if not self._at(text, start, ahead) or self.over:
             return -1
         return self._look()[1]
 
     def allows(self, text: Sequence[int], start: int, ahead: Sequence[int], token: int) -> bool:
         """Whether a token is allowed."""
         return self._at(text, start, [*ahead, token])
+
+    @property
+    def over(self) -> bool:
+        """Whether the text has ended."""
+        return bool(self.written) and self.written[-1] in self.ends
 
     def _at(self, text: Sequence[int], start: int, ahead: Sequence[int]) -> bool:
         """Read as far as these tokens; False if one of them is not allowed."""
@@ -72,7 +76,7 @@ class Constraint:
         return self._goes(base, [*text[self.start + base :], *ahead])
 
     def _goes(self, base: int, tokens: Sequence[int]) -> bool:
-        """Have read the first `base` tokens and then these; after the end of the grammar anything goes."""
+        """Have read the first `base` tokens and then these; after the end of the text anything goes."""
         same = base
         for token in tokens:
             if same == len(self.written) or self.written[same] != token:
@@ -80,38 +84,48 @@ class Constraint:
             same += 1
         self._back(same)
         for token in tokens[same - base :]:
-            if self.matcher.is_terminated():
+            if self.over:
                 break
-            if not self.matcher.accept_token(token):
+            if not self._reads(token):
                 return False
             self.written.append(token)
         return True
 
+    def _reads(self, token: int) -> bool:
+        if token in self.ends:
+            return bool(self.matcher.is_accepting())
+        return bool(self.matcher.try_consume_tokens([token]))
+
     def _back(self, length: int) -> None:
         if length < len(self.written):
-            self.matcher.rollback(len(self.written) - length)
+            self.matcher.rollback(len(self.written) - length - self.over)
             del self.written[length:]
             self.sure = min(self.sure, length)
             self.known = {n: found for n, found in self.known.items() if n <= length}
 
     def _look(self) -> tuple[Bits, int]:
-        """What is barred now, shape (vocabulary,), and the only token that is not, else -1."""
+        """What is barred now, shape (vocabulary,), and the only token that is not, else -1.
+
+        Raises:
+            UserError: the grammar takes more than its bounds allow.
+        """
         at = len(self.written)
         if at not in self.known:
             began = thread_time()
-            self.matcher.fill_next_token_bitmask(self.bitmask)
-            self.slow |= thread_time() - began > SLOW
-            bits = np.unpackbits(self.bitmask.numpy().view(np.uint8)[0], bitorder="little")
-            free = np.flatnonzero(bits[: self.vocab_size])
+            self.matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
+            self.left = min(SLOW, self.left + PACE - (thread_time() - began))
+            if self.matcher.is_error():
+                raise UserError(f"the grammar is too expensive: {self.matcher.get_error()[:120]}")
+            bits = np.unpackbits(self.words.view(np.uint8), bitorder="little")[: self.vocab_size]
+            free = np.flatnonzero(bits)
             if len(self.known) >= KEPT:
                 del self.known[min(self.known)]
-            barred = bits[: self.vocab_size] == 0
-            self.known[at] = barred, int(free[0]) if len(free) == 1 else -1
+            self.known[at] = bits == 0, int(free[0]) if len(free) == 1 else -1
         return self.known[at]
 
     def _barred(self, scores: Any) -> Any:
         """Scores, shape (..., tokens), with -inf for what is barred now, and beyond the vocabulary."""
-        if self.matcher.is_terminated():
+        if self.over:
             return scores
         barred, _ = self._look()
         n = scores.shape[-1]

@@ -15,8 +15,6 @@ _LEAST: tuple[tuple[str, float, str], ...] = (
     ("body", 1, "give a number of bytes"),
     ("timeout", 0.001, "give a number of seconds"),
     ("grace", 0, "give a number of seconds"),
-    ("grammar_seconds", 0.001, "give a number of seconds"),
-    ("grammar_memory", MEBIBYTE, "give a number of bytes, a mebibyte or more"),
 )
 
 
@@ -31,8 +29,6 @@ class Limits:
         body: Longest body of a request, in bytes.
         timeout: Seconds from the arrival of a request to the end of its answer.
         grace: Seconds that running texts have to finish once the server is told to stop.
-        grammar_seconds: Seconds that it may take to compile a grammar; a more expensive one is refused.
-        grammar_memory: Bytes that it may take to compile a grammar.
 
     Raises:
         UserError: a bound out of its range.
@@ -44,8 +40,6 @@ class Limits:
     body: int = 4 * MEBIBYTE
     timeout: float = 600.0
     grace: float = 30.0
-    grammar_seconds: float = 10.0
-    grammar_memory: int = 512 * MEBIBYTE
 
     def __post_init__(self) -> None:
         for name, least, remedy in _LEAST:

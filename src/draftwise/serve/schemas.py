@@ -1,136 +1,120 @@
-"""Which JSON schemas the grammars of XGrammar obey in full.
+"""JSON schemas as llguidance is to read them: it refuses what it cannot obey, and tells the keyword.
 
-`OBEYED` says which keywords hold for a value of each type; tests/serve/test_schemas.py sees that they do, and
-that what is refused would not. XGrammar tells of some further combinations itself, when it compiles.
+What it takes otherwise than JSON Schema does is settled here, before it reads them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
-NAMED = {"properties", "patternProperties", "$defs", "definitions"}  # hold schemas by names of their own
+NAMED = {
+    "properties",
+    "patternProperties",
+    "$defs",
+    "definitions",
+    "dependentSchemas",
+}  # by names of their own
 VALUES = {"enum", "const", "default", "examples", "example"}
-OBEYED: dict[str, frozenset[str]] = {
-    "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
-    "integer": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "unevaluatedItems"}),
-    "object": frozenset(
-        {"properties", "required", "additionalProperties", "patternProperties", "propertyNames"}
-        | {"minProperties", "maxProperties", "unevaluatedProperties"}
-    ),
-    "boolean": frozenset(),
-    "null": frozenset(),
-}
-ALONE = ("$ref", "anyOf", "oneOf", "allOf", "const", "enum")  # of these the first is all that is read
-NEVER = frozenset(
-    {"not", "if", "dependentRequired", "dependentSchemas", "dependencies", "contains", "uniqueItems"}
-    | {"minContains", "maxContains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"}
-)
-WORDS = NEVER.union(ALONE, *OBEYED.values())
+OLD = ("extends", "disallow", "divisibleBy", "$recursiveRef")  # of early drafts, which it reads over
 # Formats of JSON Schema's own, all of strings; others, such as `int32`, do not bind a value.
 FORMATS = frozenset(
     {"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uri-reference"}
-    | {"uri-template", "uuid", "json-pointer", "relative-json-pointer"}
+    | {"uri-template", "uuid", "json-pointer", "relative-json-pointer", "regex"}
+    | {"idn-email", "idn-hostname", "iri", "iri-reference"}
 )
-UNREAD = frozenset({"idn-email", "idn-hostname", "iri", "iri-reference", "regex"})
-PYTHON: dict[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "array": list,
-    "object": dict,
-    "boolean": bool,
-    "null": type(None),
+LEAP = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][48]|[13579][26]|[2468]0)00)"  # years but 0
+DAY = f"^([0-9]{{4}}-(0[13-9]|1[0-2])|[0-9]{{4}}-02-([01]|2[0-8])|{LEAP}-02-29)"
+YEAR = "^([1-9]|0[1-9]|00[1-9]|000[1-9])"
+NO_LEAP_SECOND = "[0-9]{2}:[0-9]{2}:[0-5]"
+# What else texts of a format must have: llguidance knows the form of a date and not the calendar, allows the
+# second 60 at any time, and reads no coded names of hosts.
+FORM = {
+    "date": (DAY, YEAR),
+    "date-time": (DAY, YEAR, f"[Tt]{NO_LEAP_SECOND}"),
+    "time": (f"^{NO_LEAP_SECOND}",),
+    "hostname": (r"^[^.]{1,63}(\.[^.]{1,63})*$", "^([^-]|-[^-])*$", "^.{0,253}$"),
 }
+FINEST = 1024  # of the fractions that are binary numbers, such as 0.5
+# Characters that it would have to write as a code, and leaves out of a fixed text instead.
+CODED = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|[xuU]\{?([0-9a-fA-F]+)\}?|.)", re.DOTALL)
 
 
-def unobeyed(schema: Any) -> str:
-    """A keyword of a schema that its grammar would not obey; empty if there is none."""
-    left = [schema]
-    while left:
-        one = left.pop()
-        if isinstance(one, list):
-            left += one
-        if not isinstance(one, dict):
-            continue
-        if word := _unobeyed(one):
-            return word
-        for word, value in one.items():
-            if word in NAMED and isinstance(value, dict):
-                left += value.values()
-            elif word not in VALUES:
-                left.append(value)
+def read(schema: Any, *, inner: bool = False) -> Any:
+    """A copy in which the formats that bind a value are narrowed to it, and others left out.
+
+    Raises:
+        ValueError: a keyword that its grammar would not obey.
+    """
+    if isinstance(schema, list):
+        return [read(one, inner=True) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if found := _unobeyed(schema, inner):
+        raise ValueError(found)
+    made: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in NAMED and isinstance(value, dict):
+            made[word] = {name: read(one, inner=True) for name, one in value.items()}
+        elif word != "format":
+            made[word] = value if word in VALUES else read(value, inner=True)
+    form = str(schema.get("format"))
+    if form in FORMATS and _may_be_string(schema):
+        made["format"] = form
+        if form in FORM and isinstance(both := made.get("allOf", []), list):
+            made["allOf"] = [*both, *({"pattern": one} for one in FORM[form])]
+    return made
+
+
+def _unobeyed(one: dict[str, Any], inner: bool) -> str:
+    """What the grammar of one place of a schema would read over; empty if there is nothing."""
+    if found := next((word for word in OLD if word in one), ""):
+        return f"the keyword {found!r}"
+    if "$id" in one and "$ref" in one and (inner or not str(one["$ref"]).startswith("#")):
+        return "$id beside $ref, which drafts of JSON Schema read differently"
+    if re.search("draft-0[1-3]", str(one.get("$schema"))):
+        return f"$schema {one['$schema'][:60]!r}, which is older than draft 4"
+    several = one.get("multipleOf", 1)
+    if isinstance(several, float) and not (several * FINEST).is_integer():
+        return f"multipleOf {several:g}, of which few binary numbers are multiples"
+    if _repeats(one):
+        return "minProperties, which one name written twice would meet"
+    fixed = [word for word in ("const", "enum") if any(map(CODED.search, _strings(one.get(word))))]
+    patterns = [*_strings(one.get("pattern")), *(one.get("patternProperties") or ())]
+    if fixed or any(map(_coded, map(str, patterns))):
+        return f"{fixed[0] if fixed else 'pattern'} with a control character"
     return ""
 
 
-def _unobeyed(one: dict[str, Any]) -> str:
-    """The same of one place of a schema alone."""
-    words = [str(word) for word in one if word in WORDS and _binds(word, one)]
-    if found := [word for word in words if word in NEVER or (word == "format" and str(one[word]) in UNREAD)]:
-        return found[0]
-    lone = next((word for word in ALONE if word in words), None)
-    if lone is not None:
-        if lone == "allOf" and isinstance(one["allOf"], list) and len(one["allOf"]) > 1:
-            return lone
-        beside = [word for word in words if word != lone]
-        return beside[0] if beside else _type_beside(one, lone)
-    held = frozenset[str]().union(*(OBEYED.get(kind, frozenset()) for kind in _types(one)))
-    if "type" not in one and (found := [word for word in words if word not in held]):
-        return found[0]  # with a type, those of other types do not bind
-    return "format" if {"pattern", "format"} <= {*words} else _mixed(one)
+def _strings(value: Any) -> Iterator[str]:
+    """The strings in a value, names too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        inner = value if isinstance(value, list) else [*value, *value.values()]
+        for one in inner:
+            yield from _strings(one)
 
 
-def _binds(word: str, one: dict[str, Any]) -> bool:
-    """Whether a keyword says something of any value."""
-    if word == "format":
-        return str(one[word]) in FORMATS | UNREAD and ("type" not in one or "string" in _types(one))
-    return word != "uniqueItems" or bool(one[word])
+def _coded(pattern: str) -> bool:
+    """Whether a regex names a character that would have to be written as a code."""
+    for found in ESCAPE.finditer(pattern):
+        number = next((digits for digits in found.groups() if digits), "")
+        if found[0] in (r"\a", r"\v") or (number and CODED.match(chr(min(int(number, 16), 0x80)))):
+            return True
+    return CODED.search(pattern) is not None
 
 
-def _types(one: dict[str, Any]) -> list[str]:
-    """The types that a grammar gives to a value: without a word on it, it guesses by some keywords."""
-    given = one.get("type")
-    if given is None:
-        guessed = {"object": ("properties", "additionalProperties"), "array": ("items", "prefixItems")}
-        return [kind for kind, words in guessed.items() if any(word in one for word in words)][:1]
-    return [str(kind) for kind in (given if isinstance(given, list) else [given])]
+def _may_be_string(schema: dict[str, Any]) -> bool:
+    kinds = schema.get("type", "string")
+    return "string" in (kinds if isinstance(kinds, list) else [kinds])
 
 
-def _type_beside(one: dict[str, Any], lone: str) -> str:
-    """`type` beside fixed values is obeyed by those that have it; beside all else it is read over."""
-    if "type" not in one:
-        return ""
-    if lone not in ("const", "enum"):
-        return "type"
-    values = one["enum"] if lone == "enum" and isinstance(one["enum"], list) else [one[lone]]
-    return "" if all(any(_is(value, kind) for kind in _types(one)) for value in values) else "type"
-
-
-def _is(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    return isinstance(value, PYTHON.get(kind, ()))
-
-
-def _mixed(one: dict[str, Any]) -> str:
-    """A keyword that only some neighbours keep from being obeyed."""
-    named, required = one.get("properties"), one.get("required")
-    names = set(named) if isinstance(named, dict) else set[str]()
-    if required is not None and not (isinstance(required, list) and names.issuperset(map(str, required))):
-        return "required"
-    least, sure = one.get("minProperties", 0), max(1, len(required or ()))
-    free = any(
-        one.get(word) not in (None, False) for word in ("additionalProperties", "unevaluatedProperties")
-    )
-    if isinstance(least, int) and least > sure and (free or "patternProperties" in one):
-        return "minProperties"  # one name written twice counts as two
-    patterns = one.get("patternProperties")
-    for pattern in patterns if isinstance(patterns, dict) else ():
-        try:
-            if any(re.search(pattern, name) for name in names):
-                return "patternProperties"
-        except re.error:
-            return "patternProperties"
-    return ""
+def _repeats(schema: dict[str, Any]) -> bool:
+    """Whether an object may have too few properties: no grammar sees that a free name comes twice."""
+    least, required = schema.get("minProperties", 0), schema.get("required")
+    sure = len(set(map(str, required))) if isinstance(required, list) else 0
+    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    return isinstance(least, int) and least > max(1, sure) and not closed

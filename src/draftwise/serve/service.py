@@ -101,10 +101,9 @@ class Service:
         return await self._answer(await self._asked(self.reader.chat, body), request)
 
     def close(self) -> None:
-        """End the threads and the process that read what clients send."""
+        """End the threads that read what clients send."""
         self.reading.shutdown(wait=False, cancel_futures=True)
         self.compiling.shutdown(wait=False, cancel_futures=True)
-        self.reader.grammars.close()
 
     async def _asked(self, read: Callable[..., Asked], body: Any) -> Asked:
         """What a body asks for; a grammar is compiled before, while others are served."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from .costs import dear
 from .fields import Chat, Tool
+from .grammar import LOOSE, STRICT, affordable
 from .refusal import Refusal
-from .schemas import unobeyed
+from .schemas import read
 
 NAME, SAID, NUMBER = "draftwise_probe", "draftwise said", "a1b2c3d4e"  # some templates want ids of 9 letters
 ARGUMENTS = {"draftwise_key": "draftwise_value"}
@@ -139,6 +141,12 @@ class Template:
         return [str(token) for token in getattr(self.tokenizer, "all_special_tokens", ())]
 
     @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The special tokens by their texts."""
+        ids = getattr(self.tokenizer, "all_special_ids", ())
+        return {text: int(number) for text, number in zip(self.specials, ids, strict=False)}
+
+    @cached_property
     def spoken(self) -> Any:
         """What turns tokens into text so that the marks of calls are seen; None if the tokenizer does."""
         form = self.format
@@ -220,13 +228,6 @@ def grammar(body: Chat, tools: Sequence[Tool], template: Template) -> tuple[str,
     strict = any(tool.function.strict for tool in tools)
     if not tools or (choice == "auto" and not strict):
         return None
-    for tool in tools:
-        if tool.function.strict and (word := unobeyed(tool.function.parameters)):
-            said = (
-                f"the parameters of {tool.function.name[:80]!r} have {word!r}, which no grammar obeys there: "
-                "leave it out, or set strict to false"
-            )
-            raise Refusal(said, param="tools")
     form = template.format
     if form is None:
         asked = "strict tools" if choice == "auto" else "a required call"
@@ -237,44 +238,50 @@ def grammar(body: Chat, tools: Sequence[Tool], template: Template) -> tuple[str,
     named = None if isinstance(choice, str) else choice.function.name
     chosen = [tool for tool in tools if named in (None, tool.function.name)]
     several = named is None and body.parallel_tool_calls is not False and form.again is not None
-    calls = _written(form, chosen, several, template.specials)
-    if choice == "auto":
-        calls = _after_text(form, calls)
-    return "tools", json.dumps({"type": "structural_tag", "format": calls})
+    try:
+        return "tools", _written(form, chosen, template.numbers, several=several, after_text=choice == "auto")
+    except ValueError as error:
+        raise Refusal(f"tools: {error}; leave it out, or set strict to false", param="tools") from None
 
 
-def _written(form: Format, tools: Sequence[Tool], several: bool, specials: Sequence[str]) -> dict[str, Any]:
-    call = {"type": "or", "elements": [_call(form, tool, specials) for tool in tools]}
-    parts = [*_literal(form.first, specials), call]
-    if several:
-        further = {"type": "sequence", "elements": [*_literal(form.again or "", specials), call]}
-        parts.append({"type": "star", "content": further})
-    return {"type": "sequence", "elements": [*parts, *_literal(form.last, specials)]}
-
-
-def _call(form: Format, tool: Tool, specials: Sequence[str]) -> dict[str, Any]:
-    schema = tool.function.parameters or {"type": "object", "properties": {}}
-    arguments = {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
-    before = _literal(tool.function.name + form.middle, specials)
-    return {"type": "sequence", "elements": [*before, arguments, *_literal(form.closer, specials)]}
-
-
-def _after_text(form: Format, calls: dict[str, Any]) -> dict[str, Any]:
-    """Calls after a text in which none begins, or the text alone."""
+def _written(
+    form: Format, tools: Sequence[Tool], numbers: Mapping[str, int], *, several: bool, after_text: bool
+) -> str:
+    """The form of calls in Lark's notation, perhaps after a text in which none begins."""
+    affordable(dear(*(tool.function.parameters for tool in tools)))
+    first = _literal(form.first, numbers)
+    rules = [f"calls: {first} rest"]
+    further = f" ({_literal(form.again or '', numbers)} call)*" if several else ""
+    rules.append(f"rest: call{further} {_literal(form.last, numbers)}")
+    rules.append("call: " + " | ".join(f"call{k}" for k in range(len(tools))))
+    for k, tool in enumerate(tools):
+        schema = tool.function.parameters or {"type": "object", "properties": {}}
+        read_as, options = (read(schema), STRICT) if tool.function.strict else (schema, LOOSE)
+        read_as = read_as | {"x-guidance": options}
+        name = _literal(tool.function.name + form.middle, numbers)
+        rules.append(f"call{k}: {name} %json {json.dumps(read_as)} {_literal(form.closer, numbers)}")
+    if not after_text:
+        return "\n".join(["start: calls", *rules])
     if form.bare:
-        text = {"type": "regex", "pattern": r"[^{\s][\s\S]*"}
-        return {"type": "or", "elements": [calls, text]}
-    mark = re.split(r"\s*\[?\s*\{", form.first.strip())[0]
-    free = {"type": "any_text", "excludes": [mark]}
-    return {"type": "sequence", "elements": [free, {"type": "optional", "content": calls}]}
+        return "\n".join(["start: calls | TEXT", r"TEXT: /[^{\s](.|\n)*/", *rules])
+    mark, kept = _begins(form.first, numbers)
+    text = r"TEXT: /(.|\n)*/"
+    if mark in numbers:
+        return "\n".join(["start: TEXT calls?", text, *rules])
+    begun = f"begun[lazy]: TEXT {json.dumps(mark)}"
+    return "\n".join(["start: begun " + f"{_literal(kept, numbers)} rest | TEXT", begun, text, *rules])
 
 
-def _literal(text: str, specials: Sequence[str]) -> list[dict[str, Any]]:
-    """A fixed text, with its special tokens as tokens."""
-    marks = "|".join(re.escape(token) for token in sorted(specials, key=len, reverse=True) if token)
+def _begins(first: str, numbers: Mapping[str, int]) -> tuple[str, str]:
+    """The mark that tells a call from a text, and what else stands before the name."""
+    lead = first.lstrip()
+    special = next((token for token in numbers if token and lead.startswith(token)), None)
+    mark = special or re.split(r"\s*\[?\s*\{", lead)[0].strip()
+    return mark, lead[len(mark) :]
+
+
+def _literal(text: str, numbers: Mapping[str, int]) -> str:
+    """A fixed text in Lark's notation, with its special tokens as tokens."""
+    marks = "|".join(re.escape(token) for token in sorted(numbers, key=len, reverse=True) if token)
     parts = re.split(f"({marks})", text) if marks else [text]
-    return [
-        {"type": "token", "token": part} if part in specials else {"type": "const_string", "value": part}
-        for part in parts
-        if part
-    ]
+    return " ".join(f"<[{numbers[part]}]>" if part in numbers else json.dumps(part) for part in parts if part)

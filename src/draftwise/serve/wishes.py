@@ -74,7 +74,7 @@ class Reader:
     def __init__(self, decoder: Decoder, limits: Limits | None = None, *, seed: int = 0) -> None:
         self.decoder, self.limits = decoder, limits or Limits()
         self.window = min(self.limits.window or ENDLESS, window_of(decoder.loop.target))
-        self.grammars, self.template = Grammars(decoder, self.limits), Template(decoder.tokenizer)
+        self.grammars, self.template = Grammars(decoder), Template(decoder.tokenizer)
         self.seeds = Random(f"server {seed}")
 
     def form(self, body: Settings) -> Form | None:
