@@ -3,8 +3,9 @@
     python -m studies.speed.attention
 
 Each pass reads the caches of all layers with PyTorch's own attention, once with the slots of a head side by
-side and once with the heads of a token side by side, in turn. `read` adds up the same numbers: no attention
-is faster than that. The caches are larger than a processor's own memory, as they are in use.
+side and once with the heads of a token side by side, in turn; and in calls of one row, each up to its own
+length. `read` adds up the same numbers. The caches are larger than a processor's own memory, as they are in
+use.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def measure(args: Namespace, rows: int, width: int) -> dict[str, list[float]]:
         caches = [cache(args, rows, order) for _ in range(args.layers)]
         passes[name] = lambda caches=caches: [attention(query, k, v, attn_mask=mask) for k, v in caches]  # type: ignore[misc]
         passes["read"] = lambda caches=caches: [k.sum() + v.sum() for k, v in caches]  # type: ignore[misc]
+        if order == ORDERS["slots of a head"]:
+            passes["rows apart"] = lambda caches=caches: [
+                apart(query, k, v, lengths, mask) for k, v in caches
+            ]  # type: ignore[misc]
     found: dict[str, list[float]] = {name: [] for name in passes}
     for turn in range(args.repeats + 1):  # the first warms up
         for name, run in passes.items():
@@ -63,6 +68,20 @@ def measure(args: Namespace, rows: int, width: int) -> dict[str, list[float]]:
             if turn:
                 found[name].append(perf_counter() - begun)
     return found
+
+
+def apart(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:
+    """Attention of each row up to its own length, in a call of its own."""
+    parts = [
+        attention(
+            query[i : i + 1],
+            keys[i : i + 1, :, :n],
+            values[i : i + 1, :, :n],
+            attn_mask=mask[i : i + 1, ..., :n],
+        )
+        for i, n in enumerate(lengths.flatten().tolist())
+    ]
+    return torch.cat(parts)
 
 
 def cache(args: Namespace, rows: int, order: tuple[int, ...]) -> tuple[Tensor, Tensor]:

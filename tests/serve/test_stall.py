@@ -99,6 +99,7 @@ def test_reading_has_its_part_of_the_time(
     """A round takes as long as two pieces: the more texts wait, the more is read between two, to a bound."""
     target = HFTarget(models[0])
     clock = Clock(monkeypatch, 2 * target.chunk)
+    monkeypatch.setattr("draftwise.serve.engine.LATE", 4 * target.chunk)
     decoder = Decoder(target, {}, method("none", []), Letters(), seed=1)
     engine, long, other = Engine(decoder, Limits(batch=8)), Inbox(), Inbox()
     read, step, counts = target.read, decoder.loop.step, [0]

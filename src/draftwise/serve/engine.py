@@ -19,7 +19,7 @@ from .texts import Event, Sink, Text, Wish
 
 LOG = getLogger(__name__)
 SAVE_SECONDS = 10.0  # between two writes of the state file
-LATE = 2.0  # steps' time that reading prompts may take between two of them
+LATE = 0.2  # seconds that reading prompts may take between two steps, and a piece
 ANSWER = 5.0  # seconds a text is taken to need before any has ended
 
 
@@ -185,11 +185,11 @@ class Engine:
         """Pieces of prompts, in the order of arrival: at least one, and more while many texts wait for few.
 
         Reading takes as much of the time as the texts that wait are of all, and the next step is late by no
-        more than `LATE` of its kind and one piece.
+        more than `LATE` seconds and one piece.
         """
         reading = [text for text in self.running if text.unread]
         steps = len(reading) / max(1, len(self.running) - len(reading))
-        until = perf_counter() + min(steps, LATE) * self.took
+        until = perf_counter() + min(steps * self.took, LATE)
         for text in reading:
             while text.unread and not text.over:
                 with self._guarded(text):
