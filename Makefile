@@ -4,7 +4,8 @@
 setup:
 	@scripts/setup
 
-demo: setup
+demo:
+	@scripts/setup demo
 	@.venv/bin/draftwise demo
 
 test: setup

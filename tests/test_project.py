@@ -85,14 +85,14 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def setup(checkout: Path, **environment: str) -> tuple[int, list[str]]:
+def setup(checkout: Path, *arguments: str, **environment: str) -> tuple[int, list[str]]:
     """Run the script; gives its status and what pip was asked to install."""
     calls = checkout / "calls"
     calls.unlink(missing_ok=True)
     paths = {"PATH": f"{checkout}:{os.environ['PATH']}"}
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "DRAFTWISE_TORCH_INDEX")}
     script, env = checkout / "scripts/setup", kept | paths | environment
-    done = subprocess.run([script], cwd="/", env=env, capture_output=True, check=False)
+    done = subprocess.run([script, *arguments], cwd="/", env=env, capture_output=True, check=False)
     lines = calls.read_text().splitlines() if calls.exists() else []
     return done.returncode, [line.split(" install ")[1] for line in lines if " install " in line]
 
@@ -100,6 +100,13 @@ def setup(checkout: Path, **environment: str) -> tuple[int, list[str]]:
 def test_setup_installs_torch_first_then_the_project_then_nothing(checkout: Path) -> None:
     assert setup(checkout) == (0, ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"])
     assert setup(checkout) == (0, [])
+
+
+def test_setup_installs_less_for_the_demo(checkout: Path) -> None:
+    assert setup(checkout, "demo") == (0, ["torch==2.13.0", "-e ./zoo -e .[zoo]"])
+    assert setup(checkout, "demo") == (0, [])
+    assert setup(checkout) == (0, ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"])
+    assert setup(checkout, "demo") == (0, []), "all of it is there"
 
 
 @pytest.mark.parametrize("project", [".", "zoo"])
