@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from draftwise import UserError, registry
+from draftwise.cli.doctor import some
 from draftwise.measure import checkup
 from draftwise.models.zoo import INSTALL
 
@@ -91,3 +92,8 @@ def test_a_zoo_that_is_not_installed_is_not_broken(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("150000 100000\n", 1.5), ("", None)])
 def test_the_limit_of_a_control_group(text: str, cores: float | None) -> None:
     assert checkup.quota(text) == cores
+
+
+def test_of_many_missing_packages_three_are_named() -> None:
+    assert some(["a", "b", "c"]) == "a, b, c"
+    assert some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

@@ -37,6 +37,12 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+def some(names: list[str]) -> str:
+    """Three names at most, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
 def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """One line for each fact."""
     machine, load = found["machine"], found["load"]
@@ -58,8 +64,10 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if engine := found["llamacpp"]:
         yield "llama.cpp", f"llama-cpp-python {engine['version']}: {', '.join(engine['features'])}"
     for extra, missing in found["extras"].items():
-        said = f"missing {', '.join(missing)}: pip install 'draftwise[{extra}]'" if missing else "complete"
-        yield f"[{extra}]", said
+        yield (
+            f"[{extra}]",
+            f"missing {some(missing)}: pip install 'draftwise[{extra}]'" if missing else "complete",
+        )
     for name, place in found["caches"].items():
         yield f"cache of {name}", place
     zoo = found["zoo"]
