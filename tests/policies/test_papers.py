@@ -633,7 +633,7 @@ def test_the_router_gives_each_drafter_five_tokens() -> None:
 
 def test_auto() -> None:
     policy = made("auto").policy
-    numbers = [1, 2, 3, 4, 6, 8, 12, 16]
+    numbers = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16]
     assert policy.arms == (Arm("none", 0), *(Arm(name, n) for name in TEAM for n in numbers))
     few = made("auto?length=5").policy
     assert few.arms == (Arm("none", 0), *(Arm(name, n) for name in TEAM for n in (1, 2, 3, 4, 5)))

@@ -79,6 +79,15 @@ def test_a_call_is_made_if_all_who_draft_in_it_gain_more_than_it_takes(
     assert planned < stage.seconds("auto", batch=8) / 1.03
 
 
+def test_a_price_of_tokens_that_no_pass_shows_to_have_fallen_ends_no_drafts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One token for each of 32 is free, and three, as the trial has, make the pass twice as long."""
+    stage = Stage(monkeypatch, {"good": always(0.5)}, texts=96, tokens=72)
+    planned = stage.seconds("auto", batch=32)
+    assert planned < stage.seconds("static?length=1&drafter=good", batch=32) / 0.95
+
+
 def test_drawn_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """With sampled tokens, a model that is often right, one that never is, and a lookup."""
     models = {"near": mixed(EASY, table(5, 3.0), 0.8), "far": table(9, 3.0)}

@@ -67,15 +67,33 @@ def together(policy: Offering, contexts: Sequence[Context]) -> dict[int, list[Wo
     A call of a drafter takes as long as its longest draft: the first request that drafts pays for all, and
     the others draft as much for nothing. Where rows are padded to the longest, so does the pass. So the
     longest draft is chosen by the sum of what all requests gain within it, and a drafter is called if they
-    gain more by it than the call takes. All next tokens wait for a padded pass, which is `LONGER` times a
-    plain one at most. An empty list stands for no draft.
+    gain more by it than the call takes. An empty list stands for no draft.
+
+    Rows with as many tokens as they drafted pay what a token adds to the pass at present. No plain pass shows
+    that this price has fallen: where nothing pays by it, drafts are planned as if tokens were free, and made
+    if they gain more than their own pass takes.
     """
     batch = contexts[0].batch_size
     passes = nearest(policy.passes, size_class(batch))
-    room = passes.room(batch)
+    if not policy.padded:
+        extra = passes.extra or passes.table(batch, LENGTHS[-1])
+        found = _planned(policy, contexts, passes, extra)
+        if any(found.values()):
+            return found
+    return _planned(policy, contexts, passes, FREE)
+
+
+def _planned(
+    policy: Offering, contexts: Sequence[Context], passes: PassCost, extra: Sequence[float]
+) -> dict[int, list[Worth]]:
+    """The best round where drafted tokens add `extra` to a pass; if they are `FREE`, all pay for the pass.
+
+    All next tokens wait for a padded pass, which is `LONGER` times a plain one at most.
+    """
+    batch = contexts[0].batch_size
+    room, plain = passes.room(batch), passes(batch)
     widths = [length for length in policy.lengths if length <= room] or policy.lengths[:1]
     rates = [policy.price(batch, matched) for matched in (False, True)]
-    extra = FREE if policy.padded else passes.extra or passes.table(batch, LENGTHS[-1])
     found: dict[int, list[list[Worth]]] = {}
     rate = 0.0
     for context in contexts:
@@ -83,16 +101,25 @@ def together(policy: Offering, contexts: Sequence[Context]) -> dict[int, list[Wo
         rate += rates[place.matched] / len(contexts)
         found[context.request] = _climbs(policy, context, place, rates[place.matched], widths, extra)
     prices = [_call(policy.drafting(i), batch, rate) for i in range(len(policy.drafters))]
-    best, most, plain = {request: list[Worth]() for request in found}, 0.0, passes(batch)
+    best, most = {request: list[Worth]() for request in found}, 0.0
     for k, width in enumerate(widths):
-        seconds = passes(batch * (1 + width)) - plain if policy.padded else 0.0
-        if seconds > (LONGER - 1.0) * plain:
-            break
         offered = {request: [climb[k] for climb in climbs] for request, climbs in found.items()}
-        gain = _called(offered, prices) - rate * seconds
-        if gain > most:
-            best, most = offered, gain
+        gain = _called(offered, prices)
+        if policy.padded:
+            seconds = passes(batch * (1 + width)) - plain
+            if seconds > (LONGER - 1.0) * plain:
+                break
+        else:
+            seconds = passes(batch + _tokens(policy, offered)) - plain if extra is FREE else 0.0
+        if gain - rate * seconds > most:
+            best, most = offered, gain - rate * seconds
     return best
+
+
+def _tokens(policy: Offering, offered: Mapping[int, Sequence[Worth]]) -> float:
+    """How many tokens the drafts of highest gain add to a pass."""
+    best = [max(worths, key=lambda worth: worth.gain, default=NOTHING) for worths in offered.values()]
+    return sum(one.length * policy.drafting(one.drafter).width for one in best if one.gain > 0.0)
 
 
 def _call(cost: DraftCost, batch: int, rate: float) -> tuple[float, float]:
@@ -146,11 +173,11 @@ def _climbs(
             found.append(steps(trial(i, most, curve, policy.lengths, rate * extra[1]), widths))
         else:
             more = extra
-            if cost.width > 1.0 and not policy.padded:
+            if cost.width > 1.0 and extra is not FREE:
                 passes = nearest(policy.passes, size_class(context.batch_size))
                 more = passes.table(context.batch_size, LENGTHS[-1], cost.width)
             price = _reading(policy, i, context, place), 0.0, more
-            nodes = cost.width if policy.padded else 1.0
+            nodes = cost.width if extra is FREE else 1.0
             found.append(climb(i, curve, price, rate, widths, nodes=nodes))
     return found
 
