@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -23,8 +24,11 @@ from torch.nn.functional import scaled_dot_product_attention as attention
 from studies.common.command import command, numbers, start
 
 PAGE = "docs/explanation/pass-costs.md"
-ORDERS = {"slots of a head": (0, 1, 2, 3), "heads of a token": (0, 2, 1, 3)}  # of (rows, heads, slots, size)
+OURS = "slots of a head"  # as the cache has it
+ORDERS = {OURS: (0, 1, 2, 3), "heads of a token": (0, 2, 1, 3)}  # of (rows, heads, slots, size)
 SPARE = 112  # slots beyond the longest text, as after the cache has grown
+
+Caches = Sequence[tuple[Tensor, Tensor]]
 
 
 def main() -> None:
@@ -34,7 +38,7 @@ def main() -> None:
         for width in args.widths:
             found = measure(args, rows, width)
             base = found["heads of a token"]
-            ratios = sorted(a / b for a, b in zip(found["slots of a head"], base, strict=True))
+            ratios = sorted(a / b for a, b in zip(found[OURS], base, strict=True))
             said = {f"{name}, ms": round(1e3 * median(seconds), 2) for name, seconds in found.items()}
             spread = {"ratio": median(ratios), "from": ratios[0], "to": ratios[-1]}
             print(
@@ -54,12 +58,10 @@ def measure(args: Namespace, rows: int, width: int) -> dict[str, list[float]]:
     passes: dict[str, Callable[[], object]] = {}
     for name, order in ORDERS.items():
         caches = [cache(args, rows, order) for _ in range(args.layers)]
-        passes[name] = lambda caches=caches: [attention(query, k, v, attn_mask=mask) for k, v in caches]  # type: ignore[misc]
-        passes["read"] = lambda caches=caches: [k.sum() + v.sum() for k, v in caches]  # type: ignore[misc]
-        if order == ORDERS["slots of a head"]:
-            passes["rows apart"] = lambda caches=caches: [
-                apart(query, k, v, lengths, mask) for k, v in caches
-            ]  # type: ignore[misc]
+        passes[name] = partial(together, query, caches, mask)
+        if name == OURS:
+            passes["read"] = partial(read, caches)
+            passes["rows apart"] = partial(apart, query, caches, mask, lengths.flatten().tolist())
     found: dict[str, list[float]] = {name: [] for name in passes}
     for turn in range(args.repeats + 1):  # the first warms up
         for name, run in passes.items():
@@ -70,18 +72,24 @@ def measure(args: Namespace, rows: int, width: int) -> dict[str, list[float]]:
     return found
 
 
-def apart(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:
+def together(query: Tensor, caches: Caches, mask: Tensor) -> list[Tensor]:
+    """Attention of all rows in one call for each layer, up to the longest text."""
+    return [attention(query, keys, values, attn_mask=mask) for keys, values in caches]
+
+
+def apart(query: Tensor, caches: Caches, mask: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     """Attention of each row up to its own length, in a call of its own."""
-    parts = [
-        attention(
-            query[i : i + 1],
-            keys[i : i + 1, :, :n],
-            values[i : i + 1, :, :n],
-            attn_mask=mask[i : i + 1, ..., :n],
-        )
-        for i, n in enumerate(lengths.flatten().tolist())
-    ]
-    return torch.cat(parts)
+    return [torch.cat([_row(query, layer, mask, i, n) for i, n in enumerate(lengths)]) for layer in caches]
+
+
+def _row(query: Tensor, layer: tuple[Tensor, Tensor], mask: Tensor, i: int, n: int) -> Tensor:
+    keys, values = (held[i : i + 1, :, :n] for held in layer)
+    return attention(query[i : i + 1], keys, values, attn_mask=mask[i : i + 1, ..., :n])
+
+
+def read(caches: Caches) -> list[Tensor]:
+    """Read all keys and values once."""
+    return [keys.sum() + values.sum() for keys, values in caches]
 
 
 def cache(args: Namespace, rows: int, order: tuple[int, ...]) -> tuple[Tensor, Tensor]:
