@@ -62,6 +62,18 @@ def test_rows_of_different_lengths_write_at_their_own_ends() -> None:
     torch.testing.assert_close(values[1, :, 2:], states(2, 2, 100)[1])
 
 
+def test_rows_of_different_lengths_may_begin_in_the_middle() -> None:
+    cache = planned([3, 3, 3], 1)
+    cache.update(states(3, 1), states(3, 1), 0)
+    before = cache._rows[0].keys.clone()
+    cache.schedule(1, [1, 2], 1, even=False, rows=3, slots=0)
+    cache.plan.place(np.array([[1], [2]]))
+    keys, _ = cache.update(states(2, 1, 50), states(2, 1, 50), 0)
+    torch.testing.assert_close(keys[0, :, 1:2], states(2, 1, 50)[0])
+    torch.testing.assert_close(keys[1, :, 2:3], states(2, 1, 50)[1])
+    torch.testing.assert_close(cache._rows[0].keys[0], before[0])
+
+
 def test_the_states_of_block_sparse_attention_keep_their_shape() -> None:
     cache = planned([0, 0], 3)
     layer: RowLayer = cache._rows[0]
