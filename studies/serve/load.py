@@ -39,6 +39,7 @@ from studies.common.command import command, listed, numbers, start
 
 PAGE = "docs/how-to/serve.md"
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
+MINE = ("auto", "none")  # the settings that the aim is about
 VLLM = {"vllm": [], "vllm-ngram": ["--speculative-config", NGRAM]}
 
 
@@ -211,7 +212,8 @@ def measured(asked: Any) -> dict[str, dict[str, Any]]:
         for _ in range(asked.rounds):
             for clients in numbers(asked.clients):
                 for name in draw.sample(list(servers), len(servers)):
-                    told = turn_of(name, clients, asked.seconds)
+                    seconds = asked.seconds if name in MINE else asked.others or asked.seconds
+                    told = turn_of(name, clients, seconds)
                     found[str(clients)][name].add(told)
                     print(f"  {clients} {name} {told.row()}", file=sys.stderr, flush=True)
     return {level: {name: seen.row() for name, seen in rows.items()} for level, rows in found.items()}
@@ -236,6 +238,7 @@ def main() -> None:
     parser.add_argument("--policies", default="auto,static-3,none", help="settings that take turns")
     parser.add_argument("--clients", default="1,4,16,64")
     parser.add_argument("--seconds", type=float, default=300.0, help="of each turn")
+    parser.add_argument("--others", type=float, help="the same for settings beside auto and none, if shorter")
     parser.add_argument("--rounds", type=int, default=1, help="turns of each setting and number of clients")
     parser.add_argument("--warm", type=float, default=30.0, help="seconds before anything is measured")
     parser.add_argument("--batch", type=int, default=64, help="texts decoded together")

@@ -42,6 +42,12 @@ class Clock:
         monkeypatch.setattr("draftwise.serve.engine.perf_counter", lambda: float(self.now))
 
 
+def alone(made: Any, prompt: list[int], n: int) -> str:
+    """The text of plain decoding."""
+    decoder = Decoder(HFTarget(made), {}, method("none", []), Letters(), seed=1)
+    return decoder.generate(prompt, max_new_tokens=n).text
+
+
 def test_between_two_rounds_of_a_text_one_piece_is_read(
     models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +82,7 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(
 
     decoder.loop.step = stepped  # type: ignore[method-assign]
     prompt = [3 + i % 19 for i in range(LENGTH)]
-    engine.submit([Wish(prompt, Sampling(max_new_tokens=3))], long, 600)
+    (asked,) = engine.submit([Wish(prompt, Sampling(max_new_tokens=80))], long, 600)
     until(lambda: long.ends())
     rounds = text.stats.rounds - written
     engine.stop(seconds=0)
@@ -88,8 +94,12 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(
     for who, n in events:
         since = 0 if who == "round" else since + n
         most = max(most, since)
-    # One piece of one model; and in the round itself the drafts of both texts, and their passes.
-    assert target.chunk <= most <= target.chunk + 2 * (LEFT + 2 * 3)
+    # One piece of the target and one of the drafter; in the round itself the drafts of both, and their passes.
+    assert target.chunk <= most <= target.chunk + drafter.chunk + 2 * (LEFT + 2 * 3)
+    reads = [k for k, (who, n) in enumerate(events) if who == "drafter" and n == drafter.chunk]
+    ends = max(k for k, (who, n) in enumerate(events) if who == "target" and n == target.chunk)
+    assert reads[-1] > ends, "it was written before its drafter had read it"
+    assert 0 < asked.stats.drafted and long.text() == alone(models[0], prompt, 80), "then it was drafted for"
 
 
 @pytest.mark.parametrize(("waiting", "pieces"), [(1, 2), (2, 4), (6, 4)])

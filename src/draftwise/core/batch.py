@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from random import Random
 from typing import NamedTuple
@@ -42,7 +41,6 @@ class Batch:
         self.parked: dict[int, Request] = {}
         self.lock = OneAtATime()
         self._ids = count()
-        self._reading: dict[int, int] = {}  # who reads a request's prompt next: the target, then drafters
         self._leaving: list[Request] | None = None  # those closed within a step; None between steps
 
     @property
@@ -81,23 +79,21 @@ class Batch:
             return request
 
     def read(self, request: Request) -> bool:
-        """Read one piece of an open request's prompt between steps; whether there is another one.
+        """Let the target read one piece of an open request's prompt between steps; whether there is another.
 
-        The target reads first; then, if other requests are open, the drafters that can read in pieces. The
-        request's next step reads what is left.
+        The request's next step reads what is left.
         """
         with self.lock:
             others = [other for other in self.open.values() if other is not request]
-            readers: list[Callable[[], bool]] = []
-            if isinstance(self.target, Pieces):
-                readers.append(partial(self.target.read, request, others))
-            if others:
-                readers += self.team.readers(request)
-            at = self._reading.get(request.id, 0)
-            if at < len(readers) and not readers[at]():
-                at += 1  # the next one reads in the next call, so that one piece is read in each
-            self._reading[request.id] = at
-            return at < len(readers)
+            if isinstance(self.target, Pieces) and self.target.read(request, others):
+                return True
+            self.team.reading.begin(request)
+            return False
+
+    def prepare(self) -> bool:
+        """Let a drafter read one piece of a text that the target has read; False if there is none to read."""
+        with self.lock:
+            return self.team.read()
 
     def score(self, tokens: Sequence[int], top: int = 0, *, piece: int = 64) -> Iterator[list[Scored]]:
         """What the target thinks of each token of a text but the first, a piece at a time.
@@ -187,7 +183,6 @@ class Batch:
         seed = f"{self.seed} {request.id}" if sampling.seed is None else f"{sampling.seed}"
         request.begin(tokens, fitting, seed)
         request.out |= self.team.broken
-        self._reading.pop(request.id, None)
         self.team.observe(request)
         self.guarded.open(request)
         self.open[request.id] = request
@@ -201,6 +196,5 @@ class Batch:
             self._forget(request)
 
     def _forget(self, request: Request) -> None:
-        self._reading.pop(request.id, None)
         self.target.close(request)
         self.team.close(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -17,8 +17,9 @@ from .drafts import Draft, Job
 from .fitting import drafted
 from .guide import guide_of
 from .outcomes import Grade
+from .reading import Reading
 from .request import Request
-from .roles import Drafter, GradeJob, Grader, Preparer, Waiter
+from .roles import Drafter, GradeJob, Grader, Waiter
 
 EMPTY = Draft()
 PASSES = 20  # limit of a draft in mean target passes, plus one for each token that the drafter reads first
@@ -58,7 +59,7 @@ class Team:
         self._read: dict[int, dict[str, int]] = {}  # text length when it last drafted or graded
         self._said: dict[int, str] = {}
         self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
-        self.preparers = {name: d for name, d in self.drafters.items() if isinstance(d, Preparer)}
+        self.reading = Reading(self.drafters, self.open)
         self.graders = {name: d for name, d in self.drafters.items() if isinstance(d, Grader)}
         for drafter in self.drafters.values():
             if isinstance(drafter, Member):
@@ -77,7 +78,7 @@ class Team:
 
     def waiting(self, request: Request) -> frozenset[str]:
         """The drafters that are not ready to draft for a request."""
-        waits = set()
+        waits = set(self.reading.waits(request))
         for name, waiter in self.waiters.items():
             try:
                 if name not in request.out and not waiter.ready(request):
@@ -124,16 +125,19 @@ class Team:
                 self._said.setdefault(job.request.id, job.guide.said)
         return drafts
 
-    def readers(self, request: Request) -> list[Callable[[], bool]]:
-        """For each drafter that can, what reads a piece of a request's text; whether there is another one."""
-        return [partial(self._prepare, name, request) for name in self.preparers] if request.longest else []
-
-    def _prepare(self, name: str, request: Request) -> bool:
+    def read(self) -> bool:
+        """Let a drafter read one piece of a text; False if there is none to read."""
+        if (found := self.reading.next()) is None:
+            return False
+        name, request = found
         try:
-            return name not in request.out and self.preparers[name].prepare(request)
+            more = name not in request.out and self.reading.preparers[name].prepare(request)
         except Exception as error:
             self.fault(name, request, one_line(error))
-            return False
+            more = False
+        if not more:
+            self.reading.done(name, request)
+        return True
 
     def observe(self, request: Request) -> None:
         """Pass the newly committed tokens to all drafters."""
@@ -254,6 +258,7 @@ class Team:
         self._told.pop(request.id, None)
         self._read.pop(request.id, None)
         self._said.pop(request.id, None)
+        self.reading.close(request)
 
     def trouble(self, request: Request) -> str:
         """The first fault since the last call, or ""."""

@@ -197,6 +197,7 @@ def decide(turns: Sequence[Turn], team: Team, guarded: Guarded, rng: Random) -> 
     for turn, context in asked:
         turn.decision, turn.arm, trouble = guarded.choose(context, rng)
         turn.trouble = trouble or said
+    team.reading.step(turn.arm.drafter for turn in turns if turn.arm.length)
 
 
 def draft(turns: Sequence[Turn], team: Team, *, rows: bool = False, picked: bool = False) -> None:

@@ -20,10 +20,12 @@ class TogetherDrafter:
 
     def __init__(self) -> None:
         self.team: Team | None = None
+        self.parts: tuple[str, ...] = ()  # the drafters that it asks
 
     def join(self, team: Team) -> None:
         """Receive the team's drafters."""
         self.team = team
+        self.parts = tuple(name for name, drafter in team.drafters.items() if drafter is not self)
 
     def hint(self, request: Request) -> float:
         """Always ready."""

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from ..core.round import Round
 from ..core.turn import ERROR
-from ..errors import UserError, one_line
+from ..errors import one_line
 from ..generation.decoder import Decoder
 from .limits import Limits
-from .refusal import Refusal, failed, stopping, too_late
+from .refusal import Refusal, failed, reason, stopping, too_late
 from .texts import Event, Sink, Text, Wish
 
 LOG = getLogger(__name__)
@@ -182,20 +182,28 @@ class Engine:
         text.reading = True
 
     def _read(self) -> None:
+        """Pieces of prompts, and then as many of the texts that drafters have still to read, or one."""
+        for _ in range(max(1, self._prompts())):
+            if not self.decoder.loop.prepare():
+                return
+
+    def _prompts(self) -> int:
         """Pieces of prompts, in the order of arrival: at least one, and more while many texts wait for few.
 
         Reading takes as much of the time as the texts that wait are of all, and the next step is late by no
-        more than `LATE` seconds and one piece.
+        more than `LATE` seconds and one piece. Returns the number of pieces.
         """
         reading = [text for text in self.running if text.unread]
         steps = len(reading) / max(1, len(self.running) - len(reading))
-        until = perf_counter() + min(steps * self.took, LATE)
+        until, pieces = perf_counter() + min(steps * self.took, LATE), 0
         for text in reading:
             while text.unread and not text.over:
                 with self._guarded(text):
                     self._piece(text)
+                pieces += 1
                 if perf_counter() >= until:
-                    return
+                    return pieces
+        return pieces
 
     def _piece(self, text: Text) -> None:
         """One piece of one prompt."""
@@ -232,7 +240,7 @@ class Engine:
             for watcher in self.watchers:
                 watcher.round(text, round, text.times.last - before if before else 0.0)
             if round.finish_reason == ERROR:
-                event = Event(text.place, refusal=_reason(round.error))
+                event = Event(text.place, refusal=reason(round.error))
             if event.last:
                 self._end(text, event)
             elif event.pieces or event.entries:
@@ -287,12 +295,5 @@ class _Guard:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):
             return False
-        self.engine._end(self.text, Event(self.text.place, refusal=_reason(error)))
+        self.engine._end(self.text, Event(self.text.place, refusal=reason(error)))
         return True
-
-
-def _reason(error: Exception | None) -> Refusal:
-    """What to tell a client whose text failed."""
-    if isinstance(error, UserError):
-        return Refusal(str(error), 400)
-    return failed(one_line(error) if error is not None else "unknown")

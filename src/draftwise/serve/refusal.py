@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import UserError, one_line
+
 FINAL = {"x-should-retry": "false"}  # the official client sends nothing again then
 
 
@@ -51,3 +53,10 @@ def too_late(seconds: float) -> Refusal:
 def failed(error: str) -> Refusal:
     """A text that could not be written."""
     return Refusal(f"the text could not be written ({error})", 500, code="generation_failed", headers=FINAL)
+
+
+def reason(error: Exception | None) -> Refusal:
+    """What to tell a client whose text failed."""
+    if isinstance(error, UserError):
+        return Refusal(str(error), 400)
+    return failed(one_line(error) if error is not None else "unknown")

@@ -19,7 +19,7 @@ from draftwise.policies.auto.pace import Pace
 from draftwise.policies.auto.parts import CONTEXTS, LENGTHS
 from draftwise.policies.auto.passes import PassCost, nearest, size_class
 from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.skill import Calibration, Skill
+from draftwise.policies.auto.skill import LATER, Calibration, Skill
 from draftwise.policies.auto.texts import Held
 from draftwise.policies.catalogue import default, method
 from draftwise.state.numbers import dump, load
@@ -180,17 +180,30 @@ def test_an_unknown_size_of_batch_takes_the_nearest_known() -> None:
 
 def test_chances_are_counts_that_lean_on_their_mean() -> None:
     skill = Skill(2, 4, memory=1.0, lean=4.0)
-    assert skill.survival(0, 0) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+    assert skill.curve(0, 0) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
     for _ in range(3):
         skill.learn(7, 0, (1.0, 1.0, 0.0))
     skill.close(7)
     # 9 tests, 6 accepted: the level is 7/11; chances (3 + 4 level)/7, the same, (0 + 4 level)/7, level
     level = 7 / 11
     first, third = (3 + 4 * level) / 7, 4 * level / 7
-    assert skill.survival(0, 0) == pytest.approx(
-        [first, first**2, first**2 * third, first**2 * third * level]
-    )
-    assert skill.survival(0, 1) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+    assert skill.curve(0, 0) == pytest.approx([first, first**2, first**2 * third, first**2 * third * level])
+    assert skill.curve(0, 1) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+
+
+def test_a_curve_is_kept_until_its_text_shows_something_or_others_have_shown_much() -> None:
+    skill = Skill(2, 4)
+    before = skill.survival(0, 1)
+    skill.learn(0, 0, (1.0, 1.0, 1.0, 1.0))
+    assert skill.survival(0, 1) == skill.curve(0, 1), "its own text may tell of any context"
+    for _ in range(LATER - 2):
+        skill.learn(7, 1, (1.0, 1.0, 1.0, 1.0))
+    assert skill.survival(0, 1) == before != skill.curve(0, 1)
+    skill.learn(7, 1, (1.0, 1.0, 1.0, 1.0))
+    assert skill.survival(0, 1) == skill.curve(0, 1) != before
+    skill.close(7)
+    skill.restart()
+    assert skill.survival(0, 1) == skill.curve(0, 1), "what a file brings has been weakened"
 
 
 def test_a_rate_is_that_of_its_kind_of_place_and_leans_on_all() -> None:

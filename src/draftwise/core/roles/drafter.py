@@ -118,7 +118,8 @@ class Preparer(Protocol):
     def prepare(self, request: Request) -> bool:
         """Read one piece of what it has not read of an open request; whether there is another one.
 
-        Called between steps, by `Loop.read`, while other requests are open. The next `draft` reads the rest.
+        Called between steps, by `Loop.prepare`, while the request and others are written; until there is none
+        left, it counts as unavailable for this request. The next `draft` reads what was written meanwhile.
 
         Examples:
             >>> class Reading(SimDrafter):

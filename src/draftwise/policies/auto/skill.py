@@ -10,6 +10,7 @@ from ...core.drafts import Signals
 from ...state.learned import adds, learned, mean_by
 
 NOTHING: dict[int, tuple[list[float], list[float]]] = {}
+LATER = 32  # drafts after which those of other texts count
 
 
 @dataclass(slots=True)
@@ -38,6 +39,8 @@ class Skill:
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
     whole: tuple[float, float] | None = None  # sums and anchors, until something new is learned
     anchors: dict[int, float] = field(default_factory=dict)
+    curves: dict[int, dict[int, list[float]]] = field(default_factory=dict)  # by request and context
+    lessons: int = 0  # since `curves` was empty
 
     def __post_init__(self) -> None:
         zeros = [[0.0] * self.longest for _ in range(self.contexts)]
@@ -71,6 +74,7 @@ class Skill:
         """A draft in this context had these chances to be accepted, one token after the other."""
         self.anchors.pop(context, None)
         self.whole = None
+        self._forget(request)
         mine = self.own.setdefault(request, {})
         if context not in mine:
             mine[context] = ([0.0] * self.longest, [0.0] * self.longest)
@@ -79,7 +83,28 @@ class Skill:
         _add(own_tested, own_accepted, accepts, self.own_memory)
 
     def survival(self, request: int, context: int) -> list[float]:
-        """The chances that the first 1, 2, ... tokens are accepted, as far as they are above `least`."""
+        """The chances that the first 1, 2, ... tokens are accepted, as far as they are above `least`.
+
+        A curve is computed again when its own text has shown something; what other texts show counts `LATER`
+        drafts later at most. The list is not to be changed.
+        """
+        mine = self.curves.setdefault(request, {})
+        curve = mine.get(context)
+        if curve is None:
+            curve = mine[context] = self.curve(request, context)
+        return curve
+
+    def _forget(self, request: int) -> None:
+        """This text has shown something: its curves are old, and now and then all are."""
+        self.lessons += 1
+        if self.lessons < LATER:
+            self.curves.pop(request, None)
+        else:
+            self.lessons = 0
+            self.curves.clear()
+
+    def curve(self, request: int, context: int) -> list[float]:
+        """The same, as of now."""
         tested, accepted = self.tested[context], self.accepted[context]
         lean, own_lean, least = self.lean, self.own_lean, self.least
         anchor = self.anchors.get(context)
@@ -106,6 +131,7 @@ class Skill:
         """Let what other texts have shown weigh no more than `carried` tests of each context."""
         self.whole = None
         self.anchors.clear()
+        self.curves.clear()
         for counts in zip(self.tested, self.accepted, strict=True):
             share = min(1.0, self.carried / max(*counts[0], self.carried))
             for row in counts:
@@ -114,6 +140,7 @@ class Skill:
     def close(self, request: int) -> None:
         """Forget what one text alone has shown."""
         self.own.pop(request, None)
+        self.curves.pop(request, None)
 
 
 def _add(tested: list[float], accepted: list[float], accepts: Sequence[float], memory: float) -> None:

@@ -80,7 +80,7 @@ class _Gains:
         self.contexts: list[tuple[float, list[float], float]] = []
         for context in range(int(policy.looks_up[i]), skill.contexts):  # without a match no lookup drafts
             if weight := skill.tested[context][0]:
-                sums = [0.0, *accumulate(skill.survival(NO_REQUEST, context))]
+                sums = [0.0, *accumulate(skill.curve(NO_REQUEST, context))]
                 self.contexts.append((weight, sums, rates[context > 0]))
 
     def gain(self, length: int, seconds: float) -> float | None:
