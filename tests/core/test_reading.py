@@ -9,6 +9,7 @@ import pytest
 from draftwise.core.loop import Loop
 from draftwise.core.reading import IDLE, TRIED
 from draftwise.core.request import Request
+from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.relay import RelayDrafter
 from draftwise.drafters.together import TogetherDrafter
@@ -103,7 +104,7 @@ def test_a_drafter_that_nobody_names_reads_one_text_in_so_many() -> None:
 @pytest.mark.parametrize("kind", ["relay", "together"])
 def test_who_asks_a_drafter_waits_for_it_and_keeps_it_in_use(kind: str) -> None:
     slow = Slow()
-    team = {"slow": slow, "ngram": Sometimes(), kind: TogetherDrafter()}
+    team: dict[str, Drafter] = {"slow": slow, "ngram": Sometimes(), kind: TogetherDrafter()}
     if kind == "relay":
         from draftwise.drafters.lookup.ngram import NgramDrafter
 
@@ -120,7 +121,7 @@ def test_who_asks_a_drafter_waits_for_it_and_keeps_it_in_use(kind: str) -> None:
 
 
 def test_a_drafter_that_fails_at_a_text_leaves_the_others_alone() -> None:
-    loop, slow = looped(fails=[0])
+    loop, _ = looped(fails=[0])
     first, second = added(loop, 2)
     assert [loop.prepare() for _ in range(PIECES + 2)] == [True] * (PIECES + 1) + [False]
     rounds = loop.step()

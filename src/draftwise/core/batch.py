@@ -93,7 +93,7 @@ class Batch:
     def prepare(self) -> bool:
         """Let a drafter read one piece of a text that the target has read; False if there is none to read."""
         with self.lock:
-            return self.team.read()
+            return self.team.prepare()
 
     def score(self, tokens: Sequence[int], top: int = 0, *, piece: int = 64) -> Iterator[list[Scored]]:
         """What the target thinks of each token of a text but the first, a piece at a time.

@@ -125,7 +125,7 @@ class Team:
                 self._said.setdefault(job.request.id, job.guide.said)
         return drafts
 
-    def read(self) -> bool:
+    def prepare(self) -> bool:
         """Let a drafter read one piece of a text; False if there is none to read."""
         if (found := self.reading.next()) is None:
             return False
