@@ -24,7 +24,7 @@ class Reading:
         self.preparers = {name: d for name, d in drafters.items() if isinstance(d, Preparer)}
         self.drafters, self.open, self.steps = drafters, open, 0
         self.named: dict[str, int] = {}  # the step that named it last
-        self.unread: dict[int, dict[str, bool]] = {}  # by request: whether it is read whoever is in use
+        self.unread: dict[int, dict[str, bool]] = {}  # by request: whether it is read in any case
         self.texts = 0
 
     def begin(self, request: Request) -> None:
