@@ -11,7 +11,7 @@ from ..errors import DraftwiseWarning, one_line
 from .arms import Arm, Context, Decision
 from .outcomes import Feedback
 from .request import Request
-from .roles import Graders, Planner, Policy, Reader, Recorder, Seen
+from .roles import Graders, Planner, Policy, Reader, Recorder, Rester, Seen
 
 POLICY = "policy"  # the name under which the policy's faults are counted, beside the drafters' names
 PLAIN = Arm("none", 0)
@@ -28,6 +28,7 @@ class Guarded:
     def __init__(self, policy: Policy, recorder: Recorder, faults: MutableMapping[str, int]) -> None:
         self.policy, self.recorder, self.faults = policy, recorder, faults
         self.planner = policy if isinstance(policy, Planner) else None
+        self.rester = policy if isinstance(policy, Rester) else None
 
     def choose(self, context: Context, rng: Random) -> tuple[Decision, Arm, str]:
         """The decision and its arm; `UNDECIDED` and no draft if the policy raises."""
@@ -36,6 +37,15 @@ class Guarded:
             return decision, self.policy.arms[decision.arm], ""
         except Exception as error:
             return UNDECIDED, PLAIN, self._blame(error)
+
+    def rests(self, batch_size: int) -> tuple[bool, str]:
+        """Whether the policy leaves out this round."""
+        if self.rester is not None:
+            try:
+                return self.rester.rests(batch_size), ""
+            except Exception as error:
+                return False, self._blame(error)
+        return False, ""
 
     def plan(self, contexts: Sequence[Context]) -> str:
         """Show a policy that looks at all requests of a round what it will decide."""

@@ -8,7 +8,7 @@ from .request import Request
 from .roles import Drafter, Preparer
 
 IDLE = 64  # steps after which a drafter that no decision names is out of use
-TRIED = 8  # one text of so many is read by a drafter out of use, which may draft for it
+TRIED = 16  # one text of so many is read by a drafter out of use, which may draft for it
 
 
 class Reading:

@@ -185,15 +185,17 @@ class Turn:
 def decide(turns: Sequence[Turn], team: Team, guarded: Guarded, rng: Random) -> None:
     """A decision for each request that has no arm of its own; none, and no draft, if the policy raises."""
     hinted = getattr(guarded.policy, "reads_hints", False)
+    resting, said = guarded.rests(len(turns)) if len(turns) > 1 else (False, "")
     asked: list[tuple[Turn, Context]] = []
     for turn in turns:
-        hints = team.hints(turn.request) if hinted and turn.request.arm is None else {}
-        turn.request.waits = team.waiting(turn.request)
         if (arm := turn.request.arm) is not None:
+            turn.request.waits = team.waiting(turn.request)
             turn.decision, turn.arm = replace(UNDECIDED, stops=arm.stops), arm
-        else:
-            asked.append((turn, turn.context(hints, len(turns))))
-    said = guarded.plan([context for _, context in asked]) if len(asked) > 1 else ""
+        elif not resting:
+            turn.request.waits = team.waiting(turn.request)
+            asked.append((turn, turn.context(team.hints(turn.request) if hinted else {}, len(turns))))
+    if len(asked) > 1:
+        said = guarded.plan([context for _, context in asked]) or said
     for turn, context in asked:
         turn.decision, turn.arm, trouble = guarded.choose(context, rng)
         turn.trouble = trouble or said

@@ -16,6 +16,7 @@ from ..core.request import Request
 from ..core.roles import Drafter, Target
 from ..core.sampling import Sampling, whole_number
 from ..errors import GenerationError, UserError
+from ..models.threads import release
 from ..policies.catalogue import Method
 from ..state.file import StateFile, usable
 from .output import Output, Writer
@@ -119,6 +120,7 @@ class Decoder:
             file = StateFile.of(path, chosen, name=made.policy, target=target, drafters=made.asked)
         everyone, ends = complete(made.team, made.method), eos_ids(model, tokenizer)
         own = own_settings(getattr(model, "generation_config", None), level=3)
+        release()  # another thread may run what this one has loaded
         return cls(built, everyone, made.method, tokenizer, eos=ends, seed=seed, state=file, defaults=own)
 
     def __repr__(self) -> str:
@@ -231,6 +233,7 @@ class Decoder:
             self.last = writer.output()
             self.last.samples = [self.last]
             self._keep()
+            release()
         yield from writer.fresh()
         if writer.error is not None:
             raise writer.error
@@ -256,6 +259,7 @@ class Decoder:
         finally:
             for request, _ in open_.values():
                 self.loop.close(request)
+            release()
         outputs = [writers[place].output() for place in range(len(jobs))]
         errors = {place: w.error for place, w in sorted(writers.items()) if w.error is not None}
         if errors and len(jobs) == 1:

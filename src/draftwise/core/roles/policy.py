@@ -106,6 +106,25 @@ class Planner(Protocol):
         ...
 
 
+@runtime_checkable
+class Rester(Protocol):
+    """A policy that may leave out a round of a batch, so that it takes no time where no draft pays."""
+
+    def rests(self, batch_size: int) -> bool:
+        """Whether no request of this round drafts; then none is decided, and nothing is learned.
+
+        Called before all else in a round of two or more requests.
+
+        Examples:
+            >>> class Tired(type(policy)):
+            ...     def rests(self, batch_size):
+            ...         return batch_size > 32
+            >>> Tired(policy.arms, policy.new_learner).rests(64)
+            True
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Values:
     """What a policy holds of its arms at one moment, for displays: no decision depends on it.

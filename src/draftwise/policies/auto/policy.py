@@ -33,6 +33,7 @@ from .parts import (
 )
 from .passes import CLASSES, Load, PassCost, nearest, size_class
 from .place import Place
+from .rest import Rest
 from .skill import Calibration, Skill
 from .stale import check, switch
 from .values import values
@@ -70,6 +71,7 @@ class AutoPolicy:
     match: Match = match_length
     guard: Guarding = field(default_factory=Guard)
     load: Load = field(default_factory=Load)
+    rest: Rest = field(default_factory=Rest)
     reads_hints: bool = True
     skills: list[Skill] = field(init=False, metadata=LEARNED)
     calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
@@ -119,6 +121,10 @@ class AutoPolicy:
 
     # -- choosing ------------------------------------------------------------------------------------
 
+    def rests(self, batch_size: int) -> bool:
+        """Whether this round of a batch is left out, since nothing has paid for long (see `Rest`)."""
+        return self.rest.rests(batch_size)
+
     def plan(self, contexts: Sequence[Context]) -> None:
         """Choose the longest draft of a batch for all of its requests (see `together`)."""
         self.planned = together(self, contexts) if len(contexts) > 1 else {}
@@ -137,6 +143,7 @@ class AutoPolicy:
         else:
             stop = self._stop(self.relays.get(best.drafter, best.drafter), batch, place.matched)
             decision = Decision(self.index[best.drafter, best.length], 1.0, rules(stop, best.head))
+            self.rest.drafted = True
         if self.reasons is not None:
             price, arm = self.price(batch, place.matched), self.arms[decision.arm]
             self.reasons.append(Reason(context.position, price, arm, tuple(worths), not stands))

@@ -113,7 +113,9 @@ class AutoRecorder:
         notes = self.texts.get(seen.request.id)
         if notes is None:
             notes = self.texts[seen.request.id] = self.notes(start)
-        notes.at = start
+        elif start > notes.end:
+            notes.skip(seen.request.tokens[notes.end : start], start)
+        notes.at, notes.end = start, len(seen.request.tokens)
         return notes
 
     def _calls(self, batch: Sequence[tuple[Seen, Notes]]) -> list[DraftCall]:
@@ -154,7 +156,9 @@ class AutoRecorder:
         notes.rounds.append((notes.at, contexts))
         if self.graded and not request.sampling.greedy:
             notes.probs += [seen.scores.chance(n, t) for n, t in zip(seen.nodes, seen.tokens, strict=True)]
-        return played + notes.settle(seen.tokens, done=request.done) if notes.held else played
+        if notes.held or notes.skipped:
+            played += notes.settle(seen.tokens, done=request.done)
+        return played
 
     def _played(self, i: int, context: int, seen: Seen, notes: Notes) -> list[Window]:
         """The result of a model's draft; a lookup's is held, since the text may decide more of it later."""

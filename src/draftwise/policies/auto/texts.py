@@ -45,20 +45,24 @@ class Notes:
     Attributes:
         start: the length of the text when it was first seen.
         at: the length of the text when this round began.
+        end: its length after the round.
         held: drafts of lookups that are not decided yet.
         rounds: where rounds began, and the contexts of all drafters there.
         probs: the target's probabilities of the tokens from `start` on (with sampling only).
         graded: by model, the tokens of the text on which it is known.
         read: by model, the tokens of the text that it has read.
+        skipped: results of drafts that were decided in rounds that were left out.
     """
 
     start: int
     at: int = 0
+    end: int = 0
     held: list[Held] = field(default_factory=list)
     rounds: list[tuple[int, Sequence[int]]] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     graded: dict[int, int] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
+    skipped: list[Window] = field(default_factory=list)
 
     def first_ungraded(self, i: int) -> int:
         """The first token on which this model was not tested."""
@@ -68,9 +72,15 @@ class Notes:
         """How many of the first `tokens` tokens this model has not read."""
         return tokens - self.read.get(i, 0)
 
+    def skip(self, new: Sequence[int], start: int) -> None:
+        """Tokens of rounds that were left out: drafts are compared with them, and no model is graded."""
+        self.skipped = self.settle(new, done=False)
+        self.start, self.rounds, self.probs = start, [], []
+
     def settle(self, new: Sequence[int], *, done: bool) -> list[Window]:
         """Compare the drafts that are held with new tokens; the results of those that are decided."""
-        settled, still = [], []
+        settled, still = self.skipped, list[Held]()
+        self.skipped = []
         for held in self.held:
             window = held.follow(new)
             if window is None and done:
