@@ -57,5 +57,5 @@ def test_where_openmp_has_no_such_function_nothing_happens(monkeypatch: pytest.M
     def none(name: None) -> object:
         raise OSError("no handle")
 
-    monkeypatch.setattr(threads.ctypes, "CDLL", none)
+    monkeypatch.setattr("ctypes.CDLL", none)
     threads.release()

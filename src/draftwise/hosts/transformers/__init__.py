@@ -19,6 +19,7 @@ from ...errors import UserError
 from ...models.compiled import checked, compile_rows
 from ...models.load import load_tokenizer
 from ...models.probe.checks import device_of
+from ...models.threads import release
 from .arguments import Asked, check, check_cache
 from .call import Call
 from .prompt import fill, read_prompt
@@ -125,6 +126,7 @@ class Host:
                 yield
             finally:
                 self.caller = 0
+                release()  # the next caller may be another thread
 
     def of(self, model: Any, *, prompted: bool = False) -> tuple[Loop, HostTarget | PromptedTarget]:
         """The loop of a model and its target, `prompted` if the model reads its prompts itself.
