@@ -13,8 +13,8 @@ def release() -> None:
 
     While one thread has them, those of another thread must sleep between two steps of a computation instead
     of waiting awake, since there would be more threads than cores. So a model that one thread loads and
-    another runs, as in a server, is up to 2.7 times slower (`python -m studies.speed.threads`). New threads
-    take some 0.1 ms. Does nothing where OpenMP has no such function.
+    another runs, as in a server, is up to 2.6 times slower (`python -m studies.speed.threads`). New threads
+    take 0.1 to 0.8 ms. Does nothing where OpenMP has no such function.
     """
     if (pause := _pause()) is not None:
         pause(SOFT)

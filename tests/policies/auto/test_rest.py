@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from draftwise.policies.auto.texts import Held, Notes
 from draftwise.policies.catalogue import method
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
-from tests.cli.conftest import LETTERS, Sometimes, after
+from tests.cli.conftest import LETTERS, LINE, Sometimes, after
 
 
 def looks(rest: Rest, rounds: int, batch: int = 16, drafted: bool = False) -> list[int]:
@@ -28,7 +29,7 @@ def looks(rest: Rest, rounds: int, batch: int = 16, drafted: bool = False) -> li
     return found
 
 
-def test_the_longer_in_vain_the_rarer() -> None:
+def test_the_longer_without_a_draft_the_rarer_a_look() -> None:
     at = looks(Rest(), 400)
     gaps = [b - a for a, b in pairwise(at)]
     assert gaps == sorted(gaps) and set(gaps) == set(range(1, LONGEST + 2))
@@ -58,7 +59,7 @@ def test_drafts_are_held_against_what_was_written_meanwhile() -> None:
     assert not notes.held and not notes.settle([1], done=True)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 8.0])
 def test_texts_are_right_while_auto_rests(temperature: float) -> None:
     """A batch where nothing pays: rounds are left out, and each text is that of one alone."""
     drafters: dict[str, Any] = {"bad": SimDrafter(after(3)), "other": Sometimes()}
@@ -69,10 +70,9 @@ def test_texts_are_right_while_auto_rests(temperature: float) -> None:
         chosen = method("auto" if batch > 1 else "none", list(drafters))
         loop = Loop(SimTarget(after(1), len(LETTERS)), drafters, chosen.policy, chosen.recorder, clock=Dear())
         requests = [loop.add(prompt, settings, picked=True) for prompt in prompts] if batch > 1 else []
-        rounds, decided = [], 0
+        rounds = []
         while requests and loop.open:
             rounds += loop.step()
-            decided += any(round.decision.arm >= 0 for round in rounds[-len(loop.open) :])
         if batch == 1:
             for prompt in prompts:
                 requests.append(loop.add(prompt, settings, picked=True))
@@ -82,8 +82,41 @@ def test_texts_are_right_while_auto_rests(temperature: float) -> None:
         if batch > 1:
             left_out = [round for round in rounds if round.decision.arm < 0]
             assert len(left_out) > len(rounds) / 3 and all(round.arm == Arm("none", 0) for round in left_out)
+            assert any(round.accepted < round.drafted for round in rounds), "a draft was rejected"
         texts.append([request.tokens for request in requests])
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] and (temperature == 0) == all(map(plain, texts[0]))
+
+
+def plain(tokens: list[int]) -> bool:
+    """The text that is most likely everywhere."""
+    return all(b == (a + 1) % len(LINE) for a, b in pairwise(tokens[2:]))
+
+
+def test_the_recorder_tells_its_notes_of_rounds_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every token after the first look reaches the notes once, with a look or between two."""
+    told: dict[int, int] = {}
+    skip = Notes.skip
+
+    def spy(self: Notes, new: Sequence[int], start: int) -> None:
+        told[id(self)] = told.get(id(self), 0) + len(new)
+        assert self.end + len(new) == start
+        skip(self, new, start)
+
+    monkeypatch.setattr(Notes, "skip", spy)
+    chosen = method("auto", ["bad"])
+    loop = Loop(
+        SimTarget(after(1), len(LETTERS)),
+        {"bad": SimDrafter(after(3))},
+        chosen.policy,
+        chosen.recorder,
+        clock=Dear(),
+    )
+    for k in range(16):
+        loop.add([k, k + 1], Sampling(max_new_tokens=200), picked=True)
+    seen = 0
+    while loop.open:
+        seen += sum(round.decision.arm >= 0 for round in loop.step())
+    assert len(told) == 16 and 0 <= 16 * 200 - seen - sum(told.values()) <= 16 * LONGEST
 
 
 class Dear:

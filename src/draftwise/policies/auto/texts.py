@@ -43,7 +43,7 @@ class Notes:
     """The state of one text.
 
     Attributes:
-        start: the length of the text when it was first seen.
+        start: the length of the text when it was first seen, or after the last rounds left out.
         at: the length of the text when this round began.
         end: its length after the round.
         held: drafts of lookups that are not decided yet.
