@@ -81,8 +81,8 @@ class Batch:
     def read(self, request: Request) -> bool:
         """Let the target read one piece of an open request's prompt between steps; whether there is another.
 
-        The request's next step reads what is left. Drafters read the text later, in `prepare`: without it models
-        draft nothing for this request while others are open.
+        The request's next step reads what is left. Drafters read the text later, in `prepare`: without it
+        models draft nothing for this request while others are open.
         """
         with self.lock:
             others = [other for other in self.open.values() if other is not request]
