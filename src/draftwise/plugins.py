@@ -5,7 +5,7 @@
 Importing it loads no torch. `draftwise.testing` has the conformance suites.
 """
 
-from .core.arms import NEVER, Arm, Context, Decision, Stop
+from .core.arms import NEVER, Arm, Context, Decision, Gate, Stop
 from .core.drafts import NOTHING, Draft, Job, Signals, Verdict
 from .core.outcomes import Feedback, Grade, Outcome, Spent, Window
 from .core.request import Request
@@ -17,6 +17,7 @@ from .core.roles import (
     Graders,
     Limited,
     Masker,
+    Matcher,
     Pieces,
     Planner,
     Policy,
@@ -55,6 +56,7 @@ __all__ = [
     "Draft",
     "Drafter",
     "Feedback",
+    "Gate",
     "Grade",
     "GradeJob",
     "Grader",
@@ -63,6 +65,7 @@ __all__ = [
     "Job",
     "Limited",
     "Masker",
+    "Matcher",
     "Method",
     "Outcome",
     "Pieces",

@@ -77,7 +77,7 @@ def even_odds() -> Skill:
 class NoGuard:
     """Speculation is never turned off."""
 
-    def stands(self, load: float = 1.0, batch: int = 1) -> bool:
+    def stands(self, load: float = 1.0, batch: int = 1, gain: float = 0.0) -> bool:
         """Always."""
         return True
 

@@ -19,6 +19,7 @@ from draftwise.core import arms, drafts, masker, outcomes, request, roles
 from draftwise.core import round as rounds
 from draftwise.core.roles import drafter, policy, recorder, target
 from draftwise.core.team import Team
+from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.learners.fixed import Fixed
 from draftwise.policies.recorders.bandit import Bandit
@@ -61,6 +62,7 @@ def world() -> dict[str, Any]:
             "SimDrafter": SimDrafter,
         }
         | {"counting": counting, "request": text, "drafter": sim, "policy": chosen, "graders": graders}
+        | {"lookup": NgramDrafter()}
         | {"target": SimTarget(counting, V), "recorder": Bandit(reward("accepted"), 4)}
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from draftwise.core.arms import NEVER, Arm, Context, Decision, Stop
+from draftwise.core.arms import NEVER, Arm, Context, Decision, Gate, Stop
 from draftwise.core.drafts import Draft, Job
+from draftwise.core.fitting import first as beginning
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
@@ -54,14 +56,17 @@ def loop(
 ) -> Loop:
     """A loop whose rounds are drafted by these relays, or with none of them, at random."""
     made = {name: RelayDrafter(*_spec(text)[0], **_spec(text)[1]) for name, text in relays.items()}
-    stops = {name: Stop("confidence", 0.5) if relay.rest else NEVER for name, relay in made.items()}
+    stops = {name: Stop("confidence", 0.5) if relay.match else NEVER for name, relay in made.items()}
     policy = Stopping((*(Arm(name, length, stop=stops[name]) for name in made), Arm("none", 0)))
     return Loop(target or SimTarget(markov(P), V), {**made, **parts}, policy, policy, seed=seed)
 
 
 def _spec(text: str) -> tuple[tuple[str], dict[str, Any]]:
     path, _, first = text.partition("?")
-    return (path,), {first: True} if first in ("instead", "rest") else {"first": int(first or 1)}
+    if first == "instead":
+        return (path,), {first: True}
+    name, _, number = first.rpartition("=")
+    return (path,), {name or "first": int(number or 1)}
 
 
 def drafted(
@@ -111,6 +116,29 @@ def test_a_lookup_continues_other_tokens_and_is_then_as_before(lookup: type[Any]
             assert (after,) == tuple(whole.draft([Job(asked([*text, *more]), 8)]))
         one.observe(request, more)
         assert one.draft([Job(request, 8)]) == whole.draft([Job(asked([*text, *more]), 8)])
+
+
+def occurs(text: Sequence[int], end: Sequence[int], most: int) -> int:
+    """The longest end that occurs in a text, at most `most` tokens."""
+    found = [
+        n for n in range(1, most + 1) if any(text[k : k + n] == end[-n:] for k in range(len(text) - n + 1))
+    ]
+    return max(found, default=0)
+
+
+@pytest.mark.parametrize(("lookup", "most"), [(NgramDrafter, 4), (SuffixDrafter, 32)])
+def test_a_match_after_other_tokens_is_the_longest(lookup: type[Any], most: int) -> None:
+    rng = Random(2)
+    for _ in range(80):
+        text = [rng.randrange(4) for _ in range(rng.randrange(2, 40))]
+        more = [rng.randrange(5) for _ in range(rng.randrange(1, 6))]
+        one = lookup()
+        assert one.match_after(asked(text), more) == 0, "not yet observed"
+        one.observe(asked(text), text)
+        seen = text if lookup is NgramDrafter else text[:-1]  # its last token was not followed by another
+        whole = [*text, *more]
+        assert one.match_after(asked(text), more) == occurs(seen, whole, min(most, len(seen)))
+        assert one.match_after(asked(text), ()) == one.hint(asked(text))
 
 
 def test_a_model_forgets_what_it_continued() -> None:
@@ -179,7 +207,8 @@ RELAYS = {
     "s": "good>suffix?2",
     "t": "ngram>good?0",
     "u": "suffix>bad?instead",
-    "v": "bad>ngram?rest",
+    "v": "bad>ngram?match=1",
+    "w": "good>suffix?match=2",
 }
 
 
@@ -244,17 +273,19 @@ class Hears(NgramDrafter):
 
 
 @pytest.mark.parametrize(
-    ("first", "rest", "left"), [(1, False, (1, 2)), (2, False, (2,)), (3, False, (2,)), (1, True, ())]
+    ("options", "left"),
+    [({}, (1, 2)), ({"first": 2}, (2,)), ({"first": 3}, (2,)), ({"match": 1}, ())],
 )
 def test_the_places_of_the_second_part_keep_their_own_stop_rules(
-    first: int, rest: bool, left: tuple[int, ...]
+    options: dict[str, int], left: tuple[int, ...]
 ) -> None:
     rules = tuple(Stop("confidence", 0.1 * k) for k in range(3))
-    second, relay = Hears(), RelayDrafter("a>b", first=first, rest=rest)
+    second, relay = Hears(), RelayDrafter("a>b", **options)
     parts: dict[str, Drafter] = {"a": Says(1, 2, 3), "b": second, "relay": relay}
     policy = Anyone((Arm("relay", 4),))
     made = Loop(SimTarget(markov(P), V), parts, policy, policy)
-    relay.draft([Job(asked([5, 1, 6]), 4, stops=rules)])
+    second.observe(request := asked([5, 1, 6]), [5, 1, 6])
+    relay.draft([Job(request, 4, stops=rules)])
     assert second.stops == [tuple(rules[k] for k in left) or (NEVER,)] and made.team is relay.team
 
 
@@ -270,17 +301,91 @@ def test_a_stop_rule_of_the_first_part_ends_the_draft() -> None:
     assert len(relay.draft([Job(request, 6)])[0].tokens) == 6
 
 
-def test_with_rest_the_second_part_goes_on_where_a_rule_ends_the_first() -> None:
-    parts: dict[str, Drafter] = {"model": SimDrafter(markov(P)), "ngram": NgramDrafter()}
-    relay, policy = RelayDrafter("model>ngram", rest=True), Anyone((Arm("relay", 6),))
-    Loop(SimTarget(markov(P), V), {**parts, "relay": relay}, policy, policy)
-    request = asked([0, 1, 2, 1, 0, 1])
-    parts["ngram"].observe(request, request.tokens)
-    (alone,) = parts["model"].draft([Job(request, 6)])
-    for head in (1, 3):
-        rules = (NEVER,) * (head - 1) + (Stop("confidence", 2.0),)  # the second part would never get beyond
-        (draft,) = relay.draft([Job(request, 6, rules)])
-        (rest,) = parts["ngram"].draft_after([Job(request, 6 - head)], [alone.tokens[:head]])  # type: ignore
-        assert draft.tokens == alone.tokens[:head] + rest.tokens and len(draft.signals) == 6
-    with pytest.raises(UserError, match="instead or rest"):
-        RelayDrafter("a>b", instead=True, rest=True)
+class Guesses(SimDrafter):
+    """Counts the tokens it drafts; it ends where `until` says."""
+
+    def __init__(self) -> None:
+        super().__init__(markov(P))
+        self.made = 0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        drafts = []
+        for job, draft in zip(jobs, super().draft(jobs), strict=True):
+            n = len(draft.tokens)
+            ends = (k for k in range(1, n) if job.until is not None and job.until(draft.tokens[:k]))
+            drafts.append(beginning(draft, next(ends, n)))
+            self.made += len(drafts[-1].tokens)
+        return drafts
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("lookup", [NgramDrafter, SuffixDrafter])
+def test_the_second_part_takes_over_at_its_first_match(lookup: type[Any], reads: bool) -> None:
+    rng, taken = Random(4), set()
+    for key in range(60):
+        text = [rng.randrange(V) for _ in range(rng.randrange(3, 9))]
+        model = Guesses() if reads else SimDrafter(markov(P))
+        second, match = lookup(), rng.randrange(1, 4)
+        parts: dict[str, Drafter] = {"model": model, "lookup": second}
+        relay, policy = RelayDrafter("model>lookup", match=match), Anyone((Arm("relay", 6),))
+        Loop(SimTarget(markov(P), V), {**parts, "relay": relay}, policy, policy)
+        request = asked(text, key)
+        second.observe(request, text)
+        (alone,) = SimDrafter(markov(P)).draft([Job(request, 6)])
+        found = [second.match_after(request, alone.tokens[: k + 1]) for k in range(6)]
+        head = next((k + 1 for k, n in enumerate(found) if n >= match), 6)
+        (draft,) = relay.draft([Job(request, 6)])
+        (rest,) = second.draft_after([Job(request, 6)], [alone.tokens[:head]])
+        late = found[head - 1] >= match
+        assert draft.tokens == (alone.tokens[:head] + rest.tokens * late)[:6]
+        assert (draft.head, draft.match) == (head, found[head - 1] * late)
+        assert not isinstance(model, Guesses) or model.made == head
+        taken.add(head)
+    assert len(taken) > 2
+
+
+def test_gates_say_how_much_is_added_with_which_match() -> None:
+    """Six tokens of the model, and then or before what the lookup knows."""
+    relay, second = RelayDrafter("says>ngram", match=1), NgramDrafter()
+    parts: dict[str, Drafter] = {"says": Says(1, 2, 3), "ngram": second, "relay": relay}
+    policy = Anyone((Arm("relay", 9),))
+    Loop(SimTarget(markov(P), 16), parts, policy, policy)
+    text = [5, 1, 7, 8, 9, 1, 2, 4, 6]
+    request = asked(text)
+    second.observe(request, text)
+    assert [second.match_after(request, x) for x in ((1,), (1, 2), (1, 2, 3), ())] == [1, 2, 0, 0]
+
+    def drafted(*gates: Gate) -> tuple[int, ...]:
+        (draft,) = relay.draft([Job(request, 9, gates=gates)])
+        return draft.tokens
+
+    assert drafted() == (1, 2, 4, 6, 1, 2, 4, 6, 1)  # a match of one, with all that is left
+    assert drafted(Gate(1, 2)) == (1, 2, 4)
+    assert drafted(Gate(2, 2)) == (1, 2, 4, 6)
+    assert drafted(Gate(1, 3), Gate(2, 1)) == (1, 2, 4, 6)
+    assert drafted(Gate(1, 3, inside=False)) == drafted(Gate(3, 3)) == (1, 2, 3)
+    assert drafted(Gate(1, 0), Gate(2, 1)) == (1, 2, 4)
+
+
+def test_what_is_added_to_drawn_tokens_is_certain() -> None:
+    """A relay's draft stays drawn: its tail has one token of probability 1 in each row."""
+    relay, second = RelayDrafter("draws>ngram", match=1), NgramDrafter()
+    parts: dict[str, Drafter] = {"draws": Copies(markov(P)), "ngram": second, "relay": relay}
+    policy = Anyone((Arm("relay", 4),))
+    Loop(SimTarget(markov(P), V), parts, policy, policy)
+    text = [0, 1, 2, 3, 0, 1]
+    request = replace(asked(text), sampling=Sampling(max_new_tokens=50, temperature=1.0))
+    second.observe(request, text)
+    (draft,) = relay.draft([Job(request, 4)])
+    rows = np.asarray(draft.dist)
+    assert draft.head == 1 and rows.shape == (4, V) and np.allclose(rows.sum(1), 1.0)
+    assert [row.argmax() for row in rows[1:]] == list(draft.tokens[1:]) and draft.probs[1:] == (1.0,) * 3
+
+
+def test_options_that_exclude_each_other_are_named() -> None:
+    with pytest.raises(UserError, match="instead or match"):
+        RelayDrafter("a>b", instead=True, match=2)
+    with pytest.raises(UserError, match="match=-1"):
+        RelayDrafter("a>b", match=-1)
+    with pytest.raises(UserError, match="b looks nothing up"):
+        loop({"r": "a>b?match=1"}, {"a": Says(1), "b": SimDrafter(markov(P))})

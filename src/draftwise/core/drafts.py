@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .arms import NEVER, Stop
+from .arms import NEVER, Gate, Stop
 from .guide import Guide
 from .request import Request
 
@@ -58,6 +58,8 @@ class Draft:
             list of arrays or tensors, or one of shape (n, vocabulary), on any device; None if picked.
         signals: The input of stop rules, one per token, or none.
         rows: If the job asked for them, the drafter's raw logits, one row per token, shape (n, vocabulary).
+        head: Of a composite draft, how many tokens its first part has.
+        match: The match with which the second part took over; 0 if it did not.
     """
 
     tokens: tuple[int, ...] = ()
@@ -66,6 +68,8 @@ class Draft:
     dist: Any = None
     signals: tuple[Signals, ...] = ()
     rows: Any = None
+    head: int = 0
+    match: int = 0
 
     @classmethod
     def chain(
@@ -76,9 +80,12 @@ class Draft:
         dist: Any = None,
         signals: Sequence[Signals] = (),
         rows: Any = None,
+        head: int = 0,
+        match: int = 0,
     ) -> Draft:
         """A draft in which each token follows the previous one: `Draft.chain([5, 6, 7])`."""
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(probs), dist, tuple(signals), rows)
+        parents = tuple(range(-1, len(tokens) - 1))
+        return cls(tuple(tokens), parents, tuple(probs), dist, tuple(signals), rows, head, match)
 
     @property
     def is_chain(self) -> bool:
@@ -116,6 +123,9 @@ class Job:
         picked: Draft the most likely tokens even if the request samples.
         guide: What the request's processors allow after its text; None where they do not tell. Drafts that
             were picked are cut to it in any case. A drafter that reads it by itself says `guided = True`.
+        until: Ends the draft after the token with which it is true of all its tokens. It spares time: a
+            drafter need not read it.
+        gates: Those of the decision.
     """
 
     request: Request
@@ -125,6 +135,8 @@ class Job:
     rows: bool = False
     picked: bool = False
     guide: Guide | None = None
+    until: Callable[[Sequence[int]], bool] | None = None
+    gates: tuple[Gate, ...] = ()
 
     def stop_at(self, position: int) -> Stop:
         """The rule for draft position `position` (from 0)."""
@@ -135,4 +147,4 @@ def after(job: Job, written: Sequence[int]) -> Job:
     """The job, for a picked draft, of a copy of its request in which these tokens were written."""
     request = replace(job.request, tokens=[*job.request.tokens, *written])
     guide = None if job.guide is None else job.guide.after(written)
-    return replace(job, request=request, picked=True, guide=guide)
+    return replace(job, request=request, picked=True, guide=guide, until=None)

@@ -56,7 +56,7 @@ def fitted(draft: Draft, guide: Guide, most: int) -> Draft:
     tokens = draft.tokens
     wrong = (n for n, token in enumerate(tokens) if not guide.allows(tokens[:n], token))
     n = next(wrong, len(tokens))
-    cut = draft if n == len(tokens) else _first(draft, n)
+    cut = draft if n == len(tokens) else first(draft, n)
     return framed((), cut, guide.forced(tokens[:n], most - n))
 
 
@@ -74,7 +74,9 @@ def framed(before: Sequence[int], draft: Draft, after: Sequence[int]) -> Draft:
     return Draft.chain((*before, *draft.tokens, *after), probs=probs, signals=signals)
 
 
-def _first(draft: Draft, n: int) -> Draft:
+def first(draft: Draft, n: int) -> Draft:
+    """The first `n` tokens of a chain."""
+    dist = None if draft.dist is None else draft.dist[:n]
     rows = None if draft.rows is None else draft.rows[:n]
     return replace(
         draft,
@@ -82,6 +84,7 @@ def _first(draft: Draft, n: int) -> Draft:
         parents=draft.parents[:n],
         probs=draft.probs[:n],
         signals=draft.signals[:n],
+        dist=dist,
         rows=rows,
     )
 

@@ -54,6 +54,8 @@ class Outcome:
             position of the draft (one path of a tree); empty unless the recorder reads "overlap".
         signals: Those of the draft, one per token, or none.
         spent: The seconds by part; None if `seconds` is NaN.
+        head: Of a composite draft, how many tokens its first part had.
+        match: The match with which its second part took over; 0 if it did not.
     """
 
     arm: int
@@ -65,6 +67,8 @@ class Outcome:
     overlaps: tuple[float, ...] = ()
     signals: tuple[Signals, ...] = ()
     spent: Spent | None = None
+    head: int = 0
+    match: int = 0
 
     def rewarded(self, reward: float) -> Outcome:
         """A copy with its reward set; much faster than `dataclasses.replace`, which matters once a round."""
@@ -78,6 +82,8 @@ class Outcome:
             self.overlaps,
             self.signals,
             self.spent,
+            self.head,
+            self.match,
         )
 
     @property

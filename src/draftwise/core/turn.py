@@ -71,7 +71,8 @@ class Turn:
         if length <= 0 or arm.drafter in request.out or arm.drafter in request.waits:
             return None
         picked, guide = picked or request.picked, guide_of(request)
-        return Job(request, length, self.decision.stops, arm.width, rows, picked, guide)
+        decision = self.decision
+        return Job(request, length, decision.stops, arm.width, rows, picked, guide, gates=decision.gates)
 
     def accept(self, scores: Scores) -> None:
         """Find the accepted path of the draft, and append the verified tokens."""
@@ -134,6 +135,8 @@ class Turn:
             overlaps=overlaps,
             signals=self.draft.signals,
             spent=known,
+            head=self.draft.head,
+            match=self.draft.match,
         )
         # An engine may have written more tokens than it verified.
         walked, count = (-1, *self.verdict.path), len(self.tokens)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
-from ..core.arms import NEVER
+from ..core.arms import NEVER, Gate
 from ..core.drafts import Draft, Job
+from ..core.fitting import first
 from ..core.request import Request
-from ..core.roles import Continuer
+from ..core.roles import Continuer, Matcher
 from ..core.team import Team
 from ..errors import UserError
 
@@ -23,8 +24,8 @@ class RelayDrafter:
     only where FIRST has nothing: lookup, else model. Both parts are drafters of the same team, under the
     names given there. They draft their most likely tokens, which the target verifies as picked ones: the
     text is exact whatever the parts are. FIRST ends the draft if it ends before its share by a stop rule, or
-    drafts a tree. With `rest`, FIRST drafts until a stop rule ends it, and SECOND, which no rule stops, adds
-    what is left of the length.
+    drafts a tree. With `match`, SECOND takes over as soon as it has a match of so many tokens after one that
+    FIRST has drafted; without such a match the draft is FIRST's alone, drawn if the request samples.
 
     Source: model first, lookup after it: Cascade speculative drafting (arXiv 2312.11462).
 
@@ -39,16 +40,18 @@ class RelayDrafter:
         *,
         first: Annotated[int, "tokens of the first drafter at most; 0: all that it has"] = 1,
         instead: Annotated[bool, "the second drafts only where the first has nothing"] = False,
-        rest: Annotated[bool, "a stop rule ends the first alone; the second adds what is left"] = False,
+        match: Annotated[int, "tokens of a match with which the second takes over; 0: it never does"] = 0,
     ) -> None:
         self.parts = tuple(part.strip() for part in path.split(">"))
         if len(self.parts) != 2 or not all(self.parts):
             raise UserError(f"relay:{path}: name two drafters of the team, as relay:zoo:general>ngram")
         if first < 0:
             raise UserError(f"relay:{path}?first={first}: give 1 or more tokens, or 0 for all")
-        if instead and rest:
-            raise UserError(f"relay:{path}: give instead or rest, not both")
-        self.first, self.instead, self.rest = 0 if instead or rest else first, instead, rest
+        if match < 0:
+            raise UserError(f"relay:{path}?match={match}: give 1 or more tokens, or 0 for never")
+        if instead and match:
+            raise UserError(f"relay:{path}: give instead or match, not both")
+        self.first, self.instead, self.match = 0 if instead or match else first, instead, match
         self.team: Team | None = None
 
     def join(self, team: Team) -> None:
@@ -64,6 +67,8 @@ class RelayDrafter:
                 raise UserError(f"{name}: there is no drafter {part!r} beside it; name two of {others}")
         if not isinstance(team.drafters[self.parts[1]], Continuer):
             raise UserError(f"{name}: {self.parts[1]} cannot continue another's draft; name ngram or suffix")
+        if self.match and not isinstance(team.drafters[self.parts[1]], Matcher):
+            raise UserError(f"{name}?match: {self.parts[1]} looks nothing up; name ngram or suffix")
         self.team = team
 
     def hint(self, request: Request) -> float:
@@ -100,16 +105,42 @@ class RelayDrafter:
         """The first part's drafts."""
         drafts = [Draft()] * len(jobs)
         asked = [i for i, job in enumerate(jobs) if usable(name, job.request)]
-        parts = [
-            replace(
-                jobs[i], length=min(self.first or jobs[i].length, jobs[i].length), picked=True, rows=False
-            )
-            for i in asked
-        ]
+        parts = [self._part(jobs[i]) for i in asked]
         for i, draft in zip(asked, self._team().ask(name, parts) if parts else (), strict=True):
-            # Whether a draft is continued may depend on its tokens, which one that counts as drawn must not.
-            drafts[i] = replace(draft, dist=None)
+            drafts[i] = self._ended(jobs[i], draft)
         return drafts
+
+    def _part(self, job: Job) -> Job:
+        """The first part's job."""
+        if self.match:
+            return replace(job, rows=False, until=lambda tokens: self._adds(job, tokens)[0] > 0)
+        return replace(job, length=min(self.first or job.length, job.length), picked=True, rows=False)
+
+    def _ended(self, job: Job, draft: Draft) -> Draft:
+        """The first part as it is verified.
+
+        Where SECOND takes over depends on the tokens before that place alone, so a draft that was drawn stays
+        drawn. Elsewhere whether a draft is continued may depend on its tokens, which one that counts as drawn
+        must not.
+        """
+        n = len(draft.tokens)
+        if not self.match:
+            return replace(draft, dist=None, head=n)
+        for k in range(1, n + 1) if draft.is_chain else ():
+            adds, match = self._adds(job, draft.tokens[:k], inside=k < n)
+            if adds:
+                return replace(first(draft, k), head=k, match=match)
+        return replace(draft, head=n)
+
+    def _adds(self, job: Job, written: Sequence[int], *, inside: bool = True) -> tuple[int, int]:
+        """How many tokens SECOND adds after these at most, or 0, and its match there."""
+        if not usable(self.parts[1], job.request):
+            return 0, 0
+        second: Any = self._team().drafters[self.parts[1]]
+        match = second.match_after(job.request, written)
+        gates = job.gates or (Gate(self.match, job.length),)
+        found = [gate.tokens for gate in gates if match >= gate.match and (gate.inside or not inside)]
+        return (found[-1] if found else 0), match
 
     def _goes_on(self, job: Job, draft: Draft) -> bool:
         """Whether the second part has something to add."""
@@ -118,13 +149,16 @@ class RelayDrafter:
             return False
         if self.instead:
             return not n
-        return self.rest or not self.first or n >= self.first
+        if self.match:
+            return draft.match > 0
+        return not self.first or n >= self.first
 
     def _rest(self, job: Job, draft: Draft) -> Job:
         """The second part's job: what is left of the length, with the stop rules of those places if any."""
         n = len(draft.tokens)
-        stops = (NEVER,) if self.rest else job.stops[min(n, len(job.stops) - 1) :]
-        return replace(job, length=job.length - n, stops=stops, picked=True, rows=False)
+        stops = (NEVER,) if self.match else job.stops[min(n, len(job.stops) - 1) :]
+        most = self._adds(job, draft.tokens, inside=False)[0] if self.match else job.length
+        return replace(job, length=min(job.length - n, most), stops=stops, picked=True, rows=False)
 
 
 def usable(name: str, request: Request) -> bool:
@@ -133,15 +167,32 @@ def usable(name: str, request: Request) -> bool:
 
 
 def joined(begin: Draft, more: Draft) -> Draft:
-    """One picked chain of both; signals and probabilities where both have them for every token."""
+    """One chain of both; signals and probabilities where both have them for every token.
+
+    What follows tokens that were drawn is certain once these are known: so it is drawn with probability 1.
+    """
     if not more.tokens:
         return begin
     if not begin.tokens:
         return more
-    signals, probs = begin.signals + more.signals, begin.probs + more.probs
     n = len(begin.tokens) + len(more.tokens)
+    dist = None
+    signals, probs = begin.signals + more.signals, begin.probs + more.probs
+    if begin.dist is not None:
+        dist = [*begin.dist, *(_certain(begin.dist[0], token) for token in more.tokens)]
+        probs = begin.probs + (1.0,) * len(more.tokens)
     return Draft.chain(
         begin.tokens + more.tokens,
         probs=probs if len(probs) == n else (),
+        dist=dist,
         signals=signals if len(signals) == n else (),
+        head=len(begin.tokens),
+        match=begin.match,
     )
+
+
+def _certain(row: Any, token: int) -> Any:
+    """The distribution in which one token is certain, like another one."""
+    sure = row * 0
+    sure[token] = 1
+    return sure

@@ -76,8 +76,8 @@ def test_a_trace_of_some_of_its_drafters_is_as_if_the_others_were_not_there(name
         Trace(trace.folder, ["ngram", "nobody"])
 
 
-BOTH = ("relay:good>ngram?first=2", "relay:bad>ngram?rest=true", "relay:good>ngram?rest=true")
-BACK = ("relay:ngram>bad?instead=true", "relay:ngram>good?first=0", "relay:suffix>bad?rest=true")
+BOTH = ("relay:good>ngram?first=2", "relay:bad>ngram?match=1", "relay:good>ngram?match=2")
+BACK = ("relay:ngram>bad?instead=true", "relay:ngram>good?first=0", "relay:suffix>ngram?match=1")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_a_relay_needs_is_said(trace: Trace, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no drafter 'bad' beside it"):
         replayed("static-3", Trace(trace.folder, ["good", "ngram", "relay:bad>ngram"]))
     dear = Trace(trace.folder, [*TEAM, "relay:ngram>good?first=0"])
-    with pytest.raises(UserError, match="give rest=true"):
+    with pytest.raises(UserError, match="give no stop rule"):
         replayed("ucb1?arms=drafters*stops&length=6", dear)
     drawn = recorded(tmp_path, n=1, sampling=settings(8, 1.0, seed=1))
     with pytest.raises(UserError, match="record at --temperature 0"):
@@ -128,13 +128,13 @@ def test_what_a_relay_needs_is_said(trace: Trace, tmp_path: Path) -> None:
 
 def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
     """It pays where passes cost the same for all lengths; what is learned goes to the parts."""
-    relay = "relay:good>ngram?rest=true"
+    relay = "relay:good>ngram?match=1"
     whole = Trace(trace.folder, ["good", "ngram", relay])
     made = method("auto?length=8", whole.drafters)
     loop = Replay(whole, made, replace(COSTS, passes=(1.0,)))
     rounds = [r for one in whole for r in loop.play(Stage(one))]
     mine = [r for r in rounds if r.arm.drafter == relay]
-    assert len(mine) > 20 and any(r.accepted > 4 for r in mine)
+    assert len(mine) > 15 and any(r.accepted > 4 for r in mine)
     policy = made.policy
     assert isinstance(policy, AutoPolicy)
     good, tail = (policy.skills[policy.drafters.index(name)] for name in ("good", relay))

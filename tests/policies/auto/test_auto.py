@@ -361,6 +361,32 @@ def test_the_guard_calls_speculation_off_where_it_does_not_pay_and_tries_again()
     assert guard.penalty == FIRST
 
 
+def paused() -> Guard:
+    """After a trial that failed."""
+    guard = Guard()
+    for _ in range(int(TRIAL)):
+        guard.add(1.1, 1.0)
+    assert not guard.stands()
+    return guard
+
+
+def test_a_pause_does_not_hold_what_is_expected_to_gain_much() -> None:
+    guard = paused()
+    assert not guard.stands(gain=0.9) and guard.stands(gain=1.1)
+    guard.add(1.4, 1.0)
+    assert not guard.stands(gain=1.9) and guard.stands(gain=2.1), "the first one failed"
+    for _ in range(4):
+        guard.add(1.6, 1.0)
+    assert not guard.stands(gain=16.0) and guard.pause > FIRST - 16
+    guard = paused()
+    for k in range(4):
+        guard.add(1.6, 9.0)
+        assert guard.stands(gain=0.6 / 2**k) and guard.stands() == (k == 3), "success ends the pause"
+    guard = Guard()
+    assert not all(guard.stands(load=2.0, batch=4) for _ in range(300))
+    assert guard.pause > 0.0 and not guard.stands(load=2.0, batch=4, gain=15.0), "a look at plain decoding"
+
+
 def test_in_a_batch_the_price_of_a_token_is_that_with_what_the_others_draft() -> None:
     """A pass of 64 tokens costs as much as one of 32, and each token more 0.1 ms."""
     cost = PassCost()

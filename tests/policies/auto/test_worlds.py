@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from draftwise.core.loop import Loop
 from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
+from draftwise.policies.auto.guard import FIRST, SURE, Guard
 from draftwise.policies.auto.offers import LONGER
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.skill import Skill
 from draftwise.policies.catalogue import method
 from draftwise.state.numbers import dump, load, restart
+from draftwise.testing.distributions import Vector
 from studies.speed.without import without
 from tests.effort import some
 from tests.policies.auto import drawn, script
 from tests.policies.auto.script import Model, Prices, Stage, always
-from tests.policies.auto.world import EASY, World, mixed, table
+from tests.policies.auto.world import EASY, PROMPT, V, World, mixed, table
 from tests.policies.auto.world import Prices as Sampled
 
 GOOD = {"good": always(0.75)}
@@ -297,3 +301,18 @@ def test_a_state_of_other_texts_counts_for_a_few_tests() -> None:
     for _ in range(8):
         skill.learn(9, 1, (0.0,))
     assert skill.survival(9, 1)[0] < 0.5 * before[0]
+
+
+def test_a_copy_is_drafted_although_the_text_before_was_not_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard has called drafts off; then a text repeats itself."""
+
+    def words(history: Sequence[int]) -> Vector:
+        n, logits = len(history), np.zeros(V)
+        logits[history[-40] if n > 100 else (7 * n * n + n // 5) % V] = 30.0
+        return logits
+
+    world = World(monkeypatch, words, Sampled(), {}, ("a",))
+    _, loop, _ = world.run("auto", texts=2, tokens=300)
+    loop.policy.guard = Guard(pause=FIRST, least=SURE)  # type: ignore[attr-defined]
+    rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=300)))
+    assert sum(len(r.tokens) for r in rounds) == 300 and len(rounds) < FIRST

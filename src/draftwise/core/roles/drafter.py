@@ -112,6 +112,23 @@ class Continuer(Protocol):
 
 
 @runtime_checkable
+class Matcher(Continuer, Protocol):
+    """A lookup that can tell how much of another's draft it has seen before."""
+
+    def match_after(self, request: Request, written: Sequence[int]) -> int:
+        """The tokens of the match at the end of the text and these tokens; 0: none.
+
+        Called by a drafter that composes drafts (`relay`), after each token of another's draft.
+
+        Examples:
+            >>> lookup.observe(request, request.tokens)
+            >>> lookup.match_after(request, (7, 0, 1))
+            2
+        """
+        ...
+
+
+@runtime_checkable
 class Preparer(Protocol):
     """A drafter that can read a long text in pieces, between the rounds of other requests."""
 

@@ -63,6 +63,11 @@ class NgramDrafter:
                 drafts.append(self._chain(job))
         return drafts
 
+    def match_after(self, request: Request, written: Sequence[int]) -> int:
+        """The longest n-gram at the end of the text and these tokens that occurred in the text."""
+        text = self._texts.get(request.id)
+        return text.after(written) if text else 0
+
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Index the tokens just committed."""
         text = self._texts.get(request.id)
@@ -112,6 +117,15 @@ class _Text:
                     match, source = n, seen[gram]
                 seen[gram] = after
         self._key, self.match, self._source = key, match, source
+
+    def after(self, new: Sequence[int]) -> int:
+        """The match after these tokens as well."""
+        if not new:
+            return self.match
+        key = self._key
+        for token in new:
+            key = key << BITS | token + 1
+        return next((n for n, mask, seen in self._orders if key & mask in seen), 0)
 
     @contextmanager
     def extended(self, new: Sequence[int]) -> Iterator[None]:

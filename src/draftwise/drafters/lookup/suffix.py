@@ -88,6 +88,18 @@ class SuffixDrafter:
             drafts.append(chain(job, self._likeliest(text, job, tokens) if text else ()))
         return drafts
 
+    def match_after(self, request: Request, written: Sequence[int]) -> int:
+        """The longest end of the text and these tokens that was followed by a token before."""
+        text = self._texts.get(request.id)
+        if text is None:
+            return 0
+        at = [text.index.steps(text.index.deepest, text.index.held, written)]
+        indices = [text.index]
+        if self._earlier:
+            indices.append(self._earlier.index)
+            at.append(self._earlier.index.steps(*self._earlier.find(text), written))
+        return max(next(index.contexts(*to), (ROOT, 0))[1] for index, to in zip(indices, at, strict=True))
+
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Index the tokens just committed."""
         text = self._texts.get(request.id)

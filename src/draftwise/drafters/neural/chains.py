@@ -68,6 +68,8 @@ class Chain:
             rule = job.stop_at(position)
             self.joint *= factor(rule, now, position=position)
             self.done |= stop(rule, now, position=position, previous=previous, joint=self.joint)
+        if job.until is not None and not self.done:
+            self.done = job.until(self.tokens)
 
     def unread(self) -> list[int]:
         """The tokens that the drafting model is to read next."""

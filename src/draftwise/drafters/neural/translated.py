@@ -173,7 +173,11 @@ class TranslatedDrafter:
         for reading, job in mine:
             most = ceil(job.length * min(FINEST, len(reading.ids) / max(1, reading.done)))
             view = self._view(job.request, reading.ids)
-            jobs.append(replace(job, request=view, length=most, width=1, picked=True, rows=False, guide=None))
+            jobs.append(
+                replace(
+                    job, request=view, length=most, width=1, picked=True, rows=False, guide=None, until=None
+                )
+            )
         drafts = []
         for (reading, job), draft in zip(mine, self.inner.draft(jobs), strict=True):
             made = continued(reading, draft.tokens)
@@ -188,7 +192,10 @@ class TranslatedDrafter:
         """Drafts by shared tokens: the drafter's own, under the ids that the target has for them."""
         views = [self._view(job.request, reading.ids) for reading, job in mine]
         pairs = zip(views, mine, strict=True)
-        jobs = [replace(job, request=view, width=1, rows=False, guide=None) for view, (_, job) in pairs]
+        jobs = [
+            replace(job, request=view, width=1, rows=False, guide=None, until=None)
+            for view, (_, job) in pairs
+        ]
         self.inner.allowed = self.allowed
         try:
             drafts = self.inner.draft(jobs)

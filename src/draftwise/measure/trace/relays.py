@@ -52,6 +52,11 @@ class Part:
             return drafts
         return [self._after(job, tokens) for job, tokens in zip(jobs, written, strict=True)]
 
+    def match_after(self, request: Request, written: Sequence[int]) -> int:
+        """The lookup's match, in the text so far."""
+        found: int = self.lookup.match_after(request, written)
+        return found
+
     def _after(self, job: Job, tokens: Sequence[int]) -> Draft:
         stage, at = self.relays.stage, job.request.position
         end = at + len(tokens)
@@ -59,7 +64,7 @@ class Part:
             return self.relays.play(self.name, after(job, tokens))
         if job.stops != (NEVER,):
             raise UserError(
-                f"a trace does not hold what {self.name} drafts after wrong tokens: give rest=true"
+                f"a trace does not hold what {self.name} drafts after wrong tokens: give no stop rule"
             )
         self.relays.pay(self.name, job.length, job.request)
         return Draft.chain((0,) * job.length)

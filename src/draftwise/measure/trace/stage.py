@@ -42,6 +42,8 @@ class Lines:
     def draft(self, at: int, job: Job) -> Draft:
         """The recorded draft at this position, ended by the job's stop rules."""
         first, n = self.ends(at, job.length, job.stops)
+        if job.until is not None:
+            n = next((k for k in range(1, n) if job.until(self.tokens[first : first + k])), n)
         if not n:
             return EMPTY
         return Draft(

@@ -1,33 +1,29 @@
-"""Composite drafts: a model begins and a lookup adds the rest; each part has chances and costs of its own."""
+"""Composite drafts: a model begins, and a lookup takes over once the model's tokens have made a match."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 from ... import registry
-from ...core.arms import Stop
-from ...core.drafts import Signals
-from ...core.stops import factor, stop
+from ...core.arms import Gate, Stop
+from .parts import CONTEXTS, MATCHES
 from .worth import Price, Worth, best_length
 
 END = Stop("confidence", 2.0)  # no probability is that high: the token is the last
-HEADS = (1, 2, 3, 4, 6, 8)  # tokens of the model at most
+TAKEN = 0  # the context in which a relay is known by whether its second part took over
+LEAST = (0, *(int(n) + 1 for n in MATCHES))  # the shortest match of each class
 
 
 def relays(drafters: Sequence[str]) -> Mapping[int, int]:
-    """Which of these drafters are relays with `rest`, and which one begins their drafts."""
+    """Which of these drafters are relays with `match`, and which one begins their drafts."""
     found = {}
     for i, name in enumerate(drafters):
         spec = registry.parse(name)
         first = spec.path.partition(">")[0].strip()
-        if (
-            spec.name == "relay"
-            and spec.options.get("rest", "").lower() in registry.YES
-            and first in drafters
-        ):
+        if spec.name == "relay" and spec.options.get("match", "0") != "0" and first in drafters:
             found[i] = drafters.index(first)
     return found
 
@@ -41,30 +37,42 @@ class Head:
 
 
 Tails: TypeAlias = Callable[[int], Sequence[float]]
-"""The chances of the second part's tokens once all of the first are accepted, by the kind of the first."""
+"""The chances of the second part's tokens, once all of the first are accepted, by the class of its match."""
 
 
-def kind(head: int) -> int:
-    """The context of a second part: how long the first is."""
-    return bisect_left(HEADS, head)
+def best_relay(
+    i: int, head: Head, taken: float, tails: Tails, rate: float, lengths: Sequence[int]
+) -> list[Worth]:
+    """The model's best draft, and how many tokens a lookup adds to it with a match of each class.
 
-
-def best_split(i: int, head: Head, tails: Tails, rate: float, lengths: Sequence[int]) -> list[Worth]:
-    """The best composite draft of relay `i`, if there is any: the tokens of its first part, and in all.
-
-    The second part costs nothing but a longer target pass.
+    `taken` is the chance that it adds any, and `tails` the chances of its tokens by the class of its match.
+    They cost nothing but a longer target pass. Inside the draft they must be worth more than what the model
+    would add.
     """
-    start, each, extra = head.price
-    found: list[Worth] = []
-    for n in HEADS:
-        longer = [length for length in lengths if n < length < len(extra)]
-        if n > len(head.curve) or not longer:
-            break
-        sure = head.curve[n - 1]
-        curve = [*head.curve[:n], *(sure * chance for chance in tails(kind(n)))]
-        found.append(best_length(i, curve, (start + each * n, 0.0, extra), rate, longer))
-        found[-1].head = n
-    return [max(found, key=lambda worth: worth.gain)] if found else []
+    own, extra = best_length(i, head.curve, head.price, rate, lengths), head.price[2]
+    if own.gain <= 0.0:
+        return []
+    n, most, right = own.length, len(extra) - 1, head.curve[0]
+    at = min(n, most // 2)
+    rooms = [length - at for length in lengths if max(n, at + 1) <= length <= most]
+    going_on = sum(head.curve[1:n]) / right - rate * head.price[1] * (n - 1)
+    gates, longest, worth, tokens = list[Gate](), n, 0.0, 0.0
+    for match in range(1, CONTEXTS):
+        sums = [0.0, *accumulate(tails(match))]
+        gain, more, room, seconds = 0.0, 0.0, 0, 0.0
+        for some in rooms:
+            all_, cost = sums[min(some, len(sums) - 1)], rate * (extra[at + some] - extra[at])
+            if right * all_ - cost > gain:
+                gain, more, room, seconds = right * all_ - cost, all_, some, cost
+        if room and not gates:
+            worth, tokens = gain, right * more
+        if room or gates:
+            gates.append(Gate(LEAST[match], room, more - seconds > going_on))
+            longest = max(longest, at + room)
+    if not gates:
+        return []
+    tokens, gain = own.tokens + taken * tokens, own.gain + taken * worth
+    return [Worth(i, longest, tokens, own.seconds, gain, head=n, gates=tuple(gates))]
 
 
 def rules(rule: Stop, head: int) -> tuple[Stop, ...]:
@@ -72,23 +80,11 @@ def rules(rule: Stop, head: int) -> tuple[Stop, ...]:
     return (*(rule,) * (head - 1), END) if head else (rule,)
 
 
-def begun(stops: Sequence[Stop], signals: Sequence[Signals]) -> int:
-    """How many tokens of a draft are the first part's: up to the one that its stop rule ended it at."""
-    joint = 1.0
-    for k, now in enumerate(signals):
-        rule = stops[min(k, len(stops) - 1)]
-        joint *= factor(rule, now, position=k)
-        if rule.rule != "never" and stop(rule, now, position=k, previous=None, joint=joint):
-            return k + 1
-    return len(signals)
+def windows(head: int, right: int, drafted: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What a draft shows about both parts, where the first `head` of its tokens are the first part's.
 
-
-def windows(head: int, right: int, asked: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What a draft shows about both parts, where the first `head` of `asked` tokens are the first part's.
-
-    The second part is known once all of the first is right; a token that it did not have is a miss.
+    The second part is known once all of the first is right.
     """
     begin = (1.0,) * min(right, head) + ((0.0,) if right < head else ())
-    more = right - head
-    rest = (1.0,) * more + ((0.0,) if right < asked else ()) if more >= 0 else ()
-    return begin, rest
+    rest = (1.0,) * (right - head) + ((0.0,) if right < drafted else ())
+    return begin, rest if right >= head else ()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from ...core.arms import Context
-from .composite import Head, best_split
+from .composite import TAKEN, Head, best_relay
 from .drafting import DraftCost
 from .parts import LENGTHS, Pricing
 from .passes import PassCost, nearest, size_class
@@ -221,5 +221,6 @@ def _composite(
         return ()
     curve = policy.skills[first].survival(request, place.contexts[first])
     head = Head(curve, _priced(policy, first, context, place, extra))
-    tail = partial(policy.skills[i].survival, request)
-    return best_split(i, head, tail, policy.price(batch, place.matched), policy.lengths)
+    tails = partial(policy.skills[i].survival, request)
+    taken = max(tails(TAKEN), default=policy.skills[i].least)
+    return best_relay(i, head, taken, tails, policy.price(batch, place.matched), policy.lengths)

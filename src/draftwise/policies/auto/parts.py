@@ -28,8 +28,8 @@ GAIN = attrgetter("gain")
 class Guarding(Protocol):
     """Compares the seconds spent with those of plain decoding, and can turn speculation off."""
 
-    def stands(self, load: float = 1.0, batch: int = 1) -> bool:
-        """Whether a request may draft in this round, at this load factor."""
+    def stands(self, load: float = 1.0, batch: int = 1, gain: float = 0.0) -> bool:
+        """Whether a request may make a draft of so much `gain`, in tokens, at this load factor."""
         ...
 
     def add(self, seconds: float, plain: float, batch: int = 1) -> None:

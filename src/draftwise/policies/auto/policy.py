@@ -11,7 +11,7 @@ from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, Outcome
 from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
-from .composite import begun, relays, rules
+from .composite import relays, rules
 from .drafting import DraftCost
 from .guard import Guard
 from .observed import Observed
@@ -137,12 +137,14 @@ class AutoPolicy:
             worths = offers(self, context, place)
         unclear = self.rereads and not self.passes[size_class(batch)].usual(batch)  # no clean plain pass yet
         best = None if unclear else self.pick(worths)
-        stands = best is None or self.guard.stands(self.load.factor, batch)
+        stands = best is None or self.guard.stands(self.load.factor, batch, best.gain)
         if best is None or not stands:
             decision = Decision(self.index[-1, 0])
         else:
             stop = self._stop(self.relays.get(best.drafter, best.drafter), batch, place.matched)
-            decision = Decision(self.index[best.drafter, best.length], 1.0, rules(stop, best.head))
+            decision = Decision(
+                self.index[best.drafter, best.length], 1.0, rules(stop, best.head), best.gates
+            )
             self.rest.drafted = True
         if self.reasons is not None:
             price, arm = self.price(batch, place.matched), self.arms[decision.arm]
@@ -201,7 +203,7 @@ class AutoPolicy:
             self.skills[window.drafter].learn(feedback.request, window.context, window.accepts)
         for outcome in feedback.outcomes:
             self._time(feedback.request, outcome)
-            self._calibrate(outcome, feedback.decision.stops)
+            self._calibrate(outcome)
 
     def _observe(self, request: int, seen: Observed) -> None:
         if seen.looks_up:
@@ -255,12 +257,12 @@ class AutoPolicy:
         """The costs may be another machine's: the first pass will tell."""
         self.doubted = True
 
-    def _calibrate(self, outcome: Outcome, stops: Sequence[Stop]) -> None:
+    def _calibrate(self, outcome: Outcome) -> None:
         arm = self.arms[outcome.arm]
         if outcome.signals and arm.length:
             i, tested = self.drafters.index(arm.drafter), outcome.accepted + 1
             calibration = self.calibrations[self.relays.get(i, i)]
-            head = begun(stops, outcome.signals) if i in self.relays else tested
+            head = outcome.head if i in self.relays else tested
             for k, signals in enumerate(outcome.signals[: min(tested, head)]):
                 calibration.learn(signals.chosen, float(k < outcome.accepted))
 

@@ -10,9 +10,10 @@ from ...core.arms import Arm
 from ...core.outcomes import Feedback, Window
 from ...core.request import Request
 from ...core.roles import Graders, Seen
-from .composite import begun, kind, windows
+from .composite import TAKEN, windows
 from .grading import Asked, Budget, LookupGuesses, ModelGrading
 from .observed import DraftCall, Observed
+from .parts import match_length
 from .texts import Held, Notes
 
 
@@ -127,7 +128,7 @@ class AutoRecorder:
             if arm.length and spent:
                 i, drafted, asked = self.number[arm.drafter], outcome.drafted, arm.length
                 if i in self.policy.relays:  # what its second part adds takes no time
-                    i, drafted = self.policy.relays[i], begun(seen.decision.stops, outcome.signals)
+                    i, drafted = self.policy.relays[i], outcome.head
                     asked = drafted or 1
                 call = calls.get(i)
                 if call is None:
@@ -176,13 +177,15 @@ class AutoRecorder:
         return [Window(i, context, (1.0,) * outcome.accepted + ((0.0,) if missed else ()))]
 
     def _parts(self, i: int, seen: Seen, notes: Notes) -> list[Window]:
-        """The results of both parts of a composite draft."""
+        """The results of both parts of a composite draft, and whether there was a second."""
         outcome, first = seen.outcome, self.policy.relays[i]
-        head = begun(seen.decision.stops, outcome.signals)
-        if not head:
+        if not outcome.head:
             return []
         notes.read[first], notes.graded[first] = notes.at, len(seen.request.tokens)
-        contexts = self.policy.contexts(seen.request.id)
-        begin, rest = windows(head, outcome.accepted, self.policy.arms[seen.decision.arm].length)
-        found = [Window(first, contexts[first], begin)]
-        return [*found, Window(i, kind(head), rest)] if rest else found
+        begin, rest = windows(outcome.head, outcome.accepted, outcome.drafted)
+        kind = match_length(outcome.match)
+        found = [
+            Window(first, self.policy.contexts(seen.request.id)[first], begin),
+            Window(i, TAKEN, (float(kind > TAKEN),)),
+        ]
+        return [*found, Window(i, kind, rest)] if rest and kind > TAKEN else found

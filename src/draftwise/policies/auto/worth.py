@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
-from ...core.arms import Arm
+from ...core.arms import Arm, Gate
 
 Price: TypeAlias = tuple[float, float, Sequence[float]]
 """Seconds of a draft: its start, each of its tokens, and what 0, 1, ... of them add to the target pass."""
@@ -19,7 +19,7 @@ class Worth:
 
     `gain` is its expected accepted `tokens`, less the tokens that its `seconds` would write otherwise. A
     `trial` is a draft whose cost is not known yet: it is played to measure it. `head` is the most tokens of
-    its first part, if it is composite.
+    its first part, if it is composite, and `gates` say when the second takes over.
     """
 
     drafter: int
@@ -29,6 +29,7 @@ class Worth:
     gain: float
     trial: bool = False
     head: int = 0
+    gates: tuple[Gate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
