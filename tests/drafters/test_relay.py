@@ -277,7 +277,7 @@ class Hears(NgramDrafter):
     [({}, (1, 2)), ({"first": 2}, (2,)), ({"first": 3}, (2,)), ({"match": 1}, ())],
 )
 def test_the_places_of_the_second_part_keep_their_own_stop_rules(
-    options: dict[str, int], left: tuple[int, ...]
+    options: dict[str, Any], left: tuple[int, ...]
 ) -> None:
     rules = tuple(Stop("confidence", 0.1 * k) for k in range(3))
     second, relay = Hears(), RelayDrafter("a>b", **options)
