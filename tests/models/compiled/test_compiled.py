@@ -170,13 +170,12 @@ def test_a_graph_that_is_slower_is_refused(path: Path, free: pytest.MonkeyPatch)
 
 
 def test_slow_passes_are_timed_for_long_enough_to_be_sure() -> None:
-    """As measured on a model of 0.6B, where one round of all widths takes longer than a layout's whole trial."""
+    """As with a model of 0.6B, where a round of all widths takes longer than the whole trial of a layout."""
     eager = {1: 0.073, 5: 0.083, 9: 0.101, 17: 0.113}
     bench = Bench(eager, {n: 0.87 * x for n, x in eager.items()}, [0.0, 0.03, 0.0, 0.0, 0.01])
     short, found = bench.measure(packing.BUDGET), bench.measure(trial.BUDGET)
     assert short.rounds == 1 and not short.pays
     assert found.pays and found.lasting
-
 
 
 def test_a_damaged_file_is_not_loaded(path: Path, plan: Blueprint) -> None:
