@@ -134,7 +134,8 @@ def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
     loop = Replay(whole, made, replace(COSTS, passes=(1.0,)))
     rounds = [r for one in whole for r in loop.play(Stage(one))]
     mine = [r for r in rounds if r.arm.drafter == relay]
-    assert len(mine) > 15 and any(r.accepted > 4 for r in mine)
+    assert not any(r.fault for r in rounds)
+    assert len(mine) > 9 and any(r.accepted > 4 for r in mine)
     policy = made.policy
     assert isinstance(policy, AutoPolicy)
     good, tail = (policy.skills[policy.drafters.index(name)] for name in ("good", relay))

@@ -49,13 +49,16 @@ def best_relay(
     They cost nothing but a longer target pass. Inside the draft they must be worth more than what the model
     would add.
     """
-    own, extra = best_length(i, head.curve, head.price, rate, lengths), head.price[2]
+    extra = head.price[2]
+    most = len(extra) - 1
+    curve = head.curve[:most]
+    own = best_length(i, curve, head.price, rate, lengths)
     if own.gain <= 0.0:
         return []
-    n, most, right = own.length, len(extra) - 1, head.curve[0]
+    n, right = own.length, curve[0]
     at = min(n, most // 2)
     rooms = [length - at for length in lengths if max(n, at + 1) <= length <= most]
-    going_on = sum(head.curve[1:n]) / right - rate * head.price[1] * (n - 1)
+    going_on = sum(curve[1:n]) / right - rate * head.price[1] * (n - 1)
     gates, longest, worth, tokens = list[Gate](), n, 0.0, 0.0
     for match in range(1, CONTEXTS):
         sums = [0.0, *accumulate(tails(match))]
