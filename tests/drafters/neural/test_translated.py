@@ -111,6 +111,15 @@ def test_it_passes_the_suite_of_drafters() -> None:
 
 
 @pytest.mark.parametrize("vocabulary", ["text", "shared"])
+def test_what_ends_a_draft_early_is_never_asked_about_the_drafters_own_ids(vocabulary: str) -> None:
+    """A relay looks the target's tokens up; a draft may be longer than it needs."""
+    drafter, one, asked = plain(vocabulary=vocabulary), request(0, [4, 5, 6]), list[tuple[int, ...]]()
+    (whole,) = drafter.draft([Job(one, 5)])
+    (again,) = drafter.draft([Job(one, 5, until=lambda tokens: bool(asked.append(tuple(tokens)) or True))])
+    assert again.tokens == whole.tokens and not asked
+
+
+@pytest.mark.parametrize("vocabulary", ["text", "shared"])
 def test_a_permuted_target_drafts_what_the_target_writes(vocabulary: str) -> None:
     drafter = plain(vocabulary=vocabulary)
     own = LMDrafter(target_model(), VOCAB, probe=False)

@@ -22,6 +22,7 @@ from draftwise.measure.trace.costs import DrafterCosts
 from draftwise.measure.trace.record import Prompt
 from draftwise.measure.trace.results import replayed as write_replay
 from draftwise.measure.trace.stage import Stage
+from draftwise.policies.auto.composite import TAKEN
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import fixed
@@ -115,6 +116,26 @@ def test_a_relay_takes_the_time_of_its_parts(trace: Trace) -> None:
     assert found > {2, 5}
 
 
+def test_a_relay_takes_its_models_time_until_the_lookup_takes_over(trace: Trace) -> None:
+    whole = Trace(trace.folder, [*TEAM, "relay:good>ngram?match=1"])
+    made = method("random?arms=drafters*lengths&lengths=6", whole.drafters)
+    loop, heads = Replay(whole, made, COSTS), set()
+    for one in whole:
+        read, written = {"good": 0, "bad": 0}, one.prompt.size
+        for r in loop.play(Stage(one)):
+            who = "good" if r.arm.drafter.startswith("relay") else r.arm.drafter
+            if who != r.arm.drafter and r.drafted:
+                head = loop.team.draft_now.head
+                late = COSTS.of(who).catch_up * (written - read[who])
+                tail = COSTS.of("ngram").draft(r.drafted - head) if r.drafted > head else 0.0
+                assert r.seconds.draft == pytest.approx(COSTS.of("good").draft(head) + tail + late)
+                heads.add((head, r.drafted))
+            written += len(r.tokens)
+            if who in read:
+                read[who] = written
+    assert any(head < drafted for head, drafted in heads) and len(heads) > 3
+
+
 def test_what_a_relay_needs_is_said(trace: Trace, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no drafter 'bad' beside it"):
         replayed("static-3", Trace(trace.folder, ["good", "ngram", "relay:bad>ngram"]))
@@ -139,7 +160,10 @@ def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
     policy = made.policy
     assert isinstance(policy, AutoPolicy)
     good, tail = (policy.skills[policy.drafters.index(name)] for name in ("good", relay))
-    assert good.seen > tail.seen > 0.0
+    assert good.seen > 0.0
+    assert tail.tested[TAKEN][0] > tail.accepted[TAKEN][0] > 0.0, "it takes over now and then"
+    assert sum(tested[0] for tested in tail.tested[TAKEN + 1 :]) <= tail.accepted[TAKEN][0]
+    assert any(sum(accepted) > 1.0 for accepted in tail.accepted[TAKEN + 1 :])
     assert policy.drafting(policy.drafters.index(relay)).tried == 0  # its cost is that of its parts
 
 

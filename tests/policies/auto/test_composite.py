@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from draftwise.core.arms import NEVER, Gate, Stop
+from draftwise.core.arms import NEVER, Decision, Gate, Stop
+from draftwise.core.drafts import Signals
+from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.policies.auto.composite import END, Head, best_relay, relays, rules, windows
+from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.worth import best_length
+from draftwise.policies.catalogue.auto import team
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 FLAT = [0.0] * 17
@@ -63,6 +67,19 @@ def test_where_the_model_does_not_pay_there_is_no_relay() -> None:
     assert best_relay(0, Head([0.3], (0.5, 0.1, FLAT)), 0.5, lambda of: [0.9] * 9, 1.0, LENGTHS) == []
     none = best_relay(0, Head([0.9], (0.0, 0.1, FLAT)), 0.5, lambda of: [], 1.0, LENGTHS)
     assert none == [], "the lookup has nothing"
+
+
+def test_a_models_confidence_is_judged_by_its_own_tokens() -> None:
+    """What the lookup adds has signals of another kind."""
+    names = ["lm:a", "ngram", "relay:lm:a>ngram?match=1"]
+    policy = AutoPolicy(*team(names, (4,)))
+    arm = next(i for i, one in enumerate(policy.arms) if one.drafter == names[2])
+    signals = tuple(Signals(0.9, 0.1, 0.3, 0.9) for _ in range(4))
+    for head in (1, 3):
+        before = policy.calibrations[0].seen
+        outcome = Outcome(arm, 4, 4, signals=signals, head=head, match=2)
+        policy.learn(Feedback(0, Decision(arm), (outcome,)))
+        assert policy.calibrations[0].seen - before == head
 
 
 def test_the_end_of_its_share_ends_the_first_part() -> None:

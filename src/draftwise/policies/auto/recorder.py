@@ -188,4 +188,4 @@ class AutoRecorder:
             Window(first, self.policy.contexts(seen.request.id)[first], begin),
             Window(i, TAKEN, (float(kind > TAKEN),)),
         ]
-        return [*found, Window(i, kind, rest)] if rest and kind > TAKEN else found
+        return [*found, Window(i, kind, rest)] if rest else found
