@@ -141,7 +141,7 @@ def test_a_failing_drafter_is_no_result(models: Models, monkeypatch: pytest.Monk
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(models.shared["good"], "draft", fail)
-    with pytest.raises(UserError, match=r"static-2: a drafter failed: good: RuntimeError: no memory"):
+    with pytest.raises(UserError, match=r"static-2 failed: good: RuntimeError: no memory"):
         Policy("static-2", models).decode(letters(1), Generation(12))
 
 

@@ -155,7 +155,6 @@ def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
     loop = Replay(whole, made, replace(COSTS, passes=(1.0,)))
     rounds = [r for one in whole for r in loop.play(Stage(one))]
     mine = [r for r in rounds if r.arm.drafter == relay]
-    assert not any(r.fault for r in rounds)
     assert len(mine) > 9 and any(r.accepted > 4 for r in mine)
     policy = made.policy
     assert isinstance(policy, AutoPolicy)
@@ -165,6 +164,20 @@ def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
     assert sum(tested[0] for tested in tail.tested[TAKEN + 1 :]) <= tail.accepted[TAKEN][0]
     assert any(sum(accepted) > 1.0 for accepted in tail.accepted[TAKEN + 1 :])
     assert policy.drafting(policy.drafters.index(relay)).tried == 0  # its cost is that of its parts
+
+
+def test_a_policy_that_fails_ends_the_replay(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Live it would cost drafts and no text; here its seconds would be wrong."""
+    made = method("auto?length=8", trace.drafters)
+    loop, stages = Replay(trace, made, COSTS), [Stage(one) for one in trace]
+    assert list(loop.play(stages[0]))
+
+    def broken(*given: object) -> None:
+        raise IndexError("out of range")
+
+    monkeypatch.setattr(AutoPolicy, "_time", broken)
+    with pytest.raises(UserError, match="replay: policy: IndexError: out of range"):
+        list(loop.play(stages[1]))
 
 
 def test_the_texts_end_in_all_ways_and_drafters_differ(trace: Trace) -> None:

@@ -155,12 +155,12 @@ class Policy:
         """Decode one batch.
 
         Raises:
-            UserError: a drafter failed, so the measurements would not be its own.
+            UserError: a drafter or the policy failed, so the measurements would not be its own.
         """
         texts = _run(self.loop, items, generation, self.models.eos)
         faults = [r.fault for text in texts for r in text.log if r.fault]
         if faults:
-            raise UserError(f"{self.name}: a drafter failed: {faults[0]}")
+            raise UserError(f"{self.name} failed: {faults[0]}")
         return texts
 
     def memory(self) -> Any:

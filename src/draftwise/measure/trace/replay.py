@@ -196,7 +196,11 @@ class Replay:
         self.loop = Loop(self.target, self.team, made.policy, made.recorder, seed=seed, clock=clock)
 
     def play(self, stage: Stage) -> Iterator[Round]:
-        """The rounds of one text."""
+        """The rounds of one text.
+
+        Raises:
+            UserError: the policy or its recorder failed, so that its seconds would say nothing.
+        """
         one, header = stage.recording, self.header
         self.target.stage = stage
         self.team.begin(stage)
@@ -205,7 +209,10 @@ class Replay:
         )
         self.loop.add(one.prompt.tolist(), settings)
         while self.loop.open:
-            yield from unfailed(self.loop.step())
+            for round in unfailed(self.loop.step()):
+                if round.fault:
+                    raise UserError(f"replay: {round.fault}")
+                yield round
 
 
 def replay(
