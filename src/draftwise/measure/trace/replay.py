@@ -199,7 +199,7 @@ class Replay:
         """The rounds of one text.
 
         Raises:
-            UserError: the policy or its recorder failed, so that its seconds would say nothing.
+            UserError: the policy or its recorder failed, so that its seconds would be wrong.
         """
         one, header = stage.recording, self.header
         self.target.stage = stage
