@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,13 @@ def test_it_passes_the_suite_of_drafters() -> None:
 def test_what_ends_a_draft_early_is_never_asked_about_the_drafters_own_ids(vocabulary: str) -> None:
     """A relay looks the target's tokens up; a draft may be longer than it needs."""
     drafter, one, asked = plain(vocabulary=vocabulary), request(0, [4, 5, 6]), list[tuple[int, ...]]()
+
+    def ends(tokens: Sequence[int]) -> bool:
+        asked.append(tuple(tokens))
+        return True
+
     (whole,) = drafter.draft([Job(one, 5)])
-    (again,) = drafter.draft([Job(one, 5, until=lambda tokens: bool(asked.append(tuple(tokens)) or True))])
+    (again,) = drafter.draft([Job(one, 5, until=ends)])
     assert again.tokens == whole.tokens and not asked
 
 
