@@ -345,7 +345,7 @@ def test_the_second_part_takes_over_at_its_first_match(lookup: type[Any], reads:
 
 
 def test_gates_say_how_much_is_added_with_which_match() -> None:
-    """Six tokens of the model, and then or before what the lookup knows."""
+    """Three tokens of a drafter, and what the lookup adds after one, two or all of them."""
     relay, second = RelayDrafter("says>ngram", match=1), NgramDrafter()
     parts: dict[str, Drafter] = {"says": Says(1, 2, 3), "ngram": second, "relay": relay}
     policy = Anyone((Arm("relay", 9),))

@@ -313,6 +313,7 @@ def test_a_copy_is_drafted_although_the_text_before_was_not_worth_it(monkeypatch
 
     world = World(monkeypatch, words, Sampled(), {}, ("a",))
     _, loop, _ = world.run("auto", texts=2, tokens=300)
-    loop.policy.guard = Guard(pause=FIRST, least=SURE)  # type: ignore[attr-defined]
+    assert isinstance(loop.policy, AutoPolicy)
+    loop.policy.guard = Guard(pause=FIRST, least=SURE)
     rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=300)))
     assert sum(len(r.tokens) for r in rounds) == 300 and len(rounds) < FIRST
