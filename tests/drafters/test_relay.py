@@ -15,6 +15,7 @@ import torch
 from draftwise.core.arms import NEVER, Arm, Context, Decision, Gate, Stop
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.fitting import first as beginning
+from draftwise.core.fitting import framed
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
@@ -389,3 +390,16 @@ def test_options_that_exclude_each_other_are_named() -> None:
         RelayDrafter("a>b", match=-1)
     with pytest.raises(UserError, match="b looks nothing up"):
         loop({"r": "a>b?match=1"}, {"a": Says(1), "b": SimDrafter(markov(P))})
+
+
+def test_a_grammar_leaves_the_parts_of_a_draft_as_they_are() -> None:
+    """It cuts drafts, and adds what must come before and after them."""
+    draft = Draft.chain([1, 2, 3, 4, 5], head=2, match=3)
+    assert [(cut.head, cut.match) for cut in (beginning(draft, n) for n in (1, 2, 3))] == [
+        (1, 0),
+        (2, 0),
+        (2, 3),
+    ]
+    more = framed([7], draft, [8, 9])
+    assert (more.tokens, more.head, more.match) == ((7, 1, 2, 3, 4, 5, 8, 9), 3, 3)
+    assert framed([7], Draft.chain([1]), []).head == 0, "of one part"
