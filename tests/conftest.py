@@ -55,10 +55,11 @@ def patience() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def layout() -> Iterator[None]:
     """Every layer that can be packed is: no test asks the clock which layout is the fastest one."""
-    from draftwise.models.packed import first
+    from draftwise.models.weights import choice
 
     patch = pytest.MonkeyPatch()
-    patch.setattr("draftwise.models.packed.fastest", first)
+    patch.setattr(choice, "fastest", choice.first)
+    patch.setattr(choice, "faster_fused", choice.always)
     yield
     patch.undo()
 

@@ -20,7 +20,7 @@ from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
 from draftwise.models.cache import RowCache, RowLayer
 from draftwise.models.load import load_model
-from draftwise.models.packed import arrange
+from draftwise.models.weights.packed import arrange
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.effort import THOROUGH, some

@@ -16,8 +16,8 @@ from .models import compiled
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.names import gguf_spec
 from .models.load import load_model, load_tokenizer
-from .models.packed import arrange, checked
 from .models.vocabulary import disagreement
+from .models.weights.packed import arrange, checked
 from .names import check_names
 from .policies.arms import TOGETHER
 from .policies.catalogue import Method, default, method

@@ -13,7 +13,7 @@ from time import sleep
 from typing import Any
 
 from draftwise import Decoder, Sampling
-from draftwise.models.layouts import PackedLinear
+from draftwise.models.weights.layouts import PackedLinear
 from studies.common.memory import anonymous
 
 DRAFTERS = ["zoo:general", "ngram", "suffix"]

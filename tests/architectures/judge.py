@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -19,6 +20,8 @@ from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.positions import pretended
+from draftwise.models.weights import choice
+from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, Stateless
 
@@ -54,7 +57,7 @@ class Verdict:
         """The worst of all ways; a model that is read, if not as a tree, is not refused."""
         if not self.ways:
             return "not built"
-        found = [CRASH, DIFFERENT, *([REFUSED] if self.ways["alone"] == REFUSED else []), PARTED, TIE]
+        found = [CRASH, DIFFERENT, *([REFUSED] if self.ways.get("alone") == REFUSED else []), PARTED, TIE]
         return next((word for word in found if word in self.ways.values()), EQUAL)
 
 
@@ -228,6 +231,13 @@ def past(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
     return run(made, truth, [prompt], guessers(truth), CHAINS, 1)
 
 
+def packed(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
+    """Three at a time with fused and packed layers; the last way, since it changes the model."""
+    with patch.object(choice, "SMALLEST", 0):
+        arrange(made, True)
+    return run(made, truth, prompts(), guessers(truth), CHAINS, 3)
+
+
 def guessers(truth: dict[tuple[int, ...], Text]) -> dict[str, Any]:
     return {
         "good": Guesser(truth, 0.1),
@@ -247,4 +257,5 @@ WAYS: dict[str, Way] = {
     "models": models,
     "trees": trees,
     "past": past,
+    "packed": packed,
 }

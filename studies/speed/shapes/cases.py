@@ -20,7 +20,7 @@ from draftwise.measure.trace.costs import MEASURED, Costs, DrafterCosts, as_json
 from draftwise.measure.trace.files import write_json
 from draftwise.measure.trace.measure import fit
 from draftwise.models.compiled import compile_rows, states
-from draftwise.models.packed import arrange
+from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
 from studies.speed.shapes.limits import Limits, limits
 from studies.speed.shapes.models import SHAPES, model, weights

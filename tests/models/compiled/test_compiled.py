@@ -20,7 +20,6 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.models import packed, packing
 from draftwise.models.cache import FIRST_SLOTS
 from draftwise.models.compiled import checked, compile_rows, passes, states, store, trial
 from draftwise.models.compiled.blueprint import Blueprint, Unfit
@@ -28,10 +27,11 @@ from draftwise.models.compiled.graph import Graph
 from draftwise.models.guesses import guess
 from draftwise.models.hidden_states import States
 from draftwise.models.runner import Rows
+from draftwise.models.weights import choice, packed, timing
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import written
-from tests.models.test_packing import Bench
+from tests.models.weights.test_packed import Bench
 from tests.targets.test_hf import Oracle, prompts
 from tests.tiny import VOCAB, model, own_text
 
@@ -62,9 +62,9 @@ def small(seed: int = 0) -> Any:
     """A model whose layers have all layouts in turn."""
     made, turn = model(NAME, seed=seed, dtype=torch.float32), count()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "SMALLEST", 0)
+        patch.setattr(choice, "SMALLEST", 0)
         used = packed.pack_layers(made, lambda layers, names: names[next(turn) % len(names)])
-    assert set(packed.possible(torch.zeros(1))) <= used.keys()
+    assert set(choice.possible(torch.zeros(1))) <= used.keys()
     return made
 
 
@@ -173,7 +173,7 @@ def test_slow_passes_are_timed_for_long_enough_to_be_sure() -> None:
     """As with a model of 0.6B, where a round of all widths takes longer than the whole trial of a layout."""
     eager = {1: 0.073, 5: 0.083, 9: 0.101, 17: 0.113}
     bench = Bench(eager, {n: 0.87 * x for n, x in eager.items()}, [0.0, 0.03, 0.0, 0.0, 0.01])
-    short, found = bench.measure(packing.BUDGET), bench.measure(trial.BUDGET)
+    short, found = bench.measure(timing.BUDGET), bench.measure(trial.BUDGET)
     assert short.rounds == 1 and not short.pays
     assert found.pays and found.lasting
 

@@ -81,7 +81,7 @@ class Models:
 
     def layouts(self) -> dict[str, str]:
         """How many layers of each model are packed."""
-        from ...models.packed import layouts
+        from ...models.weights.packed import layouts
 
         return layouts({"target": self.target, **self.shared})
 

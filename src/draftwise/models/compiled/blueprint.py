@@ -11,11 +11,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from .. import packing
 from ..cache import RowCache
-from ..packed import layout_of
+from ..weights.fused import fused_groups
+from ..weights.packed import layout_of
+from ..weights.timing import machine
 
-FORMAT = 3  # of the compiled files; raised when the graph's inputs change
+FORMAT = 4  # of the compiled files; raised when the graph's inputs or the model's structure change
 SMALL = 64  # elements of a tensor whose values may be written into the code
 Layer = tuple[int, int, int, int, int]  # index; heads and head size of the keys, of the values
 
@@ -29,9 +30,10 @@ class Blueprint:
     """A model's structure as plain data, from which another process builds it without weights.
 
     `tensors` maps names of parameters and buffers to shapes and dtypes, and `small` those of few elements to
-    their values, since TorchInductor writes these into its code. `packed` maps packed linear layers to
-    their layouts, `layers` lists the cache layers in use, `kinds` the names of the attention masks if layers
-    differ. `keeps`: the forward pass takes `logits_to_keep`.
+    their values, since TorchInductor writes these into its code. `fused` has the linear layers that share a
+    product, group by group; `packed` maps packed ones to their layouts. `layers` lists the cache layers in
+    use, `kinds` the names of the attention masks if layers differ. `keeps`: the forward pass takes
+    `logits_to_keep`.
     """
 
     format: int
@@ -43,6 +45,7 @@ class Blueprint:
     dtype: str
     tensors: dict[str, tuple[list[int], str]]
     small: dict[str, list[float]]
+    fused: list[list[str]]
     packed: dict[str, str]
     depth: int
     layers: list[Layer]
@@ -80,7 +83,7 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
     isa, config = torch.backends.cpu.get_cpu_capability(), model.config.to_dict()
     return Blueprint(
         format=FORMAT,
-        machine=packing.machine(torch.__version__, isa, 0),
+        machine=machine(torch.__version__, isa, 0),
         versions=(torch.__version__, transformers.__version__),
         model=(type(model).__module__, type(model).__qualname__),
         config=json.loads(json.dumps(config, default=str)),
@@ -88,6 +91,7 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
         dtype=str(model.dtype),
         tensors={name: (list(t.shape), str(t.dtype)) for name, t in named},
         small={name: t.detach().double().flatten().tolist() for name, t in named if t.numel() <= SMALL},
+        fused=fused_groups(model),
         packed={name: kind for name, module in model.named_modules() if (kind := layout_of(module))},
         depth=len(cache.rows),
         layers=[

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..attached import Sliced
-from ..layouts import PackedLinear
 from ..runner import Rows
+from ..weights.layouts import PackedLinear
 from .blueprint import Blueprint, Unfit, named_tensors
 
 

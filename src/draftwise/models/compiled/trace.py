@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ..layouts import LAYOUTS, TURNED, turn
+from ..weights.fused import fuse
+from ..weights.layouts import LAYOUTS, TURNED, turn
 from .blueprint import Blueprint, Unfit, named_tensors
 
 EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced pass: all different, none 1
@@ -128,6 +129,8 @@ def build(plan: Blueprint) -> nn.Module:
     with torch.device("meta"):
         model = kind._from_config(config, dtype=_dtype(plan.dtype), attn_implementation=plan.attention)
     model = model.eval().requires_grad_(False)
+    for names in plan.fused:
+        fuse(model, names)
     for path, layout in plan.packed.items():
         parent, _, last = path.rpartition(".")
         linear = model.get_submodule(path)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .. import packing, verdicts
+from .. import verdicts
 from ..probe.readings import HALF, LEAST, made_up, relative_error
 from ..runner import Rows
+from ..weights import timing
 from .blueprint import Unfit
 from .graph import Graph
 
@@ -26,7 +27,7 @@ def try_out(rows: Rows, graph: Graph) -> float:
     Raises:
         Unfit: the logits differ by more than rounding, or compiled passes are not faster.
     """
-    tokens = made_up(TIMED + max(packing.WIDTHS), rows.model.config, int(rows.config.vocab_size))
+    tokens = made_up(TIMED + max(timing.WIDTHS), rows.model.config, int(rows.config.vocab_size))
     _check(rows, graph, tokens)
     threads = torch.get_num_threads()
     key = f"{graph.plan.key} threads {threads}"
@@ -42,7 +43,7 @@ def try_out(rows: Rows, graph: Graph) -> float:
 def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, float]:
     eager, compiled = (_scratch(rows, g) for g in (None, graph))
 
-    def through(scratch: Rows) -> packing.Pass:
+    def through(scratch: Rows) -> timing.Pass:
         scratch.open(0)
         scratch.feed(0, [tokens[:TIMED]], 1)
 
@@ -52,7 +53,7 @@ def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, f
 
         return run
 
-    found = packing.measure(through(eager), through(compiled), budget=BUDGET)
+    found = timing.measure(through(eager), through(compiled), budget=BUDGET)
     ratios = sorted(found.ratios)
     verdict = {"pays": found.pays, "ratio": round(ratios[len(ratios) // 2], 3)}
     if found.lasting:

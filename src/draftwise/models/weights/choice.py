@@ -1,0 +1,142 @@
+"""Chooses by timing how layers of one shape are stored, and whether those of one input share a product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .. import verdicts
+from . import timing
+from .fused import joined
+from .layouts import LAYOUTS, TURNED, PackedLinear, floats, turn
+
+SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by the layout (measured)
+TIMED = 1 << 24  # bytes of weights read in a timed pass: more than fits in a core's own cache
+ROWS = "rows"  # PyTorch's own layout
+FUSED, APART = "fused", "apart"  # layers of the same input: one product, or one each
+
+DECIDED: dict[str, str] = {}  # in this process, unclear ones too, so that a model writes the same text
+
+
+def possible(weight: Tensor, *, shared: bool = False, copied: bool = False) -> tuple[str, ...]:
+    """A weight's layouts other than its own; a shared one may be turned, and if `copied` stored twice."""
+    stored = [name for name, layout in LAYOUTS.items() if layout.supports(weight)] * (copied or not shared)
+    return (*[TURNED] * (shared and floats(weight)), *stored)
+
+
+def first(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
+    """Always the same layout, if there is one: oneDNN's, or else by columns."""
+    return next((name for name in ("onednn", "columns") if name in names), ROWS)
+
+
+def always(groups: Sequence[Sequence[nn.Linear]]) -> bool:
+    """Fuse whatever can be."""
+    return True
+
+
+@torch.inference_mode()
+def fastest(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
+    """The layout in which passes through these layers, all of one shape, are the fastest on this machine.
+
+    The answer is saved, unless it was unclear or the machine was busy.
+    """
+    key = f"{_here(layers[:1])} of {' '.join(names)}"
+    return _decided(key, (ROWS, *names), lambda: _timed(layers, names, key))
+
+
+@torch.inference_mode()
+def faster_fused(groups: Sequence[Sequence[nn.Linear]]) -> bool:
+    """Whether one product for each group takes less time than one for each layer, all in their fastest
+    layouts, on this machine.
+
+    Saved as `fastest` saves its answer.
+    """
+    key = f"{_here(groups[0])} {FUSED}"
+    return _decided(key, (APART, FUSED), lambda: _compared(groups, key)) == FUSED
+
+
+def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
+    """The winner of one product against several."""
+    size = sum(layer.weight.nbytes for layer in groups[0])
+    some = groups[: max(1, TIMED // size)]
+    one = _quickest([joined(group) for group in some])
+    columns = [_quickest(list(column)) for column in zip(*some, strict=True)]
+    several = [layer for group in zip(*columns, strict=True) for layer in group]  # as a model calls them
+    inputs = _inputs(groups[0][0].weight)
+    found = timing.measure(
+        lambda width: [layer(inputs[width]) for layer in several],
+        lambda width: [layer(inputs[width]) for layer in one],
+    )
+    answer = FUSED if found.pays else APART
+    if found.lasting:
+        verdicts.keep("packing", key, {"layout": answer, "ratios": {f"{FUSED} over {APART}": found.rounded}})
+    return answer
+
+
+def _quickest(layers: Sequence[nn.Linear]) -> list[nn.Module]:
+    """Layers of one shape in their fastest layout."""
+    weight = layers[0].weight
+    layout = fastest(layers, possible(weight)) if weight.numel() >= SMALLEST else ROWS
+    return [_stored(layer, layout) for layer in layers]
+
+
+def _decided(key: str, answers: Sequence[str], timed: Callable[[], str]) -> str:
+    """The answer to a question, from this process, the saved ones, or a timing."""
+    if key not in DECIDED:
+        known = verdicts.load("packing", key)
+        saved = known.get("layout") if isinstance(known, dict) else None
+        DECIDED[key] = next((answer for answer in answers if answer == saved), "") or timed()
+    return DECIDED[key]
+
+
+def _here(layers: Sequence[nn.Linear]) -> str:
+    """This machine and the layers' shapes, in words."""
+    weight = layers[0].weight
+    isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    rows = "+".join(str(len(layer.weight)) for layer in layers)
+    bias = "" if layers[0].bias is None else " + bias"
+    return (
+        f"{timing.machine(torch.__version__, isa, threads)} {weight.dtype} {rows} x {weight.shape[1]}{bias}"
+    )
+
+
+def _inputs(weight: Tensor) -> dict[int, Tensor]:
+    """Tokens for a layer, by width."""
+    rng = torch.Generator().manual_seed(0)  # leaves the user's own random generator unchanged
+    tokens = torch.rand(1, max(timing.WIDTHS), weight.shape[1], generator=rng).to(weight.dtype)
+    return {width: tokens[:, :width].contiguous() for width in timing.WIDTHS}
+
+
+def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
+    """The winner of timings in turn: each layout against the best one before it."""
+    weight = layers[0].weight
+    some = layers[: max(1, TIMED // (weight.numel() * weight.element_size()))]
+    inputs = _inputs(weight)
+
+    def through(layout: str) -> timing.Pass:
+        modules = [_stored(one, layout) for one in some]
+        return lambda width: [module(inputs[width]) for module in modules]
+
+    best, kernel, lasting, ratios = ROWS, through(ROWS), True, dict[str, list[float]]()
+    for name in names:
+        found = timing.measure(kernel, challenger := through(name))
+        ratios[f"{name} over {best}"] = found.rounded
+        lasting = found.lasting and (lasting or found.pays)  # who beats the best beats all before it
+        if found.pays:
+            best, kernel = name, challenger
+    if lasting:
+        verdicts.keep("packing", key, {"layout": best, "ratios": ratios})
+    return best
+
+
+def _stored(layer: nn.Linear, layout: str) -> nn.Module:
+    """The layer in a layout, beside the layer itself."""
+    if layout == ROWS:
+        return layer
+    if layout != TURNED:
+        return PackedLinear(layer, layout)
+    beside = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+    beside.weight, beside.bias = layer.weight, layer.bias
+    return turn(beside)
