@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwise.models.cache import Plan, RowCache, RowLayer
+from draftwise.models.cache import RowCache, RowLayer
+from draftwise.models.plan import Plan
 
 CPU = torch.device("cpu")
 

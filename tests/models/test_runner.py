@@ -170,7 +170,27 @@ def test_freed_rows_at_the_end_are_dropped() -> None:
     rows.close(2)
     assert rows.keys == [0] and rows.held == [2] and rows.cache is cache
     rows.close(0)
-    assert rows.keys == [] and rows.cache is not cache
+    assert rows.keys == [] and rows.cache is cache, "small: the next text need not allocate it again"
+
+
+def test_an_idle_cache_is_reused_if_it_is_small_and_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model("llama")
+    rows, text = opened(made, 1), [3, 4, 5, 6, 7]
+    rows.feed(0, [text * 4], 1)
+    rows.close(0)
+    held = rows.cache.rows[0].keys
+    rows.open(1)
+    torch.testing.assert_close(rows.feed(0, [text], 5)[0], alone(made, text))
+    assert rows.cache.rows[0].keys is held
+    for spoilt in (float("nan"), float("inf"), float("-inf")):
+        held[0, 0, 9] = spoilt  # a text that overflowed: masked slots of the next would spread it
+        rows.close(1)
+        rows.open(1)
+        torch.testing.assert_close(rows.feed(0, [text], 5)[0], alone(made, text))
+        held = rows.cache.rows[0].keys
+    monkeypatch.setattr("draftwise.models.cache.KEPT", rows.cache.bytes - 1)
+    rows.close(1)
+    assert rows.cache.bytes == 0
 
 
 def test_rows_are_moved_to_the_front_with_their_texts() -> None:

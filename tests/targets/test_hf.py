@@ -15,6 +15,7 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
+from draftwise.models.cache import KEPT
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Stateless, written
@@ -201,8 +202,8 @@ def test_memory_that_was_never_written_does_no_harm() -> None:
 def test_rows_are_freed() -> None:
     target, lm = HFTarget(model("llama")), LMDrafter(model("llama", seed=1), VOCAB)
     run(target, {"lm": lm}, "static-2", 8, 3)
-    assert target.rows.keys == [] and target.rows.cache.bytes == 0 and not target.chains
-    assert lm.rows.keys == [] and lm.rows.cache.bytes == 0 and not lm.places
+    assert target.rows.keys == [] and target.rows.cache.bytes <= KEPT and not target.chains
+    assert lm.rows.keys == [] and lm.rows.cache.bytes <= KEPT and not lm.places
 
 
 class Plain:

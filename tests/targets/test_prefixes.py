@@ -245,7 +245,7 @@ def test_nothing_is_kept_unless_asked() -> None:
     loop = looped(target, {}, mebibytes=0)
     (first,) = random_texts((40,))
     written(loop, [first], 3, 1)
-    assert target.keeper is None and target.rows.cache.bytes == 0
+    assert target.keeper is None and target.rows.keys == []
     assert Prefixes(0).bytes == 0
 
 

@@ -9,53 +9,20 @@ ones. Only trees leave their accepted tokens scattered: these are moved to their
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..errors import UserError
 from .attached import Sliced
+from .plan import Plan
 
 ROUND_SLOTS = 64
 FIRST_SLOTS = 256  # initial size, so that short texts are never copied; doubled when full
-
-
-@dataclass(slots=True)
-class Plan:
-    """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each, attending to slots
-    0 to `total` (exclusive). If `even`, all rows write from slot `start` on, otherwise to the slots `at`,
-    shape (rows, width). `capacity` and `slots` are to be allocated, `most` may finally be needed. In a `tree`
-    slots are no positions."""
-
-    first: int = 0
-    last: int = 1
-    width: int = 0
-    total: int = 0
-    slots: int = 0
-    most: int = 0
-    capacity: int = 1
-    start: int = 0
-    even: bool = True
-    tree: bool = False
-    at: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, 0), np.int64))
-    index: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict)
-
-    def place(self, at: NDArray[np.int64]) -> None:
-        """Set where an uneven pass writes: slot `at[i, j]` of row `first + i`, shape (rows, width)."""
-        self.at, self.index = at, {}
-
-    def flat(self, device: torch.device, heads: int) -> Tensor:
-        """Where an uneven pass writes, as indices of a flat (rows, heads, slots): rows * heads * width."""
-        if (device, heads) not in self.index:
-            lines = np.arange(self.first * heads, self.last * heads).reshape(-1, heads, 1) * self.slots
-            index = torch.from_numpy((lines + self.at[:, None]).ravel())
-            self.index[device, heads] = index.to(device, non_blocking=True)
-        return self.index[device, heads]
+KEPT = 1 << 26  # bytes that stay allocated without a text, on a CPU: a GPU's memory is pooled by PyTorch
 
 
 class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
@@ -293,6 +260,16 @@ class RowCache(Cache):
     def _reserve(self, rows: int) -> None:
         if rows > self.plan.capacity:
             self.plan.capacity = 1 << (rows - 1).bit_length()
+
+    @torch.inference_mode()
+    def reusable(self) -> bool:
+        """Whether the next text can use what is allocated, which saves a short one 5 % of its time.
+
+        It has to be small, and free of NaN and infinities, which spread even from masked slots.
+        """
+        held = [tensor for layer in self._rows for tensor in layer.tensors]
+        near = all(tensor.device.type == "cpu" for tensor in held)
+        return near and self.bytes <= KEPT and all(bool(tensor.sum().isfinite()) for tensor in held)
 
     @property
     def bytes(self) -> int:

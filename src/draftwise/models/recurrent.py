@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
-from .cache import Plan, RowCache, RowLayer
+from .cache import RowCache, RowLayer
+from .plan import Plan
 
 CACHES = ("past_key_values", "cache_params")  # a forward's names for an argument that is a `Cache`
 Values = list[dict[str, Any]]  # by place, its attributes
@@ -49,6 +50,10 @@ class StateCache(RowCache):
         for at, layer in enumerate(layers):
             if isinstance(layer, LinearAttentionCacheLayerMixin):
                 self._rows[at] = StateLayer(self.plan, layer.number_of_states)
+
+    def reusable(self) -> bool:
+        """Never: every text begins with states of its own."""
+        return False
 
 
 def own_layers(text: Any) -> list[Any]:
