@@ -45,13 +45,6 @@ class Timed:
         return result
 
 
-class Graph:
-    """A compiled graph whose loader is timed."""
-
-    def __init__(self, loader: Any) -> None:
-        self.run = Timed(loader.run)
-
-
 def main() -> None:
     """Measure, and print one line of JSON for each way."""
     args = arguments()
@@ -62,20 +55,20 @@ def main() -> None:
         raise UserError(
             f"{args.drafter} is not compiled here: run draftwise compile --drafters {args.drafter}"
         )
-    graph = drafter.rows.graph.loader = Graph(drafter.rows.graph.loader)
+    run = drafter.rows.graph.single = Timed(drafter.rows.graph.single)  # drafts are read token by token
     drafter.draft = draft = Timed(drafter.draft, lambda drafts: sum(len(one.tokens) for one in drafts))
     prompts = [one.text for one in spec_bench()[:: 480 // args.prompts]]
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
     for turn in range(args.repeats + 1):  # the first warms up
         for way, guess in WAYS.items():
             vars(lm)["guess"] = guess
-            before = (draft.seconds, draft.counted, graph.run.seconds)
+            before = (draft.seconds, draft.counted, run.seconds)
             begun = perf_counter()
             for prompt in prompts:
                 decoder.generate(prompt, max_new_tokens=args.max_new_tokens)
             wall = perf_counter() - begun
             spent, tokens = draft.seconds - before[0], draft.counted - before[1]
-            around = spent - (graph.run.seconds - before[2])
+            around = spent - (run.seconds - before[2])
             if turn:
                 found[way].append((1e3 * spent / tokens, around / spent, around / wall))
     for way, turns in found.items():

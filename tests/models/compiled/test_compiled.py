@@ -26,6 +26,7 @@ from draftwise.models.compiled.blueprint import Blueprint, Unfit
 from draftwise.models.compiled.graph import Graph
 from draftwise.models.guesses import guess
 from draftwise.models.hidden_states import States
+from draftwise.models.probe.readings import relative_error
 from draftwise.models.runner import Rows
 from draftwise.models.weights import choice, packed, timing
 from draftwise.policies.catalogue import method
@@ -316,3 +317,47 @@ def test_models_that_stay_eager(name: str, why: str) -> None:
     with pytest.warns(DraftwiseWarning, match=why):
         compile_rows(own, "on")
     assert own.graph is None
+
+
+@pytest.fixture(scope="module")
+def halves(free: pytest.MonkeyPatch) -> tuple[Rows, Path]:
+    """Rows of a model in half precision, and its compiled graphs."""
+    rows = HFTarget(model(NAME, dtype=torch.bfloat16)).rows
+    return rows, store.make(passes._plan(rows))
+
+
+def test_a_single_token_in_half_precision_has_a_graph_of_its_own(halves: tuple[Rows, Path]) -> None:
+    rows, path = halves
+    graph = Graph(path, passes._plan(rows), rows.model)
+    assert graph.single is not graph.run
+    said = []
+    for way in (None, graph.run, graph.single):
+        scratch = trial._scratch(rows, None if way is None else graph)
+        graph.single = way or graph.single
+        scratch.open(0)
+        with torch.inference_mode():
+            scratch.feed(0, [list(range(3, 20))], 1)
+            said.append(scratch.feed(0, [[5]], 1)[0, 0])
+    for other in said[1:]:
+        assert relative_error(other, said[0]) <= trial.tolerance(torch.bfloat16)
+
+
+@pytest.mark.parametrize("quicker", ["run", "single"])
+def test_the_quicker_graph_takes_single_tokens(
+    halves: tuple[Rows, Path], quicker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, path = halves
+    graph, now = Graph(path, passes._plan(rows), rows.model), [0.0]
+    monkeypatch.setattr(trial, "perf_counter", lambda: now[0])
+    calls = {name: getattr(graph, name) for name in ("run", "single")}
+
+    def timed(name: str) -> Any:
+        def call(inputs: Any) -> Any:
+            now[0] += 1.0 if name == quicker else 2.0
+            return calls[name](inputs)
+
+        return call
+
+    graph.run, graph.single = ways = timed("run"), timed("single")
+    trial.try_out(rows, graph)
+    assert graph.single is ways[["run", "single"].index(quicker)]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 class FusedLinear(nn.Module):
     """The first of several layers that read the same tensor; `linear` computes the outputs of all.
 
-    The others take their part of that product if they are given the very same tensor, and compute it anew if
+    The others take their part of that product if they are given the very same tensor, and compute it again if
     not.
     """
 
