@@ -12,9 +12,9 @@ HEAD = """# Architectures
 Every causal LM class of Transformers {version} and {variants} variants of their configurations, each
 made small and random and decoded in every way: alone and in batches, of equal lengths, unequal lengths
 and with texts that join; long prompts in pieces; past context windows and position tables; with good,
-damaged, looked-up and no drafts, in chains and trees, as a draft model for itself, and with weights fused
-and packed. The reference is plain `generate`, greedy, in float32. This page is written by `python -m studies.exactness.sweep --table
-docs/reference/architectures.md`; a part of the sweep runs with the tests.
+damaged, looked-up and no drafts, in chains and trees, as a draft model for itself, and with weights
+fused and packed. The reference is plain `generate`, greedy, in float32. This page is written by `python -m
+studies.exactness.sweep --table docs/reference/architectures.md`; a part of the sweep runs with the tests.
 
 No list of names decides how a model is read. When a target or draft model is loaded, a **probe** reads a
 few made-up tokens in these ways and compares the logits with those of the model's own `generate`. What
