@@ -262,11 +262,13 @@ class RowCache(Cache):
             self.plan.capacity = 1 << (rows - 1).bit_length()
 
     @torch.inference_mode()
-    def reusable(self) -> bool:
-        """Whether the next text can use what is allocated, which saves a short one 5 % of its time.
+    def clear(self) -> bool:
+        """Forget the last pass; whether the next text can use what is allocated, which saves a short one 5 %
+        of its time.
 
         It has to be small, and free of NaN and infinities, which spread even from masked slots.
         """
+        self.plan.place(np.zeros((1, 0), np.int64))
         held = [tensor for layer in self._rows for tensor in layer.tensors]
         near = all(tensor.device.type == "cpu" for tensor in held)
         return near and self.bytes <= KEPT and all(bool(tensor.sum().isfinite()) for tensor in held)

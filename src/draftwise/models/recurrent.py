@@ -51,8 +51,8 @@ class StateCache(RowCache):
             if isinstance(layer, LinearAttentionCacheLayerMixin):
                 self._rows[at] = StateLayer(self.plan, layer.number_of_states)
 
-    def reusable(self) -> bool:
-        """Never: every text begins with states of its own."""
+    def clear(self) -> bool:
+        """False: every text begins with states of its own."""
         return False
 
 

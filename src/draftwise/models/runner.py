@@ -75,7 +75,7 @@ class Rows:
             while self.keys and self.keys[-1] == FREE:
                 self.keys.pop()
                 self.held.pop()
-            if not self.keys and not self.cache.reusable():
+            if not self.keys and not self.cache.clear():
                 self.cache = self._fresh()
 
     def _fresh(self) -> RowCache:
