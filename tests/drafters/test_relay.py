@@ -366,6 +366,11 @@ def test_gates_say_how_much_is_added_with_which_match() -> None:
     assert drafted(Gate(1, 3), Gate(2, 1)) == (1, 2, 4, 6)
     assert drafted(Gate(1, 3, inside=False)) == drafted(Gate(3, 3)) == (1, 2, 3)
     assert drafted(Gate(1, 0), Gate(2, 1)) == (1, 2, 4)
+    request = asked([6, 1, 7, 8, 6])
+    second.observe(request, request.tokens)
+    assert second.match_after(request, (1,)) == 2
+    assert drafted(Gate(1, 1), Gate(2, 2)) == (1, 7, 8)
+    assert drafted(Gate(1, 1), Gate(2, 2, inside=False)) == (1, 2, 3), "the longer match's gate counts"
 
 
 def test_what_is_added_to_drawn_tokens_is_certain() -> None:

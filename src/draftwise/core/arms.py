@@ -34,7 +34,8 @@ NEVER = Stop()
 class Gate:
     """With a match of at least `match` tokens the second part of a composite draft adds at most `tokens`.
 
-    It takes over at the end of the first part, or as soon as there is such a match if `inside`.
+    It takes over at the end of the first part, or as soon as there is such a match if `inside`. Of several
+    gates the last one whose match is there counts.
     """
 
     match: int

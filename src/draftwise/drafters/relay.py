@@ -139,8 +139,9 @@ class RelayDrafter:
         second: Any = self._team().drafters[self.parts[1]]
         match = second.match_after(job.request, written)
         gates = job.gates or (Gate(self.match, job.length),)
-        found = [gate.tokens for gate in gates if match >= gate.match and (gate.inside or not inside)]
-        return (found[-1] if found else 0), match
+        found = [gate for gate in gates if match >= gate.match]
+        takes = bool(found) and (found[-1].inside or not inside)
+        return (found[-1].tokens if takes else 0), match
 
     def _goes_on(self, job: Job, draft: Draft) -> bool:
         """Whether the second part has something to add."""

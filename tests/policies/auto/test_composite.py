@@ -43,11 +43,13 @@ def test_a_lookup_takes_over_where_it_is_worth_more_than_the_model() -> None:
 
 def test_no_draft_is_longer_than_what_may_be_tried() -> None:
     """A pass grows step by step; `extra` ends where it does."""
-    for most in (1, 2, 3):
-        found = best_relay(
-            0, Head([0.9] * 8, (0.0, 0.1, FLAT[: most + 1])), 0.5, lambda of: [0.9] * 8, 1.0, LENGTHS
-        )
-        assert all(worth.head <= worth.length <= most for worth in found)
+    for most in range(1, 17):
+        for lengths in (LENGTHS, (4,), (16,)):
+            found = best_relay(
+                0, Head([0.9] * 20, (0.0, 0.1, FLAT[: most + 1])), 0.5, lambda of: [0.9] * 20, 1.0, lengths
+            )
+            assert all(worth.head <= worth.length <= most for worth in found)
+            assert found or lengths != LENGTHS
 
 
 def test_what_is_added_must_pay_for_a_longer_pass() -> None:

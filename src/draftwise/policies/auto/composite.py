@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ... import registry
 from ...core.arms import Gate, Stop
 from .parts import CONTEXTS, MATCHES
-from .worth import Price, Worth, best_length
+from .worth import NOTHING, Price, Worth, best_length
 
 END = Stop("confidence", 2.0)  # no probability is that high: the token is the last
 TAKEN = 0  # the context in which a relay is known by whether its second part took over
@@ -51,31 +51,49 @@ def best_relay(
     """
     extra = head.price[2]
     most = len(extra) - 1
-    curve = head.curve[:most]
-    own = best_length(i, curve, head.price, rate, lengths)
+    curve, lengths = head.curve[:most], [length for length in lengths if length <= most]
+    own = best_length(i, curve, head.price, rate, lengths) if lengths else NOTHING
     if own.gain <= 0.0:
         return []
     n, right = own.length, curve[0]
     at = min(n, most // 2)
-    rooms = [length - at for length in lengths if max(n, at + 1) <= length <= most]
-    going_on = sum(curve[1:n]) / right - rate * head.price[1] * (n - 1)
-    gates, longest, worth, tokens = list[Gate](), n, 0.0, 0.0
-    for match in range(1, CONTEXTS):
-        sums = [0.0, *accumulate(tails(match))]
-        gain, more, room, seconds = 0.0, 0.0, 0, 0.0
-        for some in rooms:
-            all_, cost = sums[min(some, len(sums) - 1)], rate * (extra[at + some] - extra[at])
-            if right * all_ - cost > gain:
-                gain, more, room, seconds = right * all_ - cost, all_, some, cost
-        if room and not gates:
-            worth, tokens = gain, right * more
-        if room or gates:
-            gates.append(Gate(LEAST[match], room, more - seconds > going_on))
-            longest = max(longest, at + room)
-    if not gates:
+    rooms = [length - at for length in lengths if length >= max(n, at + 1)]
+    costs = [rate * (extra[at + room] - extra[at]) for room in rooms]
+    classes = [addition(tails(match), right, rooms, costs) for match in range(1, CONTEXTS)]
+    first = next((k for k, one in enumerate(classes) if one.room), None)
+    if first is None:
         return []
-    tokens, gain = own.tokens + taken * tokens, own.gain + taken * worth
-    return [Worth(i, longest, tokens, own.seconds, gain, head=n, gates=tuple(gates))]
+    going_on = sum(curve[1:n]) / right - rate * head.price[1] * (n - 1)
+    gates = tuple(
+        Gate(LEAST[k + 1], one.room, one.tokens - one.cost > going_on)
+        for k, one in enumerate(classes)
+        if k >= first
+    )
+    longest = max(n, at + max(one.room for one in classes))
+    tokens = own.tokens + taken * right * classes[first].tokens
+    gain = own.gain + taken * classes[first].gain
+    return [Worth(i, longest, tokens, own.seconds, gain, head=n, gates=gates)]
+
+
+class Addition(NamedTuple):
+    """At most `room` tokens of the second part: how many are accepted once the first part is, what the longer
+    pass costs in tokens, and the gain."""
+
+    room: int = 0
+    tokens: float = 0.0
+    cost: float = 0.0
+    gain: float = 0.0
+
+
+def addition(tail: Sequence[float], right: float, rooms: Sequence[int], costs: Sequence[float]) -> Addition:
+    """The best of these rooms, where the first part is accepted with the chance `right`."""
+    sums = [0.0, *accumulate(tail)]
+    best = Addition()
+    for room, cost in zip(rooms, costs, strict=True):
+        tokens = sums[min(room, len(tail))]
+        if right * tokens - cost > best.gain:
+            best = Addition(room, tokens, cost, right * tokens - cost)
+    return best
 
 
 def rules(rule: Stop, head: int) -> tuple[Stop, ...]:
