@@ -55,7 +55,7 @@ def main() -> None:
         raise UserError(
             f"{args.drafter} is not compiled here: run draftwise compile --drafters {args.drafter}"
         )
-    run = drafter.rows.graph.single = Timed(drafter.rows.graph.single)  # drafts are read token by token
+    run = drafter.rows.graph.run = Timed(drafter.rows.graph.run)
     drafter.draft = draft = Timed(drafter.draft, lambda drafts: sum(len(one.tokens) for one in drafts))
     prompts = [one.text for one in spec_bench()[:: 480 // args.prompts]]
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import UserError
 from .attached import Graph, Passes, Watcher
+from .attention import shared_heads
 from .cache import RowCache
 from .kept import copies, last
 from .masks import Masks, grown
@@ -183,9 +184,10 @@ class Rows:
         if self.graph is not None and model is None and not self.watchers:
             logits = self.graph(self, ids, named, keep)
         else:
-            logits = (model or self.model)(
-                input_ids=ids, past_key_values=self.cache, use_cache=True, **named
-            ).logits
+            with shared_heads():
+                logits = (model or self.model)(
+                    input_ids=ids, past_key_values=self.cache, use_cache=True, **named
+                ).logits
         self.seconds += perf_counter() - start
         return logits
 

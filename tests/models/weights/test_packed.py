@@ -208,6 +208,20 @@ def test_a_damaged_file_is_measured_over(asked: Any, tmp_path: Path, text: str) 
     assert all(value["layout"] == NAMES[-1] for value in json.loads(file.read_text()).values())
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_of_a_huge_layer_some_outputs_are_timed(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the output layer of a model with 150,000 tokens, whose passes would use up the time for timing."""
+    layer = nn.Linear(16, 100, bias=bias)
+    assert choice._part(layer) is layer
+    monkeypatch.setattr(choice, "MOST", 40 * 16 * 4)
+    part, x = choice._part(layer), torch.rand(1, 3, 16)
+    assert torch.equal(part(x), layer(x)[..., :40])
+    seen = set[tuple[int, ...]]()
+    monkeypatch.setattr(choice, "_stored", lambda one, layout: seen.add(tuple(one.weight.shape)) or one)
+    choice._timed([layer, layer], ("columns",), "huge")
+    assert seen == {(40, 16)}
+
+
 def test_forced_and_forbidden_ask_no_clock(asked: Any) -> None:
     seen = asked(pays=False)
     for pack, wanted in ((True, 4), (False, 0)):

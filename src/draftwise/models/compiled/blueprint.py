@@ -16,9 +16,7 @@ from ..weights.fused import fused_groups
 from ..weights.packed import layout_of
 from ..weights.timing import machine
 
-FORMAT = 5  # of the compiled files; raised when the graph's inputs or the model's structure change
-ANY, SINGLE = "any", "single"  # the graphs in a file: for any number of tokens in a row, and for one
-HALF = ("torch.bfloat16", "torch.float16")
+FORMAT = 6  # of the compiled files; raised when the graph's inputs or the model's structure change
 SMALL = 64  # elements of a tensor whose values may be written into the code
 Layer = tuple[int, int, int, int, int]  # index; heads and head size of the keys, of the values
 
@@ -53,11 +51,6 @@ class Blueprint:
     layers: list[Layer]
     kinds: list[str]
     keeps: bool
-
-    @property
-    def graphs(self) -> tuple[str, ...]:
-        """The graphs to compile: in half precision PyTorch's attention is slow over a single token."""
-        return (ANY, SINGLE) if self.dtype in HALF else (ANY,)
 
     @property
     def key(self) -> str:

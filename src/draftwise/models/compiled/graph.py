@@ -1,8 +1,8 @@
-"""The compiled graphs of a model, with the weights of the model that they run."""
+"""A compiled graph with the weights of the model that it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import is_
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..attached import Sliced
 from ..runner import Rows
 from ..weights.layouts import PackedLinear
-from .blueprint import ANY, SINGLE, Blueprint, Unfit, named_tensors
+from .blueprint import Blueprint, Unfit, named_tensors
 
 Run = Callable[[list[Tensor]], Any]  # a pass as a function of the graph's inputs
 
@@ -21,16 +21,18 @@ Run = Callable[[list[Tensor]], Any]  # a pass as a function of the graph's input
 class Graph:
     """Runs passes of one model; any number of `Rows` of this model may share it.
 
-    `run` takes passes of any width, `single` those of one token; it is the same where one graph serves both.
-
     Raises:
         Unfit: the file needs a tensor that the model does not have.
     """
 
     def __init__(self, path: Path, plan: Blueprint, model: Any) -> None:
-        self.plan, self.weights, known = plan, dict[str, Tensor](), dict(_tensors(model))
-        self.runs = {name: self._loaded(path, name, known) for name in plan.graphs}
-        self.run, self.single = self.runs[ANY], self.runs.get(SINGLE, self.runs[ANY])
+        loader: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
+        wanted, known = loader.get_constant_fqns(), dict(_tensors(model))
+        if missing := sorted(set(wanted) - known.keys()):
+            raise Unfit(f"the graph needs {missing[0]}, which the model does not have")
+        self.plan, self.weights = plan, {name: known[name] for name in wanted}
+        loader.load_constants(self.weights, False, True, True)  # the model's own tensors, not copies
+        self.run: Run = loader.run
         self._zeros = torch.zeros(0)
 
     def __call__(self, rows: Rows, ids: Tensor, named: dict[str, Any], keep: int) -> Tensor:
@@ -48,7 +50,7 @@ class Graph:
             rows.positions[width - keep : width],
             *self._buffers(rows),
         ]
-        logits: Tensor = (self.run if width > 1 else self.single)(inputs)[0]
+        logits: Tensor = self.run(inputs)[0]
         return logits
 
     def step(self, rows: Rows, token: int) -> Tensor:
@@ -58,19 +60,8 @@ class Graph:
         mask = self._open(rows, plan.total).view(1, 1, 1, -1)
         masks = [mask] * max(1, len(self.plan.kinds))
         inputs = [rows.one.fill_(token), at[None], *masks, at[None], rows.positions[:1], *self._buffers(rows)]
-        logits: Tensor = self.single(inputs)[0]
+        logits: Tensor = self.run(inputs)[0]
         return logits
-
-    def _loaded(self, path: Path, name: str, known: Mapping[str, Tensor]) -> Run:
-        """One graph of the file, with the model's own tensors, not copies."""
-        loader: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), name, True, 1, -1)
-        wanted = loader.get_constant_fqns()
-        if missing := sorted(set(wanted) - known.keys()):
-            raise Unfit(f"the graph needs {missing[0]}, which the model does not have")
-        weights = {constant: known[constant] for constant in wanted}
-        loader.load_constants(weights, False, True, True)
-        self.weights |= weights
-        return loader.run  # type: ignore[no-any-return]
 
     def _buffers(self, rows: Rows) -> list[Tensor]:
         """The keys of all layers in the pass's rows, then the values, shape (rows, heads, slots, size).

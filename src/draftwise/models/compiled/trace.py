@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from ..attention import traced_heads
 from ..weights.fused import fuse
 from ..weights.layouts import LAYOUTS, TURNED, turn
-from .attention import written_out
-from .blueprint import SINGLE, Blueprint, Unfit, named_tensors
+from .blueprint import Blueprint, Unfit, named_tensors
 
 EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced pass: all different, none 1
 
@@ -161,56 +160,44 @@ def _dtype(name: str) -> torch.dtype:
 
 @torch.no_grad()
 def compile_to(plan: Blueprint, path: Path) -> None:
-    """Compile the forward pass of a blueprint into a file, as one graph or two.
+    """Compile the forward pass of a blueprint into a file.
 
     Raises:
         Unfit: the model cannot be traced with these inputs.
     """
-    from torch._inductor import aot_compile, config
+    from torch._inductor import aoti_compile_and_package, config
     from torch.fx.experimental import _config as symbolic
 
-    package: Any = import_module("torch._inductor.package")
     symbolic.backed_size_oblivious = True  # one graph for one row or token as well as for many
     model = Pass(build(plan), plan)
-    options = {
-        "aot_inductor.package": True,
-        "aot_inductor.package_constants_in_so": False,
-        "cpp.dynamic_threads": True,  # as many threads as the process has that runs it
-        "compile_threads": 1,
-    }
-    files: Any = {}
-    with config.patch(options):
-        for name in plan.graphs:
-            traced = _traced(model, plan, single=name == SINGLE)
-            args, kwargs = traced.example_inputs
-            files[name] = aot_compile(traced.module(check_guards=False), args, kwargs)
-    package.package_aoti(str(path), files)
-
-
-def _traced(model: Pass, plan: Blueprint, *, single: bool) -> torch.export.ExportedProgram:
-    """The pass as a graph of tensors of any shape, or of one token in each row."""
     rows, width, total, slots = EXAMPLE
-    width = 1 if single else width
     dtype, free = _dtype(plan.dtype), torch.export.Dim.DYNAMIC
-    wide: Any = torch.export.Dim.STATIC if single else free
     count = len(plan.kinds) or 1
     example = (
         torch.zeros(rows, width, dtype=torch.long),
         torch.zeros(rows, width, dtype=torch.long),
         [torch.zeros(rows, 1, width, total, dtype=dtype) for _ in range(count)],
         torch.zeros(rows, width, dtype=torch.long),
-        torch.zeros(1 if single else 3, dtype=torch.long),
+        torch.zeros(3, dtype=torch.long),
         [torch.zeros(rows, layer[1], slots, layer[2], dtype=dtype) for layer in plan.layers],
         [torch.zeros(rows, layer[3], slots, layer[4], dtype=dtype) for layer in plan.layers],
     )
     shapes = (
-        {0: free, 1: wide},
-        {0: free, 1: wide},
-        [{0: free, 2: wide, 3: free}] * count,
-        {0: free, 1: wide},
-        {0: wide},
+        {0: free, 1: free},
+        {0: free, 1: free},
+        [{0: free, 2: free, 3: free}] * count,
+        {0: free, 1: free},
+        {0: free},
         [{0: free, 2: free}] * len(plan.layers),
         [{0: free, 2: free}] * len(plan.layers),
     )
-    with written_out() if single else nullcontext():
-        return torch.export.export(model, example, dynamic_shapes=shapes, strict=False)
+    with traced_heads():
+        traced = torch.export.export(model, example, dynamic_shapes=shapes, strict=False)
+    with config.patch(
+        {
+            "aot_inductor.package_constants_in_so": False,
+            "cpp.dynamic_threads": True,  # as many threads as the process has that runs it
+            "compile_threads": 1,
+        }
+    ):
+        aoti_compile_and_package(traced, package_path=str(path))

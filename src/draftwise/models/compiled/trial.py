@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -14,12 +12,11 @@ from ..probe.readings import HALF, LEAST, made_up, relative_error
 from ..runner import Rows
 from ..weights import timing
 from .blueprint import Unfit
-from .graph import Graph, Run
+from .graph import Graph
 
 TEXT = 24  # tokens of the first text; the second is shorter
 TIMED = 128  # tokens before the timed passes
 BUDGET = 6.0  # seconds of timing: enough rounds for passes of 0.1 s, and little beside compiling
-PAIRS = 9  # passes of one token through both graphs that can run them
 KIND = "compiled"  # the file of verdicts
 
 
@@ -40,24 +37,7 @@ def try_out(rows: Rows, graph: Graph) -> float:
     if not known["pays"]:
         clearly = "not clearly faster here" if known["ratio"] < 1.0 else "slower here"
         raise Unfit(f"compiled passes are {clearly}: {known['ratio']:.2f} times the time of eager ones")
-    if graph.single is not graph.run:
-        graph.single = _quicker(rows, graph, tokens)
     return float(known["ratio"])
-
-
-def _quicker(rows: Rows, graph: Graph, tokens: list[int]) -> Run:
-    """The graph that passes of one token take less time in, of those that can run them."""
-    scratch, seconds = _scratch(rows, graph), dict[Run, list[float]]()
-    scratch.open(0)
-    scratch.feed(0, [tokens[:TIMED]], 1)
-    ways = (graph.run, graph.single)
-    for _ in range(PAIRS):
-        for graph.single in ways:
-            scratch.held[0] = TIMED
-            began = perf_counter()
-            scratch.feed(0, [tokens[TIMED : TIMED + 1]], 1)
-            seconds.setdefault(graph.single, []).append(perf_counter() - began)
-    return min(ways, key=lambda way: median(seconds[way]))
 
 
 def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, float]:

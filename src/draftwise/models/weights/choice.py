@@ -14,6 +14,7 @@ from .layouts import LAYOUTS, TURNED, PackedLinear, floats, turn
 
 SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by the layout (measured)
 TIMED = 1 << 24  # bytes of weights read in a timed pass: more than fits in a core's own cache
+MOST = 1 << 25  # bytes of one weight in a timed pass; of a larger one its first rows
 ROWS = "rows"  # PyTorch's own layout
 FUSED, APART = "fused", "apart"  # layers of the same input: one product, or one each
 
@@ -103,16 +104,16 @@ def _here(layers: Sequence[nn.Linear]) -> str:
 
 
 def _inputs(weight: Tensor) -> dict[int, Tensor]:
-    """Tokens for a layer, by width."""
+    """Tokens for a layer, by width: tensors of their own, since PyTorch multiplies a view more slowly."""
     rng = torch.Generator().manual_seed(0)  # leaves the user's own random generator unchanged
-    tokens = torch.rand(1, max(timing.WIDTHS), weight.shape[1], generator=rng).to(weight.dtype)
-    return {width: tokens[:, :width].contiguous() for width in timing.WIDTHS}
+    size, dtype = weight.shape[1], weight.dtype
+    return {width: torch.rand(1, width, size, generator=rng).to(dtype) for width in timing.WIDTHS}
 
 
 def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
     """The winner of timings in turn: each layout against the best one before it."""
     weight = layers[0].weight
-    some = layers[: max(1, TIMED // (weight.numel() * weight.element_size()))]
+    some = [_part(layer) for layer in layers[: max(1, TIMED // weight.nbytes)]]
     inputs = _inputs(weight)
 
     def through(layout: str) -> timing.Pass:
@@ -129,6 +130,18 @@ def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
     if lasting:
         verdicts.keep("packing", key, {"layout": best, "ratios": ratios})
     return best
+
+
+def _part(layer: nn.Linear) -> nn.Linear:
+    """The layer itself, or as many of its first outputs as are timed."""
+    weight, bias = layer.weight, layer.bias
+    rows = len(weight) * MOST // weight.nbytes
+    if rows >= len(weight):
+        return layer
+    part = nn.Linear(layer.in_features, rows, bias=bias is not None, device="meta")
+    part.weight = nn.Parameter(weight[:rows], requires_grad=False)
+    part.bias = None if bias is None else nn.Parameter(bias[:rows], requires_grad=False)
+    return part
 
 
 def _stored(layer: nn.Linear, layout: str) -> nn.Module:
