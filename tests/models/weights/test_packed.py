@@ -210,7 +210,7 @@ def test_a_damaged_file_is_measured_over(asked: Any, tmp_path: Path, text: str) 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_of_a_huge_layer_some_outputs_are_timed(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the output layer of a model with 150,000 tokens, whose passes would use up the time for timing."""
+    """As in the output layer of a model with 150,000 tokens: its passes would use up the time for timing."""
     layer = nn.Linear(16, 100, bias=bias)
     assert choice._part(layer) is layer
     monkeypatch.setattr(choice, "MOST", 40 * 16 * 4)
