@@ -89,15 +89,15 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(
     engine.join()
     read = {who: sum(n for name, n in events if name == who) for who in ("target", "drafter")}
     assert min(read.values()) > LENGTH, "both models read all of it"
-    assert rounds > 2 * (LENGTH // target.chunk), "the other text was written meanwhile"
+    assert rounds > 2 * (LENGTH // target.piece), "the other text was written meanwhile"
     most, since = 0, 0
     for who, n in events:
         since = 0 if who == "round" else since + n
         most = max(most, since)
     # A piece of the target and one of the drafter; in the round the drafts of both texts, and their passes.
-    assert target.chunk <= most <= target.chunk + drafter.chunk + 2 * (LEFT + 2 * 3)
+    assert target.piece <= most <= target.piece + drafter.chunk + 2 * (LEFT + 2 * 3)
     reads = [k for k, (who, n) in enumerate(events) if who == "drafter" and n == drafter.chunk]
-    ends = max(k for k, (who, n) in enumerate(events) if who == "target" and n == target.chunk)
+    ends = max(k for k, (who, n) in enumerate(events) if who == "target" and n == target.piece)
     assert reads[-1] > ends, "it was written before its drafter had read it"
     assert asked.stats.drafted and long.text() == alone(models[0], prompt, 80), "then it was drafted for"
 

@@ -53,10 +53,20 @@ class Passes:
 
 def test_a_prompt_is_read_in_pieces_that_keep_one_logit() -> None:
     passes = Passes(model("llama"))
-    one = request(0, text(120))
+    one = request(0, text(216))
     passes.target.open(one)
     passes.read(one)
-    assert passes.ran == [([24], 1), ([96], 1)]
+    assert passes.ran == [([24], 1), ([192], 1)]
+
+
+def test_between_the_rounds_of_others_the_pieces_are_half_as_long() -> None:
+    """The others wait for each of them."""
+    passes = Passes(model("llama"), chunk=16)
+    one, other = request(0, text(60)), request(1, text(3, seed=1))
+    for each in (one, other):
+        passes.target.open(each)
+    assert passes.target.read(one, [other]) and passes.target.read(one, [])
+    assert passes.ran == [([8], 1), ([16], 1)]
 
 
 def test_a_prompt_beside_others_is_read_before_the_pass_of_all() -> None:

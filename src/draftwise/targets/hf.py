@@ -44,7 +44,8 @@ class HFTarget:
         self.regimes = Regimes(self.rows) if self.rows.rope.borders or self.rows.masks.late else None
         # Prefill in chunks bounds the memory of activations; larger chunks are faster on a GPU.
         small = self.rows.device.type == "cpu"
-        self.chunk = chunk or (96 if small and not self.rows.steps else 2048)
+        self.chunk = chunk or (192 if small and not self.rows.steps else 2048)
+        self.piece = self.chunk // 2 if small else self.chunk  # while others wait
         self.spare = 32 if small else 512  # tokens of padding that take about as long as another pass
         self.chains: dict[int, Chain] = {}
         self.reads_trees = False  # not known before the first tree
@@ -143,7 +144,8 @@ class HFTarget:
         if held[row] == 0 and last > LONG:
             self._share(row, request, [(other, NO_DRAFT) for other in others])
         if last - held[row] >= long:
-            self._piece(row, request, last, len(request.tokens) + request.room)
+            most = self.piece if others else self.chunk
+            self._piece(row, request, last, len(request.tokens) + request.room, most)
         return last - held[row] >= long
 
     def _long(self, rows: int) -> int:
@@ -172,10 +174,9 @@ class HFTarget:
         if self.keeper is not None and request.finish_reason != ERROR:
             self._remember(self.keeper, request)
         self.rows.close(request.id)
-        self.began.pop(request.id, None)
-        self.took.pop(request.id, None)
-        self.chains.pop(request.id, None)
-        self.rows.prompts.pop(request.id, None)
+        kept: dict[int, Any]
+        for kept in (self.began, self.took, self.chains, self.rows.prompts):
+            kept.pop(request.id, None)
         if self.regimes:
             self.regimes.close(request)
         for tap in self.taps.values():
@@ -221,12 +222,12 @@ class HFTarget:
             self._share(row, request, batch)
         last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else self.rows.least)
         while held[row] < last:
-            self._piece(row, request, last, slots)
+            self._piece(row, request, last, slots, self.chunk)
 
-    def _piece(self, row: int, request: Request, last: int, slots: int) -> None:
+    def _piece(self, row: int, request: Request, last: int, slots: int, chunk: int) -> None:
         """Prefill the next chunk of a text, and a short rest, at most up to its token `last` (exclusive)."""
         start, length = self.rows.held[row], 0
-        end = last if last - start <= self.chunk + self.chunk // 6 else start + self.chunk
+        end = last if last - start <= chunk + chunk // 6 else start + chunk
         if 0 < last - end < self.rows.least:
             end -= 1
         if self.regimes:
@@ -249,7 +250,7 @@ class HFTarget:
                 end, lengths[row] = self.regimes.piece(self.rows.held[row], n, request)
                 if end == n:
                     break
-                self._piece(row, request, end, slots)
+                self._piece(row, request, end, slots, self.chunk)
         return lengths
 
     def _share(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
