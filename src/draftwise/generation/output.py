@@ -68,13 +68,13 @@ def shorten(text: str) -> str:
 
 
 class Writer:
-    """Collects one request's rounds into an output."""
+    """Collects one request's rounds into an output; the text is decoded when it is asked for."""
 
     def __init__(self, tokenizer: Any, stop: tuple[str, ...], seed: int | None = None) -> None:
         self.detokenizer, self.seed = Detokenizer(tokenizer, stop), seed
         self.rounds: list[Round] = []
         self.pieces: list[Piece] = []
-        self.given = 0
+        self.decoded = self.given = 0  # rounds, pieces
         self.error: Exception | None = None
         self.began = self.ended = perf_counter()
 
@@ -82,22 +82,38 @@ class Writer:
         """Add one round."""
         self.rounds.append(round)
         self.error = round.error
-        if round.sources:
-            self.pieces += self.detokenizer.push(round.tokens[: round.sources], round.arm.drafter)
-        if len(round.tokens) > round.sources:
-            self.pieces += self.detokenizer.push(round.tokens[round.sources :], TARGET)
         self.ended = perf_counter()
+
+    def _decode(self) -> None:
+        """Decode the rounds that have not been."""
+        for round in self.rounds[self.decoded :]:
+            if round.sources:
+                self.pieces += self.detokenizer.push(round.tokens[: round.sources], round.arm.drafter)
+            if len(round.tokens) > round.sources:
+                self.pieces += self.detokenizer.push(round.tokens[round.sources :], TARGET)
+        self.decoded = len(self.rounds)
 
     def fresh(self) -> Iterator[Piece]:
         """The pieces that have not been returned yet."""
+        self._decode()
         while self.given < len(self.pieces):
             self.given += 1
             yield self.pieces[self.given - 1]
+
+    def take(self, round: Round) -> list[Piece]:
+        """What one round adds; neither the round nor its pieces are kept."""
+        self.add(round)
+        pieces = [*self.fresh(), *(self.detokenizer.flush() if round.done else ())]
+        self.rounds.clear()
+        self.pieces.clear()
+        self.decoded = self.given = 0
+        return pieces
 
     def output(self) -> Output:
         """Everything written so far, as a finished text."""
         stats = Stats.of(self.rounds)
         stats.seconds = self.ended - self.began
+        self._decode()
         self.pieces += self.detokenizer.flush()
         if LOG.isEnabledFor(INFO):
             arms = Counter(round.arm.name for round in self.rounds)

@@ -139,14 +139,8 @@ class Text:
         if round.drafted:
             steps = self.histogram.setdefault(round.drafted, {})
             steps[round.accepted] = steps.get(round.accepted, 0) + 1
-        writer.add(round)
-        writer.rounds.clear()  # the totals are kept in `stats`: a long text has many rounds
-        if round.done:
-            writer.pieces += writer.detokenizer.flush()
-        pieces = list(writer.fresh())
+        pieces = writer.take(round)  # the totals are kept in `stats`: a long text has many rounds
         entries = self.tokens.add(round, pieces) if self.tokens else ()
-        writer.pieces.clear()
-        writer.given = 0
         return Event(self.place, pieces, entries, round.finish_reason if round.done else "")
 
 
