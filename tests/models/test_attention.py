@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -15,6 +16,20 @@ from draftwise.models.attention import PASS, forward, shared_heads
 from draftwise.models.runner import Rows
 
 V = 40
+
+
+class Called:
+    """A function that notes its calls."""
+
+    def __init__(self, function: Callable[..., Any], name: str = "", calls: list[str] | None = None) -> None:
+        self.function, self.name = function, name
+        self.names = [] if calls is None else calls
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        self.names.append(self.name)
+        self.calls.append((args, named))
+        return self.function(*args, **named)
 
 
 class Module(nn.Module):
@@ -49,13 +64,13 @@ def test_the_same_numbers(
     groups: int, width: int, dtype: torch.dtype, traced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, key, value, mask = inputs(groups, width, dtype)
-    (own, _), calls = ours.OWN(Module(groups), query, key, value, mask, scaling=0.3), []
-    monkeypatch.setattr(ours, "OWN", lambda *a, **k: calls.append(a) or (own, None))
+    own, _ = ours.OWN(Module(groups), query, key, value, mask, scaling=0.3)
+    monkeypatch.setattr(ours, "OWN", called := Called(ours.OWN))
     (found, nothing) = forward(Module(groups), query, key, value, mask, scaling=0.3, traced=traced)
     assert nothing is None and found.shape == own.shape and found.is_contiguous()
     assert torch.allclose(found, own, atol=4 * torch.finfo(dtype).eps)
     ordinary = groups == 1 and (dtype == torch.float32 or (width > 1 and not traced))
-    assert bool(calls) is ordinary
+    assert bool(called.calls) is ordinary
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -85,11 +100,16 @@ def test_a_mask_of_true_and_false() -> None:
 )
 def test_what_is_unusual_is_transformers_own(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value, mask = inputs(2, 3, torch.float32)
-    given = {"module": Module(2), "query": query, "key": key, "value": value, "attention_mask": mask} | more
-    calls = []
-    monkeypatch.setattr(ours, "OWN", lambda *a, **k: calls.append((a, k)) or (query, None))
+    given: dict[str, Any] = {
+        "module": Module(2),
+        "query": query,
+        "key": key,
+        "value": value,
+        "attention_mask": mask,
+    } | more
+    monkeypatch.setattr(ours, "OWN", called := Called(lambda *args, **named: (query, None)))
     forward(**given)
-    ((args, named),) = calls
+    ((args, named),) = called.calls
     assert all(
         one is given[name] for one, name in zip(args, ("module", "query", "key", "value"), strict=False)
     )
@@ -99,14 +119,14 @@ def test_what_is_unusual_is_transformers_own(more: dict[str, Any], monkeypatch: 
 def test_models_use_it_in_our_passes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass of two tokens in both ways; Transformers copies the keys, ours does not."""
     torch.manual_seed(0)
-    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    sizes: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
     config = LlamaConfig(vocab_size=V, hidden_size=32, intermediate_size=48, **sizes)
-    model = LlamaForCausalLM(config).eval()
+    model: Any = LlamaForCausalLM(config)
+    model.eval()
     assert model.config._attn_implementation == ours.SDPA
     calls: list[str] = []
-    own, mine = ours.OWN, ours.attention
-    monkeypatch.setattr(ours, "OWN", lambda *a, **k: calls.append("own") or own(*a, **k))
-    monkeypatch.setattr(ours, "attention", lambda *a, **k: calls.append("ours") or mine(*a, **k))
+    monkeypatch.setattr(ours, "OWN", Called(ours.OWN, "own", calls))
+    monkeypatch.setattr(ours, "attention", Called(ours.attention, "ours", calls))
     text, rows = [3, 5, 9, 7, 11], Rows(model)
     rows.open(0)
     calls.clear()

@@ -13,20 +13,18 @@ from ..core.request import Request
 from ..core.roles import Scores
 from ..core.turn import ERROR
 from ..models.distributions import Chain, choices, most_likely, on_host
+from ..models.guesses import guess
 from ..models.hidden_states import Features
-from ..models.keeper import Keeper, length
+from ..models.keeper import Keeper
 from ..models.positions import ENDLESS
 from ..models.prefixes import Prefixes
 from ..models.probe import check_trees, rows_of
-from .prefixes import longest
+from .prefill import Prefill
 from .regimes import Regimes, warn_of
 from .scores import GreedyScores, SampledScores, plain
 
-NO_DRAFT = Draft()
-LONG = 16  # from this many pending tokens a row has a pass of its own, so that others need no padding
 
-
-class HFTarget:
+class HFTarget(Prefill):
     """The target role for a loaded model, which is used unchanged: quantised, sharded, on any device.
 
     `probe` finds out how it can be run (see `draftwise.models.probe`).
@@ -42,18 +40,12 @@ class HFTarget:
         self.max_length, self.trained = self.rows.max_length, self.rows.trained
         self.window = self.trained
         self.regimes = Regimes(self.rows) if self.rows.rope.borders or self.rows.masks.late else None
-        # Prefill in chunks bounds the memory of activations; larger chunks are faster on a GPU.
-        small = self.rows.device.type == "cpu"
-        self.chunk = chunk or (192 if small and not self.rows.steps else 2048)
-        self.piece = self.chunk // 2 if small else self.chunk  # while others wait
-        self.spare = 32 if small else 512  # tokens of padding that take about as long as another pass
+        super().__init__(chunk)
         self.chains: dict[int, Chain] = {}
         self.reads_trees = False  # not known before the first tree
         self.taps: dict[tuple[int, ...], Features] = {}
         self.guesses: dict[int, tuple[Draft, list[int]]] | None = None
-        self.began: dict[int, int] = {}  # tokens in each row before an uncommitted pass
         self.keeper: Keeper | None = None
-        self.took: dict[int, int] = {}  # tokens that each text has taken over from others
 
     def remember(self, prefixes: Prefixes) -> None:
         """Keep what was read of texts that have ended there, unless the model has states."""
@@ -83,11 +75,6 @@ class HFTarget:
         return self.rows.graph is not None
 
     @property
-    def padded(self) -> bool:
-        """Whether a pass takes as long as if all its rows were as long as the longest."""
-        return self.rows.together and not self.rows.stateful
-
-    @property
     def reread(self) -> int:
         """Tokens read again so far, after rejections, by a model whose state cannot rewind."""
         return int(getattr(self.rows, "reread", 0))
@@ -108,6 +95,8 @@ class HFTarget:
             UserError: a draft is a tree, and the model cannot read trees.
         """
         self._rewind()
+        if len(batch) == 1 and (logits := self._next(*batch[0])) is not None:
+            return self._scores(batch, [0], [1], logits)
         rows = self.rows.front([request.id for request, _ in batch])
         held, n = self.rows.held, len(batch)
         slots = max(len(r.tokens) + r.room for r, _ in batch)
@@ -134,23 +123,19 @@ class HFTarget:
             self.trained = ENDLESS
         return self._scores(batch, rows, [len(t) for t in texts], logits)
 
-    @torch.inference_mode()
-    def read(self, request: Request, others: Sequence[Request]) -> bool:
-        """Prefill one chunk of a long prompt; whether there is another one before the next `verify`."""
-        self._rewind()
-        row, held = self.rows.keys.index(request.id), self.rows.held
-        self._renew(row, request)
-        last, long = len(request.tokens) - self.rows.least, self._long(1 + len(others))
-        if held[row] == 0 and last > LONG:
-            self._share(row, request, [(other, NO_DRAFT) for other in others])
-        if last - held[row] >= long:
-            most = self.piece if others else self.chunk
-            self._piece(row, request, last, len(request.tokens) + request.room, most)
-        return last - held[row] >= long
+    def _next(self, request: Request, draft: Draft) -> Tensor | None:
+        """The logits after the last token of a text, if that is all to read, and by a compiled pass.
 
-    def _long(self, rows: int) -> int:
-        """From this many pending tokens a row of so many has a pass of its own."""
-        return max(1, min(LONG, self.spare // rows)) if self.padded else LONG
+        What a longer pass needs prepared takes more time than all else between two single tokens.
+        """
+        rows, last = self.rows, len(request.tokens) - 1
+        if draft.tokens or rows.graph is None or rows.free or self.regimes or self.taps:
+            return None
+        row = rows.keys.index(request.id)
+        if rows.held[row] != last or last >= self.trained:
+            return None
+        self.began = {request.id: last}
+        return guess(rows, row, request.tokens[last])
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Roll back what was rejected: every row holds its request's committed tokens but the last."""
@@ -191,20 +176,6 @@ class HFTarget:
             mark, most = self.regimes.lasting(key, most)
         keeper.keep(key, request.tokens, most, mark)
 
-    def _rewind(self) -> None:
-        """Roll back passes that were never committed, because something raised in between."""
-        for key, held in self.began.items():
-            self.rows.held[self.rows.keys.index(key)] = held
-        self.began.clear()
-
-    def _renew(self, row: int, request: Request) -> None:
-        """Drop the tokens of a row that the model's own decoding would now read differently."""
-        if self.regimes:
-            self.regimes.renew(row, request)
-        if self.rows.free and (before := self.rows.prompts.get(request.id, 0)) != request.prompt_length:
-            self.rows.held[row] = min(self.rows.held[row], before)  # what was written is prompt now
-            self.rows.prompts[request.id] = request.prompt_length
-
     def _keep(self, row: int, request: Request, draft: Draft, path: Sequence[int]) -> None:
         """Record the features of the committed text from the latest pass, up to its last token but one."""
         start, end = self.began[request.id], len(request.tokens) - 1
@@ -212,61 +183,6 @@ class HFTarget:
         which = [*range(first), *(first + node for node in path)][: end - start]
         for tap in self.taps.values():
             tap.keep(request.id, row, which, start)
-
-    def _read(
-        self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int
-    ) -> None:
-        """Prefill a long prompt; the last chunk is left to the verification pass if no other row waits."""
-        held, tokens = self.rows.held, request.tokens
-        if held[row] == 0:
-            self._share(row, request, batch)
-        last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else self.rows.least)
-        while held[row] < last:
-            self._piece(row, request, last, slots, self.chunk)
-
-    def _piece(self, row: int, request: Request, last: int, slots: int, chunk: int) -> None:
-        """Prefill the next chunk of a text, and a short rest, at most up to its token `last` (exclusive)."""
-        start, length = self.rows.held[row], 0
-        end = last if last - start <= chunk + chunk // 6 else start + chunk
-        if 0 < last - end < self.rows.least:
-            end -= 1
-        if self.regimes:
-            end, length = self.regimes.piece(start, end, request)
-        lengths = [length] if length else ()
-        self.rows.feed(row, [request.tokens[start:end]], 1, slots=slots, lengths=lengths)
-        for tap in self.taps.values():
-            tap.keep(request.id, 0, slice(end - start), start)
-
-    def _align(self, rows: list[int], batch: Sequence[tuple[Request, Draft]], slots: int) -> list[int]:
-        """Prefill until the rest of every text has the same rotary frequencies as its last token.
-
-        Returns the text length whose frequencies each row's rest is read with.
-        """
-        assert self.regimes is not None
-        lengths = [0] * len(batch)
-        for row, (request, _) in zip(rows, batch, strict=True):
-            n = len(request.tokens)
-            while True:
-                end, lengths[row] = self.regimes.piece(self.rows.held[row], n, request)
-                if end == n:
-                    break
-                self._piece(row, request, end, slots, self.chunk)
-        return lengths
-
-    def _share(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
-        """Copy the longest prefix that another row holds, or that was kept of a text that has ended: a prompt
-        with several samples is prefilled once."""
-        key, tokens, keeper = request.id, request.tokens, self.keeper
-        best, most = longest(self.rows, self.regimes, row, tokens, batch)
-        mark = self.regimes.under[key] if self.regimes else 0
-        found = keeper.find(tokens[:-1], mark) if keeper is not None else []
-        if keeper is not None and length(found) > max(most, LONG):
-            keeper.revive(key, found, len(tokens) + request.room)
-        elif most > LONG:
-            self.rows.share(row, best, most)
-            for tap in self.taps.values():
-                tap.share(key, self.rows.keys[best], self.rows.held[row])
-        self.took[key] = self.rows.held[row]
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor

@@ -93,6 +93,38 @@ def test_greedy_text_is_the_models_own(path: Path) -> None:
             assert written(loop, prompts(), 40, batch) == own
 
 
+def test_single_tokens_are_passes_of_what_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another text open, parked in the row before; up to the window, where masks begin to matter."""
+    target = compiled()
+    steps, step = list[int](), Graph.step
+
+    def stepped(graph: Graph, rows: Rows, token: int) -> torch.Tensor:
+        steps.append(token)
+        return step(graph, rows, token)
+
+    monkeypatch.setattr(Graph, "step", stepped)
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    waiting = loop.add(prompts()[0], Sampling(max_new_tokens=30))
+    loop.step()
+    for sampling in (Sampling(max_new_tokens=30), Sampling(max_new_tokens=30, temperature=1.0, seed=3)):
+        alone = Loop(HFTarget(target.rows.model), {}, chosen.policy, chosen.recorder)
+        text = loop.add([5, 9, 11], sampling)
+        while not text.done:
+            loop.step([text])
+        (own,) = written(alone, [[5, 9, 11]], 30, 1) if sampling.greedy else [drawn(alone, sampling)]
+        assert text.tokens[3:] == own and steps
+        steps.clear()
+    while not waiting.done:
+        loop.step()
+    assert waiting.tokens[len(prompts()[0]) :] == own_text(target.rows.model, prompts()[0], 30)
+
+
+def drawn(loop: Loop, sampling: Sampling) -> list[int]:
+    """What the loop draws after three tokens."""
+    return [token for round in loop.run([[5, 9, 11]], sampling) for token in round.tokens]
+
+
 def test_a_compiled_drafter_changes_no_word(path: Path) -> None:
     target = HFTarget(small())
     drafter = LMDrafter(small(1), target.vocab_size)

@@ -217,7 +217,12 @@ def test_of_a_huge_layer_some_outputs_are_timed(bias: bool, monkeypatch: pytest.
     part, x = choice._part(layer), torch.rand(1, 3, 16)
     assert torch.equal(part(x), layer(x)[..., :40])
     seen = set[tuple[int, ...]]()
-    monkeypatch.setattr(choice, "_stored", lambda one, layout: seen.add(tuple(one.weight.shape)) or one)
+
+    def stored(one: nn.Linear, layout: str) -> nn.Module:
+        seen.add(tuple(one.weight.shape))
+        return one
+
+    monkeypatch.setattr(choice, "_stored", stored)
     choice._timed([layer, layer], ("columns",), "huge")
     assert seen == {(40, 16)}
 

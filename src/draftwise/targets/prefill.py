@@ -1,0 +1,131 @@
+"""How a target of Transformers reads prompts: in chunks, after what other texts have in common with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..core.drafts import Draft
+from ..core.request import Request
+from ..models.hidden_states import Features
+from ..models.keeper import Keeper, length
+from ..models.runner import Rows
+from .prefixes import longest
+from .regimes import Regimes
+
+NO_DRAFT = Draft()
+LONG = 16  # from this many pending tokens a row has a pass of its own, so that others need no padding
+
+
+class Prefill:
+    """The part of `HFTarget` that fills the cache before a verification pass.
+
+    A prompt is read `chunk` tokens at a time, `piece` at a time between the rounds of others.
+    """
+
+    rows: Rows
+    regimes: Regimes | None
+    taps: dict[tuple[int, ...], Features]
+    keeper: Keeper | None
+
+    def __init__(self, chunk: int) -> None:
+        # Chunks bound the memory of activations; larger ones are faster on a GPU.
+        small = self.rows.device.type == "cpu"
+        self.chunk = chunk or (192 if small and not self.rows.steps else 2048)
+        self.piece = self.chunk // 2 if small else self.chunk  # while others wait
+        self.spare = 32 if small else 512  # tokens of padding that take about as long as another pass
+        self.began: dict[int, int] = {}  # tokens in each row before an uncommitted pass
+        self.took: dict[int, int] = {}  # tokens that each text has taken over from others
+
+    @property
+    def padded(self) -> bool:
+        """Whether a pass takes as long as if all its rows were as long as the longest."""
+        return self.rows.together and not self.rows.stateful
+
+    @torch.inference_mode()
+    def read(self, request: Request, others: Sequence[Request]) -> bool:
+        """Prefill one chunk of a long prompt; whether there is another one before the next `verify`."""
+        self._rewind()
+        row, held = self.rows.keys.index(request.id), self.rows.held
+        self._renew(row, request)
+        last, long = len(request.tokens) - self.rows.least, self._long(1 + len(others))
+        if held[row] == 0 and last > LONG:
+            self._share(row, request, [(other, NO_DRAFT) for other in others])
+        if last - held[row] >= long:
+            most = self.piece if others else self.chunk
+            self._piece(row, request, last, len(request.tokens) + request.room, most)
+        return last - held[row] >= long
+
+    def _long(self, rows: int) -> int:
+        """From this many pending tokens a row of so many has a pass of its own."""
+        return max(1, min(LONG, self.spare // rows)) if self.padded else LONG
+
+    def _rewind(self) -> None:
+        """Roll back passes that were never committed, because something raised in between."""
+        for key, held in self.began.items():
+            self.rows.held[self.rows.keys.index(key)] = held
+        self.began.clear()
+
+    def _renew(self, row: int, request: Request) -> None:
+        """Drop the tokens of a row that the model's own decoding would now read differently."""
+        if self.regimes:
+            self.regimes.renew(row, request)
+        if self.rows.free and (before := self.rows.prompts.get(request.id, 0)) != request.prompt_length:
+            self.rows.held[row] = min(self.rows.held[row], before)  # what was written is prompt now
+            self.rows.prompts[request.id] = request.prompt_length
+
+    def _read(
+        self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int
+    ) -> None:
+        """Prefill a long prompt; the last chunk is left to the verification pass if no other row waits."""
+        held, tokens = self.rows.held, request.tokens
+        if held[row] == 0:
+            self._share(row, request, batch)
+        last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else self.rows.least)
+        while held[row] < last:
+            self._piece(row, request, last, slots, self.chunk)
+
+    def _piece(self, row: int, request: Request, last: int, slots: int, chunk: int) -> None:
+        """Prefill the next chunk of a text, and a short rest, at most up to its token `last` (exclusive)."""
+        start, length = self.rows.held[row], 0
+        end = last if last - start <= chunk + chunk // 6 else start + chunk
+        if 0 < last - end < self.rows.least:
+            end -= 1
+        if self.regimes:
+            end, length = self.regimes.piece(start, end, request)
+        lengths = [length] if length else ()
+        self.rows.feed(row, [request.tokens[start:end]], 1, slots=slots, lengths=lengths)
+        for tap in self.taps.values():
+            tap.keep(request.id, 0, slice(end - start), start)
+
+    def _align(self, rows: list[int], batch: Sequence[tuple[Request, Draft]], slots: int) -> list[int]:
+        """Prefill until the rest of every text has the same rotary frequencies as its last token.
+
+        Returns the text length whose frequencies each row's rest is read with.
+        """
+        assert self.regimes is not None
+        lengths = [0] * len(batch)
+        for row, (request, _) in zip(rows, batch, strict=True):
+            n = len(request.tokens)
+            while True:
+                end, lengths[row] = self.regimes.piece(self.rows.held[row], n, request)
+                if end == n:
+                    break
+                self._piece(row, request, end, slots, self.chunk)
+        return lengths
+
+    def _share(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
+        """Copy the longest prefix that another row holds, or that was kept of a text that has ended: a prompt
+        with several samples is prefilled once."""
+        key, tokens, keeper = request.id, request.tokens, self.keeper
+        best, most = longest(self.rows, self.regimes, row, tokens, batch)
+        mark = self.regimes.under[key] if self.regimes else 0
+        found = keeper.find(tokens[:-1], mark) if keeper is not None else []
+        if keeper is not None and length(found) > max(most, LONG):
+            keeper.revive(key, found, len(tokens) + request.room)
+        elif most > LONG:
+            self.rows.share(row, best, most)
+            for tap in self.taps.values():
+                tap.share(key, self.rows.keys[best], self.rows.held[row])
+        self.took[key] = self.rows.held[row]
