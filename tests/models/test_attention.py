@@ -16,6 +16,7 @@ from draftwise.models.attention import PASS, forward, shared_heads
 from draftwise.models.runner import Rows
 
 V = 40
+ours._others()  # of Transformers' own function, which tests replace
 
 
 class Called:
@@ -64,8 +65,9 @@ def test_the_same_numbers(
     groups: int, width: int, dtype: torch.dtype, traced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, key, value, mask = inputs(groups, width, dtype)
-    own, _ = ours.OWN(Module(groups), query, key, value, mask, scaling=0.3)
-    monkeypatch.setattr(ours, "OWN", called := Called(ours.OWN))
+    own, _ = ours.replaced()(Module(groups), query, key, value, mask, scaling=0.3)
+    called = Called(ours.replaced())
+    monkeypatch.setattr(ours, "replaced", lambda: called)
     (found, nothing) = forward(Module(groups), query, key, value, mask, scaling=0.3, traced=traced)
     assert nothing is None and found.shape == own.shape and found.is_contiguous()
     assert torch.allclose(found, own, atol=4 * torch.finfo(dtype).eps)
@@ -76,13 +78,13 @@ def test_the_same_numbers(
 @pytest.mark.parametrize("groups", [1, 2])
 def test_one_token_that_sees_everything_has_no_mask(groups: int) -> None:
     query, key, value, _ = inputs(groups, 1, torch.bfloat16)
-    (own, _), (found, _) = (f(Module(groups), query, key, value, None) for f in (ours.OWN, forward))
+    (own, _), (found, _) = (f(Module(groups), query, key, value, None) for f in (ours.replaced(), forward))
     assert torch.allclose(found, own, atol=0.03)
 
 
 def test_a_mask_of_true_and_false() -> None:
     query, key, value, mask = inputs(2, 3, torch.float32)
-    (own, _), (found, _) = (f(Module(2), query, key, value, mask == 0) for f in (ours.OWN, forward))
+    (own, _), (found, _) = (f(Module(2), query, key, value, mask == 0) for f in (ours.replaced(), forward))
     assert torch.allclose(found, own, atol=1e-6)
 
 
@@ -107,7 +109,8 @@ def test_what_is_unusual_is_transformers_own(more: dict[str, Any], monkeypatch: 
         "value": value,
         "attention_mask": mask,
     } | more
-    monkeypatch.setattr(ours, "OWN", called := Called(lambda *args, **named: (query, None)))
+    called = Called(lambda *args, **named: (query, None))
+    monkeypatch.setattr(ours, "replaced", lambda: called)
     forward(**given)
     ((args, named),) = called.calls
     assert all(
@@ -125,7 +128,8 @@ def test_models_use_it_in_our_passes_alone(monkeypatch: pytest.MonkeyPatch) -> N
     model.eval()
     assert model.config._attn_implementation == ours.SDPA
     calls: list[str] = []
-    monkeypatch.setattr(ours, "OWN", Called(ours.OWN, "own", calls))
+    own = Called(ours.replaced(), "own", calls)
+    monkeypatch.setattr(ours, "replaced", lambda: own)
     monkeypatch.setattr(ours, "attention", Called(ours.attention, "ours", calls))
     text, rows = [3, 5, 9, 7, 11], Rows(model)
     rows.open(0)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from threading import local
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AttentionInterface
 
 SDPA = "sdpa"  # Transformers' name for PyTorch's attention
-INTERFACE: Any = AttentionInterface
-OWN: Any = INTERFACE()[SDPA]
 USUAL = {"module", "query", "key", "value", "attention_mask", "dropout", "scaling", "is_causal", "kwargs"}
-OTHERS = (*(set(inspect.signature(OWN).parameters) - USUAL), "softcap")
 
 
 class _Pass(local):
@@ -28,6 +24,27 @@ class _Pass(local):
 
 
 PASS = _Pass()
+
+
+@cache
+def replaced() -> Any:
+    """Transformers' own attention, in whose place ours stands from the first call on."""
+    interface = _interface()
+    own = interface()[SDPA]
+    interface.register(SDPA, _chosen)
+    return own
+
+
+def _interface() -> Any:
+    from transformers import AttentionInterface  # takes a second: not where no model of Transformers runs
+
+    return AttentionInterface
+
+
+@cache
+def _others() -> tuple[str, ...]:
+    """What Transformers' attention can be given beside `USUAL`."""
+    return (*(set(inspect.signature(replaced()).parameters) - USUAL), "softcap")
 
 
 @contextmanager
@@ -95,7 +112,7 @@ def forward(
     single = query.dtype == torch.bfloat16 and (traced or width == 1)
     plain = attention_mask is None and not traced and width == 1
     masked = attention_mask is not None and attention_mask.dim() == 4 and attention_mask.shape[1] == 1
-    usual = not dropout and all(more.get(name) is None for name in OTHERS)
+    usual = not dropout and all(more.get(name) is None for name in _others())
     if not (
         (shared > 1 or single)
         and (plain or masked)
@@ -103,7 +120,7 @@ def forward(
         and query.device.type == "cpu"
         and query.shape[1] == shared * key.shape[1]
     ):
-        found: tuple[Tensor, None] = OWN(
+        found: tuple[Tensor, None] = replaced()(
             module,
             query,
             key,
@@ -122,17 +139,15 @@ def forward(
 def _chosen(module: nn.Module, *args: Any, **named: Any) -> Any:
     """`forward` in passes of ours; a graph that a user compiles is none."""
     ours = not torch.compiler.is_compiling() and PASS.ours
-    return (forward if ours else OWN)(module, *args, **named)
+    return (forward if ours else replaced())(module, *args, **named)
 
 
 @contextmanager
 def traced_heads() -> Iterator[None]:
     """Within it, all models are traced with `attention`: for a process that does nothing else."""
-    INTERFACE.register(SDPA, partial(forward, traced=True))
+    replaced()
+    _interface().register(SDPA, partial(forward, traced=True))
     try:
         yield
     finally:
-        INTERFACE.register(SDPA, _chosen)
-
-
-INTERFACE.register(SDPA, _chosen)
+        _interface().register(SDPA, _chosen)

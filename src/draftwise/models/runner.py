@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import UserError
 from .attached import Graph, Passes, Watcher
-from .attention import shared_heads
+from .attention import replaced, shared_heads
 from .cache import RowCache
 from .kept import copies, last
 from .masks import Masks, grown
@@ -37,6 +37,7 @@ class Rows:
     least = 1  # tokens of a prompt that a pass has to read
 
     def __init__(self, model: Any, *, traits: Traits | None = None) -> None:
+        replaced()  # the model's attention, in passes of ours
         self.model = model
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
