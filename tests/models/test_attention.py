@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
@@ -154,3 +154,22 @@ def test_other_threads_are_not_affected() -> None:
             raise ValueError("in a pass")
         assert PASS.ours
     assert seen == [False] and not PASS.ours
+
+
+def test_two_threads_that_load_the_first_model_at_once_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, waiting = ours.replaced(), Barrier(2)
+    interface = ours._interface()
+    monkeypatch.setattr(ours, "OWN", [])
+    interface.register(ours.SDPA, own)
+    found = []
+
+    def load() -> None:
+        waiting.wait()
+        found.append(ours.replaced())
+
+    threads = [Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [own, own] and interface()[ours.SDPA] is ours._chosen

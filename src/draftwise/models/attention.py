@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
-from threading import local
+from threading import Lock, local
 from typing import Any
 
 import torch
@@ -24,15 +24,17 @@ class _Pass(local):
 
 
 PASS = _Pass()
+OWN: list[Any] = []  # Transformers' attention, from the first call of `replaced` on
+FIRST = Lock()
 
 
-@cache
 def replaced() -> Any:
     """Transformers' own attention, in whose place ours stands from the first call on."""
-    interface = _interface()
-    own = interface()[SDPA]
-    interface.register(SDPA, _chosen)
-    return own
+    with FIRST if not OWN else nullcontext():
+        if not OWN:
+            OWN.append(_interface()()[SDPA])
+            _interface().register(SDPA, _chosen)
+    return OWN[0]
 
 
 def _interface() -> Any:

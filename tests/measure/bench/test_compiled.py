@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -25,6 +27,15 @@ def items() -> list[Item]:
     """A short text, one that repeats itself, and one in the next size of the cache."""
     texts = [[3, 5, 8], [4, 6, 9] * 5, Random(1).choices(range(VOCAB), k=50)]
     return [Item(i, i, "x", tuple(ids)) for i, ids in enumerate(texts)]
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Dynamo keeps what other tests compiled, and describes all tensors to a log that only pytest reads."""
+    torch.compiler.reset()
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "handlers", [])
+    yield
+    torch.compiler.reset()
 
 
 @pytest.fixture(scope="module")
