@@ -89,6 +89,12 @@ def test_on_a_busy_machine_a_clear_answer_serves_once() -> None:
     assert found.pays and not found.steady and not found.lasting
 
 
+@pytest.mark.parametrize("factor, fine", [(1.2, True), (1.3, False)])
+def test_a_layout_that_reads_prompts_much_slower_is_not_taken(factor: float, fine: bool) -> None:
+    bench = Bench({timing.PROMPT: 100.0}, {timing.PROMPT: 100.0 * factor}, [0.0, 40.0, 0.0, 0.0])
+    assert timing.keeps_up(bench.kernel(0), bench.kernel(1), clock=bench.clock) == fine
+
+
 def test_layouts_take_turns() -> None:
     bench = Bench(PLAIN, times(0.5), QUIET)
     bench.measure(budget=300.0)
@@ -132,6 +138,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
         monkeypatch.setattr(choice, "DECIDED", {})
         monkeypatch.setattr(choice, "fastest", FASTEST)
         monkeypatch.setattr(timing, "measure", measure)
+        monkeypatch.setattr(timing, "keeps_up", lambda plain, packed: True)
         return seen
 
     return make

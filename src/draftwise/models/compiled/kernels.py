@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,6 +11,10 @@ from torch._inductor import mkldnn_ir
 from torch._inductor.ir import TensorBox
 from torch._inductor.lowering import register_lowering
 from torch._inductor.utils import sympy_product
+
+from ..weights.layouts import PANELS
+
+Product: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 @torch.library.custom_op("draftwise::mkl_linear", mutates_args=())
@@ -24,6 +29,29 @@ def mkl_linear(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) ->
 @mkl_linear.register_fake
 def _(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty(*x.shape[:-1], shape.shape[0])
+
+
+@torch.library.custom_op("draftwise::panel_linear", mutates_args=())
+def panel_linear(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
+    """The product with a weight in panels; the graph calls our own library (`weights/panels.cpp`)."""
+    raise NotImplementedError("only for tracing")
+
+
+@panel_linear.register_fake
+def _(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], shape.shape[0])
+
+
+def _by_panels(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
+    y: Tensor = panel_linear(x.contiguous(), packed, shape, bias)
+    return y
+
+
+PRODUCTS: dict[str, Product] = {"mkl": mkl_linear, PANELS: _by_panels}
+SHIM = (
+    "AOTITorchError aoti_torch_cpu_panel_linear(AtenTensorHandle x, AtenTensorHandle packed, "
+    "AtenTensorHandle shape, AtenTensorHandle* bias, AtenTensorHandle* result)"
+)
 
 
 @register_lowering(torch.ops.draftwise.mkl_linear.default, type_promotion_kind=None)

@@ -1,12 +1,10 @@
 """Compiled graphs on disk, in the user's cache: one file and its description for each blueprint.
 
-A file is loaded only if it belongs to the user, no other user may write to it, and it is the file that was
-compiled; a damaged one is compiled again.
+A damaged file is compiled again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from .. import verdicts
+from .. import binaries, verdicts
 from .blueprint import Blueprint, Unfit
 
 MOST = 1 << 29  # bytes kept, the latest used
@@ -38,17 +36,9 @@ def find(plan: Blueprint) -> Path | None:
     """
     path = folder() / f"{plan.key}.pt2"
     try:
-        status, about = path.stat(), json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        intact = about["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise Unfit(f"{path} may be written by others: delete it")
-    if not intact:
-        return None
-    with suppress(OSError):
-        os.utime(path)  # the oldest are deleted first
-    return path
+        return path if binaries.intact(path) else None
+    except PermissionError as error:
+        raise Unfit(str(error)) from error
 
 
 def make(plan: Blueprint, *, behind: bool = False) -> Path:
@@ -73,13 +63,7 @@ def _made(plan: Blueprint, root: Path, behind: bool) -> Path:
     path, part = root / f"{plan.key}.pt2", root / f"{plan.key}.{os.getpid()}.part.pt2"
     try:
         told = _compiled(plan, part, behind)
-        part.chmod(0o600)
-        digest = hashlib.sha256(part.read_bytes()).hexdigest()
-        about = {"sha256": digest, "model": plan.model[1], "seconds": round(told["seconds"], 1)}
-        description = part.with_suffix(".json")
-        description.write_text(json.dumps(about), encoding="utf-8")
-        os.replace(description, path.with_suffix(".json"))
-        os.replace(part, path)
+        binaries.publish(part, path, {"model": plan.model[1], "seconds": round(told["seconds"], 1)})
     finally:
         for left in (part, part.with_suffix(".json")):
             left.unlink(missing_ok=True)

@@ -13,9 +13,11 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..attention import traced_heads
 from ..weights.fused import fuse
-from ..weights.layouts import LAYOUTS, TURNED, turn
+from ..weights.layouts import LAYOUTS, PANELS, TURNED, turn
+from ..weights.panels import PANEL
 from .blueprint import Blueprint, Unfit, named_tensors
 
+OWN = ("mkl", PANELS)  # layouts whose products TorchInductor cannot express by itself
 EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced pass: all different, none 1
 
 
@@ -104,18 +106,25 @@ class TracedLinear(nn.Module):
         super().__init__()
         weight = linear.weight
         self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
-        self.packed = nn.Parameter(weight.t().contiguous() if layout == "columns" else weight)
-        self.shape = nn.Parameter(torch.empty_like(weight)) if layout == "mkl" else weight
+        self.packed = nn.Parameter(_as_packed(weight, layout))
+        self.shape = nn.Parameter(torch.empty_like(weight)) if layout in OWN else weight
         self.weight = weight.new_empty(0)
         self.product = LAYOUTS[layout].product
-        if layout == "mkl":
-            from .kernels import mkl_linear  # TorchInductor's own parts, which other versions may not have
+        if layout in OWN:
+            from . import kernels  # TorchInductor's own parts, which other versions may not have
 
-            self.product = mkl_linear
+            self.product = kernels.PRODUCTS[layout]
 
     def forward(self, x: Tensor) -> Tensor:
         """x W^T + b."""
         return self.product(x, self.packed, self.shape, self.bias)
+
+
+def _as_packed(weight: Tensor, layout: str) -> Tensor:
+    """A tensor of the shape that the packed weight has, as far as the graph reads it."""
+    if layout == PANELS:
+        return weight.new_empty(-(-weight.shape[0] // PANEL), weight.shape[1], PANEL)
+    return weight.t().contiguous() if layout == "columns" else weight
 
 
 def build(plan: Blueprint) -> nn.Module:
@@ -158,6 +167,15 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
+def _shims(plan: Blueprint) -> dict[Any, list[str]]:
+    """C functions that the graph calls, by operator."""
+    if PANELS not in plan.packed.values():
+        return {}
+    from . import kernels
+
+    return {torch.ops.draftwise.panel_linear.default: [kernels.SHIM]}
+
+
 @torch.no_grad()
 def compile_to(plan: Blueprint, path: Path) -> None:
     """Compile the forward pass of a blueprint into a file.
@@ -198,6 +216,7 @@ def compile_to(plan: Blueprint, path: Path) -> None:
             "aot_inductor.package_constants_in_so": False,
             "cpp.dynamic_threads": True,  # as many threads as the process has that runs it
             "compile_threads": 1,
+            "aot_inductor.custom_ops_to_c_shims": _shims(plan),
         }
     ):
         aoti_compile_and_package(traced, package_path=str(path))

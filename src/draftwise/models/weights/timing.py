@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 WIDTHS = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
+PROMPT = 192  # tokens of a prompt in one pass
 MANY = 12  # rounds after which an unclear answer is a draw
 FEWEST = 6  # minimum number of rounds; each times one pass per width and layout
 DOUBT = 0.02  # significance level of a sign test: the chance of as many wins by luck
@@ -72,6 +73,13 @@ def measure(
         found = _timing(rounds)
         if (len(rounds) >= FEWEST and found.sure) or clock() - began > budget:
             return found
+
+
+def keeps_up(plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter) -> bool:
+    """Whether the packed layout is not much slower at reading a prompt, by the least of three passes each."""
+    pairs = [_pair(plain, packed, PROMPT, clock, turned=turn % 2 == 1) for turn in range(3)]
+    before, after = (min(times) for times in zip(*pairs, strict=True))
+    return bool(after <= SLOWER * before)
 
 
 def machine(torch_version: str, isa: str, threads: int) -> str:
