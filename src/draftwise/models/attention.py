@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from threading import Lock, local
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from torch.nn import functional
 
 SDPA = "sdpa"  # Transformers' name for PyTorch's attention
 USUAL = {"module", "query", "key", "value", "attention_mask", "dropout", "scaling", "is_causal", "kwargs"}
+
+Own: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
+"""Attention of shape (rows, width, heads, size) from queries, keys, values, a mask and a scale."""
 
 
 class _Pass(local):
@@ -104,24 +107,23 @@ def forward(
     is_causal: bool | None = None,
     *,
     traced: bool = False,
+    own: Own | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
     """`attention` in the form that Transformers calls; its own where something else is asked.
 
-    `traced` if the width is not known yet.
+    `traced` if the width is not known yet. `own` computes what has a mask, if it is given.
     """
     width, shared = query.shape[2], getattr(module, "num_key_value_groups", 1)
     single = query.dtype == torch.bfloat16 and (traced or width == 1)
     plain = attention_mask is None and not traced and width == 1
     masked = attention_mask is not None and attention_mask.dim() == 4 and attention_mask.shape[1] == 1
     usual = not dropout and all(more.get(name) is None for name in _others())
-    if not (
-        (shared > 1 or single)
-        and (plain or masked)
-        and usual
-        and query.device.type == "cpu"
-        and query.shape[1] == shared * key.shape[1]
-    ):
+    ours = usual and query.device.type == "cpu" and query.shape[1] == shared * key.shape[1]
+    if own is not None and ours and masked and attention_mask is not None:
+        scale = query.shape[3] ** -0.5 if scaling is None else scaling
+        return own(query, key, value, attention_mask, scale), None
+    if not (ours and (shared > 1 or single) and (plain or masked)):
         found: tuple[Tensor, None] = replaced()(
             module,
             query,
@@ -145,10 +147,10 @@ def _chosen(module: nn.Module, *args: Any, **named: Any) -> Any:
 
 
 @contextmanager
-def traced_heads() -> Iterator[None]:
-    """Within it, all models are traced with `attention`: for a process that does nothing else."""
+def traced_heads(own: Own | None = None) -> Iterator[None]:
+    """Within it, all models are traced with `attention`, or `own`: for a process that does nothing else."""
     replaced()
-    _interface().register(SDPA, partial(forward, traced=True))
+    _interface().register(SDPA, partial(forward, traced=True, own=own))
     try:
         yield
     finally:

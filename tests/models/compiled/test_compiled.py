@@ -11,30 +11,33 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.cache import FIRST_SLOTS
-from draftwise.models.compiled import checked, compile_rows, passes, states, store, trial
+from draftwise.models.compiled import checked, compile_rows, heads, passes, states, store, trial
 from draftwise.models.compiled.blueprint import Blueprint, Unfit
 from draftwise.models.compiled.graph import Graph
 from draftwise.models.guesses import guess
 from draftwise.models.hidden_states import States
+from draftwise.models.native import linear as panels
 from draftwise.models.probe.readings import relative_error
 from draftwise.models.runner import Rows
 from draftwise.models.weights import choice, packed, timing
+from draftwise.models.weights.layouts import PANELS
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import written
 from tests.models.weights.test_packed import Bench
 from tests.targets.test_hf import Oracle, prompts
-from tests.tiny import VOCAB, model, own_text
+from tests.tiny import VOCAB, lively, model, own_text
 
 NAME = "gemma3-window"  # two kinds of masks, and a window shorter than the texts
 
@@ -365,3 +368,93 @@ def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyP
             said.append([scratch.feed(0, [[5] * width], 1)[0, 0] for width in (1, 4)])
     for mine, compiled_ in zip(*said, strict=True):
         assert relative_error(compiled_, mine) <= trial.tolerance(torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def native(free: pytest.MonkeyPatch) -> HFTarget:
+    """A compiled target with all layers and its attention by our kernels; two heads share each key."""
+    if panels.kernel() is None:
+        pytest.skip("no C++ compiler here")
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+    )
+    made = lively(config).float()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "SMALLEST", 0)
+        patch.setattr(choice, "decided", lambda key, answers, timed: heads.OURS)
+        packed.pack_layers(made, lambda layers, names: PANELS)
+        target = HFTarget(made)
+        compile_rows(target.rows, "on")
+    graph: Any = target.rows.graph
+    assert graph.plan.own_attention and set(graph.plan.packed.values()) == {PANELS}
+    return target
+
+
+def test_with_our_kernels_greedy_text_is_the_models_own(native: HFTarget) -> None:
+    own = [own_text(native.rows.model, p, 40) for p in prompts()]
+    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    for batch in (1, 3):
+        for spoil in (0.1, 1.0):  # a good drafter, and one that is never right
+            team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
+            chosen = method("static-6", list(team))
+            loop = Loop(native, team, chosen.policy, chosen.recorder)
+            assert written(loop, prompts(), 40, batch) == own
+
+
+def test_with_our_kernels_a_draft_is_verified_with_the_very_logits_of_plain_decoding(
+    native: HFTarget,
+) -> None:
+    """Bit for bit, whatever the width of the pass, after a rewind, and with another text in it."""
+    text, before, graph = [(7 * at + 5) % VOCAB for at in range(70)], 30, cast("Graph", native.rows.graph)
+    said = {}
+    for width in (1, 2, 5, 7, 13):
+        scratch = trial._scratch(native.rows, graph)
+        for key in (0, 1):
+            scratch.open(key)
+        with torch.inference_mode():
+            scratch.feed(0, [text[:before], text[5:20]], 1)
+            rows = []
+            while scratch.held[0] < len(text) - 13:
+                at = scratch.held[0]
+                more = text[at : at + width]
+                scratch.feed(0, [[*more, 3, 4]], 1)
+                scratch.held[0] = at
+                logits = scratch.feed(0, [more, [2]] if at % 2 else [more], len(more))
+                rows += list(logits[0, : len(more)])
+        said[width] = torch.stack(rows[:27])
+    assert all(torch.equal(logits, said[1]) for logits in said.values())
+
+
+@pytest.mark.parametrize("wins", [True, False])
+def test_attention_is_ours_where_that_is_faster(
+    wins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The answer is saved; a model whose heads the kernel cannot compute asks no clock."""
+    asked: list[int] = []
+
+    def measure(theirs: timing.Pass, ours: timing.Pass) -> timing.Timing:
+        for width in timing.WIDTHS:
+            theirs(width), ours(width)
+        asked.append(1)
+        return timing.Timing(8, 8 * wins, (0.5 if wins else 2.0,) * 4, steady=True)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(timing, "measure", measure)
+    monkeypatch.setattr(choice, "DECIDED", {})
+    made = model("llama", dtype=torch.float32)
+    made.config.num_attention_heads = 4
+    layers = [(0, 2, 16, 2, 16), (1, 4, 32, 4, 16)]
+    kernel = panels.kernel() is not None
+    assert heads.own_attention(made, layers) == (wins and kernel) and len(asked) == kernel
+    choice.DECIDED.clear()
+    assert heads.own_attention(made, layers) == (wins and kernel) and len(asked) == kernel, "it is kept"
+    for odd in ([(0, 2, 8, 2, 16)], [(0, 3, 16, 3, 16)], [(0, 2, 16, 4, 16)], []):
+        assert not heads.own_attention(made, odd)
+    assert not heads.own_attention(model("llama", dtype=torch.float64), layers)
+    assert len(asked) == kernel

@@ -15,10 +15,10 @@ from ..cache import RowCache
 from ..weights.fused import fused_groups
 from ..weights.packed import layout_of
 from ..weights.timing import machine
+from .heads import Layer, own_attention
 
 FORMAT = 6  # of the compiled files; raised when the graph's inputs or the model's structure change
 SMALL = 64  # elements of a tensor whose values may be written into the code
-Layer = tuple[int, int, int, int, int]  # index; heads and head size of the keys, of the values
 
 
 class Unfit(Exception):
@@ -32,8 +32,8 @@ class Blueprint:
     `tensors` maps names of parameters and buffers to shapes and dtypes, and `small` those of few elements to
     their values, since TorchInductor writes these into its code. `fused` has the linear layers that share a
     product, group by group; `packed` maps packed ones to their layouts. `layers` lists the cache layers in
-    use, `kinds` the names of the attention masks if layers differ. `keeps`: the forward pass takes
-    `logits_to_keep`.
+    use, `kinds` the names of the attention masks if layers differ. `own_attention`: by our kernel. `keeps`:
+    the forward pass takes `logits_to_keep`.
     """
 
     format: int
@@ -42,6 +42,7 @@ class Blueprint:
     model: tuple[str, str]
     config: dict[str, Any]
     attention: str
+    own_attention: bool
     dtype: str
     tensors: dict[str, tuple[list[int], str]]
     small: dict[str, list[float]]
@@ -80,6 +81,11 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
     """
     _check(model, cache)
     named = named_tensors(model)
+    layers = [
+        (i, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3])
+        for i, layer in enumerate(cache.rows)
+        if layer.is_initialized
+    ]
     isa, config = torch.backends.cpu.get_cpu_capability(), model.config.to_dict()
     return Blueprint(
         format=FORMAT,
@@ -88,17 +94,14 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
         model=(type(model).__module__, type(model).__qualname__),
         config=json.loads(json.dumps(config, default=str)),
         attention=str(model.config.get_text_config(decoder=True)._attn_implementation),
+        own_attention=own_attention(model, layers),
         dtype=str(model.dtype),
         tensors={name: (list(t.shape), str(t.dtype)) for name, t in named},
         small={name: t.detach().double().flatten().tolist() for name, t in named if t.numel() <= SMALL},
         fused=fused_groups(model),
         packed={name: kind for name, module in model.named_modules() if (kind := layout_of(module))},
         depth=len(cache.rows),
-        layers=[
-            (i, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3])
-            for i, layer in enumerate(cache.rows)
-            if layer.is_initialized
-        ],
+        layers=layers,
         kinds=kinds,
         keeps=keeps,
     )

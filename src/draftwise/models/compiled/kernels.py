@@ -33,7 +33,7 @@ def _(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
 
 @torch.library.custom_op("draftwise::panel_linear", mutates_args=())
 def panel_linear(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
-    """The product with a weight in panels; the graph calls our own library (`weights/panels.cpp`)."""
+    """The product with a weight in panels; the graph calls our own library (`native/linear.cpp`)."""
     raise NotImplementedError("only for tracing")
 
 
@@ -47,11 +47,30 @@ def _by_panels(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) ->
     return y
 
 
+@torch.library.custom_op("draftwise::head_attention", mutates_args=())
+def head_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Attention, shape (rows, width, heads, size); the graph calls our library (`native/attention.cpp`)."""
+    raise NotImplementedError("only for tracing")
+
+
+@head_attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    rows, heads, width, _ = query.shape
+    return query.new_empty(rows, width, heads, value.shape[3])
+
+
 PRODUCTS: dict[str, Product] = {"mkl": mkl_linear, PANELS: _by_panels}
-SHIM = (
-    "AOTITorchError aoti_torch_cpu_panel_linear(AtenTensorHandle x, AtenTensorHandle packed, "
-    "AtenTensorHandle shape, AtenTensorHandle* bias, AtenTensorHandle* result)"
-)
+SHIMS = {
+    torch.ops.draftwise.panel_linear.default: [
+        "AOTITorchError aoti_torch_cpu_panel_linear(AtenTensorHandle x, AtenTensorHandle packed, "
+        "AtenTensorHandle shape, AtenTensorHandle* bias, AtenTensorHandle* result)"
+    ],
+    torch.ops.draftwise.head_attention.default: [
+        "AOTITorchError aoti_torch_cpu_head_attention(AtenTensorHandle query, AtenTensorHandle key, "
+        "AtenTensorHandle value, AtenTensorHandle mask, double scale, AtenTensorHandle* result)"
+    ],
+}
+"""The C functions of our library that a graph calls, by operator."""
 
 
 @register_lowering(torch.ops.draftwise.mkl_linear.default, type_promotion_kind=None)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ..attention import traced_heads
+from ..attention import Own, traced_heads
+from ..native.linear import panel
 from ..weights.fused import fuse
 from ..weights.layouts import LAYOUTS, PANELS, TURNED, turn
-from ..weights.panels import PANEL
 from .blueprint import Blueprint, Unfit, named_tensors
 
 OWN = ("mkl", PANELS)  # layouts whose products TorchInductor cannot express by itself
@@ -123,7 +123,8 @@ class TracedLinear(nn.Module):
 def _as_packed(weight: Tensor, layout: str) -> Tensor:
     """A tensor of the shape that the packed weight has, as far as the graph reads it."""
     if layout == PANELS:
-        return weight.new_empty(-(-weight.shape[0] // PANEL), weight.shape[1], PANEL)
+        size = panel()
+        return weight.new_empty(-(-weight.shape[0] // size), weight.shape[1], size)
     return weight.t().contiguous() if layout == "columns" else weight
 
 
@@ -168,12 +169,21 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _shims(plan: Blueprint) -> dict[Any, list[str]]:
-    """C functions that the graph calls, by operator."""
-    if PANELS not in plan.packed.values():
+    """C functions of our own that the graph calls, by operator."""
+    if PANELS not in plan.packed.values() and not plan.own_attention:
         return {}
-    from . import kernels
+    from .kernels import SHIMS
 
-    return {torch.ops.draftwise.panel_linear.default: [kernels.SHIM]}
+    return SHIMS
+
+
+def _own(plan: Blueprint) -> Own | None:
+    """Our attention, where the graph computes it."""
+    if not plan.own_attention:
+        return None
+    from .kernels import head_attention
+
+    return head_attention
 
 
 @torch.no_grad()
@@ -209,7 +219,7 @@ def compile_to(plan: Blueprint, path: Path) -> None:
         [{0: free, 2: free}] * len(plan.layers),
         [{0: free, 2: free}] * len(plan.layers),
     )
-    with traced_heads():
+    with traced_heads(_own(plan)):
         traced = torch.export.export(model, example, dynamic_shapes=shapes, strict=False)
     with config.patch(
         {

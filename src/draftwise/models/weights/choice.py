@@ -44,7 +44,7 @@ def fastest(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
     The answer is saved, unless it was unclear or the machine was busy.
     """
     key = f"{_here(layers[:1])} of {' '.join(names)}"
-    return _decided(key, (ROWS, *names), lambda: _timed(layers, names, key))
+    return decided(key, (ROWS, *names), lambda: _timed(layers, names, key))
 
 
 @torch.inference_mode()
@@ -55,7 +55,7 @@ def faster_fused(groups: Sequence[Sequence[nn.Linear]]) -> bool:
     Saved as `fastest` saves its answer.
     """
     key = f"{_here(groups[0])} {FUSED}"
-    return _decided(key, (APART, FUSED), lambda: _compared(groups, key)) == FUSED
+    return decided(key, (APART, FUSED), lambda: _compared(groups, key)) == FUSED
 
 
 def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
@@ -83,7 +83,7 @@ def _quickest(layers: Sequence[nn.Linear]) -> list[nn.Module]:
     return [_stored(layer, layout) for layer in layers]
 
 
-def _decided(key: str, answers: Sequence[str], timed: Callable[[], str]) -> str:
+def decided(key: str, answers: Sequence[str], timed: Callable[[], str]) -> str:
     """The answer to a question, from this process, the saved ones, or a timing."""
     if key not in DECIDED:
         known = verdicts.load("packing", key)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from . import panels
+from ..native import linear as panels
 
 MKLDNN: Any = torch.ops.mkldnn
 MKL: Any = torch.ops.mkl

@@ -1,12 +1,13 @@
-// y = x W^T + b for float32 weights that lie in panels of sixteen outputs: (outputs / 16, inputs, 16), the last
-// panel filled up with zeros.
+// y = x W^T + b for float32 weights that lie in panels of some outputs: (panels, inputs, PANEL), the last panel
+// filled up with zeros.
 //
 // A sum runs over the inputs in their order, in one accumulator for each output. So the result for a token does
 // not depend on how many tokens are multiplied together, nor on the number of threads. Many tokens are multiplied
 // by a block of inputs after the other, whose weights stay in the cache; between two blocks the sums are in y.
 
-#include <cstdint>
 #include <cstring>
+
+#include "vectors.h"
 
 #if defined(_OPENMP)
 #include <omp.h>
@@ -14,26 +15,16 @@
 
 namespace {
 
-constexpr int PANEL = 16;
-constexpr std::int64_t BLOCK = 512;  // inputs
+using namespace draftwise;
 
-// Floats of a vector register, and how many panels times tokens the registers hold beside weights and inputs.
-#if defined(__AVX512F__)
-constexpr int LANES = 16, HELD = 24;
-#elif defined(__AVX__)
-constexpr int LANES = 8, HELD = 6;
-#elif defined(__aarch64__)
-constexpr int LANES = 4, HELD = 6;
-#else
-constexpr int LANES = 4, HELD = 2;
-#endif
+constexpr int least(int a, int b) { return a < b ? a : b; }
 
+constexpr int PANEL = LANES == 16 ? 32 : 16;
 constexpr int PARTS = PANEL / LANES;
-constexpr int MOST = HELD < 6 ? HELD : 6;  // tokens at a time
-constexpr int WIDEST = HELD < 4 ? HELD : 4;  // panels at a time
-
-typedef float Vector __attribute__((vector_size(4 * LANES)));
-typedef float Loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));  // anywhere in memory
+constexpr int HELD = SUMS / PARTS;  // panels times tokens at a time
+constexpr int MOST = least(HELD, LANES == 16 ? 12 : 6);  // tokens at a time
+constexpr int WIDEST = least(HELD, LANES == 16 ? 2 : 4);  // panels at a time
+constexpr std::int64_t BLOCK = 512;  // inputs
 
 struct Product {
     const float *x, *w, *bias;
@@ -57,13 +48,13 @@ void tile(const Product &p, const Block &at) {
         for (int t = 0; t < TOKENS; t++)
             for (int q = 0; q < PANELS; q++) {
                 std::memcpy(found, y + t * p.outputs + q * PANEL, size(q) * sizeof(float));
-                for (int part = 0; part < PARTS; part++) sums[t][q][part] = *(const Loose *)(found + part * LANES);
+                for (int part = 0; part < PARTS; part++) sums[t][q][part] = load(found + part * LANES);
             }
     for (std::int64_t i = at.from; i < at.to; i++) {
         Vector weights[PANELS][PARTS];
         for (int q = 0; q < PANELS; q++)
             for (int part = 0; part < PARTS; part++)
-                weights[q][part] = *(const Loose *)(w + (q * p.inputs + i) * PANEL + part * LANES);
+                weights[q][part] = load(w + (q * p.inputs + i) * PANEL + part * LANES);
         for (int t = 0; t < TOKENS; t++) {
             const float input = x[t * p.inputs + i];
             for (int q = 0; q < PANELS; q++)
@@ -72,7 +63,7 @@ void tile(const Product &p, const Block &at) {
     }
     for (int t = 0; t < TOKENS; t++)
         for (int q = 0; q < PANELS; q++) {
-            for (int part = 0; part < PARTS; part++) *(Loose *)(found + part * LANES) = sums[t][q][part];
+            for (int part = 0; part < PARTS; part++) store(found + part * LANES, sums[t][q][part]);
             if (p.bias && at.to == p.inputs)
                 for (int k = 0; k < size(q); k++) found[k] += p.bias[(at.panel + q) * PANEL + k];
             std::memcpy(y + t * p.outputs + q * PANEL, found, size(q) * sizeof(float));
@@ -94,8 +85,9 @@ struct Row {
     static constexpr Tile tiles[3] = {fitting<TOKENS, 1>(), fitting<TOKENS, 2>(), fitting<TOKENS, 4>()};
 };
 
-constexpr const Tile *TILES[6] = {Row<1>::tiles, Row<2>::tiles, Row<3>::tiles,
-                                  Row<4>::tiles, Row<5>::tiles, Row<6>::tiles};
+constexpr const Tile *TILES[] = {Row<1>::tiles, Row<2>::tiles, Row<3>::tiles, Row<4>::tiles,
+                                 Row<5>::tiles, Row<6>::tiles, Row<7>::tiles, Row<8>::tiles,
+                                 Row<9>::tiles, Row<10>::tiles, Row<11>::tiles, Row<12>::tiles};
 
 // Some panels for all tokens: as many panels at a time as the registers hold, then fewer.
 void columns(const Product &p, std::int64_t panel, std::int64_t end) {
@@ -130,41 +122,9 @@ void run(const Product &p) {
 
 }  // namespace
 
-extern "C" {
+extern "C" std::int64_t draftwise_panel() { return PANEL; }
 
-void draftwise_panels(const float *x, const float *w, const float *bias, float *y, std::int64_t tokens,
-                      std::int64_t outputs, std::int64_t inputs) {
+extern "C" void draftwise_linear(const float *x, const float *w, const float *bias, float *y, std::int64_t tokens,
+                                 std::int64_t outputs, std::int64_t inputs) {
     if (tokens > 0) run(Product{x, w, bias, y, tokens, outputs, inputs});
-}
-
-// What a graph of TorchInductor calls, by the functions that PyTorch keeps stable for such graphs.
-struct AtenTensorOpaque;
-using Tensor = AtenTensorOpaque *;
-std::int32_t aoti_torch_get_data_ptr(Tensor, void **);
-std::int32_t aoti_torch_get_dim(Tensor, std::int64_t *);
-std::int32_t aoti_torch_get_sizes(Tensor, std::int64_t **);
-std::int32_t aoti_torch_empty_strided(std::int64_t, const std::int64_t *, const std::int64_t *, std::int32_t,
-                                      std::int32_t, std::int32_t, Tensor *);
-std::int32_t aoti_torch_dtype_float32();
-std::int32_t aoti_torch_device_type_cpu();
-
-std::int32_t aoti_torch_cpu_panel_linear(Tensor x, Tensor packed, Tensor shape, Tensor *bias, Tensor *result) {
-    std::int64_t dim, *sizes, *wanted, made[8], strides[8], tokens = 1;
-    void *pointers[4] = {};
-    if (aoti_torch_get_dim(x, &dim) || dim > 8 || aoti_torch_get_sizes(x, &sizes)) return 1;
-    if (aoti_torch_get_sizes(shape, &wanted)) return 1;
-    for (std::int64_t i = 0; i < dim; i++) made[i] = i + 1 < dim ? sizes[i] : wanted[0];
-    for (std::int64_t i = dim - 1, stride = 1; i >= 0; stride *= made[i--]) strides[i] = stride;
-    for (std::int64_t i = 0; i + 1 < dim; i++) tokens *= sizes[i];
-    if (aoti_torch_empty_strided(dim, made, strides, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0,
-                                 result))
-        return 1;
-    if (aoti_torch_get_data_ptr(x, &pointers[0]) || aoti_torch_get_data_ptr(packed, &pointers[1])) return 1;
-    if (bias && aoti_torch_get_data_ptr(*bias, &pointers[2])) return 1;
-    if (aoti_torch_get_data_ptr(*result, &pointers[3])) return 1;
-    draftwise_panels(static_cast<float *>(pointers[0]), static_cast<float *>(pointers[1]),
-                     static_cast<float *>(pointers[2]), static_cast<float *>(pointers[3]), tokens, wanted[0],
-                     wanted[1]);
-    return 0;
-}
 }

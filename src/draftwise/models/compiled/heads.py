@@ -1,0 +1,73 @@
+"""Chooses by timing whether a graph computes attention by our own kernel or by PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import verdicts
+from ..attention import SDPA, attention
+from ..native import attention as native
+from ..weights import choice, timing
+
+TOTAL = 384  # keys of the timed passes
+MOST = 1 << 26  # bytes of keys and values in a timed pass
+OURS, THEIRS = "own", "pytorch"
+
+Layer = tuple[int, int, int, int, int]  # of the cache: index; heads and head size of the keys, of the values
+
+
+@torch.inference_mode()
+def own_attention(model: Any, layers: Sequence[Layer]) -> bool:
+    """Whether attention over the cache's layers is faster by our kernel on this machine.
+
+    Saved as a choice of layouts is. It is false where the kernel cannot compute what the model asks for.
+    """
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_attention_heads", 0)
+    if model.dtype != torch.float32 or config._attn_implementation != SDPA or not isinstance(heads, int):
+        return False
+    fits = all(keys == values and heads % keys == 0 for _, keys, _, values, _ in layers)
+    sizes = {(keys, size, other) for _, keys, size, _, other in layers}
+    if not fits or not sizes or any(n % native.UNIT for _, *both in sizes for n in both):
+        return False
+    if native.kernel() is None:
+        return False
+    isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    here = timing.machine(torch.__version__, isa, threads)
+    key = f"{here} attention of {heads} heads, {sorted(sizes)}"
+    return choice.decided(key, (OURS, THEIRS), lambda: _timed(heads, sorted(sizes), len(layers), key)) == OURS
+
+
+def _timed(heads: int, sizes: Sequence[tuple[int, int, int]], layers: int, key: str) -> str:
+    """The winner of attention over the keys of different layers, as a pass computes it."""
+    attend = native.kernel()
+    assert attend is not None
+    room = sum(4 * TOTAL * keys * (size + other) for keys, size, other in sizes)
+    held = [
+        (torch.rand(1, keys, TOTAL, size), torch.rand(1, keys, TOTAL, other))
+        for _ in range(max(1, min(layers, MOST // room)))
+        for keys, size, other in sizes
+    ]
+    queries = {
+        (width, size): torch.rand(1, width, heads, size).transpose(1, 2)
+        for width in timing.WIDTHS
+        for _, size, _ in sizes
+    }
+    masks = {width: torch.zeros(1, 1, width, TOTAL) for width in timing.WIDTHS}
+
+    def theirs(width: int) -> None:
+        for keys, values in held:
+            attention(queries[width, keys.shape[3]], keys, values, masks[width], scale=1.0)
+
+    def ours(width: int) -> None:
+        for keys, values in held:
+            native.attention(attend, queries[width, keys.shape[3]], keys, values, masks[width], 1.0)
+
+    found = timing.measure(theirs, ours)
+    answer = OURS if found.pays else THEIRS
+    if found.lasting:
+        verdicts.keep("packing", key, {"layout": answer, "ratios": {f"{OURS} over {THEIRS}": found.rounded}})
+    return answer

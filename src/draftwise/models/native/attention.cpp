@@ -1,0 +1,198 @@
+// Scaled dot-product attention of a few tokens over many keys, in float32. Several heads may share the keys and
+// values of one.
+//
+// A token's sums run over the keys in their order, whatever other tokens are in the pass; a key that its mask
+// hides adds 0. So its result does not depend on the other tokens, nor on the number of threads.
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "attention.h"
+#include "vectors.h"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace {
+
+using namespace draftwise;
+
+constexpr int MOST = 6;  // tokens at a time
+
+// Of two vectors, each in groups of 2 * HALF lanes: the sums of the halves of each group, those of the first
+// vector before those of the second.
+template <int HALF>
+constexpr int lane(int i, int more) {
+    return (i % (2 * HALF) < HALF ? 0 : LANES) + i / (2 * HALF) * (2 * HALF) + i % HALF + more;
+}
+
+template <int HALF, int... I>
+inline Vector halved(Vector a, Vector b, std::integer_sequence<int, I...>) {
+#if defined(__clang__) || __GNUC__ >= 12
+    return __builtin_shufflevector(a, b, lane<HALF>(I, 0)...) + __builtin_shufflevector(a, b, lane<HALF>(I, HALF)...);
+#else
+    return __builtin_shuffle(a, b, Whole{lane<HALF>(I, 0)...}) + __builtin_shuffle(a, b, Whole{lane<HALF>(I, HALF)...});
+#endif
+}
+
+// The sum of each of LANES vectors, in the lane of its number.
+template <int HALF = LANES / 2>
+inline Vector totals(Vector *of) {
+    for (int k = 0; k < HALF; k++)
+        of[k] = halved<HALF>(of[k], of[k + HALF], std::make_integer_sequence<int, LANES>{});
+    if constexpr (HALF > 1)
+        return totals<HALF / 2>(of);
+    else
+        return of[0];
+}
+
+inline float total(Vector of) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += of[i];
+    return sum;
+}
+
+// e^x for x <= 0, to two units in the last place; 0 where that is below the smallest normal number.
+inline Vector exponential(Vector x) {
+    const Vector shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to a whole number
+    const Vector power = shifted - 12582912.0f;
+    const Vector rest = (x - power * 0.693145752f) - power * 1.42860677e-6f;  // ln 2 in two parts
+    Vector series = rest * 1.9875691500e-4f + 1.3981999507e-3f;  // Cephes' coefficients
+    series = series * rest + 8.3334519073e-3f;
+    series = series * rest + 4.1665795894e-2f;
+    series = series * rest + 1.6666665459e-1f;
+    series = series * rest + 5.0000001201e-1f;
+    series = series * rest * rest + rest + 1.0f;
+    Whole bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127) << 23;
+    Vector scale;
+    std::memcpy(&scale, &bits, sizeof bits);
+    const Vector found = series * scale;
+    std::memcpy(&bits, &found, sizeof bits);
+    bits &= ~(x < -87.0f);
+    std::memcpy(&scale, &bits, sizeof bits);
+    return scale;
+}
+
+// Some of the tokens that attend to the keys of one head; `at` numbers them head by head.
+struct Tile {
+    const Attention &a;
+    std::int64_t row, shared, at, room;
+    float *scores;  // (tokens, room)
+
+    std::int64_t head(int t) const { return shared * a.groups + (at + t) / a.width; }
+    std::int64_t token(int t) const { return (at + t) % a.width; }
+    const float *query(int t) const {
+        return a.query + row * a.query_step[0] + head(t) * a.query_step[1] + token(t) * a.query_step[2];
+    }
+    const float *mask(int t) const { return a.mask + row * a.mask_step[0] + token(t) * a.mask_step[1]; }
+    float *out(int t) const {
+        return a.out + ((row * a.width + token(t)) * a.shared * a.groups + head(t)) * a.value_size;
+    }
+};
+
+template <int TOKENS>
+void score(const Tile &tile) {
+    const Attention &a = tile.a;
+    const float *keys = a.key + tile.row * a.key_step[0] + tile.shared * a.key_step[1], *queries[TOKENS];
+    for (int t = 0; t < TOKENS; t++) queries[t] = tile.query(t);
+    for (std::int64_t first = 0; first < tile.room; first += LANES) {
+        const std::int64_t last = a.total - 1 - first;  // the last key again where there are no more
+        for (int t = 0; t < TOKENS; t++) {
+            Vector sums[LANES];
+            for (int i = 0; i < LANES; i++) {
+                const float *key = keys + (first + (i < last ? i : last)) * a.key_step[2];
+                sums[i] = load(queries[t]) * load(key);
+                for (std::int64_t d = LANES; d < a.key_size; d += LANES) sums[i] += load(queries[t] + d) * load(key + d);
+            }
+            store(tile.scores + t * tile.room + first, totals(sums) * a.scale);
+        }
+    }
+}
+
+// Turns the scores of one token into weights; returns what they are to be multiplied by.
+float weigh(const float *mask, float *scores, std::int64_t count, std::int64_t room) {
+    Vector tops = Vector{} - INFINITY, sums = {};
+    std::int64_t j = 0;
+    for (; j + LANES <= count; j += LANES) {
+        const Vector x = load(scores + j) + load(mask + j);
+        store(scores + j, x);
+        tops = x > tops ? x : tops;
+    }
+    float top = -INFINITY;
+    for (int i = 0; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+    for (; j < count; j++) {
+        scores[j] += mask[j];
+        top = scores[j] > top ? scores[j] : top;
+    }
+    for (; j < room; j++) scores[j] = -INFINITY;
+    if (top == -INFINITY) top = 0;  // everything is hidden: all weights are 0
+    for (j = 0; j < room; j += LANES) {
+        const Vector x = exponential(load(scores + j) - top);
+        store(scores + j, x);
+        sums += x;
+    }
+    const float sum = total(sums);
+    return sum == 0 ? 0 : 1 / sum;
+}
+
+// The values of all keys, by their weights: PARTS registers of each token's result.
+template <int TOKENS, int PARTS>
+void mix(const Tile &tile, std::int64_t from, const float *shares) {
+    const Attention &a = tile.a;
+    const float *values = a.value + tile.row * a.value_step[0] + tile.shared * a.value_step[1] + from;
+    Vector sums[TOKENS][PARTS] = {};
+    for (std::int64_t j = 0; j < a.total; j++) {
+        Vector value[PARTS];
+        for (int p = 0; p < PARTS; p++) value[p] = load(values + j * a.value_step[2] + p * LANES);
+        for (int t = 0; t < TOKENS; t++) {
+            const float weight = tile.scores[t * tile.room + j];
+            for (int p = 0; p < PARTS; p++) sums[t][p] += weight * value[p];
+        }
+    }
+    for (int t = 0; t < TOKENS; t++)
+        for (int p = 0; p < PARTS; p++) store(tile.out(t) + from + p * LANES, sums[t][p] * shares[t]);
+}
+
+template <int TOKENS>
+void attend(const Tile &tile) {
+    constexpr int PARTS = SUMS / TOKENS >= 4 ? 4 : SUMS / TOKENS >= 2 ? 2 : 1;
+    float shares[TOKENS];
+    score<TOKENS>(tile);
+    for (int t = 0; t < TOKENS; t++)
+        shares[t] = weigh(tile.mask(t), tile.scores + t * tile.room, tile.a.total, tile.room);
+    std::int64_t d = 0;
+    for (; d + PARTS * LANES <= tile.a.value_size; d += PARTS * LANES) mix<TOKENS, PARTS>(tile, d, shares);
+    for (; d < tile.a.value_size; d += LANES) mix<TOKENS, 1>(tile, d, shares);
+}
+
+constexpr void (*ATTEND[MOST])(const Tile &) = {attend<1>, attend<2>, attend<3>, attend<4>, attend<5>, attend<6>};
+
+// A part of all tiles: those of one head follow each other, so that its keys stay in the cache.
+void part(const Attention &a, std::int64_t thread, std::int64_t threads) {
+    const std::int64_t tokens = a.width * a.groups, tiles = (tokens + MOST - 1) / MOST;
+    const std::int64_t all = a.rows * a.shared * tiles, room = (a.total + LANES - 1) / LANES * LANES;
+    static thread_local std::vector<float> memory;
+    if (memory.size() < std::size_t(MOST * room)) memory.resize(MOST * room);
+    for (std::int64_t u = all * thread / threads; u < all * (thread + 1) / threads; u++) {
+        const std::int64_t i = u % tiles, from = tokens * i / tiles, to = tokens * (i + 1) / tiles;
+        const Tile tile{a, u / tiles / a.shared, u / tiles % a.shared, from, room, memory.data()};
+        ATTEND[to - from - 1](tile);
+    }
+}
+
+}  // namespace
+
+extern "C" void draftwise_attention(const Attention *a) {
+    if (!a->rows || !a->width || !a->total) return;
+#if defined(_OPENMP)
+#pragma omp parallel
+    part(*a, omp_get_thread_num(), omp_get_num_threads());
+#else
+    part(*a, 0, 1);
+#endif
+}

@@ -1,0 +1,113 @@
+"""Attention by our kernel: PyTorch's, and the same for a token whatever else is in its pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from draftwise.models.native import attention as native
+
+KERNEL = native.kernel()
+pytestmark = pytest.mark.skipif(KERNEL is None, reason="no C++ compiler here")
+HIDDEN = float("-inf")
+
+
+def own(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float = 0.2) -> Tensor:
+    assert KERNEL is not None
+    return native.attention(KERNEL, query, key, value, mask, scale)
+
+
+def pytorch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float = 0.2) -> Tensor:
+    more = query.shape[1] // key.shape[1]
+    keys, values = (held.repeat_interleave(more, 1).double() for held in (key, value))
+    return functional.scaled_dot_product_attention(
+        query.double(), keys, values, mask.double(), scale=scale
+    ).transpose(1, 2)
+
+
+def states(
+    rows: int, heads: int, shared: int, width: int, total: int, size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries as a model has them, and keys and values as slices of a larger cache."""
+    torch.manual_seed(rows + heads + width + total + size)
+    query = torch.randn(rows, width, heads, size).transpose(1, 2)
+    held = (torch.randn(rows + 1, shared, total + 20, size) for _ in range(2))
+    key, value = (one[1:, :, :total] for one in held)
+    return query, key, value
+
+
+def causal(rows: int, width: int, total: int) -> Tensor:
+    return torch.full((width, total), HIDDEN).triu(total - width + 1).expand(rows, 1, -1, -1).contiguous()
+
+
+@pytest.mark.parametrize("heads, shared", [(1, 1), (4, 4), (6, 2), (4, 1)])
+@pytest.mark.parametrize("size", [16, 48, 64, 128])
+def test_it_is_pytorchs_for_every_width(heads: int, shared: int, size: int) -> None:
+    for width in (1, 2, 3, 5, 6, 7, 9, 13, 17, 40):
+        for total in (width, width + 15, width + 100):
+            given = (*states(2, heads, shared, width, total, size), causal(2, width, total))
+            assert torch.allclose(own(*given).double(), pytorch(*given), atol=1e-5)
+
+
+@pytest.mark.parametrize("lowest", [HIDDEN, torch.finfo(torch.float32).min])
+def test_each_row_has_a_mask_of_its_own(lowest: float) -> None:
+    """As in a batch of texts of several lengths, and with a window."""
+    query, key, value = states(3, 4, 2, 5, 60, 32)
+    mask = torch.zeros(3, 1, 5, 60)
+    for row, seen in enumerate((60, 21, 33)):
+        mask[row, :, :, seen:] = lowest
+        mask[row, :, :, : 7 * row] = lowest
+    assert torch.allclose(own(query, key, value, mask).double(), pytorch(query, key, value, mask), atol=1e-5)
+    spread = mask[:1].expand(3, -1, -1, -1)
+    assert torch.equal(own(query, key, value, spread), own(query, key, value, spread.contiguous()))
+
+
+def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_threads() -> None:
+    """Bit for bit, with more keys that it does not see: a draft is verified by the sums of plain decoding."""
+    query, key, value = states(1, 6, 3, 20, 90, 64)
+    mask, threads = causal(1, 20, 90), torch.get_num_threads()
+    steps = [(slice(k, k + 1), slice(0, 71 + k)) for k in range(20)]
+    alone = torch.cat(
+        [
+            own(query[:, :, at], key[:, :, seen], value[:, :, seen], mask[:, :, at, seen])
+            for at, seen in steps
+        ],
+        1,
+    )
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            for width in range(1, 21):
+                found = own(query[:, :, :width], key, value, mask[:, :, :width])
+                assert torch.equal(found, alone[:, :width])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_scores_that_differ_widely_and_tokens_that_see_nothing() -> None:
+    query, key, value = states(1, 2, 2, 3, 40, 16)
+    mask = causal(1, 3, 40)
+    wide = own(40.0 * query, key, value, mask)
+    assert torch.allclose(wide.double(), pytorch(40.0 * query, key, value, mask), atol=1e-4)
+    mask[:, :, 1] = HIDDEN
+    found = own(query, key, value, mask)
+    assert (found[:, 1] == 0).all() and not found.isnan().any()
+
+
+def test_numbers_that_are_none_stay_in_their_row() -> None:
+    query, key, value = states(3, 2, 2, 4, 30, 32)
+    mask = causal(3, 4, 30)
+    wanted = own(query, key, value, mask)
+    query[1, 0, 2, 5] = float("nan")
+    found = own(query, key, value, mask)
+    assert found[1, 2, 0].isnan().all()
+    found[1, 2, 0] = wanted[1, 2, 0]
+    assert torch.equal(found, wanted)
+
+
+def test_no_tokens_and_no_rows_are_nothing() -> None:
+    query, key, value = states(2, 2, 2, 3, 10, 16)
+    assert own(query[:, :, :0], key, value, causal(2, 0, 10)).shape == (2, 0, 2, 16)
+    assert own(query[:0], key[:0], value[:0], causal(0, 3, 10)).shape == (0, 3, 2, 16)

@@ -1,0 +1,125 @@
+"""The library of kernels is made by this machine's compiler, or there is none, and nothing else changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise.models.native import attention, library, linear
+from draftwise.models.weights import choice
+from draftwise.models.weights.layouts import PANELS
+
+made = pytest.mark.skipif(library.library() is None, reason="no C++ compiler here")
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A process that has not looked for a kernel yet, and an empty cache; returns its folder of libraries."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    opened = library.library.__wrapped__
+    for module in (library, linear, attention):
+        monkeypatch.setattr(module, "library", opened)
+    for module in (linear, attention):
+        monkeypatch.setattr(module, "kernel", module.kernel.__wrapped__)
+    return tmp_path / "draftwise" / "native"
+
+
+def file(folder: Path) -> Path:
+    (found,) = folder.glob("*.so")
+    return found
+
+
+@made
+def test_the_library_is_compiled_once_and_again_if_it_is_damaged(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert linear.kernel() is not None and attention.kernel() is not None
+    path = file(fresh)
+    whole = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", None)
+        assert library.found() == path, "nothing is compiled again"
+    path.write_bytes(whole[:-100])
+    assert library.found() == path and path.read_bytes() == whole
+    assert sorted(p.suffix for p in fresh.iterdir()) == [".json", ".so"], "nothing is left over"
+
+
+@made
+def test_a_library_that_others_may_write_to_is_not_loaded(fresh: Path, caplog: Any) -> None:
+    library.found()
+    file(fresh).chmod(0o666)
+    with caplog.at_level(logging.INFO):
+        assert linear.kernel() is None and attention.kernel() is None
+    assert "may be written by others: delete it" in caplog.text
+
+
+@pytest.mark.parametrize("harm", ["no compiler", "a compiler that fails", "no space", "a hung compiler"])
+def test_without_a_kernel_there_is_no_such_layout(
+    fresh: Path, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    said = {"no compiler": "there is no C++ compiler", "no space": "No space", "a hung compiler": "timed out"}
+
+    def run(command: list[str], **more: Any) -> Any:
+        if harm == "a hung compiler":
+            raise subprocess.TimeoutExpired(command, library.PATIENCE)
+        return subprocess.CompletedProcess(command, 1, "", "fatal error: disk of sand\nmore")
+
+    def full(*args: Any, **more: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(shutil, "which", lambda name: None if harm == "no compiler" else f"/{name}")
+    if harm == "no space":
+        monkeypatch.setattr(Path, "mkdir", full)
+    with caplog.at_level(logging.INFO):
+        assert PANELS not in choice.possible(torch.zeros(1))
+    assert said.get(harm, "/g++: fatal error: disk of sand") in caplog.text
+    assert not fresh.exists() or not list(fresh.iterdir())
+
+
+@made
+@pytest.mark.parametrize(
+    "name, old, new",
+    [
+        ("linear", "+= input *", "-= input *"),
+        ("linear", "found[k] += p.bias", "found[k] -= p.bias"),
+        ("linear", "if (at.from > 0)", "if (false)"),
+        ("attention", "+= weight * value[p]", "-= weight * value[p]"),
+        ("attention", "scores[j] += mask[j]", "scores[j] += 0 * mask[0]"),
+        ("attention", "shared * a.groups + (at + t) / a.width", "shared"),
+    ],
+)
+def test_a_kernel_that_computes_something_else_is_not_used(
+    fresh: Path, name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    sources = fresh.parent.parent / "sources"
+    shutil.copytree(library.SOURCES, sources)
+    text = (sources / f"{name}.cpp").read_text()
+    assert old in text
+    (sources / f"{name}.cpp").write_text(text.replace(old, new))
+    monkeypatch.setattr(library, "SOURCES", sources)
+    with caplog.at_level(logging.INFO):
+        kernels = {"linear": linear.kernel(), "attention": attention.kernel()}
+    assert kernels.pop(name) is None and all(kernels.values())
+    assert "no kernel of our own for" in caplog.text
+
+
+@made
+def test_two_processes_may_compile_it_at_once(fresh: Path) -> None:
+    code = "from draftwise.models.native import linear; print(linear.kernel() is not None)"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ.copy()
+        )
+        for _ in range(2)
+    ]
+    assert [process.communicate()[0].strip() for process in started] == ["True", "True"]
+    assert sorted(p.suffix for p in fresh.iterdir()) == [".json", ".so"]

@@ -1,0 +1,100 @@
+"""Products by our kernel: PyTorch's, and the same for a token whatever else is in its pass."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from draftwise.core.loop import Loop
+from draftwise.models.native import linear as panels
+from draftwise.models.weights import choice
+from draftwise.models.weights.layouts import PANELS, PackedLinear
+from draftwise.models.weights.packed import pack_layers
+from draftwise.policies.catalogue import method
+from draftwise.targets.hf import HFTarget
+from tests.core.turns import written
+from tests.targets.test_hf import Oracle, prompts
+from tests.tiny import model, own_text
+
+made = pytest.mark.skipif(panels.kernel() is None, reason="no C++ compiler here")
+
+
+def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return panels.linear(x, panels.pack(weight), weight, bias)
+
+
+@made
+@pytest.mark.parametrize("outputs", [1, 15, 16, 17, 48, 65, 200])
+@pytest.mark.parametrize("inputs", [1, 7, 64, 1100])
+def test_products_are_those_of_pytorch_for_every_number_of_tokens(outputs: int, inputs: int) -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(outputs, inputs), torch.randn(outputs)
+    for tokens in (0, *range(1, 15), 40):
+        x = torch.randn(tokens, inputs)
+        for added in (bias, None):
+            wanted = nn.functional.linear(
+                x.double(), weight.double(), None if added is None else bias.double()
+            )
+            assert torch.allclose(product(x, weight, added).double(), wanted, rtol=1e-5, atol=2e-4)
+
+
+@made
+def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_threads() -> None:
+    """Bit for bit: a draft is verified with the sums of plain decoding."""
+    torch.manual_seed(0)
+    x, weight, bias, threads = (
+        torch.randn(40, 1200),
+        torch.randn(130, 1200),
+        torch.randn(130),
+        torch.get_num_threads(),
+    )
+    alone = torch.cat([product(row[None], weight, bias) for row in x])
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            for tokens in range(1, 41):
+                assert torch.equal(product(x[:tokens], weight, bias), alone[:tokens])
+    finally:
+        torch.set_num_threads(threads)
+
+
+@made
+def test_inputs_may_be_views_and_share_the_layer_between_threads() -> None:
+    torch.manual_seed(0)
+    layer = PackedLinear(nn.Linear(32, 50), PANELS)
+    x = torch.randn(3, 32, 5).transpose(1, 2)
+    wanted = layer(x.contiguous())
+    assert torch.equal(layer(x), wanted)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(found, wanted) for found in pool.map(lambda _: layer(x), range(200)))
+
+
+@made
+def test_numbers_that_are_none_stay_where_they_are() -> None:
+    """A text with a NaN in its states spoils no other."""
+    weight, x = torch.randn(20, 8), torch.randn(3, 8)
+    x[1, 3] = float("nan")
+    found = product(x, weight)
+    assert found[1].isnan().all() and torch.equal(found[[0, 2]], product(x[[0, 2]], weight))
+
+
+@made
+def test_greedy_text_is_the_models_own() -> None:
+    """With a good drafter, and one that is never right; at batch 1 and 3."""
+    target = model("llama", dtype=torch.float32)
+    own = [own_text(target, p, 40) for p in prompts()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "SMALLEST", 0)
+        used = pack_layers(target, lambda layers, names: PANELS if PANELS in names else names[0])
+    assert used[PANELS]
+    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    for batch in (1, 3):
+        for spoil in (0.1, 1.0):
+            team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
+            chosen = method("static-6", list(team))
+            loop = Loop(HFTarget(target), team, chosen.policy, chosen.recorder)
+            assert written(loop, prompts(), 40, batch) == own
