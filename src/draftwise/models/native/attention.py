@@ -54,7 +54,8 @@ def attention(
     """Attention in float32, shape (rows, width, heads, value size).
 
     `query` has the shape (rows, heads, width, size), `key` and `value` (rows, heads or fewer, slots, size),
-    and `mask` (rows, 1, width, slots). The last dimension of each lies side by side; sizes are multiples of 16.
+    and `mask` (rows, 1, width, slots). The last dimension of each
+    lies side by side; sizes are multiples of 16.
     """
     rows, heads, width, size = query.shape
     shared, total, value_size = key.shape[1], key.shape[2], value.shape[3]
