@@ -9,14 +9,16 @@ from torch.nn import functional
 
 from draftwise.models.native import attention as native
 
-KERNEL = native.kernel()
-pytestmark = pytest.mark.skipif(KERNEL is None, reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(native.kernel(torch.float32) is None, reason="no C++ compiler here")
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+NEAR = {torch.float32: 1e-5, torch.bfloat16: 2**-7}  # of a result that is rounded once
 HIDDEN = float("-inf")
 
 
 def own(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float = 0.2) -> Tensor:
-    assert KERNEL is not None
-    return native.attention(KERNEL, query, key, value, mask, scale)
+    kernel = native.kernel(query.dtype)
+    assert kernel is not None
+    return native.attention(kernel, query, key, value, mask, scale)
 
 
 def pytorch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float = 0.2) -> Tensor:
@@ -42,13 +44,15 @@ def causal(rows: int, width: int, total: int) -> Tensor:
     return torch.full((width, total), HIDDEN).triu(total - width + 1).expand(rows, 1, -1, -1).contiguous()
 
 
+@dtypes
 @pytest.mark.parametrize("heads, shared", [(1, 1), (4, 4), (6, 2), (4, 1)])
 @pytest.mark.parametrize("size", [16, 48, 64, 128])
-def test_it_is_pytorchs_for_every_width(heads: int, shared: int, size: int) -> None:
+def test_it_is_pytorchs_for_every_width(heads: int, shared: int, size: int, dtype: torch.dtype) -> None:
     for width in (1, 2, 3, 5, 6, 7, 9, 13, 17, 40):
         for total in (width, width + 15, width + 100):
-            given = (*states(2, heads, shared, width, total, size), causal(2, width, total))
-            assert torch.allclose(own(*given).double(), pytorch(*given), atol=1e-5)
+            query, key, value = (t.to(dtype) for t in states(2, heads, shared, width, total, size))
+            given = query, key, value, causal(2, width, total).to(dtype)
+            assert torch.allclose(own(*given).double(), pytorch(*given), rtol=NEAR[dtype], atol=NEAR[dtype])
 
 
 @pytest.mark.parametrize("lowest", [HIDDEN, torch.finfo(torch.float32).min])
@@ -64,10 +68,13 @@ def test_each_row_has_a_mask_of_its_own(lowest: float) -> None:
     assert torch.equal(own(query, key, value, spread), own(query, key, value, spread.contiguous()))
 
 
-def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_threads() -> None:
+@dtypes
+def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_threads(
+    dtype: torch.dtype,
+) -> None:
     """Bit for bit, with more keys that it does not see: a draft is verified by the sums of plain decoding."""
-    query, key, value = states(1, 6, 3, 20, 90, 64)
-    mask, threads = causal(1, 20, 90), torch.get_num_threads()
+    query, key, value = (t.to(dtype) for t in states(1, 6, 3, 20, 90, 64))
+    mask, threads = causal(1, 20, 90).to(dtype), torch.get_num_threads()
     steps = [(slice(k, k + 1), slice(0, 71 + k)) for k in range(20)]
     alone = torch.cat(
         [

@@ -41,7 +41,7 @@ def file(folder: Path) -> Path:
 def test_the_library_is_compiled_once_and_again_if_it_is_damaged(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert linear.kernel() is not None and attention.kernel() is not None
+    assert linear.kernel(torch.float32) is not None and attention.kernel(torch.float32) is not None
     path = file(fresh)
     whole = path.read_bytes()
     with monkeypatch.context() as patch:
@@ -57,7 +57,7 @@ def test_a_library_that_others_may_write_to_is_not_loaded(fresh: Path, caplog: A
     library.found()
     file(fresh).chmod(0o666)
     with caplog.at_level(logging.INFO):
-        assert linear.kernel() is None and attention.kernel() is None
+        assert linear.kernel(torch.float32) is None and attention.kernel(torch.float32) is None
     assert "may be written by others: delete it" in caplog.text
 
 
@@ -89,11 +89,11 @@ def test_without_a_kernel_there_is_no_such_layout(
 @pytest.mark.parametrize(
     "name, old, new",
     [
-        ("linear", "+= input *", "-= input *"),
-        ("linear", "found[k] += p.bias", "found[k] -= p.bias"),
+        ("linear", "return sum + input * weights", "return sum - input * weights"),
+        ("linear", "sums[k] += bias[k]", "sums[k] -= bias[k]"),
         ("linear", "if (at.from > 0)", "if (false)"),
         ("attention", "+= weight * value[p]", "-= weight * value[p]"),
-        ("attention", "scores[j] += mask[j]", "scores[j] += 0 * mask[0]"),
+        ("attention", "scores[j] += single(mask[j])", "scores[j] += 0"),
         ("attention", "shared * a.groups + (at + t) / a.width", "shared"),
     ],
 )
@@ -107,14 +107,14 @@ def test_a_kernel_that_computes_something_else_is_not_used(
     (sources / f"{name}.cpp").write_text(text.replace(old, new))
     monkeypatch.setattr(library, "SOURCES", sources)
     with caplog.at_level(logging.INFO):
-        kernels = {"linear": linear.kernel(), "attention": attention.kernel()}
+        kernels = {"linear": linear.kernel(torch.float32), "attention": attention.kernel(torch.float32)}
     assert kernels.pop(name) is None and all(kernels.values())
     assert "no kernel of our own for" in caplog.text
 
 
 @made
 def test_two_processes_may_compile_it_at_once(fresh: Path) -> None:
-    code = "from draftwise.models.native import linear; print(linear.kernel() is not None)"
+    code = "from draftwise.models.native.library import library; print(library() is not None)"
     started = [
         subprocess.Popen(
             [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ.copy()

@@ -20,7 +20,9 @@ from tests.core.turns import written
 from tests.targets.test_hf import Oracle, prompts
 from tests.tiny import model, own_text
 
-made = pytest.mark.skipif(panels.kernel() is None, reason="no C++ compiler here")
+made = pytest.mark.skipif(panels.kernel(torch.float32) is None, reason="no C++ compiler here")
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+NEAR = {torch.float32: 1e-5, torch.bfloat16: 2**-8}  # of a result that is rounded once
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -28,30 +30,40 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 
 @made
+@dtypes
 @pytest.mark.parametrize("outputs", [1, 15, 16, 17, 48, 65, 200])
-@pytest.mark.parametrize("inputs", [1, 7, 64, 1100])
-def test_products_are_those_of_pytorch_for_every_number_of_tokens(outputs: int, inputs: int) -> None:
+@pytest.mark.parametrize("inputs", [2, 14, 64, 1100])
+def test_products_are_those_of_pytorch_for_every_number_of_tokens(
+    outputs: int, inputs: int, dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
-    weight, bias = torch.randn(outputs, inputs), torch.randn(outputs)
+    weight, bias = torch.randn(outputs, inputs).to(dtype), torch.randn(outputs).to(dtype)
     for tokens in (0, *range(1, 15), 40):
-        x = torch.randn(tokens, inputs)
+        x = torch.randn(tokens, inputs).to(dtype)
         for added in (bias, None):
             wanted = nn.functional.linear(
                 x.double(), weight.double(), None if added is None else bias.double()
             )
-            assert torch.allclose(product(x, weight, added).double(), wanted, rtol=1e-5, atol=2e-4)
+            assert torch.allclose(product(x, weight, added).double(), wanted, rtol=NEAR[dtype], atol=2e-4)
 
 
 @made
-def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_threads() -> None:
-    """Bit for bit: a draft is verified with the sums of plain decoding."""
+def test_inputs_of_odd_number_are_multiplied_in_float32_alone() -> None:
+    weight, x = torch.randn(40, 7), torch.randn(3, 7)
+    assert torch.allclose(product(x, weight), x @ weight.T, atol=1e-5)
+    assert PANELS in choice.possible(weight) and PANELS not in choice.possible(weight.bfloat16())
+    assert PANELS not in choice.possible(weight.double())
+
+
+@made
+@dtypes
+def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_threads(
+    dtype: torch.dtype,
+) -> None:
+    """Bit for bit: a draft is verified by the sums of plain decoding."""
     torch.manual_seed(0)
-    x, weight, bias, threads = (
-        torch.randn(40, 1200),
-        torch.randn(130, 1200),
-        torch.randn(130),
-        torch.get_num_threads(),
-    )
+    x, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((40, 1200), (130, 1200), (130,)))
+    threads = torch.get_num_threads()
     alone = torch.cat([product(row[None], weight, bias) for row in x])
     try:
         for count in (1, 2, 3):
@@ -74,9 +86,10 @@ def test_inputs_may_be_views_and_share_the_layer_between_threads() -> None:
 
 
 @made
-def test_numbers_that_are_none_stay_where_they_are() -> None:
+@dtypes
+def test_numbers_that_are_none_stay_where_they_are(dtype: torch.dtype) -> None:
     """A text with a NaN in its states spoils no other."""
-    weight, x = torch.randn(20, 8), torch.randn(3, 8)
+    weight, x = torch.randn(20, 8).to(dtype), torch.randn(3, 8).to(dtype)
     x[1, 3] = float("nan")
     found = product(x, weight)
     assert found[1].isnan().all() and torch.equal(found[[0, 2]], product(x[[0, 2]], weight))

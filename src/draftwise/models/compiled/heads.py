@@ -27,40 +27,47 @@ def own_attention(model: Any, layers: Sequence[Layer]) -> bool:
     """
     config = model.config.get_text_config(decoder=True)
     heads = getattr(config, "num_attention_heads", 0)
-    if model.dtype != torch.float32 or config._attn_implementation != SDPA or not isinstance(heads, int):
+    if config._attn_implementation != SDPA or not isinstance(heads, int):
         return False
     fits = all(keys == values and heads % keys == 0 for _, keys, _, values, _ in layers)
     sizes = {(keys, size, other) for _, keys, size, _, other in layers}
     if not fits or not sizes or any(n % native.UNIT for _, *both in sizes for n in both):
         return False
-    if native.kernel() is None:
+    if native.kernel(model.dtype) is None:
         return False
     isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
     here = timing.machine(torch.__version__, isa, threads)
-    key = f"{here} attention of {heads} heads, {sorted(sizes)}"
-    return choice.decided(key, (OURS, THEIRS), lambda: _timed(heads, sorted(sizes), len(layers), key)) == OURS
+    key = f"{here} {model.dtype} attention of {heads} heads, {sorted(sizes)}"
+
+    def timed() -> str:
+        return _timed(model.dtype, heads, sorted(sizes), len(layers), key)
+
+    return choice.decided(key, (OURS, THEIRS), timed) == OURS
 
 
-def _timed(heads: int, sizes: Sequence[tuple[int, int, int]], layers: int, key: str) -> str:
+def _timed(
+    dtype: torch.dtype, heads: int, sizes: Sequence[tuple[int, int, int]], layers: int, key: str
+) -> str:
     """The winner of attention over the keys of different layers, as a pass computes it."""
-    attend = native.kernel()
+    attend = native.kernel(dtype)
     assert attend is not None
-    room = sum(4 * TOTAL * keys * (size + other) for keys, size, other in sizes)
+    room = sum(dtype.itemsize * TOTAL * keys * (size + other) for keys, size, other in sizes)
     held = [
-        (torch.rand(1, keys, TOTAL, size), torch.rand(1, keys, TOTAL, other))
+        (torch.rand(1, keys, TOTAL, size).to(dtype), torch.rand(1, keys, TOTAL, other).to(dtype))
         for _ in range(max(1, min(layers, MOST // room)))
         for keys, size, other in sizes
     ]
     queries = {
-        (width, size): torch.rand(1, width, heads, size).transpose(1, 2)
+        (width, size): torch.rand(1, width, heads, size).to(dtype).transpose(1, 2)
         for width in timing.WIDTHS
         for _, size, _ in sizes
     }
-    masks = {width: torch.zeros(1, 1, width, TOTAL) for width in timing.WIDTHS}
+    masks = {width: torch.zeros(1, 1, width, TOTAL, dtype=dtype) for width in timing.WIDTHS}
 
     def theirs(width: int) -> None:
         for keys, values in held:
-            attention(queries[width, keys.shape[3]], keys, values, masks[width], scale=1.0)
+            single = width == 1 and dtype == torch.bfloat16
+            attention(queries[width, keys.shape[3]], keys, values, masks[width], scale=1.0, single=single)
 
     def ours(width: int) -> None:
         for keys, values in held:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..attention import Own, traced_heads
-from ..native.linear import panel
+from ..native.linear import packed_shape
 from ..weights.fused import fuse
 from ..weights.layouts import LAYOUTS, PANELS, TURNED, turn
 from .blueprint import Blueprint, Unfit, named_tensors
@@ -123,8 +123,7 @@ class TracedLinear(nn.Module):
 def _as_packed(weight: Tensor, layout: str) -> Tensor:
     """A tensor of the shape that the packed weight has, as far as the graph reads it."""
     if layout == PANELS:
-        size = panel()
-        return weight.new_empty(-(-weight.shape[0] // size), weight.shape[1], size)
+        return weight.new_empty(packed_shape(weight.shape[0], weight.shape[1], weight.dtype))
     return weight.t().contiguous() if layout == "columns" else weight
 
 

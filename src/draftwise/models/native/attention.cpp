@@ -1,5 +1,5 @@
-// Scaled dot-product attention of a few tokens over many keys, in float32. Several heads may share the keys and
-// values of one.
+// Scaled dot-product attention of a few tokens over many keys, of float32 or bfloat16; scores, weights and sums are
+// float32. Several heads may share the keys and values of one.
 //
 // A token's sums run over the keys in their order, whatever other tokens are in the pass; a key that its mask
 // hides adds 0. So its result does not depend on the other tokens, nor on the number of threads.
@@ -79,33 +79,41 @@ inline Vector exponential(Vector x) {
 }
 
 // Some of the tokens that attend to the keys of one head; `at` numbers them head by head.
+template <class Element>
 struct Tile {
     const Attention &a;
     std::int64_t row, shared, at, room;
     float *scores;  // (tokens, room)
+    float *queries;  // (tokens, key size)
 
     std::int64_t head(int t) const { return shared * a.groups + (at + t) / a.width; }
     std::int64_t token(int t) const { return (at + t) % a.width; }
-    const float *query(int t) const {
-        return a.query + row * a.query_step[0] + head(t) * a.query_step[1] + token(t) * a.query_step[2];
+    const Element *query(int t) const {
+        return static_cast<const Element *>(a.query) + row * a.query_step[0] + head(t) * a.query_step[1] + token(t) * a.query_step[2];
     }
-    const float *mask(int t) const { return a.mask + row * a.mask_step[0] + token(t) * a.mask_step[1]; }
-    float *out(int t) const {
-        return a.out + ((row * a.width + token(t)) * a.shared * a.groups + head(t)) * a.value_size;
+    const Element *mask(int t) const {
+        return static_cast<const Element *>(a.mask) + row * a.mask_step[0] + token(t) * a.mask_step[1];
+    }
+    Element *out(int t) const {
+        return static_cast<Element *>(a.out) + ((row * a.width + token(t)) * a.shared * a.groups + head(t)) * a.value_size;
     }
 };
 
-template <int TOKENS>
-void score(const Tile &tile) {
+template <class Element, int TOKENS>
+void score(const Tile<Element> &tile) {
     const Attention &a = tile.a;
-    const float *keys = a.key + tile.row * a.key_step[0] + tile.shared * a.key_step[1], *queries[TOKENS];
-    for (int t = 0; t < TOKENS; t++) queries[t] = tile.query(t);
+    const auto *keys = static_cast<const Element *>(a.key) + tile.row * a.key_step[0] + tile.shared * a.key_step[1];
+    float *queries[TOKENS];
+    for (int t = 0; t < TOKENS; t++) {
+        queries[t] = tile.queries + t * a.key_size;
+        for (std::int64_t d = 0; d < a.key_size; d += LANES) store(queries[t] + d, load(tile.query(t) + d));
+    }
     for (std::int64_t first = 0; first < tile.room; first += LANES) {
         const std::int64_t last = a.total - 1 - first;  // the last key again where there are no more
         for (int t = 0; t < TOKENS; t++) {
             Vector sums[LANES];
             for (int i = 0; i < LANES; i++) {
-                const float *key = keys + (first + (i < last ? i : last)) * a.key_step[2];
+                const Element *key = keys + (first + (i < last ? i : last)) * a.key_step[2];
                 sums[i] = load(queries[t]) * load(key);
                 for (std::int64_t d = LANES; d < a.key_size; d += LANES) sums[i] += load(queries[t] + d) * load(key + d);
             }
@@ -114,8 +122,12 @@ void score(const Tile &tile) {
     }
 }
 
+inline float single(float value) { return value; }
+inline float single(Half value) { return wide(value); }
+
 // Turns the scores of one token into weights; returns what they are to be multiplied by.
-float weigh(const float *mask, float *scores, std::int64_t count, std::int64_t room) {
+template <class Element>
+float weigh(const Element *mask, float *scores, std::int64_t count, std::int64_t room) {
     Vector tops = Vector{} - INFINITY, sums = {};
     std::int64_t j = 0;
     for (; j + LANES <= count; j += LANES) {
@@ -126,7 +138,7 @@ float weigh(const float *mask, float *scores, std::int64_t count, std::int64_t r
     float top = -INFINITY;
     for (int i = 0; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
     for (; j < count; j++) {
-        scores[j] += mask[j];
+        scores[j] += single(mask[j]);
         top = scores[j] > top ? scores[j] : top;
     }
     for (; j < room; j++) scores[j] = -INFINITY;
@@ -141,10 +153,11 @@ float weigh(const float *mask, float *scores, std::int64_t count, std::int64_t r
 }
 
 // The values of all keys, by their weights: PARTS registers of each token's result.
-template <int TOKENS, int PARTS>
-void mix(const Tile &tile, std::int64_t from, const float *shares) {
+template <class Element, int TOKENS, int PARTS>
+void mix(const Tile<Element> &tile, std::int64_t from, const float *shares) {
     const Attention &a = tile.a;
-    const float *values = a.value + tile.row * a.value_step[0] + tile.shared * a.value_step[1] + from;
+    const auto *values =
+        static_cast<const Element *>(a.value) + tile.row * a.value_step[0] + tile.shared * a.value_step[1] + from;
     Vector sums[TOKENS][PARTS] = {};
     for (std::int64_t j = 0; j < a.total; j++) {
         Vector value[PARTS];
@@ -158,41 +171,54 @@ void mix(const Tile &tile, std::int64_t from, const float *shares) {
         for (int p = 0; p < PARTS; p++) store(tile.out(t) + from + p * LANES, sums[t][p] * shares[t]);
 }
 
-template <int TOKENS>
-void attend(const Tile &tile) {
+template <class Element, int TOKENS>
+void attend(const Tile<Element> &tile) {
     constexpr int PARTS = SUMS / TOKENS >= 4 ? 4 : SUMS / TOKENS >= 2 ? 2 : 1;
     float shares[TOKENS];
-    score<TOKENS>(tile);
+    score<Element, TOKENS>(tile);
     for (int t = 0; t < TOKENS; t++)
         shares[t] = weigh(tile.mask(t), tile.scores + t * tile.room, tile.a.total, tile.room);
     std::int64_t d = 0;
-    for (; d + PARTS * LANES <= tile.a.value_size; d += PARTS * LANES) mix<TOKENS, PARTS>(tile, d, shares);
-    for (; d < tile.a.value_size; d += LANES) mix<TOKENS, 1>(tile, d, shares);
+    for (; d + PARTS * LANES <= tile.a.value_size; d += PARTS * LANES) mix<Element, TOKENS, PARTS>(tile, d, shares);
+    for (; d < tile.a.value_size; d += LANES) mix<Element, TOKENS, 1>(tile, d, shares);
 }
 
-constexpr void (*ATTEND[MOST])(const Tile &) = {attend<1>, attend<2>, attend<3>, attend<4>, attend<5>, attend<6>};
+template <class Element>
+constexpr void (*ATTEND[MOST])(const Tile<Element> &) = {attend<Element, 1>, attend<Element, 2>, attend<Element, 3>,
+                                                         attend<Element, 4>, attend<Element, 5>, attend<Element, 6>};
 
 // A part of all tiles: those of one head follow each other, so that its keys stay in the cache.
+template <class Element>
 void part(const Attention &a, std::int64_t thread, std::int64_t threads) {
     const std::int64_t tokens = a.width * a.groups, tiles = (tokens + MOST - 1) / MOST;
     const std::int64_t all = a.rows * a.shared * tiles, room = (a.total + LANES - 1) / LANES * LANES;
     static thread_local std::vector<float> memory;
-    if (memory.size() < std::size_t(MOST * room)) memory.resize(MOST * room);
+    const std::size_t size = MOST * (room + a.key_size);
+    if (memory.size() < size) memory.resize(size);
     for (std::int64_t u = all * thread / threads; u < all * (thread + 1) / threads; u++) {
         const std::int64_t i = u % tiles, from = tokens * i / tiles, to = tokens * (i + 1) / tiles;
-        const Tile tile{a, u / tiles / a.shared, u / tiles % a.shared, from, room, memory.data()};
-        ATTEND[to - from - 1](tile);
+        float *scores = memory.data(), *queries = scores + MOST * room;
+        const Tile<Element> tile{a, u / tiles / a.shared, u / tiles % a.shared, from, room, scores, queries};
+        ATTEND<Element>[to - from - 1](tile);
     }
+}
+
+template <class Element>
+void run(const Attention &a) {
+    if (!a.rows || !a.width || !a.total) return;
+#if defined(_OPENMP)
+#pragma omp parallel
+    part<Element>(a, omp_get_thread_num(), omp_get_num_threads());
+#else
+    part<Element>(a, 0, 1);
+#endif
 }
 
 }  // namespace
 
 extern "C" void draftwise_attention(const Attention *a) {
-    if (!a->rows || !a->width || !a->total) return;
-#if defined(_OPENMP)
-#pragma omp parallel
-    part(*a, omp_get_thread_num(), omp_get_num_threads());
-#else
-    part(*a, 0, 1);
-#endif
+    if (a->half)
+        run<Half>(*a);
+    else
+        run<float>(*a);
 }

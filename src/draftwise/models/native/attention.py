@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import POINTER, Structure, byref, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from typing import Any, TypeAlias, cast
 
@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from .library import LOG, library
 
+NEAR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # what rounding explains
 UNIT = 16  # the size of a head's vectors is a multiple of it
 
 Attend: TypeAlias = Callable[[Any], None]
@@ -30,20 +31,21 @@ class Call(Structure):
         *((f"{name}_step", c_int64 * 3) for name in ("query", "key", "value")),
         ("mask_step", c_int64 * 2),
         ("scale", c_float),
+        ("half", c_int32),
     )
 
 
 @cache
-def kernel() -> Attend | None:
-    """The kernel, if this machine can make one that computes what PyTorch does."""
+def kernel(dtype: torch.dtype) -> Attend | None:
+    """The kernel, if this machine can make one that computes what PyTorch does in this dtype."""
     made = library()
-    if made is None:
+    if made is None or dtype not in NEAR:
         return None
     function = made.draftwise_attention
     function.argtypes, function.restype = [POINTER(Call)], None
     attend = cast("Attend", function)
-    if wrong := fault(attend):
-        LOG.info("no kernel of our own for attention: %s", wrong)
+    if wrong := fault(attend, dtype):
+        LOG.info("no kernel of our own for attention in %s: %s", dtype, wrong)
         return None
     return attend
 
@@ -51,7 +53,7 @@ def kernel() -> Attend | None:
 def attention(
     attend: Attend, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
 ) -> Tensor:
-    """Attention in float32, shape (rows, width, heads, value size).
+    """Attention of float32 or bfloat16, shape (rows, width, heads, value size).
 
     `query` has the shape (rows, heads, width, size), `key` and `value` (rows, heads or fewer, slots, size),
     and `mask` (rows, 1, width, slots). The last dimension of each
@@ -66,12 +68,13 @@ def attention(
         *((c_int64 * 3)(*t.stride()[:3]) for t in (query, key, value)),
         (c_int64 * 2)(mask.stride(0), mask.stride(2)),
         scale,
+        query.dtype == torch.bfloat16,
     )
     attend(byref(call))
     return out
 
 
-def fault(attend: Attend) -> str:
+def fault(attend: Attend, dtype: torch.dtype) -> str:
     """What is wrong with a kernel, compared with PyTorch, in a few words.
 
     Tried are heads that share keys, several rows, every tile, and tokens alone or among others.
@@ -79,10 +82,11 @@ def fault(attend: Attend) -> str:
     rng = torch.Generator().manual_seed(0)
     for size, value_size, shared, total in ((16, 48, 1, 15), (64, 64, 2, 40), (128, 128, 1, 21)):
         query, key, value = (
-            2.0 * torch.rand(2, heads, slots, n, generator=rng) - 1.0
+            (2.0 * torch.rand(2, heads, slots, n, generator=rng) - 1.0).to(dtype)
             for heads, slots, n in ((2, 15, size), (shared, total, size), (shared, total, value_size))
         )
-        hidden = torch.full((15, total), float("-inf")).triu(total - 14).expand(2, 1, -1, -1).contiguous()
+        hidden = torch.full((15, total), float("-inf"), dtype=dtype).triu(total - 14)
+        hidden = hidden.expand(2, 1, -1, -1).contiguous()
         more = 2 // shared
         wanted = functional.scaled_dot_product_attention(
             query.double(),
@@ -97,7 +101,7 @@ def fault(attend: Attend) -> str:
             found = attention(
                 attend, some, key[:, :, :seen], value[:, :, :seen], hidden[:, :, :width, :seen], 0.3
             )
-            if not torch.allclose(found.double(), wanted[:, :width], rtol=1e-4, atol=1e-5):
+            if not torch.allclose(found.double(), wanted[:, :width], rtol=NEAR[dtype], atol=NEAR[dtype]):
                 return "it computes something else than PyTorch"
             whole = attention(attend, some, key, value, hidden[:, :, :width], 0.3)
             alone = attention(attend, some[:, :, -1:], key, value, hidden[:, :, width - 1 : width], 0.3)

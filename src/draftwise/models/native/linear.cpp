@@ -1,16 +1,20 @@
-// y = x W^T + b for float32 weights that lie in panels of some outputs: (panels, inputs, PANEL), the last panel
-// filled up with zeros.
+// y = x W^T + b for weights that lie in panels of some outputs, the last panel filled up with zeros: float32 as
+// (panels, inputs, PANEL), bfloat16 as (panels, inputs / 2, PANEL, 2). Sums are float32.
 //
 // A sum runs over the inputs in their order, in one accumulator for each output. So the result for a token does
 // not depend on how many tokens are multiplied together, nor on the number of threads. Many tokens are multiplied
-// by a block of inputs after the other, whose weights stay in the cache; between two blocks the sums are in y.
+// by a block of inputs after the other, whose weights stay in the cache; between two blocks the sums are stored.
 
 #include <cstring>
+#include <vector>
 
 #include "vectors.h"
 
 #if defined(_OPENMP)
 #include <omp.h>
+#endif
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
 #endif
 
 namespace {
@@ -26,105 +30,200 @@ constexpr int MOST = least(HELD, LANES == 16 ? 12 : 6);  // tokens at a time
 constexpr int WIDEST = least(HELD, LANES == 16 ? 2 : 4);  // panels at a time
 constexpr std::int64_t BLOCK = 512;  // inputs
 
+// How the weights of LANES outputs and an input, or a pair of inputs, are multiplied.
+struct Float32 {
+    using Element = float;
+    static constexpr int STEP = 1;  // inputs
+    using Weights = Vector;
+    using Input = float;
+    static Weights weights(const float *at) { return load(at); }
+    static Input input(const float *at) { return *at; }
+    static Vector add(Vector sum, Input input, Weights weights) { return sum + input * weights; }
+};
+
+struct BFloat16 {
+    using Element = Half;
+    static constexpr int STEP = 2;
+#if defined(__AVX512BF16__)
+    using Weights = __m512bh;
+    using Input = __m512bh;
+    static Weights weights(const Element *at) {
+        Weights found;
+        std::memcpy(&found, at, sizeof found);
+        return found;
+    }
+    static Input input(const Element *at) {
+        std::int32_t pair;
+        std::memcpy(&pair, at, sizeof pair);
+        return (__m512bh)_mm512_set1_epi32(pair);
+    }
+    static Vector add(Vector sum, Input input, Weights weights) {
+        return (Vector)_mm512_dpbf16_ps((__m512)sum, input, weights);
+    }
+#else
+    struct Weights {
+        Vector first, second;
+    };
+    struct Input {
+        float first, second;
+    };
+    static Weights weights(const Element *at) {
+        Whole pairs, first, second;
+        std::memcpy(&pairs, at, sizeof pairs);
+        first = pairs << 16;
+        second = pairs & -65536;
+        Weights found;
+        std::memcpy(&found.first, &first, sizeof first);
+        std::memcpy(&found.second, &second, sizeof second);
+        return found;
+    }
+    static Input input(const Element *at) { return Input{wide(at[0]), wide(at[1])}; }
+    static Vector add(Vector sum, Input input, Weights weights) {
+        return sum + input.first * weights.first + input.second * weights.second;
+    }
+#endif
+};
+
+template <class Kind>
 struct Product {
-    const float *x, *w, *bias;
-    float *y;
+    const typename Kind::Element *x, *w;
     std::int64_t tokens, outputs, inputs;
 };
 
+// Sums of some tokens and panels over some inputs; `out` has a row of `step` sums for each token.
 struct Block {
-    std::int64_t token, panel, from, to;  // the first token and panel, and the inputs of the block
+    std::int64_t token, panel, from, to;
+    float *out;
+    std::int64_t step, left;  // of the outputs of these panels and all later ones
 };
 
-template <int TOKENS, int PANELS>
-void tile(const Product &p, const Block &at) {
+template <class Kind, int TOKENS, int PANELS>
+void tile(const Product<Kind> &p, const Block &at) {
     Vector sums[TOKENS][PANELS][PARTS] = {};
-    const float *x = p.x + at.token * p.inputs, *w = p.w + at.panel * p.inputs * PANEL;
-    float *y = p.y + at.token * p.outputs + at.panel * PANEL;
-    const std::int64_t left = p.outputs - at.panel * PANEL;  // outputs of these panels and all later ones
-    const auto size = [left](int q) { return left - q * PANEL < PANEL ? left - q * PANEL : PANEL; };
+    const auto *x = p.x + at.token * p.inputs, *w = p.w + at.panel * p.inputs * PANEL;
+    const auto size = [&at](int q) { return at.left - q * PANEL < PANEL ? at.left - q * PANEL : PANEL; };
     float found[PANEL] = {};
     if (at.from > 0)
         for (int t = 0; t < TOKENS; t++)
             for (int q = 0; q < PANELS; q++) {
-                std::memcpy(found, y + t * p.outputs + q * PANEL, size(q) * sizeof(float));
+                std::memcpy(found, at.out + t * at.step + q * PANEL, size(q) * sizeof(float));
                 for (int part = 0; part < PARTS; part++) sums[t][q][part] = load(found + part * LANES);
             }
-    for (std::int64_t i = at.from; i < at.to; i++) {
-        Vector weights[PANELS][PARTS];
+    for (std::int64_t i = at.from; i < at.to; i += Kind::STEP) {
+        typename Kind::Weights weights[PANELS][PARTS];
         for (int q = 0; q < PANELS; q++)
             for (int part = 0; part < PARTS; part++)
-                weights[q][part] = load(w + (q * p.inputs + i) * PANEL + part * LANES);
+                weights[q][part] = Kind::weights(w + (q * p.inputs + i) * PANEL + part * LANES * Kind::STEP);
         for (int t = 0; t < TOKENS; t++) {
-            const float input = x[t * p.inputs + i];
+            const auto input = Kind::input(x + t * p.inputs + i);
             for (int q = 0; q < PANELS; q++)
-                for (int part = 0; part < PARTS; part++) sums[t][q][part] += input * weights[q][part];
+                for (int part = 0; part < PARTS; part++)
+                    sums[t][q][part] = Kind::add(sums[t][q][part], input, weights[q][part]);
         }
     }
     for (int t = 0; t < TOKENS; t++)
         for (int q = 0; q < PANELS; q++) {
             for (int part = 0; part < PARTS; part++) store(found + part * LANES, sums[t][q][part]);
-            if (p.bias && at.to == p.inputs)
-                for (int k = 0; k < size(q); k++) found[k] += p.bias[(at.panel + q) * PANEL + k];
-            std::memcpy(y + t * p.outputs + q * PANEL, found, size(q) * sizeof(float));
+            std::memcpy(at.out + t * at.step + q * PANEL, found, size(q) * sizeof(float));
         }
 }
 
-using Tile = void (*)(const Product &, const Block &);
+template <class Kind>
+using Tile = void (*)(const Product<Kind> &, const Block &);
 
-template <int TOKENS, int PANELS>
-constexpr Tile fitting() {
+template <class Kind, int TOKENS, int PANELS>
+constexpr Tile<Kind> fitting() {
     if constexpr (TOKENS * PANELS <= HELD && PANELS <= WIDEST && TOKENS <= MOST)
-        return tile<TOKENS, PANELS>;
+        return tile<Kind, TOKENS, PANELS>;
     else
         return nullptr;
 }
 
-template <int TOKENS>
+template <class Kind, int TOKENS>
 struct Row {
-    static constexpr Tile tiles[3] = {fitting<TOKENS, 1>(), fitting<TOKENS, 2>(), fitting<TOKENS, 4>()};
+    static constexpr Tile<Kind> tiles[3] = {fitting<Kind, TOKENS, 1>(), fitting<Kind, TOKENS, 2>(),
+                                            fitting<Kind, TOKENS, 4>()};
 };
 
-constexpr const Tile *TILES[] = {Row<1>::tiles, Row<2>::tiles, Row<3>::tiles, Row<4>::tiles,
-                                 Row<5>::tiles, Row<6>::tiles, Row<7>::tiles, Row<8>::tiles,
-                                 Row<9>::tiles, Row<10>::tiles, Row<11>::tiles, Row<12>::tiles};
+template <class Kind>
+constexpr const Tile<Kind> *TILES[] = {Row<Kind, 1>::tiles, Row<Kind, 2>::tiles,  Row<Kind, 3>::tiles,
+                                       Row<Kind, 4>::tiles, Row<Kind, 5>::tiles,  Row<Kind, 6>::tiles,
+                                       Row<Kind, 7>::tiles, Row<Kind, 8>::tiles,  Row<Kind, 9>::tiles,
+                                       Row<Kind, 10>::tiles, Row<Kind, 11>::tiles, Row<Kind, 12>::tiles};
 
-// Some panels for all tokens: as many panels at a time as the registers hold, then fewer.
-void columns(const Product &p, std::int64_t panel, std::int64_t end) {
-    const std::int64_t tiles = (p.tokens + MOST - 1) / MOST;
-    const std::int64_t most = (p.tokens + tiles - 1) / tiles;  // tokens of the largest tile
-    const std::int64_t block = tiles > 1 ? BLOCK : p.inputs;
+// The sums of all tokens and 1 << `size` panels, in rows of `step`.
+template <class Kind>
+void panels(const Product<Kind> &p, std::int64_t panel, int size, float *out, std::int64_t step) {
+    const std::int64_t tiles = (p.tokens + MOST - 1) / MOST, block = tiles > 1 ? BLOCK : p.inputs;
+    for (std::int64_t from = 0; from < p.inputs; from += block)
+        for (std::int64_t i = 0; i < tiles; i++) {
+            const std::int64_t token = p.tokens * i / tiles, next = p.tokens * (i + 1) / tiles;
+            const std::int64_t to = from + block < p.inputs ? from + block : p.inputs;
+            const Block at{token, panel, from, to, out + token * step, step, p.outputs - panel * PANEL};
+            TILES<Kind>[next - token - 1][size](p, at);
+        }
+}
+
+void finish(float *sums, const float *bias, float *, std::int64_t count) {
+    if (bias)
+        for (std::int64_t k = 0; k < count; k++) sums[k] += bias[k];
+}
+
+void finish(float *sums, const Half *bias, Half *y, std::int64_t count) {
+    for (std::int64_t k = 0; k < count; k++) y[k] = narrow(bias ? sums[k] + wide(bias[k]) : sums[k]);
+}
+
+// Some panels for all tokens: as many panels at a time as the registers hold, then fewer. Sums of float32 are made
+// where the result belongs.
+template <class Kind>
+void columns(const Product<Kind> &p, const typename Kind::Element *bias, typename Kind::Element *y,
+             std::int64_t panel, std::int64_t end) {
+    static thread_local std::vector<float> memory;
+    constexpr bool direct = sizeof(*y) == sizeof(float);
+    const std::int64_t tiles = (p.tokens + MOST - 1) / MOST, most = (p.tokens + tiles - 1) / tiles;
+    if (!direct && memory.size() < std::size_t(p.tokens * WIDEST * PANEL)) memory.resize(p.tokens * WIDEST * PANEL);
     int size = 2;
     while (panel < end) {
-        while (size && (!TILES[most - 1][size] || (1 << size) > end - panel)) size--;
-        for (std::int64_t from = 0; from < p.inputs; from += block)
-            for (std::int64_t i = 0; i < tiles; i++) {
-                const std::int64_t token = p.tokens * i / tiles, next = p.tokens * (i + 1) / tiles;
-                const std::int64_t to = from + block < p.inputs ? from + block : p.inputs;
-                TILES[next - token - 1][size](p, Block{token, panel, from, to});
-            }
+        while (size && (!TILES<Kind>[most - 1][size] || (1 << size) > end - panel)) size--;
+        const std::int64_t first = panel * PANEL, all = std::int64_t(PANEL) << size;
+        const std::int64_t count = all < p.outputs - first ? all : p.outputs - first;
+        const std::int64_t step = direct ? p.outputs : all;
+        float *sums = direct ? reinterpret_cast<float *>(y) + first : memory.data();
+        panels<Kind>(p, panel, size, sums, step);
+        for (std::int64_t t = 0; t < p.tokens; t++)
+            finish(sums + t * step, bias ? bias + first : nullptr, y + t * p.outputs + first, count);
         panel += 1 << size;
     }
 }
 
-void run(const Product &p) {
-    const std::int64_t panels = (p.outputs + PANEL - 1) / PANEL;
+template <class Kind>
+void run(const Product<Kind> &p, const typename Kind::Element *bias, typename Kind::Element *y) {
+    if (!p.tokens) return;
+    const std::int64_t all = (p.outputs + PANEL - 1) / PANEL;
 #if defined(_OPENMP)
 #pragma omp parallel
     {
         const std::int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-        columns(p, panels * thread / threads, panels * (thread + 1) / threads);
+        columns<Kind>(p, bias, y, all * thread / threads, all * (thread + 1) / threads);
     }
 #else
-    columns(p, 0, panels);
+    columns<Kind>(p, bias, y, 0, all);
 #endif
 }
 
 }  // namespace
 
-extern "C" std::int64_t draftwise_panel() { return PANEL; }
+extern "C" {
 
-extern "C" void draftwise_linear(const float *x, const float *w, const float *bias, float *y, std::int64_t tokens,
-                                 std::int64_t outputs, std::int64_t inputs) {
-    if (tokens > 0) run(Product{x, w, bias, y, tokens, outputs, inputs});
+std::int64_t draftwise_panel() { return PANEL; }
+
+void draftwise_linear_float32(const float *x, const float *w, const float *bias, float *y, std::int64_t tokens,
+                              std::int64_t outputs, std::int64_t inputs) {
+    run<Float32>({x, w, tokens, outputs, inputs}, bias, y);
+}
+
+void draftwise_linear_bfloat16(const Half *x, const Half *w, const Half *bias,
+                               Half *y, std::int64_t tokens, std::int64_t outputs, std::int64_t inputs) {
+    run<BFloat16>({x, w, tokens, outputs, inputs}, bias, y);
+}
 }

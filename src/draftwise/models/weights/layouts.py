@@ -53,10 +53,6 @@ def _mkl(weight: Tensor) -> bool:
     return floats(weight) and weight.dtype == torch.float32 and bool(backend.is_available()) and present
 
 
-def _panels(weight: Tensor) -> bool:
-    return floats(weight) and weight.dtype == torch.float32 and panels.kernel() is not None
-
-
 def _by_columns(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
     return functional.linear(x, packed.t(), bias)
 
@@ -75,7 +71,7 @@ LAYOUTS = {
     "columns": Layout(floats, lambda weight: weight.t().contiguous(), _by_columns),
     "onednn": Layout(_onednn, lambda weight: MKLDNN._reorder_linear_weight(weight, None), _by_onednn),
     "mkl": Layout(_mkl, lambda weight: MKL._mkl_reorder_linear_weight(weight, TOKENS), _by_mkl),
-    PANELS: Layout(_panels, panels.pack, panels.linear),
+    PANELS: Layout(panels.supports, panels.pack, panels.linear),
 }
 TURNED = "turned"  # stored as it is: the product is computed as (W x^T)^T
 
