@@ -56,6 +56,7 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "instructions", ", ".join([machine["instructions"] or "unknown", *machine["features"]])
     yield "memory", f"{machine['memory_gb']} GiB"
     yield "compiler", machine["compiler"] or "none: TorchInductor cannot compile; install g++ or clang"
+    yield "our kernels", ", ".join(machine["kernels"]) or "none: PyTorch computes everything"
     yield "GPU", machine["gpu"] or "none"
     yield "system", machine["system"]
     others = "" if load["others"] is None else f", others use {load['others']:.2f} cores"

@@ -100,6 +100,7 @@ def _machine() -> dict[str, Any]:
         "features": _try(lambda: _features(torch)) or [],
         "memory_gb": facts["memory_gb"],
         "compiler": _try(lambda: import_module("torch._inductor.cpp_builder").get_cpp_compiler()),
+        "kernels": _try(lambda: import_module("draftwise.models.native.known").kernels()) or [],
         "gpu": facts["gpu"],
         "system": facts["system"],
     }

@@ -40,3 +40,13 @@ def publish(part: Path, path: Path, about: dict[str, Any]) -> None:
     description.write_text(json.dumps({"sha256": digest} | about), encoding="utf-8")
     os.replace(description, path.with_suffix(".json"))
     os.replace(part, path)
+
+
+def prune(root: Path, pattern: str, most: int) -> None:
+    """Delete the files that were not used for longest, until the others have at most so many bytes."""
+    with suppress(OSError):
+        for path in sorted(root.glob(pattern), key=lambda p: -p.stat().st_mtime):
+            most -= path.stat().st_size
+            if most < 0:
+                path.unlink()
+                path.with_suffix(".json").unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def test_the_library_is_compiled_once_and_again_if_it_is_damaged(
     path.write_bytes(whole[:-100])
     assert library.found() == path and path.read_bytes() == whole
     assert sorted(p.suffix for p in fresh.iterdir()) == [".json", ".so"], "nothing is left over"
+
+
+@made
+def test_old_libraries_make_room(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh.mkdir(parents=True)
+    for age, name in ((30, "old"), (20, "new")):
+        for suffix in (".so", ".json"):
+            (fresh / f"{name}{suffix}").write_bytes(b"x" * 100)
+            os.utime(fresh / f"{name}{suffix}", (time.time() - age,) * 2)
+    monkeypatch.setattr(library, "MOST", 150)
+    made_now = library.found()
+    names = {path.name for path in fresh.iterdir()}
+    assert names == {"new.so", "new.json", made_now.name, made_now.with_suffix(".json").name}
 
 
 @made

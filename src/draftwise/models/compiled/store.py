@@ -106,10 +106,4 @@ def _prune(root: Path) -> None:
         with suppress(OSError):
             if left.stat().st_mtime < day:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-    room = MOST
-    with suppress(OSError):
-        for path in sorted(root.glob("*.pt2"), key=lambda p: -p.stat().st_mtime):
-            room -= path.stat().st_size
-            if room < 0:
-                path.unlink()
-                path.with_suffix(".json").unlink(missing_ok=True)
+    binaries.prune(root, "*.pt2", MOST)

@@ -85,6 +85,7 @@ struct Tile {
     std::int64_t row, shared, at, room;
     float *scores;  // (tokens, room)
     float *queries;  // (tokens, key size)
+    float *keys;  // (LANES, key size)
 
     std::int64_t head(int t) const { return shared * a.groups + (at + t) / a.width; }
     std::int64_t token(int t) const { return (at + t) % a.width; }
@@ -99,6 +100,18 @@ struct Tile {
     }
 };
 
+// The products of a query with LANES keys.
+template <class Key>
+inline Vector products(const float *query, Key key, std::int64_t size) {
+    Vector sums[LANES];
+    for (int i = 0; i < LANES; i++) {
+        const auto *at = key(i);
+        sums[i] = load(query) * load(at);
+        for (std::int64_t d = LANES; d < size; d += LANES) sums[i] += load(query + d) * load(at + d);
+    }
+    return totals(sums);
+}
+
 template <class Element, int TOKENS>
 void score(const Tile<Element> &tile) {
     const Attention &a = tile.a;
@@ -110,14 +123,18 @@ void score(const Tile<Element> &tile) {
     }
     for (std::int64_t first = 0; first < tile.room; first += LANES) {
         const std::int64_t last = a.total - 1 - first;  // the last key again where there are no more
-        for (int t = 0; t < TOKENS; t++) {
-            Vector sums[LANES];
-            for (int i = 0; i < LANES; i++) {
-                const Element *key = keys + (first + (i < last ? i : last)) * a.key_step[2];
-                sums[i] = load(queries[t]) * load(key);
-                for (std::int64_t d = LANES; d < a.key_size; d += LANES) sums[i] += load(queries[t] + d) * load(key + d);
-            }
-            store(tile.scores + t * tile.room + first, totals(sums) * a.scale);
+        const auto key = [&](int i) { return keys + (first + (i < last ? i : last)) * a.key_step[2]; };
+        float *scores = tile.scores + first;
+        if constexpr (sizeof(Element) < sizeof(float) && TOKENS > 1) {  // widened once for all tokens
+            for (int i = 0; i < LANES; i++)
+                for (std::int64_t d = 0; d < a.key_size; d += LANES)
+                    store(tile.keys + i * a.key_size + d, load(key(i) + d));
+            for (int t = 0; t < TOKENS; t++)
+                store(scores + t * tile.room,
+                      products(queries[t], [&](int i) { return tile.keys + i * a.key_size; }, a.key_size) * a.scale);
+        } else {
+            for (int t = 0; t < TOKENS; t++)
+                store(scores + t * tile.room, products(queries[t], key, a.key_size) * a.scale);
         }
     }
 }
@@ -193,12 +210,12 @@ void part(const Attention &a, std::int64_t thread, std::int64_t threads) {
     const std::int64_t tokens = a.width * a.groups, tiles = (tokens + MOST - 1) / MOST;
     const std::int64_t all = a.rows * a.shared * tiles, room = (a.total + LANES - 1) / LANES * LANES;
     static thread_local std::vector<float> memory;
-    const std::size_t size = MOST * (room + a.key_size);
+    const std::size_t size = MOST * (room + a.key_size) + LANES * a.key_size;
     if (memory.size() < size) memory.resize(size);
     for (std::int64_t u = all * thread / threads; u < all * (thread + 1) / threads; u++) {
         const std::int64_t i = u % tiles, from = tokens * i / tiles, to = tokens * (i + 1) / tiles;
-        float *scores = memory.data(), *queries = scores + MOST * room;
-        const Tile<Element> tile{a, u / tiles / a.shared, u / tiles % a.shared, from, room, scores, queries};
+        float *scores = memory.data(), *queries = scores + MOST * room, *keys = queries + MOST * a.key_size;
+        const Tile<Element> tile{a, u / tiles / a.shared, u / tiles % a.shared, from, room, scores, queries, keys};
         ATTEND<Element>[to - from - 1](tile);
     }
 }

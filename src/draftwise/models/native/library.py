@@ -21,6 +21,7 @@ from ..weights.timing import machine
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC")
 TUNED = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-fopenmp",))  # the first that works
+MOST = 1 << 22  # bytes kept, the latest used
 PATIENCE = 120.0  # seconds for a compiler
 LOG = getLogger(__name__)
 
@@ -59,6 +60,7 @@ def found() -> Path:
     path = verdicts.place("native").with_suffix("") / f"{key.hexdigest()[:32]}.so"
     if not binaries.intact(path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        binaries.prune(path.parent, "*.so", MOST)
         _compile(compilers, path)
     return path
 

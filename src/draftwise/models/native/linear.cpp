@@ -94,7 +94,7 @@ struct Product {
 struct Block {
     std::int64_t token, panel, from, to;
     float *out;
-    std::int64_t step, left;  // of the outputs of these panels and all later ones
+    std::int64_t step, left;  // the outputs of these panels and all later ones
 };
 
 template <class Kind, int TOKENS, int PANELS>

@@ -1,0 +1,99 @@
+"""Compiled passes with our kernels and without them, in turn.
+
+    python -m studies.speed.kernels [CASE ...] [--widths 1,5,9,17,33] [--contexts 50,384,1500]
+
+Each case is a shape and a precision, as bundled.float32. Two models with the same weights are packed and
+compiled: one as it is loaded, in the fastest of all layouts and with the faster attention, the other without
+the layout of our kernel and with PyTorch's attention. Passes of both are timed in turn in one process.
+"""
+
+from __future__ import annotations
+
+import json
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from draftwise.errors import UserError
+from draftwise.models.compiled import blueprint, compile_rows
+from draftwise.models.runner import Rows
+from draftwise.models.weights.layouts import LAYOUTS, PANELS
+from draftwise.models.weights.packed import arrange
+from draftwise.targets.hf import HFTarget
+from studies.common.command import command, numbers, start
+from studies.speed.shapes.cases import PRECISIONS
+from studies.speed.shapes.models import SHAPES, model
+
+PAGE = "docs/explanation/pass-costs.md"
+CASES = [f"{shape}.{precision}" for shape in ("bundled", "qwen3-0.6b") for precision in PRECISIONS]
+PIECE = 192  # tokens of a text that are read at once
+
+
+def main() -> None:
+    """Measure, and print one line of JSON for each case, length and width."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("cases", nargs="*", default=CASES, metavar="CASE")
+    parser.add_argument("--widths", type=numbers, default=[1, 5, 9, 17, 33], help="tokens of a pass")
+    parser.add_argument("--contexts", type=numbers, default=[50, 384, 1500], help="tokens before it")
+    parser.add_argument("--passes", type=int, default=15, help="of each kind and width")
+    args = parser.parse_args()
+    for case in args.cases:
+        shape, _, precision = case.rpartition(".")
+        if shape not in SHAPES or precision not in PRECISIONS:
+            raise UserError(f"case {case!r}: choose from {', '.join(CASES)}")
+        ways = {"without": rows(shape, precision, own=False), "with": rows(shape, precision, own=True)}
+        for line in measured(ways, args):
+            print(json.dumps({"case": case} | line), flush=True)
+
+
+def rows(shape: str, precision: str, *, own: bool) -> Rows:
+    """The compiled rows of a model, with our kernels where they are faster, or without them."""
+    kept, chosen = dict(LAYOUTS), blueprint.own_attention
+    try:
+        if not own:
+            del LAYOUTS[PANELS]
+            vars(blueprint)["own_attention"] = lambda *given: False
+        built = model(SHAPES[shape], PRECISIONS[precision])
+        arrange(built, "auto")
+        made = HFTarget(built, probe=False).rows
+        compile_rows(made, "on")
+    finally:
+        LAYOUTS.update(kept)
+        vars(blueprint)["own_attention"] = chosen
+    if made.graph is None:
+        raise UserError(f"{shape}.{precision} was not compiled")
+    return made
+
+
+@torch.inference_mode()
+def measured(ways: dict[str, Rows], args: Any) -> list[dict[str, Any]]:
+    """Milliseconds of a pass of either kind; their ratio in turn, and its quartiles."""
+    lines: list[dict[str, Any]] = []
+    for context in args.contexts:
+        for made in ways.values():
+            made.open(0)
+            while made.held[0] < context:
+                made.feed(0, [[7] * min(PIECE, context - made.held[0])], 1)
+        for width in args.widths:
+            seconds: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(args.passes):
+                for way, made in ways.items():
+                    made.held[0] = context
+                    began = perf_counter()
+                    made.feed(0, [[7] * width], width)
+                    seconds[way].append(1e3 * (perf_counter() - began))
+            ratios = [
+                after / before for before, after in zip(seconds["without"], seconds["with"], strict=True)
+            ]
+            low, middle, high = (round(x, 2) for x in quantiles(ratios, n=4))
+            said = {f"{way}, ms": round(median(times), 2) for way, times in seconds.items()}
+            lines.append({"context": context, "width": width} | said | {"ratio": [middle, low, high]})
+        for made in ways.values():
+            made.close(0)
+    return lines
+
+
+if __name__ == "__main__":
+    start(main)
