@@ -15,8 +15,6 @@ from .texts import Held, Notes
 SHARE = 0.005  # of the total time, for drafters that do not play
 ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
 FIRST = 0.02  # of the total time, for the first gradings, where they take longer than a round
-BEGINNING = 8  # rounds of a text in which every lookup is asked
-EVERY = 1  # later, one round out of so many for each lookup
 RARELY = 8  # a model that cannot pay at its present price is graded in one turn out of so many
 
 
@@ -49,16 +47,14 @@ class Budget:
 
 @dataclass(slots=True)
 class LookupGuesses:
-    """Asks a lookup that does not play for its draft: in the first rounds of a text whenever it has a match, then
-    in one round out of `every`, one lookup after the other.
-    """
+    """Asks a lookup that does not play for its draft, in every round in which it has a match.
 
-    every: int = EVERY
+    A lookup's draft takes microseconds.
+    """
 
     def guess(self, i: int, context: int, seen: Seen, start: int, graders: Graders, arm: Arm) -> Held | None:
         """The draft that this lookup would have made where the round began."""
-        rounds = seen.request.rounds
-        if arm.drafter in seen.request.out or (rounds >= BEGINNING and (rounds + i) % self.every):
+        if arm.drafter in seen.request.out:
             return None
         draft = graders.guess(arm.drafter, seen.request, start, arm)
         return None if draft is None else Held(i, context, draft, arm.length)
