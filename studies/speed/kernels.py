@@ -50,7 +50,7 @@ def main() -> None:
 
 def rows(shape: str, precision: str, *, own: bool) -> Rows:
     """The compiled rows of a model, with our kernels where they are faster, or without them."""
-    kept, chosen = dict(LAYOUTS), blueprint.own_attention
+    kept, chosen = dict(LAYOUTS), vars(blueprint)["own_attention"]
     try:
         if not own:
             del LAYOUTS[PANELS]
