@@ -117,12 +117,13 @@ def forward(
     width, shared = query.shape[2], getattr(module, "num_key_value_groups", 1)
     single = query.dtype == torch.bfloat16 and (traced or width == 1)
     plain = attention_mask is None and not traced and width == 1
-    masked = attention_mask is not None and attention_mask.dim() == 4 and attention_mask.shape[1] == 1
+    mask = attention_mask
+    masked = mask is not None and mask.dim() == 4 and mask.shape[1] == 1
     usual = not dropout and all(more.get(name) is None for name in _others())
     ours = usual and query.device.type == "cpu" and query.shape[1] == shared * key.shape[1]
-    if own is not None and ours and masked and attention_mask is not None:
+    if own is not None and ours and masked and mask is not None and mask.dtype == query.dtype:
         scale = query.shape[3] ** -0.5 if scaling is None else scaling
-        return own(query, key, value, attention_mask, scale), None
+        return own(query, key, value, mask, scale), None
     if not (ours and (shared > 1 or single) and (plain or masked)):
         found: tuple[Tensor, None] = replaced()(
             module,

@@ -38,6 +38,12 @@ def file(folder: Path) -> Path:
     return found
 
 
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler here")
+def test_the_sources_compile_where_there_is_a_compiler(fresh: Path) -> None:
+    """Else all tests of what they compute would be left out."""
+    assert library.found().is_file()
+
+
 @made
 def test_the_library_is_compiled_once_and_again_if_it_is_damaged(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,6 +103,23 @@ def test_without_a_kernel_there_is_no_such_layout(
         assert PANELS not in choice.possible(torch.zeros(1))
     assert said.get(harm, "/g++: fatal error: disk of sand") in caplog.text
     assert not fresh.exists() or not list(fresh.iterdir())
+
+
+def test_a_compiler_that_fails_is_asked_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt takes seconds, and a model is loaded in every process."""
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **more: Any) -> Any:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 1, "", "fatal error")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/{name}")
+    assert library.library() is None
+    asked = len(ran)
+    assert asked and library.library() is None and len(ran) == asked
+    monkeypatch.setattr(shutil, "which", lambda name: f"/elsewhere/{name}")
+    assert library.library() is None and len(ran) == 2 * asked, "another compiler may do better"
 
 
 @made

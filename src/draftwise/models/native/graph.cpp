@@ -1,6 +1,7 @@
 // What compiled graphs call: our kernels behind the functions that PyTorch keeps stable for such graphs.
 
 #include <cstring>
+#include <initializer_list>
 
 #include "attention.h"
 
@@ -74,8 +75,10 @@ std::int32_t aoti_torch_cpu_head_attention(Tensor query, Tensor key, Tensor valu
     for (int i = 0; i < 4; i++)
         if (aoti_torch_get_strides(tensors[i], &steps[i]) || steps[i][3] != 1) return 1;
     Attention a;
-    std::int32_t dtype;
+    std::int32_t dtype, other;
     if (aoti_torch_get_dtype(query, &dtype)) return 1;
+    for (const Tensor one : {key, value, mask})
+        if (aoti_torch_get_dtype(one, &other) || other != dtype) return 1;
     a.half = dtype == aoti_torch_dtype_bfloat16();
     if (!a.half && dtype != aoti_torch_dtype_float32()) return 1;
     if (data(query, &a.query) || data(key, &a.key) || data(value, &a.value) || data(mask, &a.mask)) return 1;

@@ -20,7 +20,13 @@ from ..weights.timing import machine
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC")
-TUNED = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-fopenmp",))  # the first that works
+TUNED = (  # the first that works
+    ("-march=native", "-fopenmp"),
+    ("-mcpu=native", "-fopenmp"),
+    ("-fopenmp",),
+    ("-march=native",),
+    ("-mcpu=native",),
+)
 MOST = 1 << 22  # bytes kept, the latest used
 PATIENCE = 120.0  # seconds for a compiler
 LOG = getLogger(__name__)
@@ -44,7 +50,7 @@ def library() -> CDLL | None:
 
 
 def found() -> Path:
-    """The library on disk, compiled now if it is not there.
+    """The library on disk, compiled now if it is not there; that no compiler can is remembered.
 
     Raises:
         Unmade: there is no compiler that can.
@@ -57,11 +63,18 @@ def found() -> Path:
     for source in sorted(SOURCES.glob("*.*")):
         if source.suffix in (".cpp", ".h"):
             key.update(source.read_bytes())
-    path = verdicts.place("native").with_suffix("") / f"{key.hexdigest()[:32]}.so"
+    name = key.hexdigest()[:32]
+    path = verdicts.place("native").with_suffix("") / f"{name}.so"
     if not binaries.intact(path):
+        if isinstance(said := verdicts.load("native", name), str):
+            raise Unmade(said)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         binaries.prune(path.parent, "*.so", MOST)
-        _compile(compilers, path)
+        try:
+            _compile(compilers, path)
+        except Unmade as error:
+            verdicts.keep("native", name, str(error))
+            raise
     return path
 
 
