@@ -42,6 +42,8 @@ def file(folder: Path) -> Path:
 def test_the_sources_compile_where_there_is_a_compiler(fresh: Path) -> None:
     """Else all tests of what they compute would be left out."""
     assert library.found().is_file()
+    for dtype in (torch.float32, torch.bfloat16):
+        assert linear.kernel(dtype) is not None and attention.kernel(dtype) is not None
 
 
 @made
