@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,7 +39,7 @@ class Graph(Protocol):
     """The compiled passes of a model (see `draftwise.models.compiled`)."""
 
     def __call__(self, rows: Any, ids: Tensor, named: dict[str, Any], keep: int) -> Tensor: ...
-    def step(self, rows: Any, token: int) -> Tensor: ...
+    def step(self, rows: Any, tokens: Sequence[int], keep: int) -> Tensor: ...
 
 
 class Passes(Protocol):

@@ -13,9 +13,9 @@ from ..core.request import Request
 from ..core.roles import Scores
 from ..core.turn import ERROR
 from ..models.distributions import Chain, choices, most_likely, on_host
-from ..models.guesses import guess
 from ..models.hidden_states import Features
 from ..models.keeper import Keeper
+from ..models.narrow import narrow
 from ..models.positions import ENDLESS
 from ..models.prefixes import Prefixes
 from ..models.probe import check_trees, rows_of
@@ -96,7 +96,7 @@ class HFTarget(Prefill):
         """
         self._rewind()
         if len(batch) == 1 and (logits := self._next(*batch[0])) is not None:
-            return self._scores(batch, [0], [1], logits)
+            return self._scores(batch, [0], [logits.shape[1]], logits)
         rows = self.rows.front([request.id for request, _ in batch])
         held, n = self.rows.held, len(batch)
         slots = max(len(r.tokens) + r.room for r, _ in batch)
@@ -124,18 +124,19 @@ class HFTarget(Prefill):
         return self._scores(batch, rows, [len(t) for t in texts], logits)
 
     def _next(self, request: Request, draft: Draft) -> Tensor | None:
-        """The logits after the last token of a text, if that is all to read, and by a compiled pass.
+        """The logits after the last token of a text and each of its draft, if that is all to read, as a
+        chain, and by a compiled pass.
 
-        What a longer pass needs prepared takes more time than all else between two single tokens.
+        What other passes need prepared takes more time than all else between two of these.
         """
-        rows, last = self.rows, len(request.tokens) - 1
-        if draft.tokens or rows.graph is None or rows.free or self.regimes or self.taps:
+        rows, start, n = self.rows, len(request.tokens) - 1, len(draft.tokens)
+        if rows.graph is None or rows.free or self.regimes or self.taps or not draft.is_chain:
             return None
         row = rows.keys.index(request.id)
-        if rows.held[row] != last or last >= self.trained:
+        if rows.held[row] != start or start + n >= self.trained:
             return None
-        self.began = {request.id: last}
-        return guess(rows, row, request.tokens[last])
+        self.began = {request.id: start}
+        return narrow(rows, row, [request.tokens[start], *draft.tokens], 1 + n)
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Roll back what was rejected: every row holds its request's committed tokens but the last."""

@@ -18,9 +18,9 @@ from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
 from ...models.distributions import most_likely
-from ...models.guesses import guess
 from ...models.hidden_states import States
 from ...models.keeper import Keeper, length
+from ...models.narrow import narrow
 from ...models.prefixes import Prefixes
 from ...models.probe import rows_of
 from .chains import Chain, force, grades, known
@@ -245,8 +245,11 @@ class LMDrafter:
             texts[row] = [*tokens[held[row] :], *chain.unread()]
             self.places[request.id].now(len(tokens))
         widths = [len(t) for t in texts]
-        keep = 1 if len(texts) == 1 else max(widths) - min(widths) + 1
-        logits = self.rows.feed(0, texts, keep, slots=slots)
+        keep = max(widths) - min(widths) + 1
+        if len(texts) == 1:
+            logits = narrow(self.rows, 0, texts[0], keep, slots=slots)
+        else:
+            logits = self.rows.feed(0, texts, keep, slots=slots)
         for request, chain in zip(requests, chains, strict=True):
             self.places[request.id].fed = list(chain.tokens)
         return self._ends(logits, [keep - 1 - max(widths) + w for w in widths]), rows
@@ -282,7 +285,7 @@ class LMDrafter:
         if len(chains) == 1 and self.states is None and len(chains[0].tokens) == chains[0].read + 1:
             (token,) = chains[0].unread()
             self.places[chains[0].job.request.id].fed.append(token)
-            return guess(self.rows, rows[0], token)[0]
+            return narrow(self.rows, rows[0], [token], 1, guesses=True)[0]
         idle = [] if self.rows.stateful else [0]  # a state would have to take it back
         texts: list[list[int]] = [idle] * len(chains)
         for chain, row in zip(chains, rows, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import is_
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,17 @@ class Graph:
         logits: Tensor = self.run(inputs)[0]
         return logits
 
-    def step(self, rows: Rows, token: int) -> Tensor:
-        """Run a planned pass of one token in one row that sees all before it; returns as a call does."""
-        plan = rows.cache.plan
-        at = rows.positions[plan.start : plan.total]
-        mask = self._open(rows, plan.total).view(1, 1, 1, -1)
+    def step(self, rows: Rows, tokens: Sequence[int], keep: int) -> Tensor:
+        """Run a planned pass of a few tokens of one text that see all before them; returns as a call does."""
+        plan, width = rows.cache.plan, len(tokens)
+        at = rows.positions[plan.start : plan.total][None]
+        if width == 1:
+            mask = self._open(rows, plan.total).view(1, 1, 1, -1)
+        else:
+            mask = rows.masks.band(width, plan.total, rows.positions).contiguous()
         masks = [mask] * max(1, len(self.plan.kinds))
-        inputs = [rows.one.fill_(token), at[None], *masks, at[None], rows.positions[:1], *self._buffers(rows)]
-        logits: Tensor = self.run(inputs)[0]
+        last = rows.positions[width - keep : width]
+        logits: Tensor = self.run([rows.ids(tokens), at, *masks, at, last, *self._buffers(rows)])[0]
         return logits
 
     def _buffers(self, rows: Rows) -> list[Tensor]:

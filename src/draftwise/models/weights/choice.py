@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from .. import verdicts
 from . import timing
 from .fused import joined
-from .layouts import LAYOUTS, TURNED, PackedLinear, floats, turn
+from .layouts import LAYOUTS, PANELS, TURNED, PackedLinear, floats, turn
 
-SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by the layout (measured)
+SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by PyTorch's layouts (measured)
+LEAST = 1 << 14  # smaller ones by any
 TIMED = 1 << 24  # bytes of weights read in a timed pass: more than fits in a core's own cache
 MOST = 1 << 25  # bytes of one weight in a timed pass; of a larger one its first rows
+OTHERS = 1 << 25  # bytes that are read between two timed passes
 ROWS = "rows"  # PyTorch's own layout
 FUSED, APART = "fused", "apart"  # layers of the same input: one product, or one each
 
@@ -23,8 +25,12 @@ DECIDED: dict[str, str] = {}  # in this process, unclear ones too, so that a mod
 
 def possible(weight: Tensor, *, shared: bool = False, copied: bool = False) -> tuple[str, ...]:
     """A weight's layouts other than its own; a shared one may be turned, and if `copied` stored twice."""
-    stored = [name for name, layout in LAYOUTS.items() if layout.supports(weight)] * (copied or not shared)
-    return (*[TURNED] * (shared and floats(weight)), *stored)
+    if weight.numel() < LEAST:
+        return ()
+    large = weight.numel() >= SMALLEST
+    named = LAYOUTS if large else {PANELS: LAYOUTS[PANELS]}
+    stored = [name for name, layout in named.items() if layout.supports(weight)] * (copied or not shared)
+    return (*[TURNED] * (large and shared and floats(weight)), *stored)
 
 
 def first(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
@@ -69,6 +75,7 @@ def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
     found = timing.measure(
         lambda width: [layer(inputs[width]) for layer in several],
         lambda width: [layer(inputs[width]) for layer in one],
+        before=others(),
     )
     answer = FUSED if found.pays else APART
     if found.lasting:
@@ -79,8 +86,18 @@ def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
 def _quickest(layers: Sequence[nn.Linear]) -> list[nn.Module]:
     """Layers of one shape in their fastest layout."""
     weight = layers[0].weight
-    layout = fastest(layers, possible(weight)) if weight.numel() >= SMALLEST else ROWS
+    names = possible(weight)
+    layout = fastest(layers, names) if names else ROWS
     return [_stored(layer, layout) for layer in layers]
+
+
+def others() -> Callable[[], object]:
+    """Reads so much that a timed pass finds its weights in memory, as after the layers of a large model.
+
+    A drafter of 5 MB that is timed again and again finds all in the cache. After passes of the target it does
+    not: there, calls of PyTorch's libraries take several times as long, and ours do not (measured).
+    """
+    return torch.ones(OTHERS // 4).sum
 
 
 def decided(key: str, answers: Sequence[str], timed: Callable[[], str]) -> str:
@@ -99,7 +116,8 @@ def _here(layers: Sequence[nn.Linear]) -> str:
     rows = "+".join(str(len(layer.weight)) for layer in layers)
     bias = "" if layers[0].bias is None else " + bias"
     return (
-        f"{timing.machine(torch.__version__, isa, threads)} {weight.dtype} {rows} x {weight.shape[1]}{bias}"
+        f"{timing.machine(torch.__version__, isa, threads)} {weight.dtype} {rows} x {weight.shape[1]}{bias}, "
+        "after others"
     )
 
 
@@ -124,8 +142,9 @@ def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
         return lambda width: [module(inputs[width]) for module in modules]
 
     best, kernel, lasting, ratios = ROWS, through(ROWS), True, dict[str, list[float]]()
+    before = others()
     for name in names:
-        found = timing.measure(kernel, challenger := through(name))
+        found = timing.measure(kernel, challenger := through(name), before=before)
         ratios[f"{name} over {best}"] = found.rounded
         lasting = found.lasting and (lasting or found.pays)  # who beats the best beats all before it
         if found.pays and timing.keeps_up(kernel, challenger):

@@ -21,7 +21,8 @@ from .fused import fuse, fused_groups
 from .layouts import TURNED, PackedLinear, TurnedLinear, floats, turn
 from .usage import Usage, usage
 
-COPY = 1 / 3  # of a model's bytes: a shared weight up to this may be stored once more, in another layout
+COPY = 1 / 3  # of a model's bytes: a shared weight up to this may be stored once more, in another layout,
+COPIED = 1 << 24  # and one of so many bytes in any model
 LOG = getLogger(__name__)
 
 Choice = Callable[[Sequence[nn.Linear], Sequence[str]], str]  # of a layout, for layers of one shape
@@ -80,12 +81,12 @@ def fuse_layers(model: nn.Module, siblings: Sequence[Sequence[str]], pays: Verdi
 
 
 def pack_layers(model: nn.Module, choose: Choice, keep: Collection[str] = ()) -> Counter[str]:
-    """Pack large plain linear layers of a CPU model in the layouts chosen for their shapes.
+    """Pack plain linear layers of a CPU model in the layouts chosen for their shapes.
 
     Returns how many layers have which layout. Left as they are: layers named in `keep`, quantised and sharded
     models, subclasses of `nn.Linear`, and layers that are not float32 or bfloat16 on a CPU. A weight that
-    another module shares (a tied embedding) stays: its product may be turned, or, up to a third of the model,
-    it is stored twice.
+    another module shares (a tied embedding) stays: its product may be turned, or, up to a third of the model or
+    16 MiB, it is stored twice.
     """
     alike: dict[object, list[Place]] = {}
     for place in _candidates(model, keep):
@@ -146,12 +147,12 @@ def _uses(model: nn.Module) -> Counter[int]:
 
 
 def _candidates(model: nn.Module, keep: Collection[str] = ()) -> list[Place]:
-    """The large layers that can be packed."""
+    """The layers that can be packed."""
     uses, places = _uses(model), []
-    room = COPY * sum(parameter.nbytes for parameter in model.parameters())
+    room = max(COPIED, COPY * sum(parameter.nbytes for parameter in model.parameters()))
     for path, layer in _linears(model).items():
         weight, (parent, _, name) = layer.weight, path.rpartition(".")
-        if weight.numel() >= choice.SMALLEST and path not in keep:
+        if path not in keep:
             names = possible(weight, shared=uses[id(weight)] > 1, copied=weight.nbytes <= room)
             if names:
                 places.append(Place(model.get_submodule(parent), name, layer, names))

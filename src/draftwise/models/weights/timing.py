@@ -62,14 +62,23 @@ class Timing:
 
 
 def measure(
-    plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter, budget: float = BUDGET
+    plain: Pass,
+    packed: Pass,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    budget: float = BUDGET,
+    before: Callable[[], object] = int,
 ) -> Timing:
-    """Time both layouts in turn until it is clear which is faster, or the time budget is used up."""
+    """Time both layouts in turn until it is clear which is faster, or the time budget is used up.
+
+    `before` is called before each timed pass.
+    """
     for width in WIDTHS:  # the first pass compiles and allocates
         plain(width), packed(width)
     began, rounds = clock(), list[list[tuple[float, float]]]()
     while True:
-        rounds.append([_pair(plain, packed, width, clock, turned=len(rounds) % 2 == 1) for width in WIDTHS])
+        turned = len(rounds) % 2 == 1
+        rounds.append([_pair(plain, packed, width, clock, before, turned=turned) for width in WIDTHS])
         found = _timing(rounds)
         if (len(rounds) >= FEWEST and found.sure) or clock() - began > budget:
             return found
@@ -77,7 +86,7 @@ def measure(
 
 def keeps_up(plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter) -> bool:
     """Whether the packed layout is not much slower at reading a prompt, by the least of three passes each."""
-    pairs = [_pair(plain, packed, PROMPT, clock, turned=turn % 2 == 1) for turn in range(3)]
+    pairs = [_pair(plain, packed, PROMPT, clock, int, turned=turn % 2 == 1) for turn in range(3)]
     before, after = (min(times) for times in zip(*pairs, strict=True))
     return bool(after <= SLOWER * before)
 
@@ -95,14 +104,22 @@ def machine(torch_version: str, isa: str, threads: int) -> str:
 
 
 def _pair(
-    plain: Pass, packed: Pass, width: int, clock: Callable[[], float], *, turned: bool
+    plain: Pass,
+    packed: Pass,
+    width: int,
+    clock: Callable[[], float],
+    before: Callable[[], object],
+    *,
+    turned: bool,
 ) -> tuple[float, float]:
+    def timed(run: Pass) -> float:
+        before()
+        began = clock()
+        run(width)
+        return clock() - began
+
     first, second = (packed, plain) if turned else (plain, packed)
-    began = clock()
-    first(width)
-    between = clock()
-    second(width)
-    one, other = between - began, clock() - between
+    one, other = timed(first), timed(second)
     return (other, one) if turned else (one, other)
 
 
