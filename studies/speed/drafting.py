@@ -19,13 +19,13 @@ from draftwise import Decoder
 from draftwise.data import spec_bench
 from draftwise.drafters.neural import lm
 from draftwise.errors import UserError
-from draftwise.models import guesses
+from draftwise.models.narrow import narrow
 from studies.common.command import command, start
 
 PAGE = "docs/how-to/compile.md"
 WAYS = {
-    "what changes": guesses.guess,
-    "every pass": lambda rows, row, token: rows.feed(row, [[token]], 1, guesses=True),
+    "what changes": narrow,
+    "every pass": lambda rows, row, tokens, keep, **more: rows.feed(row, [tokens], keep, **more),
 }
 
 
@@ -60,8 +60,8 @@ def main() -> None:
     prompts = [one.text for one in spec_bench()[:: 480 // args.prompts]]
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
     for turn in range(args.repeats + 1):  # the first warms up
-        for way, guess in WAYS.items():
-            vars(lm)["guess"] = guess
+        for way, read in WAYS.items():
+            vars(lm)["narrow"] = read
             before = (draft.seconds, draft.counted, run.seconds)
             begun = perf_counter()
             for prompt in prompts:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -27,12 +29,24 @@ class Watcher(Protocol):
 class Sliced:
     """The rows of all layers that a compiled pass was given.
 
-    `span` is the first and last row, and the size of the buffers `keys` that they are `parts` of.
+    `span` is the first and last row, and what tells the buffers that they are `parts` of from others.
     """
 
-    span: tuple[int, int, int, int]
-    keys: list[Tensor]
+    span: tuple[int, int, int, int, int]
     parts: list[Tensor]
+
+
+class Few:
+    """Memory for the ids of a short pass, at most `most` of them, on the CPU."""
+
+    def __init__(self, most: int) -> None:
+        self.numbers = np.zeros((1, most), np.int64)
+        self.tensor = torch.from_numpy(self.numbers)
+
+    def ids(self, tokens: Sequence[int]) -> Tensor:
+        """The ids of one text's tokens, shape (1, tokens); until the next call."""
+        self.numbers[0, : len(tokens)] = tokens
+        return self.tensor[:, : len(tokens)]
 
 
 class Graph(Protocol):

@@ -61,6 +61,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
 
     def grow(self) -> None:
         """Enlarge to the rows and slots of the plan, keeping the contents."""
+        self.plan.buffers += 1
         self.keys, self.values = self._grown(self.keys), self._grown(self.values)
         self.more = {name: self._grown(held) for name, held in self.more.items()}
 

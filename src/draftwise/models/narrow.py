@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from .masks import BANDED
@@ -16,13 +17,15 @@ def narrow(
 ) -> Tensor:
     """`rows.feed` for one chain of tokens of one row.
 
-    Where passes are compiled, only what differs from one pass to the next is prepared. Returns the logits of
+    Where passes are compiled, only what differs from one pass to the next is prepared; even a context of
+    inference would take longer there than much of it. Returns the logits of
     the last `keep` tokens, shape (1, keep, vocabulary).
     """
     start, width = rows.held[row], len(tokens)
-    most = min(rows.cache.plan.slots, len(rows.positions), rows.masks.all_of, rows.max_length, BANDED[1])
+    most = min(rows.cache.plan.slots, rows.positions.shape[0], rows.masks.all_of, rows.max_length, BANDED[1])
     if rows.graph is None or rows.watchers or start + width > most or width > BANDED[0]:
-        return rows.feed(row, [tokens], keep, slots=slots, guesses=guesses)
+        with torch.inference_mode():
+            return rows.feed(row, [tokens], keep, slots=slots, guesses=guesses)
     begun = perf_counter()
     rows.cache.schedule(row, [start], width, even=True, rows=len(rows.keys), slots=0)
     logits = rows.graph.step(rows, tokens, keep)

@@ -15,7 +15,7 @@ class Plan:
     """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each, attending to slots
     0 to `total` (exclusive). If `even`, all rows write from slot `start` on, otherwise to the slots `at`,
     shape (rows, width). `capacity` and `slots` are to be allocated, `most` may finally be needed. In a `tree`
-    slots are no positions."""
+    slots are no positions. `buffers` counts how often any layer's tensors were replaced."""
 
     first: int = 0
     last: int = 1
@@ -27,6 +27,7 @@ class Plan:
     start: int = 0
     even: bool = True
     tree: bool = False
+    buffers: int = 0
     at: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, 0), np.int64))
     index: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import UserError
-from .attached import Graph, Passes, Watcher
+from .attached import Few, Graph, Passes, Watcher
 from .attention import replaced, shared_heads
 from .cache import RowCache
 from .kept import copies, last
@@ -59,7 +59,8 @@ class Rows:
         self.keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
         self._copies = copies(named.get("logits_to_keep"), self.device, self.dtype)
         self.positions = torch.arange(0, device=self.device)
-        self._few = torch.zeros((1, BANDED[0]), dtype=torch.long, device=self.device)
+        self.one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
+        self.few = Few(BANDED[0])
 
     def open(self, key: int) -> None:
         """Add an empty row, reusing a freed one if there is any."""
@@ -288,12 +289,7 @@ class Rows:
     def _ids(self, texts: Sequence[Sequence[int]], width: int) -> Tensor:
         if len(texts) > 1 or width > len(texts[0]):
             return self._tensor([[*t, *(0,) * (width - len(t))] for t in texts])
-        return self._few[:, :1].fill_(texts[0][0]) if width == 1 else self._tensor(texts)
-
-    def ids(self, tokens: Sequence[int]) -> Tensor:
-        """A few tokens of one text, shape (1, tokens), until the next pass; on a CPU only."""
-        self._few.numpy()[0, : len(tokens)] = tokens
-        return self._few[:, : len(tokens)]
+        return self.one.fill_(texts[0][0]) if width == 1 else self._tensor(texts)
 
     def _tensor(self, numbers: Any) -> Tensor:
         """Integers on the device, without waiting; NumPy converts small nested lists faster."""

@@ -87,16 +87,23 @@ class HFTarget(Prefill):
         """The longest draft that the next pass can verify: rotary frequencies may not change within it."""
         return self.regimes.reach(request) if self.regimes else ENDLESS
 
-    @torch.inference_mode()
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """One forward pass over each request's last token and its draft, after a prefill of other new tokens.
 
         Raises:
             UserError: a draft is a tree, and the model cannot read trees.
         """
-        self._rewind()
+        if self.began:
+            self._rewind()
         if len(batch) == 1 and (logits := self._next(*batch[0])) is not None:
+            ((request, draft),) = batch
+            if self.guesses is None and plain(request.sampling) and on_host(logits):
+                return [GreedyScores(draft, logits[0], None)]
             return self._scores(batch, [0], [logits.shape[1]], logits)
+        return self._verify(batch)
+
+    @torch.inference_mode()
+    def _verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         rows = self.rows.front([request.id for request, _ in batch])
         held, n = self.rows.held, len(batch)
         slots = max(len(r.tokens) + r.room for r, _ in batch)

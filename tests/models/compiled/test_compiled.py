@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -25,8 +25,8 @@ from draftwise.models.cache import FIRST_SLOTS
 from draftwise.models.compiled import checked, compile_rows, heads, passes, states, store, trial
 from draftwise.models.compiled.blueprint import Blueprint, Unfit
 from draftwise.models.compiled.graph import Graph
-from draftwise.models.guesses import guess
 from draftwise.models.hidden_states import States
+from draftwise.models.narrow import narrow
 from draftwise.models.native import linear as panels
 from draftwise.models.probe.readings import relative_error
 from draftwise.models.runner import Rows
@@ -68,7 +68,7 @@ def small(seed: int = 0) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "SMALLEST", 0)
         used = packed.pack_layers(made, lambda layers, names: names[next(turn) % len(names)])
-    assert set(choice.possible(torch.zeros(1))) <= used.keys()
+    assert set(choice.possible(torch.zeros(1, 1 << 17))) <= used.keys()
     return made
 
 
@@ -101,9 +101,9 @@ def test_single_tokens_are_passes_of_what_changes(path: Path, monkeypatch: pytes
     target = compiled()
     steps, step = list[int](), Graph.step
 
-    def stepped(graph: Graph, rows: Rows, token: int) -> torch.Tensor:
-        steps.append(token)
-        return step(graph, rows, token)
+    def stepped(graph: Graph, rows: Rows, tokens: Sequence[int], keep: int) -> torch.Tensor:
+        steps.append(len(tokens))
+        return step(graph, rows, tokens, keep)
 
     monkeypatch.setattr(Graph, "step", stepped)
     chosen = method("none", [])
@@ -176,7 +176,7 @@ def test_a_guess_is_a_pass_of_one_token(path: Path) -> None:
                 own.feed(0, [[1, 2, 3], [4]], 1)
             for at in range(FIRST_SLOTS + 8):
                 token, row = (7 * at + 5) % VOCAB, at % 2 if turn else 1
-                assert torch.equal(guess(one, row, token), other.feed(row, [[token]], 1))
+                assert torch.equal(narrow(one, row, [token], 1), other.feed(row, [[token]], 1))
             assert one.held == other.held and one.cache.plan.slots > FIRST_SLOTS // (1 + turn)
             for own in (one, other):
                 own.close(0)
@@ -442,7 +442,7 @@ def test_attention_is_ours_where_that_is_faster(
     """The answer is saved; a model whose heads the kernel cannot compute asks no clock."""
     asked: list[int] = []
 
-    def measure(theirs: timing.Pass, ours: timing.Pass) -> timing.Timing:
+    def measure(theirs: timing.Pass, ours: timing.Pass, **_: Any) -> timing.Timing:
         for width in timing.WIDTHS:
             theirs(width), ours(width)
         asked.append(1)

@@ -102,7 +102,7 @@ def test_without_a_kernel_there_is_no_such_layout(
     if harm == "no space":
         monkeypatch.setattr(Path, "mkdir", full)
     with caplog.at_level(logging.INFO):
-        assert PANELS not in choice.possible(torch.zeros(1))
+        assert PANELS not in choice.possible(torch.zeros(1, 1 << 17))
     assert said.get(harm, "/g++: fatal error: disk of sand") in caplog.text
     assert not fresh.exists() or not list(fresh.iterdir())
 

@@ -18,6 +18,8 @@ from ...core.sampling import Sampling
 from ...core.stops import TOP, factor, needs, stop
 from ...models.distributions import draw, most_likely, warp, warpers
 
+CHOSEN = frozenset({"chosen"})  # alone, one operation is enough
+
 
 @dataclass(slots=True)
 class Chain:
@@ -260,6 +262,8 @@ class Drift:
 
 def signals(row: Tensor, pick: int, wanted: frozenset[str], place: int, hidden: Tensor | None) -> Signals:
     """The stop signals of the raw softmax at temperature 1; those that no rule reads are omitted."""
+    if wanted == CHOSEN:
+        return Signals(0.0, 0.0, 0.0, row.softmax(-1, torch.float32)[pick].item(), place)
     logp = row.float().log_softmax(-1)
     top: list[float] = []
     if wanted & {"top1", "top2", "top"}:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ class Graph:
             mask = rows.masks.band(width, plan.total, rows.positions).contiguous()
         masks = [mask] * max(1, len(self.plan.kinds))
         last = rows.positions[width - keep : width]
-        logits: Tensor = self.run([rows.ids(tokens), at, *masks, at, last, *self._buffers(rows)])[0]
+        logits: Tensor = self.run([rows.few.ids(tokens), at, *masks, at, last, *self._buffers(rows)])[0]
         return logits
 
     def _buffers(self, rows: Rows) -> list[Tensor]:
@@ -73,20 +72,18 @@ class Graph:
         as long as all else that is prepared for a drafted token.
         """
         cache, plan = rows.cache, rows.cache.plan
-        span = (plan.first, plan.last, plan.capacity, plan.slots)
-        used = [cache.rows[layer[0]] for layer in self.plan.layers]
-        keys = [one.keys for one in used if one.is_initialized]
-        had = cache.sliced
-        if had is not None and had.span == span and all(map(is_, keys, had.keys)):
+        span = (plan.first, plan.last, plan.capacity, plan.slots, plan.buffers)
+        if (had := cache.sliced) is not None and had.span == span:
             return had.parts
+        used = [cache.rows[layer[0]] for layer in self.plan.layers]
         for one, (_, *shape) in zip(used, self.plan.layers, strict=True):
             if not one.is_initialized:
                 one.allocate(shape, rows.dtype, rows.device)
             elif one.keys.shape[0] < plan.capacity or one.keys.shape[2] < plan.slots:
                 one.grow()
-        keys = [one.keys for one in used]
-        parts = [one[plan.first : plan.last] for one in (*keys, *(one.values for one in used))]
-        cache.sliced = Sliced(span, keys, parts)
+        whole = (*(one.keys for one in used), *(one.values for one in used))
+        parts = [one[plan.first : plan.last] for one in whole]
+        cache.sliced = Sliced((*span[:4], plan.buffers), parts)
         return parts
 
     def _masks(self, rows: Rows, mask: Any, count: int, width: int) -> list[Tensor]:

@@ -13,7 +13,7 @@ from .fused import joined
 from .layouts import LAYOUTS, PANELS, TURNED, PackedLinear, floats, turn
 
 SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by PyTorch's layouts (measured)
-LEAST = 1 << 14  # smaller ones by any
+OURS = 8  # times smaller ones still gain by panels, in graphs that call our kernel (measured)
 TIMED = 1 << 24  # bytes of weights read in a timed pass: more than fits in a core's own cache
 MOST = 1 << 25  # bytes of one weight in a timed pass; of a larger one its first rows
 OTHERS = 1 << 25  # bytes that are read between two timed passes
@@ -25,11 +25,10 @@ DECIDED: dict[str, str] = {}  # in this process, unclear ones too, so that a mod
 
 def possible(weight: Tensor, *, shared: bool = False, copied: bool = False) -> tuple[str, ...]:
     """A weight's layouts other than its own; a shared one may be turned, and if `copied` stored twice."""
-    if weight.numel() < LEAST:
-        return ()
-    large = weight.numel() >= SMALLEST
-    named = LAYOUTS if large else {PANELS: LAYOUTS[PANELS]}
-    stored = [name for name, layout in named.items() if layout.supports(weight)] * (copied or not shared)
+    size = weight.numel()
+    large = size >= SMALLEST
+    fitting = [name for name in LAYOUTS if large or (name == PANELS and OURS * size >= SMALLEST)]
+    stored = [name for name in fitting if LAYOUTS[name].supports(weight)] * (copied or not shared)
     return (*[TURNED] * (large and shared and floats(weight)), *stored)
 
 

@@ -85,8 +85,8 @@ def pack_layers(model: nn.Module, choose: Choice, keep: Collection[str] = ()) ->
 
     Returns how many layers have which layout. Left as they are: layers named in `keep`, quantised and sharded
     models, subclasses of `nn.Linear`, and layers that are not float32 or bfloat16 on a CPU. A weight that
-    another module shares (a tied embedding) stays: its product may be turned, or, up to a third of the model or
-    16 MiB, it is stored twice.
+    another module shares (a tied embedding) stays: its product may be turned, or it is stored twice, up to a
+    third of the model or 16 MiB.
     """
     alike: dict[object, list[Place]] = {}
     for place in _candidates(model, keep):
