@@ -37,6 +37,6 @@ USED = 1 / 8  # of the tokens that are left begin a round in which a model draft
 def rounds_left(answer: float, position: int) -> float:
     """The rounds over which reading is paid off, from the length of earlier answers.
 
-    Not all that are left: in most of them a lookup drafts, or nobody.
+    Not all that are left: in most of them a lookup drafts, or no drafter does.
     """
     return max(1.0, USED * max(answer - position, 0.5 * position, 8.0))
