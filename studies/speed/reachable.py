@@ -2,8 +2,8 @@
 
     python -m studies.speed.reachable TRACE [--costs COSTS] [--half 1]
 
-Gradient-boosted trees learn, from all prompts of the other half, the chance that the first 1, 2, ... tokens of
-each drafter are right at a place: by match lengths, lengths and common tokens of the lookups' drafts, the
+Gradient-boosted trees learn, from all prompts of the other half, the chance that the first 1, 2, ... tokens
+of each drafter are right at a place: by match lengths, lengths and common tokens of the lookups' drafts, the
 position, the last two tokens, and which of the last tokens each drafter had right. "Told" adds what no policy
 knows before it drafts: the model's own first token, its probability, and which lookups agree with it. Each
 round then plays the draft of the highest expected gain at the known costs, where a second is worth the rate
