@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from draftwise.policies.auto.parts import match_length
-from draftwise.policies.auto.place import Place, rounds_left
+from draftwise.policies.auto.parts import LENGTHS, match_length
+from draftwise.policies.auto.place import SHARE, Place, rounds_left
+from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.catalogue.auto import team
 
 
 def test_a_model_is_told_apart_by_the_longest_match_of_any_lookup() -> None:
@@ -28,3 +30,18 @@ def test_a_model_is_told_apart_by_the_longest_match_of_any_lookup() -> None:
 def test_reading_is_paid_off_over_what_is_left(answer: float, position: int, rounds: float) -> None:
     """At two tokens a round; an answer that is longer than others is taken to go half as far again."""
     assert rounds_left(answer, position) == rounds
+    assert rounds_left(answer, position, 0.5) == rounds / 2
+    assert rounds_left(answer, position, 0.0) == max(1.0, SHARE[1] * rounds), "never is not for good"
+
+
+def test_a_model_that_a_lookup_leaves_few_rounds_must_pay_for_its_reading_in_these() -> None:
+    """Only texts that it has read count: elsewhere its price kept it away."""
+    policy = AutoPolicy(*team(["model", "ngram"], LENGTHS))
+    place = Place([0, 0], [0, 0])
+    for _ in range(200):
+        policy._share(place, "ngram")
+    assert policy.shares == [1.0, 1.0]
+    place.read[0] = 7
+    for turn in range(200):
+        policy._share(place, "model" if turn % 4 == 0 else "ngram")
+    assert 0.2 < policy.shares[0] < 0.3 and policy.shares[1] == 1.0

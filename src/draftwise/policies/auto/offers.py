@@ -30,6 +30,7 @@ class Offering(Protocol):
     skills: list[Skill]
     pricing: Pricing
     answer: float
+    shares: list[float]
     padded: bool
 
     @property
@@ -207,7 +208,8 @@ def _reading(policy: Offering, i: int, context: Context, place: Place) -> float:
     if policy.looks_up[i]:
         return 0.0
     unread = max(0, context.length - place.read[i])
-    return policy.drafting(i).reading.each * unread / rounds_left(policy.answer, context.position)
+    left = rounds_left(policy.answer, context.position, policy.shares[i])
+    return policy.drafting(i).reading.each * unread / left
 
 
 def _composite(

@@ -31,12 +31,13 @@ class Place:
         self.contexts = [mine if up else best for mine, up in zip(own, looks_up, strict=True)]
 
 
-USED = 1 / 8  # of the tokens that are left begin a round in which a model drafts that has read the text
+SHARE = (0.05, 0.1)  # weight of the last round in a model's share, and the least that it counts
 
 
-def rounds_left(answer: float, position: int) -> float:
+def rounds_left(answer: float, position: int, share: float = 1.0) -> float:
     """The rounds over which reading is paid off, from the length of earlier answers.
 
-    Not all that are left: in most of them a lookup drafts, or no drafter does.
+    In many of those that are left a lookup drafts, or no drafter does: a model drafts in a `share` of them.
     """
-    return max(1.0, USED * max(answer - position, 0.5 * position, 8.0))
+    left = max(answer - position, 0.5 * position, 8.0)
+    return max(1.0, max(share, SHARE[1]) * left / 2.0)

@@ -32,7 +32,7 @@ from .parts import (
     stop_by_gain,
 )
 from .passes import CLASSES, Load, PassCost, nearest, size_class
-from .place import Place
+from .place import SHARE, Place
 from .rest import Rest
 from .skill import Calibration, Skill
 from .stale import check, switch
@@ -88,6 +88,7 @@ class AutoPolicy:
     padded: bool = False
     planned: dict[int, list[Worth]] = field(default_factory=dict)
     drafters_compiled: list[bool] = field(init=False)
+    shares: list[float] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
     relays: Mapping[int, int] = field(init=False)
@@ -99,6 +100,7 @@ class AutoPolicy:
         self.draft_costs = [DraftCost() for _ in range(2 * n)]  # of eager passes, then of compiled ones
         self.pass_costs = [PassCost() for _ in (*CLASSES, *CLASSES)]
         self.drafters_compiled = [False] * n
+        self.shares = [1.0] * n
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
         self.relays = relays(self.drafters)
@@ -146,10 +148,17 @@ class AutoPolicy:
                 self.index[best.drafter, best.length], 1.0, rules(stop, best.head), best.gates
             )
             self.rest.drafted = True
+        self._share(place, self.arms[decision.arm].drafter)
         if self.reasons is not None:
             price, arm = self.price(batch, place.matched), self.arms[decision.arm]
             self.reasons.append(Reason(context.position, price, arm, tuple(worths), not stands))
         return decision
+
+    def _share(self, place: Place, player: str) -> None:
+        """Count in which share of the rounds a model drafts, once it has read a text."""
+        for i, (name, read) in enumerate(zip(self.drafters, place.read, strict=True)):
+            if read:
+                self.shares[i] += SHARE[0] * ((name == player) - self.shares[i])
 
     def _stop(self, i: int, batch: int, matched: bool) -> Stop:
         """The stop rule of this drafter; until its calibration is trusted, one that never stops."""

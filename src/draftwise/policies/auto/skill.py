@@ -37,7 +37,7 @@ class Skill:
     tested: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     accepted: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
-    whole: tuple[float, float] | None = None  # sums and anchors, until something new is learned
+    whole: tuple[float, float] | None = None  # sums of `tested` and `accepted`, and what curves lean on
     anchors: dict[int, float] = field(default_factory=dict)
     curves: dict[int, dict[int, list[float]]] = field(default_factory=dict)  # by request and context
     lessons: int = 0  # since `curves` was empty
@@ -73,13 +73,15 @@ class Skill:
     def learn(self, request: int, context: int, accepts: Sequence[float]) -> None:
         """A draft in this context had these chances to be accepted, one token after the other."""
         self.anchors.pop(context, None)
-        self.whole = None
         self._forget(request)
         mine = self.own.setdefault(request, {})
         if context not in mine:
             mine[context] = ([0.0] * self.longest, [0.0] * self.longest)
         own_tested, own_accepted = mine[context]
-        _add(self.tested[context], self.accepted[context], accepts, self.memory)
+        tested, accepted = self.tested[context], self.accepted[context]
+        before, (all_tested, all_accepted) = (sum(tested), sum(accepted)), self._sums()
+        _add(tested, accepted, accepts, self.memory)
+        self.whole = all_tested + sum(tested) - before[0], all_accepted + sum(accepted) - before[1]
         _add(own_tested, own_accepted, accepts, self.own_memory)
 
     def survival(self, request: int, context: int) -> list[float]:
