@@ -118,3 +118,17 @@ def test_no_tokens_and_no_rows_are_nothing() -> None:
     query, key, value = states(2, 2, 2, 3, 10, 16)
     assert own(query[:, :, :0], key, value, causal(2, 0, 10)).shape == (2, 0, 2, 16)
     assert own(query[:0], key[:0], value[:0], causal(0, 3, 10)).shape == (0, 3, 2, 16)
+
+
+@dtypes
+@pytest.mark.parametrize("lowest", [HIDDEN, torch.finfo(torch.float32).min])
+def test_the_last_keys_are_not_read_where_no_token_sees_them(dtype: torch.dtype, lowest: float) -> None:
+    """They hold what a longer text has left there, and the result is the same bit for bit."""
+    query, key, value = (t.to(dtype) for t in states(1, 4, 2, 3, 70, 32))
+    mask = causal(1, 3, 70)
+    mask[..., 41:] = lowest
+    mask = mask.clamp(min=torch.finfo(dtype).min).to(dtype)
+    wanted = own(query, key[:, :, :41], value[:, :, :41], mask[..., :41].contiguous())
+    assert torch.equal(own(query, key, value, mask), wanted)
+    key[:, :, 41:], value[:, :, 41:] = float("nan"), float("inf")
+    assert torch.equal(own(query, key, value, mask), wanted)

@@ -2,7 +2,8 @@
 // float32. Several heads may share the keys and values of one.
 //
 // A token's sums run over the keys in their order, whatever other tokens are in the pass; a key that its mask
-// hides adds 0. So its result does not depend on the other tokens, nor on the number of threads.
+// hides adds 0, so that the last ones, which all tokens of a tile do not see, need not be read. A result does not
+// depend on the other tokens, nor on the number of threads.
 
 #include <cmath>
 #include <cstring>
@@ -21,6 +22,7 @@ namespace {
 using namespace draftwise;
 
 constexpr int MOST = 6;  // tokens at a time
+constexpr float HIDDEN = -1e30f;  // a mask of so little makes a weight of 0 beside any key that is seen
 
 // Of two vectors, each in groups of 2 * HALF lanes: the sums of the halves of each group, those of the first
 // vector before those of the second.
@@ -82,7 +84,8 @@ inline Vector exponential(Vector x) {
 template <class Element>
 struct Tile {
     const Attention &a;
-    std::int64_t row, shared, at, room;
+    std::int64_t row, shared, at;
+    std::int64_t total, room;  // keys that are read, and scores for them
     float *scores;  // (tokens, room)
     float *queries;  // (tokens, key size)
     float *keys;  // (LANES, key size)
@@ -122,7 +125,7 @@ void score(const Tile<Element> &tile) {
         for (std::int64_t d = 0; d < a.key_size; d += LANES) store(queries[t] + d, load(tile.query(t) + d));
     }
     for (std::int64_t first = 0; first < tile.room; first += LANES) {
-        const std::int64_t last = a.total - 1 - first;  // the last key again where there are no more
+        const std::int64_t last = tile.total - 1 - first;  // the last key again where there are no more
         const auto key = [&](int i) { return keys + (first + (i < last ? i : last)) * a.key_step[2]; };
         float *scores = tile.scores + first;
         if constexpr (sizeof(Element) < sizeof(float) && TOKENS > 1) {  // widened once for all tokens
@@ -176,7 +179,7 @@ void mix(const Tile<Element> &tile, std::int64_t from, const float *shares) {
     const auto *values =
         static_cast<const Element *>(a.value) + tile.row * a.value_step[0] + tile.shared * a.value_step[1] + from;
     Vector sums[TOKENS][PARTS] = {};
-    for (std::int64_t j = 0; j < a.total; j++) {
+    for (std::int64_t j = 0; j < tile.total; j++) {
         Vector value[PARTS];
         for (int p = 0; p < PARTS; p++) value[p] = load(values + j * a.value_step[2] + p * LANES);
         for (int t = 0; t < TOKENS; t++) {
@@ -194,7 +197,7 @@ void attend(const Tile<Element> &tile) {
     float shares[TOKENS];
     score<Element, TOKENS>(tile);
     for (int t = 0; t < TOKENS; t++)
-        shares[t] = weigh(tile.mask(t), tile.scores + t * tile.room, tile.a.total, tile.room);
+        shares[t] = weigh(tile.mask(t), tile.scores + t * tile.room, tile.total, tile.room);
     std::int64_t d = 0;
     for (; d + PARTS * LANES <= tile.a.value_size; d += PARTS * LANES) mix<Element, TOKENS, PARTS>(tile, d, shares);
     for (; d < tile.a.value_size; d += LANES) mix<Element, TOKENS, 1>(tile, d, shares);
@@ -203,6 +206,20 @@ void attend(const Tile<Element> &tile) {
 template <class Element>
 constexpr void (*ATTEND[MOST])(const Tile<Element> &) = {attend<Element, 1>, attend<Element, 2>, attend<Element, 3>,
                                                          attend<Element, 4>, attend<Element, 5>, attend<Element, 6>};
+
+// How many keys, up to the last that any token of a tile sees; all where one of them sees none.
+template <class Element>
+std::int64_t seen(const Tile<Element> &tile, int tokens) {
+    std::int64_t most = 0;
+    for (int t = 0; t < tokens; t++) {
+        const Element *mask = tile.mask(t);
+        std::int64_t mine = tile.a.total;
+        while (mine && single(mask[mine - 1]) <= HIDDEN) mine--;
+        if (!mine) return tile.a.total;
+        most = mine > most ? mine : most;
+    }
+    return most;
+}
 
 // A part of all tiles: those of one head follow each other, so that its keys stay in the cache.
 template <class Element>
@@ -215,7 +232,9 @@ void part(const Attention &a, std::int64_t thread, std::int64_t threads) {
     for (std::int64_t u = all * thread / threads; u < all * (thread + 1) / threads; u++) {
         const std::int64_t i = u % tiles, from = tokens * i / tiles, to = tokens * (i + 1) / tiles;
         float *scores = memory.data(), *queries = scores + MOST * room, *keys = queries + MOST * a.key_size;
-        const Tile<Element> tile{a, u / tiles / a.shared, u / tiles % a.shared, from, room, scores, queries, keys};
+        Tile<Element> tile{a, u / tiles / a.shared, u / tiles % a.shared, from, a.total, room, scores, queries, keys};
+        tile.total = seen(tile, to - from);
+        tile.room = (tile.total + LANES - 1) / LANES * LANES;
         ATTEND<Element>[to - from - 1](tile);
     }
 }
