@@ -128,7 +128,7 @@ class Decoder:
 
     @property
     def packed(self) -> dict[str, str]:
-        """How many large layers of the target and of each drafter have packed weights (`pack`)."""
+        """How many linear layers of the target and of each drafter have packed weights (`pack`)."""
         from ..models.weights.packed import layouts
 
         return layouts({"target": self.loop.target, **self.loop.team.drafters})

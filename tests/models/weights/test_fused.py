@@ -207,7 +207,7 @@ def test_products_are_fused_where_that_is_faster(
         made = Model()
         arrange(made, "auto")
         assert asked == wanted and fused_groups(made) == [["a", "b", "c"]] * pays
-        said = "0 of 0 large linear layers packed" + "; 3 fused to 1" * pays
+        said = "0 of 0 linear layers packed" + "; 3 fused to 1" * pays
         assert layouts({"target": SimpleNamespace(module=made)}) == {"target": said}
     kept = (tmp_path / "draftwise" / "packing.json").read_text()
     assert "6+4+6 x 8, after others fused" in kept and ('"fused"' in kept) == pays

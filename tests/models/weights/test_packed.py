@@ -188,7 +188,7 @@ def test_each_shape_is_timed_once_and_the_answer_kept(asked: Any, tmp_path: Path
     timings = 2 * len(NAMES)  # of 400 x 400, with a bias and without
     assert len(seen) == timings
     assert count(model) == (4 if pays else 0)
-    wanted = f"4 of 4 large linear layers packed ({NAMES[-1]} 4)" if pays else NONE
+    wanted = f"4 of 4 linear layers packed ({NAMES[-1]} 4)" if pays else NONE
     assert layouts({"target": Part(model)}) == {"target": wanted}
     kept = json.loads((tmp_path / "draftwise" / "packing.json").read_text())
     assert [value["layout"] for value in kept.values()] == [NAMES[-1] if pays else "rows"] * 2
@@ -201,7 +201,7 @@ def test_each_shape_is_timed_once_and_the_answer_kept(asked: Any, tmp_path: Path
     assert seen == [] and count(again) == count(model), "in the next one"
 
 
-NONE = "0 of 4 large linear layers packed"
+NONE = "0 of 4 linear layers packed"
 
 
 class Part:
@@ -338,7 +338,7 @@ def test_a_decoder_says_what_was_packed(asked: Any) -> None:
     asked()
     for pack, wanted in (("auto", "49 of 49"), (False, "0 of 85")):
         decoder = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram"], pack=pack)
-        assert decoder.packed["target"].startswith(f"{wanted} large linear layers packed")
+        assert decoder.packed["target"].startswith(f"{wanted} linear layers packed")
         assert set(decoder.packed) == {"target", "zoo:general"}
 
 
@@ -348,8 +348,8 @@ def test_bench_notes_the_layouts() -> None:
     arrange(target.module, True)
     models = Models(target, None, None, frozenset(), ("small",), {"small": small}, lambda names: {})
     assert models.layouts() == {
-        "target": f"4 of 4 large linear layers packed ({'onednn' if 'onednn' in NAMES else NAMES[0]} 4)",
-        "small": "0 of 0 large linear layers packed",
+        "target": f"4 of 4 linear layers packed ({'onednn' if 'onednn' in NAMES else NAMES[0]} 4)",
+        "small": "0 of 0 linear layers packed",
     }
 
 

@@ -107,7 +107,7 @@ def pack_layers(model: nn.Module, choose: Choice, keep: Collection[str] = ()) ->
 
 
 def layouts(parts: Mapping[str, Any]) -> dict[str, str]:
-    """How many large layers of each target or drafter that runs a model have which layout, by name."""
+    """How many linear layers of each target or drafter that runs a model have which layout, by name."""
     found = {}
     for name, part in parts.items():
         model = getattr(part, "module", None) or getattr(getattr(part, "rows", None), "model", None)
@@ -128,7 +128,7 @@ def _said(model: nn.Module) -> str:
     packed, total = done.total(), done.total() + len(_candidates(model))
     groups = fused_groups(model)
     fused = f"; {sum(map(len, groups))} fused to {len(groups)}" if groups else ""
-    return f"{packed} of {total} large linear layers packed" + (f" ({kinds})" if kinds else "") + fused
+    return f"{packed} of {total} linear layers packed" + (f" ({kinds})" if kinds else "") + fused
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Linear]:
