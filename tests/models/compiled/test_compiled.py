@@ -26,6 +26,7 @@ from draftwise.models.compiled import checked, compile_rows, heads, passes, stat
 from draftwise.models.compiled.blueprint import Blueprint, Unfit
 from draftwise.models.compiled.graph import Graph
 from draftwise.models.hidden_states import States
+from draftwise.models.masks import BANDED
 from draftwise.models.narrow import narrow
 from draftwise.models.native import linear as panels
 from draftwise.models.probe.readings import relative_error
@@ -181,6 +182,27 @@ def test_a_guess_is_a_pass_of_one_token(path: Path) -> None:
             for own in (one, other):
                 own.close(0)
                 own.close(1)
+
+
+def test_a_narrow_pass_is_that_of_feed(path: Path) -> None:
+    """Of every width, with as many logits as a draft needs, after rewinds, beyond the window and the widest."""
+    one, other = compiled().rows, compiled().rows
+    other.graph = one.graph
+    with torch.inference_mode():
+        for own in (one, other):
+            own.open(0)
+            own.open(1)
+            own.feed(0, [[1, 2, 3, 4], [5]], 1)
+        for turn, width in enumerate([2, 9, 3, BANDED[0], 17, 1, BANDED[0] + 1, 5, 12, 2, 7]):
+            tokens, row = [(7 * turn + 5 * k) % VOCAB for k in range(width)], turn % 2
+            for keep in (width, 1, max(1, width - 2)):
+                held = one.held[row]
+                said = narrow(one, row, tokens, keep, guesses=True)
+                assert torch.equal(said, other.feed(row, [tokens], keep, guesses=True))
+                assert said.shape == (1, keep, VOCAB) and one.held == other.held
+                for own in (one, other):
+                    own.settle(row, held + width * (keep == 1) - min(held, 1) * (keep == width))
+        assert one.cache.plan.slots == other.cache.plan.slots
 
 
 def test_the_same_graph_runs_other_weights(path: Path) -> None:
