@@ -185,7 +185,7 @@ def test_a_guess_is_a_pass_of_one_token(path: Path) -> None:
 
 
 def test_a_narrow_pass_is_that_of_feed(path: Path) -> None:
-    """Of every width, with as many logits as a draft needs, after rewinds, beyond the window and the widest."""
+    """Of every width, with as many logits as a draft needs, after rewinds, beyond window and widest pass."""
     one, other = compiled().rows, compiled().rows
     other.graph = one.graph
     with torch.inference_mode():
