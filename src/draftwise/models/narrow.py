@@ -17,9 +17,9 @@ def narrow(
 ) -> Tensor:
     """`rows.feed` for one chain of tokens of one row.
 
-    Where passes are compiled, only what differs from one pass to the next is prepared; even a context of
-    inference would take longer there than much of it. Returns the logits of
-    the last `keep` tokens, shape (1, keep, vocabulary).
+    Where passes are compiled, only what differs from one pass to the next is prepared, outside of
+    `torch.inference_mode`, since entering it would take as long. Returns the logits of the last `keep`
+    tokens, shape (1, keep, vocabulary).
     """
     start, width = rows.held[row], len(tokens)
     most = min(rows.cache.plan.slots, rows.positions.shape[0], rows.masks.all_of, rows.max_length, BANDED[1])
