@@ -146,7 +146,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     def make(*, pays: bool = True, steady: bool = True, rounds: int = 8) -> list[Any]:
         seen: list[Any] = []
 
-        def measure(plain: timing.Pass, packed: timing.Pass, **_: Any) -> timing.Timing:
+        def measure(plain: timing.Pass, packed: timing.Pass, *, before: Any) -> timing.Timing:
             for width in timing.WIDTHS:
                 plain(width), packed(width)
             seen.append(plain)
