@@ -150,11 +150,12 @@ class Cast(Team):
         alone = replace(job, width=1)
         return [lines.draft(job.request.position, alone) for lines in self.stage.lines.values()]
 
-    def _catch_up(self, name: str, request: Request) -> float:
-        """Seconds for reading the tokens written since the drafter last read."""
+    def _catch_up(self, name: str, request: Request, start: int | None = None) -> float:
+        """Seconds for reading the tokens written since the drafter last read, or all from `start` on."""
         if name not in self.behind:
             return 0.0
-        return self.costs[name].catch_up * (len(request.tokens) - self.read.get(name, 0))
+        read, length = self.read.get(name, 0), len(request.tokens)
+        return self.costs[name].catch_up * (length - (read if start is None else min(read, start)))
 
     def _grade(self, name: str, job: GradeJob) -> list[Grade]:
         lines, text = self.stage.lines[name], self.stage.text
@@ -162,7 +163,7 @@ class Cast(Team):
         own = len(job.draft.tokens) if job.draft else 0
         if end - first > own:  # its own draft tokens are in its cache
             self.graded_seconds += self.costs[name].grade
-            self.graded_seconds += 0.0 if job.draft else self._catch_up(name, job.request)
+            self.graded_seconds += 0.0 if job.draft else self._catch_up(name, job.request, job.start)
         if name in self.behind:
             self.read[name] = len(job.request.tokens)
         return lines.grades(text, job.signals)[first:end]

@@ -94,7 +94,7 @@ class ModelGrading:
             start, length = notes.first_ungraded(i), len(seen.request.tokens)
             probs = notes.probs[start - notes.start :] or [1.0] * (length - start)
             jobs.append(GradeJob(seen.request, start, probs, signals=frozenset({"chosen"})))
-            unread += notes.pending(i, length)
+            unread += notes.unread(i)
         before = graders.graded_seconds
         grades = graders.grade(name, jobs)
         seconds = graders.graded_seconds - before
@@ -105,14 +105,15 @@ class ModelGrading:
         chances, windows = [], {}
         for at, job, found in zip(picked, jobs, grades, strict=True):
             notes, length = batch[at][1], len(job.request.tokens)
-            notes.read[i], notes.graded[i] = length - 1, length
+            notes.read[i], notes.graded[i], notes.missed[i] = length - 1, length, 0
+            notes.plain[i] = 0
             chances += [(grade.signals.chosen, grade.accept) for grade in found if grade.signals]
             windows[at] = windows_of(i, job.start, found, notes, longest)
         return GradingPass(i, unread, seconds, chances, windows)
 
     def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""
-        unknown = len(seen.request.tokens) - notes.first_ungraded(i)
+        unknown = notes.missed.get(i, 0)
         enough = 1 if i in self.new else ENOUGH
         return (unknown * batch >= enough or (seen.request.done and unknown > 0)) and (
             name not in seen.request.out
@@ -146,34 +147,29 @@ class ModelGrading:
         """Whether a first grading takes less than a round, or little of the total time."""
         tokens, seconds = self.first
         waiting = [one for one in batch if self.ready(i, name, *one, len(batch))]
-        unread = min(notes.pending(i, len(seen.request.tokens)) for seen, notes in waiting)
+        unread = min(notes.unread(i) for _, notes in waiting)
         more = seconds / max(1, tokens) * unread
         return more <= budget.total / self.turns or seconds + more <= FIRST * budget.total
 
     def _picked(self, i: int, batch: Sequence[tuple[Seen, Notes]], name: str) -> list[int]:
         """The requests to grade on, those with the least to read first, until there are enough tokens."""
         picked, tokens = [], 0
-        for at in sorted(range(len(batch)), key=lambda at: _unread(i, batch[at])):
+        for at in sorted(range(len(batch)), key=lambda at: batch[at][1].unread(i)):
             seen, notes = batch[at]
             if not self.ready(i, name, seen, notes, len(batch)):
                 continue
             picked.append(at)
-            tokens += len(seen.request.tokens) - notes.first_ungraded(i)
+            tokens += notes.missed[i]
             if tokens >= ENOUGH:
                 break
         return picked
 
 
-def _unread(i: int, one: tuple[Seen, Notes]) -> int:
-    seen, notes = one
-    return notes.pending(i, len(seen.request.tokens))
-
-
 def windows_of(i: int, start: int, grades: Sequence[Grade], notes: Notes, longest: int) -> list[Window]:
-    """One window for each round that began on the graded tokens, the first of which is at `start`."""
+    """One window for each round of others that began on the graded tokens, the first of which is at `start`."""
     made = []
-    for at, contexts in notes.rounds:
-        if at >= start:
+    for at, contexts, player in notes.rounds:
+        if at >= start and player != i:
             accepts = []
             for place, grade in enumerate(grades[at - start : at - start + longest]):
                 accepts.append(grade.at(place)[0])

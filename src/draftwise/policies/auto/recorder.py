@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from ...core.arms import Arm
-from ...core.outcomes import Feedback, Window
+from ...core.outcomes import Feedback, Outcome, Window
 from ...core.request import Request
 from ...core.roles import Graders, Seen
 from .composite import TAKEN, windows
@@ -154,7 +154,7 @@ class AutoRecorder:
                     draft = self.lookups.guess(i, contexts[i], seen, notes.at, graders, self.arms[i])
                     if draft is not None:
                         notes.held.append(draft)
-        notes.rounds.append((notes.at, contexts))
+        notes.add(self.graded, self._model(player, seen.outcome), len(seen.tokens), contexts)
         if self.graded and not request.sampling.greedy:
             notes.probs += [seen.scores.chance(n, t) for n, t in zip(seen.nodes, seen.tokens, strict=True)]
         if notes.held or notes.skipped:
@@ -172,16 +172,23 @@ class AutoRecorder:
         if self.looks_up[i]:
             notes.held.append(Held(i, context, seen.draft.tokens, asked))
             return []
-        notes.read[i], notes.graded[i] = notes.at, len(seen.request.tokens)
+        notes.read[i] = notes.at
         missed = outcome.accepted < min(outcome.drafted, asked)  # a tree has more nodes than depths
         return [Window(i, context, (1.0,) * outcome.accepted + ((0.0,) if missed else ()))]
+
+    def _model(self, player: int, outcome: Outcome) -> int:
+        """The model whose own draft shows how far it is right in this round; -1: none."""
+        first = self.policy.relays.get(player)
+        if outcome.censored or (first is not None and not outcome.head):
+            return -1
+        return player if first is None else first
 
     def _parts(self, i: int, seen: Seen, notes: Notes) -> list[Window]:
         """The results of both parts of a composite draft, and whether there was a second."""
         outcome, first = seen.outcome, self.policy.relays[i]
         if not outcome.head:
             return []
-        notes.read[first], notes.graded[first] = notes.at, len(seen.request.tokens)
+        notes.read[first] = notes.at
         begin, rest = windows(outcome.head, outcome.accepted, outcome.drafted)
         kind = match_length(outcome.match)
         found = [

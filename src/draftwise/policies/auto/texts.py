@@ -47,9 +47,10 @@ class Notes:
         at: the length of the text when this round began.
         end: its length after the round.
         held: drafts of lookups that are not decided yet.
-        rounds: where rounds began, and the contexts of all drafters there.
+        rounds: where rounds began, the contexts of all drafters there, and the one that drafted (-1: none).
         probs: the target's probabilities of the tokens from `start` on (with sampling only).
-        graded: by model, the tokens of the text on which it is known.
+        graded: by model, the tokens of the text up to which it is known.
+        missed: by model, the tokens after these from rounds in which it did not draft.
         read: by model, the tokens of the text that it has read.
         skipped: results of drafts that were decided in rounds that were left out.
     """
@@ -58,9 +59,11 @@ class Notes:
     at: int = 0
     end: int = 0
     held: list[Held] = field(default_factory=list)
-    rounds: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+    rounds: list[tuple[int, Sequence[int], int]] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     graded: dict[int, int] = field(default_factory=dict)
+    missed: dict[int, int] = field(default_factory=dict)
+    plain: dict[int, int] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
     skipped: list[Window] = field(default_factory=list)
 
@@ -68,14 +71,32 @@ class Notes:
         """The first token on which this model was not tested."""
         return max(self.graded.get(i, 0), self.start)
 
+    def add(self, models: Sequence[int], player: int, new: int, contexts: Sequence[int]) -> None:
+        """A round of `new` tokens in which `player` drafted; the other models wait to be graded on it."""
+        self.rounds.append((self.at, contexts, player))
+        for i in models:
+            if i != player:
+                self.missed[i] = self.missed.get(i, 0) + new
+                if player < 0:
+                    self.plain[i] = self.plain.get(i, 0) + new
+            elif plain := self.plain.get(i, 0):
+                self.missed[i] = plain
+            else:
+                self.graded[i], self.missed[i] = self.end, 0
+
     def pending(self, i: int, tokens: int) -> int:
         """How many of the first `tokens` tokens this model has not read."""
         return tokens - self.read.get(i, 0)
 
+    def unread(self, i: int) -> int:
+        """How many tokens this model reads to be graded; some of them again, if it has drafted since."""
+        return self.end - min(self.read.get(i, 0), self.first_ungraded(i))
+
     def skip(self, new: Sequence[int], start: int) -> None:
         """Tokens of rounds that were left out: drafts are compared with them, and no model is graded."""
         self.skipped = self.settle(new, done=False)
-        self.start, self.rounds, self.probs = start, [], []
+        self.start, self.rounds, self.probs, self.missed = start, [], [], {}
+        self.plain = {}
 
     def settle(self, new: Sequence[int], *, done: bool) -> list[Window]:
         """Compare the drafts that are held with new tokens; the results of those that are decided."""
