@@ -40,6 +40,7 @@ class Skill:
     whole: tuple[float, float] | None = None  # sums of `tested` and `accepted`, and what curves lean on
     anchors: dict[int, float] = field(default_factory=dict)
     curves: dict[int, dict[int, list[float]]] = field(default_factory=dict)  # by request and context
+    deep: dict[int, int] = field(default_factory=dict)  # by context
     lessons: int = 0  # since `curves` was empty
 
     def __post_init__(self) -> None:
@@ -80,9 +81,16 @@ class Skill:
         own_tested, own_accepted = mine[context]
         tested, accepted = self.tested[context], self.accepted[context]
         before, (all_tested, all_accepted) = (sum(tested), sum(accepted)), self._sums()
-        _add(tested, accepted, accepts, self.memory)
+        deep = self.deep[context] = max(self._deep(context), len(accepts))
+        _add(tested, accepted, accepts, self.memory, deep)
         self.whole = all_tested + sum(tested) - before[0], all_accepted + sum(accepted) - before[1]
-        _add(own_tested, own_accepted, accepts, self.own_memory)
+        _add(own_tested, own_accepted, accepts, self.own_memory, deep)
+
+    def _deep(self, context: int) -> int:
+        """How many tokens of a draft were ever tested in this context: there is nothing to fade beyond."""
+        if (deep := self.deep.get(context)) is None:
+            deep = sum(n > 0.0 for n in self.tested[context])
+        return deep
 
     def survival(self, request: int, context: int) -> list[float]:
         """The chances that the first 1, 2, ... tokens are accepted, as far as they are above `least`.
@@ -132,6 +140,7 @@ class Skill:
     def restart(self) -> None:
         """Let what other texts have shown weigh no more than `carried` tests of each context."""
         self.whole = None
+        self.deep.clear()
         self.anchors.clear()
         self.curves.clear()
         for counts in zip(self.tested, self.accepted, strict=True):
@@ -145,9 +154,11 @@ class Skill:
         self.curves.pop(request, None)
 
 
-def _add(tested: list[float], accepted: list[float], accepts: Sequence[float], memory: float) -> None:
-    tested[:] = [memory * n for n in tested]
-    accepted[:] = [memory * n for n in accepted]
+def _add(
+    tested: list[float], accepted: list[float], accepts: Sequence[float], memory: float, deep: int
+) -> None:
+    tested[:deep] = [memory * n for n in tested[:deep]]
+    accepted[:deep] = [memory * n for n in accepted[:deep]]
     weight = 1.0
     for k, accept in enumerate(accepts):
         tested[k] += weight

@@ -57,7 +57,7 @@ def best_length(
         gain = tokens - rate * (start + each * length + extra[length])
         if gain > highest:
             best, highest = length, gain
-        if length >= most:
+        if length >= most or sums[-1] - tokens < highest - gain:  # a longer draft costs no less
             break
     return Worth(drafter, best, sums[min(best, most)], start + each * best + extra[best], highest)
 
