@@ -209,15 +209,23 @@ def grades(
         if job.distributions is not None:
             ids = torch.tensor(picks, device=job.distributions.device)
             overlap = job.distributions.gather(1, ids[:, None])[:, 0].tolist()
-    seen: list[Signals | None] = [None] * len(tokens)
-    if job.signals:
-        first = job.start - job.request.prompt_length
-        hidden = states if states is not None else [None] * len(tokens)
-        seen = [
-            signals(row, pick, job.signals, first + i, state)
-            for i, (row, pick, state) in enumerate(zip(logits, picks, hidden, strict=True))
-        ]
+    seen = _signals(job, logits, picks, states) if job.signals else [None] * len(tokens)
     return [Grade(*grade) for grade in zip(accept, overlap, seen, strict=True)]
+
+
+def _signals(
+    job: GradeJob, logits: Tensor, picks: Sequence[int], states: Tensor | None
+) -> Sequence[Signals | None]:
+    """The signals of each graded token; one that the drafter does not have gets a probability of 0."""
+    first, width = job.start - job.request.prompt_length, logits.shape[1]
+    if job.signals == CHOSEN:
+        which = torch.tensor([[min(pick, width - 1)] for pick in picks], device=logits.device)
+        chosen = logits.softmax(-1, torch.float32).gather(1, which)[:, 0].tolist()
+        known = [p if pick < width else 0.0 for p, pick in zip(chosen, picks, strict=True)]
+        return [Signals(0.0, 0.0, 0.0, p, first + i) for i, p in enumerate(known)]
+    hidden = states if states is not None else [None] * len(picks)
+    rows = enumerate(zip(logits, picks, hidden, strict=True))
+    return [signals(row, pick, job.signals, first + i, state) for i, (row, pick, state) in rows]
 
 
 @dataclass(slots=True)
@@ -272,4 +280,5 @@ def signals(row: Tensor, pick: int, wanted: frozenset[str], place: int, hidden: 
     first, second = (*top, 0.0, 0.0)[:2]
     state = hidden.float().numpy(force=True) if hidden is not None and "hidden" in wanted else None
     known = tuple(top) if "top" in wanted else ()
-    return Signals(first, second, entropy, float(logp[pick].exp()), place, known, state)
+    chosen = float(logp[pick].exp()) if pick < len(logp) else 0.0  # the text has tokens that it lacks
+    return Signals(first, second, entropy, chosen, place, known, state)

@@ -46,7 +46,7 @@ class Offering(Protocol):
 def offers(policy: Offering, context: Context, place: Place) -> list[Worth]:
     """What every usable drafter is worth in this round, at its best length."""
     batch = context.batch_size
-    passes, rate = nearest(policy.passes, size_class(batch)), policy.price(batch, place.matched)
+    passes, rate = nearest(policy.passes, size_class(batch)), place.price
     extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
     found: list[Worth] = []
     for i, curve in _usable(policy, context, place):
@@ -99,8 +99,9 @@ def _planned(
     rate = 0.0
     for context in contexts:
         place = policy.place(context)
-        rate += rates[place.matched] / len(contexts)
-        found[context.request] = _climbs(policy, context, place, rates[place.matched], widths, extra)
+        place.price = rates[place.matched]
+        rate += place.price / len(contexts)
+        found[context.request] = _climbs(policy, context, place, widths, extra)
     prices = [_call(policy.drafting(i), batch, rate) for i in range(len(policy.drafters))]
     best, most = {request: list[Worth]() for request in found}, 0.0
     for k, width in enumerate(widths):
@@ -159,7 +160,6 @@ def _climbs(
     policy: Offering,
     context: Context,
     place: Place,
-    rate: float,
     widths: Sequence[int],
     extra: Sequence[float],
 ) -> list[list[Worth]]:
@@ -171,7 +171,7 @@ def _climbs(
             found += [steps(worth, widths) for worth in _composite(policy, i, context, place, extra)]
         elif cost.tried < len(TRIALS):
             most = min(TRIALS[cost.tried], widths[-1])
-            found.append(steps(trial(i, most, curve, policy.lengths, rate * extra[1]), widths))
+            found.append(steps(trial(i, most, curve, policy.lengths, place.price * extra[1]), widths))
         else:
             more = extra
             if cost.width > 1.0 and extra is not FREE:
@@ -179,7 +179,7 @@ def _climbs(
                 more = passes.table(context.batch_size, LENGTHS[-1], cost.width)
             price = _reading(policy, i, context, place), 0.0, more
             nodes = cost.width if extra is FREE else 1.0
-            found.append(climb(i, curve, price, rate, widths, nodes=nodes))
+            found.append(climb(i, curve, price, place.price, widths, nodes=nodes))
     return found
 
 
@@ -216,7 +216,7 @@ def _composite(
     policy: Offering, i: int, context: Context, place: Place, extra: Sequence[float]
 ) -> Sequence[Worth]:
     """The best draft that a relay's model begins, once its chances and costs are known."""
-    first, batch, request = policy.relays[i], context.batch_size, context.request
+    first, request = policy.relays[i], context.request
     cost = policy.drafting(first)
     known = policy.skills[first].seen and cost.tried >= len(TRIALS)
     if not known or policy.drafters[first] in context.unavailable or cost.width > 1.0:
@@ -225,4 +225,4 @@ def _composite(
     head = Head(curve, _priced(policy, first, context, place, extra))
     tails = partial(policy.skills[i].survival, request)
     taken = max(tails(TAKEN), default=policy.skills[i].least)
-    return best_relay(i, head, taken, tails, policy.price(batch, place.matched), policy.lengths)
+    return best_relay(i, head, taken, tails, place.price, policy.lengths)

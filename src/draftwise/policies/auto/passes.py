@@ -64,6 +64,7 @@ class PassCost:
     cold: list[bool] = field(default_factory=lambda: [False] * len(KNOTS))  # its first pass was ignored
     sizes: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    fitted: dict[float, float] = field(default_factory=dict)  # seconds by tokens, until the next fit
 
     def __post_init__(self) -> None:
         self.means = self.means or [0.0] * len(KNOTS)
@@ -124,8 +125,15 @@ class PassCost:
 
     def __call__(self, tokens: float) -> float:
         """Seconds of a pass over so many tokens; 0 before any was seen."""
-        if not self.sizes:
-            self._fit()
+        if (known := self.fitted.get(tokens)) is None:
+            if not self.sizes:
+                self._fit()
+            known = self._curve(tokens)
+            if tokens == int(tokens):  # of other numbers there may be any
+                self.fitted[tokens] = known
+        return known
+
+    def _curve(self, tokens: float) -> float:
         sizes, values = self.sizes, self.values
         if not sizes:
             return 0.0
@@ -174,6 +182,7 @@ class PassCost:
         self.sizes = [self.middles[i] for i in seen]
         self.values = [mean for mean, _, size in pools for _ in range(size)]
         self.since = 0.0
+        self.fitted.clear()
 
 
 @dataclass(slots=True)
@@ -196,7 +205,7 @@ class Load:
 
 def size_class(batch: int) -> int:
     """The index of a batch's class in `CLASSES`."""
-    return min(bisect_left(CLASSES, batch), len(CLASSES) - 1)
+    return 0 if batch == 1 else min(bisect_left(CLASSES, batch), len(CLASSES) - 1)
 
 
 def nearest(costs: Sequence[PassCost], at: int) -> PassCost:

@@ -11,11 +11,12 @@ from .parts import Match
 @dataclass(slots=True)
 class Place:
     """Where one request stands: each drafter's context at the last choice, the tokens of the text that each
-    has read, and the tokens of the answer."""
+    has read, the tokens of the answer, and the tokens that a second was worth at the last choice."""
 
     contexts: list[int]
     read: list[int]
     written: int = 0
+    price: float = 0.0
 
     @property
     def matched(self) -> bool:

@@ -136,6 +136,7 @@ class AutoPolicy:
         place, batch = self.place(context), context.batch_size
         worths = self.planned.pop(context.request, None)
         if worths is None:
+            place.price = self.price(batch, place.matched)
             worths = offers(self, context, place)
         unclear = self.rereads and not self.passes[size_class(batch)].usual(batch)  # no clean plain pass yet
         best = None if unclear else self.pick(worths)
@@ -143,15 +144,15 @@ class AutoPolicy:
         if best is None or not stands:
             decision = Decision(self.index[-1, 0])
         else:
-            stop = self._stop(self.relays.get(best.drafter, best.drafter), batch, place.matched)
+            stop = self._stop(self.relays.get(best.drafter, best.drafter), batch, place.price)
             decision = Decision(
                 self.index[best.drafter, best.length], 1.0, rules(stop, best.head), best.gates
             )
             self.rest.drafted = True
         self._share(place, self.arms[decision.arm].drafter)
         if self.reasons is not None:
-            price, arm = self.price(batch, place.matched), self.arms[decision.arm]
-            self.reasons.append(Reason(context.position, price, arm, tuple(worths), not stands))
+            arm = self.arms[decision.arm]
+            self.reasons.append(Reason(context.position, place.price, arm, tuple(worths), not stands))
         return decision
 
     def _share(self, place: Place, player: str) -> None:
@@ -160,7 +161,7 @@ class AutoPolicy:
             if read:
                 self.shares[i] += SHARE[0] * ((name == player) - self.shares[i])
 
-    def _stop(self, i: int, batch: int, matched: bool) -> Stop:
+    def _stop(self, i: int, batch: int, price: float) -> Stop:
         """The stop rule of this drafter; until its calibration is trusted, one that never stops."""
         if self.looks_up[i]:
             return NEVER
@@ -170,8 +171,8 @@ class AutoPolicy:
             extra = [] if shared else nearest(self.passes, size_class(batch)).extra
             _, each = self.drafting(i).price(batch)
             width = self.drafting(i).width
-            price = self.price(batch, matched) * (each + width * (extra[-1] if extra else 0.0) / LENGTHS[-1])
-            least = price / self.skills[i].level
+            more = each + width * (extra[-1] if extra else 0.0) / LENGTHS[-1]
+            least = price * more / self.skills[i].level
         return self.stopping(calibration, least)
 
     def place(self, context: Context) -> Place:
@@ -270,6 +271,8 @@ class AutoPolicy:
         arm = self.arms[outcome.arm]
         if outcome.signals and arm.length:
             i, tested = self.drafters.index(arm.drafter), outcome.accepted + 1
+            if self.looks_up[i]:  # is never stopped
+                return
             calibration = self.calibrations[self.relays.get(i, i)]
             head = outcome.head if i in self.relays else tested
             for k, signals in enumerate(outcome.signals[: min(tested, head)]):
