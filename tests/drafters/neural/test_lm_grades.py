@@ -19,7 +19,7 @@ from draftwise.core.roles import GradeJob, Graders, Seen
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
-from draftwise.drafters.neural.chains import grades
+from draftwise.drafters.neural import chains
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.models.distributions import warp, warpers
 from draftwise.policies.bandit import BanditPolicy
@@ -225,7 +225,7 @@ def test_signals_of_graded_tokens_are_those_of_each_row(near: Any, wanted: froze
     logits = near(torch.tensor([tokens[:-1]])).logits[0, 2:, :VOCAB]
     job = GradeJob(request(0, tokens, WARM), 3, [0.5] * 5, signals=wanted)
     with torch.no_grad():
-        found = grades(job, logits, None, vocab_size=VOCAB + 5)
+        found = chains.grades(job, logits, None, vocab_size=VOCAB + 5)
     want = [float(row.softmax(-1)[token]) for row, token in zip(logits[:-1], tokens[3:-1], strict=True)]
     assert [grade.signals.chosen for grade in found if grade.signals] == pytest.approx([*want, 0.0])
     assert found[-1].accept == 0.0

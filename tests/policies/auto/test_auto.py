@@ -97,6 +97,47 @@ def test_a_first_pass_of_its_size_that_is_too_dear_is_left_out_once() -> None:
     assert cost(9) == pytest.approx(0.080)
 
 
+def test_sizes_that_were_seen_long_ago_are_taken_to_cost_less() -> None:
+    cost = PassCost()
+    for tokens, seconds in ((1, 0.010), (3, 0.012), (9, 0.080)):
+        for _ in range(4):
+            cost.add(tokens, seconds)
+    assert cost(9) == pytest.approx(0.080, rel=0.1)
+    for _ in range(1000):
+        cost.add(1, 0.010)
+    assert 0.010 < cost(3) < 0.012 and cost(3) < cost(9) < 0.030
+    assert cost.usual(9) == pytest.approx(0.080)  # what a pass took is not what it may take
+    cost.add(9, 0.080)
+    assert cost(9) > 0.070
+
+
+def test_a_first_pass_of_its_size_takes_no_longer_than_its_tokens_alone() -> None:
+    cost = PassCost()
+    cost.add(1, 0.010)
+    for _ in range(2):  # the first is left out
+        cost.add(4, 9.0)  # the machine slept
+    assert cost(4) == pytest.approx(0.040)
+
+
+def test_what_a_draft_costs_is_forgotten_after_many_rounds_without_a_call() -> None:
+    cost = DraftCost()
+    for _ in range(3):
+        cost.drafted(1, 0, 0.5)
+    assert cost.tried == 3
+    waits = []
+    for _ in range(4):
+        rounds = 0
+        while cost.tried == 3:
+            cost.used(False)
+            rounds += 1
+        waits.append(rounds)
+        for _ in range(2):
+            cost.drafted(1, 0, 0.5)
+    assert waits == [256, 1024, 4096, 8192]
+    cost.used(True)
+    assert cost.wait == 256.0
+
+
 def test_a_price_of_a_batch_that_nobody_drafts_at_is_made_anew() -> None:
     cost = PassCost()
     for _ in range(40):
@@ -450,3 +491,17 @@ def test_nothing_known_is_nothing_told() -> None:
     told = policy("a", "m").values()
     assert told.values == (0.0, *[None] * (2 * len(LENGTHS))) and told.seconds == told.values
     assert (told.price, told.plain, told.matches) == ({}, None, {"a": {}, "m": {}})
+
+
+@pytest.mark.parametrize(("seconds", "timed"), [(2e-3, 4), (20e-3, 16)])
+def test_of_brief_rounds_whose_costs_are_known_one_in_four_is_timed(seconds: float, timed: int) -> None:
+    made = policy("a", "m")
+    for _ in range(300):
+        made.pass_costs[0].add(1, seconds)
+        made.draft_costs[0].drafted(2, 0, 1e-4)
+        made.draft_costs[1].drafted(2, 0, 1e-4)
+    found = 0
+    for _ in range(16):
+        made.choose(Context(hints={"a": 4.0}), Random(0))
+        found += made.timed
+    assert found == timed

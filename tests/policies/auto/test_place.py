@@ -39,9 +39,9 @@ def test_a_model_that_a_lookup_leaves_few_rounds_must_pay_for_its_reading_in_the
     policy = AutoPolicy(*team(["model", "ngram"], LENGTHS))
     place = Place([0, 0], [0, 0])
     for _ in range(200):
-        policy._share(place, "ngram")
+        policy._count(place, "ngram", 1)
     assert policy.shares == [1.0, 1.0]
     place.read[0] = 7
     for turn in range(200):
-        policy._share(place, "model" if turn % 4 == 0 else "ngram")
+        policy._count(place, "model" if turn % 4 == 0 else "ngram", 1)
     assert 0.2 < policy.shares[0] < 0.3 and policy.shares[1] == 1.0

@@ -10,7 +10,7 @@ import pytest
 from draftwise.core.arms import Arm
 from draftwise.core.outcomes import Grade, Window
 from draftwise.core.roles import GradeJob, Graders, Seen
-from draftwise.policies.auto.grading import Budget
+from draftwise.policies.auto.grading import Budget, windows_of
 from draftwise.policies.auto.parts import LENGTHS
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder
@@ -79,6 +79,10 @@ class View:
     def relays(self) -> Mapping[int, int]:
         return dict(self._policy.relays)
 
+    @property
+    def timed(self) -> bool:
+        return self._policy.timed
+
     def contexts(self, request: int) -> Sequence[int]:
         return tuple(self._policy.contexts(request))
 
@@ -110,3 +114,25 @@ def test_a_new_model_is_graded_after_the_first_round_and_then_plays(monkeypatch:
     assert all(r.arm.drafter == "good" for r in rounds[1:6])
     graded = [r for r in rounds if r.seconds.grade]
     assert len(graded) == 1  # from then on it is known by its own drafts
+
+
+def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between() -> None:
+    """A context in which its chance looks low would stay so: there it never drafts."""
+    notes = Notes(start=10, at=10, end=10)
+    for player in (0, -1, 1, 0, -1, 0):
+        notes.at, notes.end = notes.end, notes.end + 2
+        notes.add([0], player, 2, (0, 0))
+    assert (notes.graded[0], notes.missed[0]) == (12, 4)  # rounds of the other drafter are dropped
+    assert notes.unread(0) == notes.end
+    notes.read[0] = notes.end - 1
+    assert notes.unread(0) == notes.end - 12  # it reads these again
+    found = windows_of(0, 12, [Grade(1.0)] * 10, notes, 4)
+    assert len(found) == 3  # of the rounds in which it did not draft
+
+
+def test_rounds_of_others_are_forgotten_when_a_model_drafts_again() -> None:
+    notes = Notes(start=10, at=10, end=10)
+    for player in (1, 1, 0):
+        notes.at, notes.end = notes.end, notes.end + 2
+        notes.add([0], player, 2, (0, 0))
+    assert (notes.graded[0], notes.missed[0]) == (16, 0)

@@ -49,7 +49,7 @@ def test_a_draft_or_another_size_of_batch_ends_the_rest() -> None:
 
 
 def test_drafts_are_held_against_what_was_written_meanwhile() -> None:
-    notes = Notes(10, probs=[0.5], rounds=[(10, [0])])
+    notes = Notes(10, probs=[0.5], rounds=[(10, [0], -1)])
     right, wrong = Held(0, 1, (5, 6, 7), 3), Held(1, 2, (5, 9), 2)
     notes.held = [right, wrong]
     notes.skip([5, 6], 12)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 import pytest
@@ -317,3 +319,34 @@ def test_a_copy_is_drafted_although_the_text_before_was_not_worth_it(monkeypatch
     loop.policy.guard = Guard(pause=FIRST, least=SURE)
     rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=300)))
     assert sum(len(r.tokens) for r in rounds) == 300 and len(rounds) < FIRST
+
+
+def slow(times: int, seconds: float, usual: float) -> Iterator[float]:
+    """So many slow ones, then the usual ones."""
+    yield from repeat(seconds, times)
+    yield from repeat(usual)
+
+
+class SlowCalls(Prices):
+    """The first calls of the drafter take longer."""
+
+    starts: Iterator[float]
+
+    def __getattribute__(self, name: str) -> Any:
+        return next(self.starts) if name == "start" else super().__getattribute__(name)
+
+
+@pytest.mark.parametrize(("calls", "passes", "most"), [(4, 0, 1.2), (0, 4, 1.06)], ids=["drafts", "passes"])
+def test_a_slow_start_does_not_keep_a_good_drafter_away_for_long(
+    monkeypatch: pytest.MonkeyPatch, calls: int, passes: int, most: float
+) -> None:
+    """A drafter that looks too expensive is not called, and no call would show that it is not."""
+
+    def seconds(calls: int, passes: int) -> float:
+        drafted = slow(passes, 60e-3, 10e-3)
+        prices = SlowCalls(lambda tokens: next(drafted) if tokens > 1 else 10e-3)
+        prices.starts = slow(calls, 60e-3, 0.3e-3)
+        return Stage(monkeypatch, GOOD, prices, texts=24).seconds("auto")
+
+    steady = seconds(0, 0)
+    assert steady + 3 * 50e-3 < seconds(calls, passes) < most * steady

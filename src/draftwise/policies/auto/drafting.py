@@ -9,6 +9,7 @@ from ...state.learned import LEARNED, adds, learned, mean_by, mean_over
 from .passes import CLASSES, MEMORY, SETTLING, size_class
 
 TRIED = 3  # calls from which the cost of a drafter is known
+FIRST, GROWTH, LONGEST = 256.0, 4.0, 8192.0  # rounds without a call, after which the cost is measured again
 
 
 @dataclass(slots=True)
@@ -63,6 +64,10 @@ class DraftCost:
     for (`mates`), so that each pays what one more token costs if all of them draft it. `width` is the number
     of tokens in a draft per token of depth: 1 for a chain, more for a tree. The first call of all is not
     timed, because it prepares kernels and memory.
+
+    A drafter that looks too expensive is not called, and no call would show that it is not. So its cost is
+    forgotten, and it is tried like a new one, after `wait` rounds of single texts without a call: 256, then
+    four times as many each time that it is not called again, up to 8,192.
     """
 
     calls: list[Line] = field(default_factory=list, metadata=LEARNED)
@@ -70,6 +75,8 @@ class DraftCost:
     reading: Line = field(default_factory=Line, metadata=LEARNED)
     width: float = field(default=1.0, metadata=learned(mean_over(_calls)))
     warm: bool = False
+    idle: float = 0.0
+    wait: float = FIRST
 
     def __post_init__(self) -> None:
         self.calls = self.calls or [Line() for _ in CLASSES]
@@ -92,6 +99,18 @@ class DraftCost:
             return
         call.add(max(1, longest), max(0.0, seconds - self.reading.each * pending))
         self.mates[at] += (1.0 if call.readings <= 1.0 else SETTLING) * (mates - self.mates[at])
+
+    def used(self, called: bool) -> None:
+        """Count a round of a single text, in which this drafter was called or not."""
+        if called:
+            self.idle = 0.0
+            if self.tried >= TRIED:
+                self.wait = FIRST
+            return
+        self.idle += 1.0
+        if self.idle >= self.wait:
+            self.idle, self.wait = 0.0, min(GROWTH * self.wait, LONGEST)
+            self.calls = [Line() for _ in CLASSES]
 
     @property
     def tried(self) -> int:

@@ -166,7 +166,7 @@ class ModelGrading:
 
 
 def windows_of(i: int, start: int, grades: Sequence[Grade], notes: Notes, longest: int) -> list[Window]:
-    """One window for each round of others that began on the graded tokens, the first of which is at `start`."""
+    """One window for each round in which it did not draft, of those that began at `start` or later."""
     made = []
     for at, contexts, player in notes.rounds:
         if at >= start and player != i:

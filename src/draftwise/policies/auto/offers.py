@@ -53,10 +53,12 @@ def offers(policy: Offering, context: Context, place: Place) -> list[Worth]:
         cost = policy.drafting(i)
         if i in policy.relays:
             found += _composite(policy, i, context, place, extra[: room + 1])
-        elif cost.tried < len(TRIALS):
-            found.append(trial(i, min(TRIALS[cost.tried], room), curve, policy.lengths, rate * extra[1]))
+            continue
+        more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
+        if cost.tried < len(TRIALS):
+            most = min(TRIALS[cost.tried], room)
+            found.append(trial(i, most, curve, policy.lengths, rate * more[1]))
         else:
-            more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
             price = _priced(policy, i, context, place, more)
             found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, policy.lengths))
     return found

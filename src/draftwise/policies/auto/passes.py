@@ -17,6 +17,7 @@ FRESH = 8  # passes between two fits
 LONGEST = 16  # the longest draft in `extra`
 BUSIEST = 2.0  # the highest load factor
 IDLE = 512  # plain passes after which `extra` is computed again
+DOUBT = 0.5  # passes: weight of the next smaller size in what is known of one that was seen long ago
 COLD = 1.5  # times the expected seconds: a first pass of a new size that took more is ignored
 SETTLING = 0.1  # weight of a new value in a moving average
 
@@ -59,6 +60,7 @@ class PassCost:
     met: list[float] = field(default_factory=list, metadata=learned(_newest))
     passes: float = field(default=0.0, metadata=learned(adds))
     since: float = 0.0
+    alone: bool = True
     part: float = 1.0
     idle: float = 0.0
     cold: list[bool] = field(default_factory=lambda: [False] * len(KNOTS))  # its first pass was ignored
@@ -85,11 +87,14 @@ class PassCost:
         if not (isfinite(seconds) and seconds > 0.0):
             return
         at, weight = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1), 1.0 / requests
+        self.alone = requests == 1
         mean, n = self.means[at], self.counts[at]
         if not (n or self.cold[at]) and self.sizes:
             self.cold[at] = True
             if seconds > COLD * self(tokens):
                 return
+        if not n and self.sizes:  # no token of a larger pass takes longer
+            seconds = min(seconds, self.values[0] * max(1.0, tokens / self.sizes[0]))
         if self.met[at]:
             seconds = min(max(seconds, 0.5 * mean), 2.0 * mean)
         age, self.passes, self.met[at] = self.passes - self.met[at], self.passes + weight, self.passes
@@ -97,7 +102,7 @@ class PassCost:
         self.means[at] = mean + weight * (seconds - mean) / count
         self.middles[at] += weight * (tokens - self.middles[at]) / count
         self.since += weight
-        fresh = not n or self.since >= FRESH
+        fresh = not n or self.since >= FRESH or age > MEMORY
         if fresh:
             self._fit()
         if not n:
@@ -116,7 +121,7 @@ class PassCost:
     def usual(self, tokens: int) -> float:
         """Seconds of a pass of about this size; 0 if none was seen."""
         at = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)
-        return self(tokens) if self.met[at] else 0.0
+        return self.means[at] if self.met[at] else 0.0
 
     def room(self, batch: int) -> int:
         """Tokens that each request of a batch may draft: passes at most double in size."""
@@ -169,14 +174,24 @@ class PassCost:
         self.part = 0.0
 
     def _fit(self) -> None:
-        """Fit a monotone curve through the means (isotonic regression, pool adjacent violators)."""
+        """Fit a monotone curve through the means (isotonic regression, pool adjacent violators).
+
+        What was seen long ago counts less, and that a size costs no more than the next smaller one counts
+        beside it: where a few slow passes made drafts look too expensive, no pass would show that they are
+        not. In a batch `extra` is computed again instead.
+        """
         pools: list[tuple[float, float, int]] = []  # (mean, weight, knots)
-        seen = [i for i, n in enumerate(self.counts) if n]
+        seen, before = [i for i, n in enumerate(self.counts) if n], 0.0
         for i in seen:
             mean, weight, size = self.means[i], self.counts[i], 1
+            if before and self.alone:
+                fresh = 1.0 / (1.0 + (self.passes - 1.0 - self.met[i]) / MEMORY)
+                doubt = DOUBT * (1.0 - fresh)
+                mean = (fresh * weight * mean + doubt * before) / (fresh * weight + doubt)
+            before = mean
             while pools and pools[-1][0] >= mean:
-                before, other, more = pools.pop()
-                mean = (mean * weight + before * other) / (weight + other)
+                higher, other, more = pools.pop()
+                mean = (mean * weight + higher * other) / (weight + other)
                 weight, size = weight + other, size + more
             pools.append((mean, weight, size))
         self.sizes = [self.middles[i] for i in seen]

@@ -35,7 +35,7 @@ from .passes import CLASSES, Load, PassCost, nearest, size_class
 from .place import SHARE, Place
 from .rest import Rest
 from .skill import Calibration, Skill
-from .stale import check, switch
+from .timing import is_timed, learn_pass
 from .values import values
 from .worth import Reason, Worth
 
@@ -84,6 +84,8 @@ class AutoPolicy:
     owed: float = 0.0
     rereads: bool = False
     doubted: bool = False
+    timed: bool = True
+    turn: int = 0
     compiled: bool = False
     padded: bool = False
     planned: dict[int, list[Worth]] = field(default_factory=dict)
@@ -149,15 +151,18 @@ class AutoPolicy:
                 self.index[best.drafter, best.length], 1.0, rules(stop, best.head), best.gates
             )
             self.rest.drafted = True
-        self._share(place, self.arms[decision.arm].drafter)
+        self._count(place, self.arms[decision.arm].drafter, batch)
+        self.timed = batch > 1 or is_timed(self, best)
         if self.reasons is not None:
             arm = self.arms[decision.arm]
             self.reasons.append(Reason(context.position, place.price, arm, tuple(worths), not stands))
         return decision
 
-    def _share(self, place: Place, player: str) -> None:
-        """Count in which share of the rounds a model drafts, once it has read a text."""
+    def _count(self, place: Place, player: str, batch: int) -> None:
+        """Count who drafts, and in which share of the rounds a model does once it has read a text."""
         for i, (name, read) in enumerate(zip(self.drafters, place.read, strict=True)):
+            if batch == 1:
+                self.drafting(i).used(name == player)
             if read:
                 self.shares[i] += SHARE[0] * ((name == player) - self.shares[i])
 
@@ -241,22 +246,10 @@ class AutoPolicy:
             return
         n = spent.requests
         tokens = n * spent.width or spent.pass_tokens
-        if n > 1:
-            self.padded = spent.width > 0
-        if spent.compiled != self.compiled:
-            switch(self, spent.compiled)
-        check(self, spent.target, nearest(self.passes, size_class(n)).usual(tokens))
-        passes, target, drafts = self.passes[size_class(n)], spent.target, tokens > n
-        late = spent.again > 0 and not drafts
-        self.rereads |= spent.again > 0
-        if late:  # a plain pass that reads again what a rejection took back: the draft owes the longer time
-            self.owed += max(0.0, target - self.load.factor * passes(n)) if passes.known else 0.0
-        else:
-            if drafts and self.owed:
-                target, self.owed = target + self.owed, 0.0
-            else:
-                self.load.add(target, passes.usual(tokens), requests=n)
-            passes.add(tokens, target / self.load.factor, requests=n, padded=spent.width > 0)
+        passes, drafts, late = self.passes[size_class(n)], tokens > n, False
+        if self.timed or spent.again or spent.compiled != self.compiled:
+            late = learn_pass(self, spent, tokens)
+            passes = self.passes[size_class(n)]
         seconds = outcome.seconds / self.load.factor
         place = self.places.get(request)
         self.pace.add(place is not None and place.matched, outcome.accepted + 1, seconds, requests=n)

@@ -24,6 +24,11 @@ class Deciding(Asked, Protocol):
     def arms(self) -> tuple[Arm, ...]: ...
 
     @property
+    def timed(self) -> bool:
+        """Whether the seconds of this round are to be learned."""
+        ...
+
+    @property
     def relays(self) -> Mapping[int, int]: ...
 
     def contexts(self, request: int) -> Sequence[int]:
@@ -70,7 +75,7 @@ class AutoRecorder:
             self._meet(graders)
         self.budget.total += sum(seen.outcome.seconds for seen in batch if seen.outcome.spent)
         pairs = [(seen, self._notes(seen)) for seen in batch]
-        calls = self._calls(pairs)
+        calls = self._calls(pairs) if self.policy.timed else []
         windows = [self._follow(seen, notes, graders) for seen, notes in pairs]
         graded = None
         if self.graded and self.models:
