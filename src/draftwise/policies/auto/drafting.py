@@ -8,6 +8,7 @@ from math import isfinite, nan
 from ...state.learned import LEARNED, adds, learned, mean_by, mean_over
 from .passes import CLASSES, MEMORY, SETTLING, size_class
 
+NOTHING = 0.1  # weight of the reading of no tokens in no time
 TRIED = 3  # calls from which the cost of a drafter is known
 FIRST, GROWTH, LONGEST = 256.0, 4.0, 8192.0  # rounds without a call, after which the cost is measured again
 
@@ -43,12 +44,12 @@ class Line:
         w, n, s = w + starts, n + starts * tokens, s + starts * seconds
         nn, ns = nn + tokens * tokens, ns + tokens * seconds
         self.sums = [w, n, s, nn, ns]
-        area = (w + 1.0) * nn - n * n
-        self.start, self.each = (s * nn - n * ns) / area, ((w + 1.0) * ns - n * s) / area
+        area = (w + NOTHING) * nn - n * n
+        self.start, self.each = (s * nn - n * ns) / area, ((w + NOTHING) * ns - n * s) / area
         if self.start < 0.0:
             self.start, self.each = 0.0, ns / nn
         elif self.each < 0.0:
-            self.start, self.each = s / (w + 1.0), 0.0
+            self.start, self.each = s / (w + NOTHING), 0.0
 
 
 def _calls(cost: DraftCost) -> float:
