@@ -1,0 +1,146 @@
+"""`auto` against that of another checkout, or with other constants, on prompts in several random orders.
+
+    python -m studies.speed.orders TRACE [TRACE ...] --tree ../before
+    python -m studies.speed.orders TRACE [TRACE ...] --with skill.lean=6 --with pace.memory=0.98 [--half even]
+
+A change of `auto` also changes by chance what is learned when, which moves the total of 40 prompts in one
+order by some percent: more than most changes are worth. So the prompts are played in several orders, the same
+for both. The table has the time of the other over that of this one, or of this one over that with the
+constant: above 1 the one named second is faster. It is the mean of the logarithms, with its standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from draftwise.errors import UserError
+from draftwise.measure.trace import Replay, Trace, read_costs
+from draftwise.measure.trace.stage import Stage
+from draftwise.policies.auto.pace import Pace
+from draftwise.policies.auto.parts import CONTEXTS, LENGTHS
+from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.auto.recorder import AutoRecorder
+from draftwise.policies.auto.skill import Skill
+from draftwise.policies.catalogue import Method
+from draftwise.policies.catalogue.auto import team
+from studies.common.command import command, listed, start
+from studies.common.paired import Real
+from studies.speed.without import never_stop
+
+PAGE = "docs/explanation/auto.md"
+SHAPE = (CONTEXTS, LENGTHS[-1])  # of `Skill`
+HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
+Make = Callable[[Sequence[str]], Method]
+
+
+def built(setting: str, *, drawn: bool) -> Make:
+    """`auto`, with one constant changed: `skill.NAME=VALUE` or `pace.NAME=VALUE`.
+
+    A trace of `drawn` texts does not hold where a model would stop, so none does.
+
+    Raises:
+        UserError: no such constant.
+    """
+    name, _, value = setting.partition("=")
+    part, _, option = name.partition(".")
+    options: dict[str, Any] = {}
+    try:
+        if setting:
+            kind: type = {"skill": Skill, "pace": Pace}[part]
+            options[part] = partial(kind, *(SHAPE if part == "skill" else ()), **{option: float(value)})
+            options[part]()
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"--with {setting}: give skill.NAME=NUMBER or pace.NAME=NUMBER") from None
+
+    def make(drafters: Sequence[str]) -> Method:
+        chosen: dict[str, Any] = {"stopping": never_stop} if drawn else {}
+        chosen |= {"new_skill": options["skill"]} if "skill" in options else {}
+        chosen |= {"pace": options["pace"]()} if "pace" in options else {}
+        policy = AutoPolicy(*team(drafters, LENGTHS), **chosen)
+        return Method(policy, AutoRecorder(policy))
+
+    return make
+
+
+def played(asked: Mapping[str, Any], setting: str = "") -> dict[str, list[float]]:
+    """Seconds of all prompts in each order, by trace and costs."""
+    found = {}
+    for folder, name in product(map(Path, asked["traces"]), asked["costs"]):
+        trace = Trace(folder)
+        costs = read_costs(str(folder / "costs.json") if name == "measured" else name)
+        stages = [Stage(one) for one in trace][HALVES[asked["half"]]]
+        make = built(setting, drawn=trace.header.temperature > 0.0)
+        found[f"{folder.name} | {name}"] = [
+            _seconds(Replay(trace, make(trace.drafters), costs), stages, seed, asked["prompts"])
+            for seed in range(asked["orders"])
+        ]
+    return found
+
+
+def _seconds(replay: Replay, stages: Sequence[Stage], seed: int, most: int) -> float:
+    order = list(stages)
+    Random(seed).shuffle(order)
+    return sum(round.seconds.total for stage in order[:most] for round in replay.play(stage))
+
+
+def child(asked: dict[str, Any]) -> None:
+    """Print the seconds of this tree as JSON."""
+    print(json.dumps(played(asked)))
+
+
+def _there(tree: Path, asked: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The same in another checkout, of which only the library is used."""
+    code = f"import runpy; runpy.run_path({str(Path(__file__))!r})['child']({dict(asked)!r})"
+    environment = os.environ | {"PYTHONPATH": f"{tree.resolve() / 'src'}:{Path.cwd()}"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
+    seconds: dict[str, list[float]] = json.loads(ran.stdout.splitlines()[-1])
+    return seconds
+
+
+def _rows(before: Mapping[str, list[float]], after: Mapping[str, list[float]]) -> Mapping[str, Real]:
+    return {key: np.log(np.array(before[key]) / np.array(after[key])) for key in before}
+
+
+def table(title: str, rows: Mapping[str, Real]) -> None:
+    """Print one row for each trace and costs, and the mean of all."""
+    print(f"\n{title}\n\n| prompts | costs | ratio |\n|---|---|---|")
+    for key, logs in rows.items():
+        print(f"| {key} | {np.exp(logs.mean()):.4f} +- {logs.std(ddof=1) / len(logs) ** 0.5:.4f} |")
+    error = sum(logs.var(ddof=1) / len(logs) for logs in rows.values()) ** 0.5 / len(rows)
+    mean = np.exp(np.mean([logs.mean() for logs in rows.values()]))
+    print(f"| all | all | {mean:.4f} +- {error:.4f} |", flush=True)
+
+
+def main() -> None:
+    """Print a table for each tree or constant."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("traces", nargs="+", help="folders of traces")
+    parser.add_argument("--costs", type=listed, default=["measured", "llama-8b-eagle", "llama-8b-1b"])
+    parser.add_argument("--orders", type=int, default=8)
+    parser.add_argument("--prompts", type=int, default=160, help="prompts of an order at most")
+    parser.add_argument("--half", choices=list(HALVES), default="all", help="prompts of even or odd number")
+    parser.add_argument("--tree", type=Path, action="append", default=[], help="another checkout")
+    parser.add_argument("--with", dest="settings", action="append", default=[], help="a changed constant")
+    asked = vars(parser.parse_args())
+    asked["traces"] = [str(Path(one).resolve()) for one in asked["traces"]]
+    trees, settings = asked.pop("tree"), asked.pop("settings")
+    mine = played(asked)
+    for tree in trees:
+        table(f"{tree}, over here", _rows(_there(tree, asked), mine))
+    for setting in settings:
+        table(f"here, over {setting}", _rows(mine, played(asked, setting)))
+
+
+if __name__ == "__main__":
+    start(main)
