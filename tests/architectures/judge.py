@@ -19,6 +19,7 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.models.cache_names import cache_in, name_for
 from draftwise.models.positions import pretended
 from draftwise.models.weights import choice
 from draftwise.models.weights.packed import arrange
@@ -169,9 +170,10 @@ def loses(made: Any, length: int) -> bool:
     if length <= border:
         return False
     ids = torch.zeros(1, border + 1, dtype=torch.long)
-    more = {"attention_mask": torch.ones_like(ids), "use_cache": True, "next_sequence_length": 1}
-    fed = made.prepare_inputs_for_generation(ids, past_key_values=pretended(border), **more)
-    return fed.get("past_key_values") is None and fed["input_ids"].shape[1] == 1
+    prepare = made.prepare_inputs_for_generation
+    more: Any = {"attention_mask": torch.ones_like(ids), "use_cache": True, "next_sequence_length": 1}
+    fed = prepare(ids, **more, **{name_for(prepare): pretended(border)})
+    return cache_in(fed) is None and fed["input_ids"].shape[1] == 1
 
 
 @torch.inference_mode()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from draftwise import UserError, transformers_generate
+from draftwise.models.cache_names import CACHE, cache_in
 from tests.tiny import model
 
 peft = pytest.importorskip("peft")
@@ -33,6 +34,20 @@ def drafted() -> Any:
     return transformers_generate(drafters=["ngram"], policy="static-3", tokenizer=object())
 
 
+def sound(adapted: Any) -> bool:
+    """Whether the logits of PEFT's own `generate` are those of the adapted model when it reads the text anew.
+
+    Prompt learning of PEFT 0.21 knows the cache by its name before Transformers 5.24 alone: with later ones a
+    prompt is put before every token, and a prefix is lost.
+    """
+    asked = {"max_new_tokens": 6, "output_logits": True, "return_dict_in_generate": True}
+    out = adapted.generate(**EVEN, **asked, pad_token_id=0)
+    ids = out.sequences[:, :-1]
+    with torch.no_grad():
+        said = adapted(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[:, -6:]
+    return torch.allclose(torch.stack(out.logits, dim=1).to(said), said, atol=1e-4)
+
+
 @pytest.mark.parametrize("more", [{}, {"output_scores": True, "eos_token_id": 4}], ids=["text", "scores"])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("adapter", ADAPTERS)
@@ -43,9 +58,16 @@ def test_adapted_models_write_their_own_text(drafted: Any, kind: str, adapter: s
     plain = base.generate(**EVEN, **settings).sequences
     adapted = peft.get_peft_model(base, ADAPTERS[adapter]()).double().eval()
     own = adapted.generate(**EVEN, **settings)
-    out = adapted.generate(**EVEN, **settings, custom_generate=drafted)
-    assert torch.equal(out.sequences, own.sequences) and not torch.equal(out.sequences, plain)
-    assert out.past_key_values.get_seq_length() == own.past_key_values.get_seq_length()
+    whole = sound(adapted)
+    assert whole or (CACHE != "past_key_values" and adapter != "lora")
+    assert not (whole and torch.equal(own.sequences, plain))
+    try:
+        out = adapted.generate(**EVEN, **settings, custom_generate=drafted)
+    except UserError as error:
+        assert "given a prompt again" in str(error) and not whole
+        return
+    assert torch.equal(out.sequences, own.sequences)
+    assert cache_in(out).get_seq_length() == cache_in(own).get_seq_length()
     if more:
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(out.scores, own.scores, strict=True))
 
@@ -55,7 +77,12 @@ def test_padded_batches_are_exact(drafted: Any, adapter: str) -> None:
     adapted = peft.get_peft_model(model("llama"), ADAPTERS[adapter]()).double().eval()
     settings = {"max_new_tokens": 12, "pad_token_id": 0}
     own = adapted.generate(**PADDED, **settings)
-    assert torch.equal(adapted.generate(**PADDED, **settings, custom_generate=drafted), own)
+    try:
+        out = adapted.generate(**PADDED, **settings, custom_generate=drafted)
+    except UserError as error:
+        assert "given a prompt again" in str(error) and not sound(adapted)
+        return
+    assert torch.equal(out, own)
 
 
 def test_adapters_that_differ_by_row_are_refused(drafted: Any) -> None:

@@ -56,10 +56,11 @@ SIGNATURE: dict[str, Row] = {
 MODEL: dict[str, Row] = {
     "attention_mask": (OBEYED, {"attention_mask": (IDS != 0).long()}, "refused where it pads on the right"),
     "position_ids": (OBEYED, {"position_ids": torch.arange(8)[None] + 3}, ""),
-    "past_key_values": (
+    "cache": (
         OBEYED,
         None,
-        "`test_transformers_caches.py`; a cache that is not of plain keys and values is refused",
+        "`test_transformers_caches.py`; `past_key_values` before Transformers 5.24; a cache that is not of "
+        "plain keys and values is refused",
     ),
     "inputs_embeds": (
         OBEYED,

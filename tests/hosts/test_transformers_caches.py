@@ -10,6 +10,9 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from draftwise import UserError, transformers_generate
+from draftwise.models.cache_names import CACHE, cache_in, name_for
+from draftwise.models.recurrent import tensors
+from tests.architectures.cases import build, cases
 from tests.tiny import model
 
 IDS = torch.tensor([[0, 0, 3, 4, 5, 3, 4], [7, 8, 9, 7, 8, 9, 7], [0, 5, 6, 5, 6, 5, 6]])
@@ -48,15 +51,29 @@ def test_a_cache_is_left_as_plain_decoding_leaves_it(target: Any, drafted: Any, 
         if how == "static":
             given["cache_implementation"] = "static"
         if how == "given":
-            given = {"past_key_values": DynamicCache(config=target.config)}
+            given = {CACHE: DynamicCache(config=target.config)}
         if how == "given static":
-            given = {"past_key_values": StaticCache(target.config, max_cache_len=40)}
+            given = {CACHE: StaticCache(target.config, max_cache_len=40)}
         out = target.generate(IDS, attention_mask=MASK, **SETTINGS, **given, **host)
-        left.append(given.get("past_key_values") or out.past_key_values)
+        left.append(given.get(CACHE) or cache_in(out))
     mask = torch.cat([MASK, torch.ones(3, 12, dtype=torch.long)], dim=1)
     assert type(left[0]) is type(left[1]) and left[0].get_seq_length() == left[1].get_seq_length() > 7
     for own, mine in zip(states(left[0], mask), states(left[1], mask), strict=True):
         assert torch.allclose(own, mine, atol=1e-8)
+
+
+def test_a_cache_of_states_alone_is_left_as_plain_decoding_leaves_it(drafted: Any) -> None:
+    """Its length is not told, and some releases call it by a name of its own."""
+    target = build(next(case for case in cases() if case.name == "mamba"), lively=False).double()
+    texts, left = [], []
+    for host in ({}, {"custom_generate": drafted}):
+        cache = DynamicCache(config=target.config)
+        asked = {"max_new_tokens": 9, "pad_token_id": 0, "eos_token_id": None, name_for(target): cache}
+        texts.append(target.generate(IDS[1:2], attention_mask=MASK[1:2], **asked, **host))
+        left.append(list(tensors(cache.layers)))
+    assert torch.equal(*texts) and len(left[0]) >= len(target.backbone.layers)
+    for own, mine in zip(*left, strict=True):
+        assert (own - mine).abs().max() <= 1e-5 * own.abs().max()  # it computes some of them in float32
 
 
 @pytest.mark.parametrize("again", ["all ids", "new ids"])
@@ -68,10 +85,10 @@ def test_it_goes_on_from_a_cache(target: Any, drafted: Any, again: str, by: str)
     mask = torch.cat([MASK, torch.ones(3, ids.shape[1] - 7, dtype=torch.long)], dim=1)
     texts = []
     for host in ({}, {"custom_generate": drafted}):
-        cache = copy.deepcopy(first.past_key_values)
+        cache = copy.deepcopy(cache_in(first))
         new = ids if again == "all ids" else ids[:, cache.get_seq_length() :]
         out = target.generate(
-            new, attention_mask=mask, past_key_values=cache, max_new_tokens=10, pad_token_id=0, **host
+            new, attention_mask=mask, max_new_tokens=10, pad_token_id=0, **{CACHE: cache}, **host
         )
         texts.append((out, cache.get_seq_length()))
     assert torch.equal(texts[0][0], texts[1][0]) and texts[0][1] == texts[1][1]
@@ -81,16 +98,16 @@ def test_what_a_cache_holds_is_what_the_text_goes_on_from(drafted: Any) -> None:
     """Not what the ids say: a cache of other text gives other text, as in plain decoding."""
     target = model("llama")
     with torch.no_grad():
-        other = target(torch.tensor([[9, 2, 9, 2, 9, 2, 13]]), use_cache=True).past_key_values
+        other = cache_in(target(torch.tensor([[9, 2, 9, 2, 9, 2, 13]]), use_cache=True))
     texts = []
     for host in ({}, {"custom_generate": drafted}):
         cache = copy.deepcopy(other)
         texts.append(
             target.generate(
                 torch.cat([IDS[1:2], MORE[:1]], dim=1),
-                past_key_values=cache,
                 max_new_tokens=10,
                 pad_token_id=0,
+                **{CACHE: cache},
                 **host,
             )
         )
@@ -106,9 +123,9 @@ def test_finished_rows_after_a_cache_still_have_their_scores(drafted: Any) -> No
     asked = {"output_scores": True, **KEPT, "eos_token_id": list(range(3, 16)), "max_new_tokens": 14}
     found = []
     for host in ({}, {"custom_generate": drafted}):
-        cache = copy.deepcopy(first.past_key_values)
+        cache = copy.deepcopy(cache_in(first))
         found.append(
-            target.generate(ids, attention_mask=mask, past_key_values=cache, pad_token_id=0, **asked, **host)
+            target.generate(ids, attention_mask=mask, pad_token_id=0, **{CACHE: cache}, **asked, **host)
         )
     assert torch.equal(found[0].sequences, found[1].sequences)
     for own, mine in zip(found[0].scores, found[1].scores, strict=True):
@@ -127,13 +144,13 @@ class Odd(DynamicCache):
 def test_a_cache_that_is_not_of_plain_keys_and_values_is_refused(drafted: Any) -> None:
     target = model("llama")
     cache = Odd(target.config)
-    target(IDS[1:2, :4], past_key_values=cache)
-    with pytest.raises(UserError, match=r"past_key_values.*OddDynamicLayer"):
-        target.generate(IDS[1:2], past_key_values=cache, max_new_tokens=4, custom_generate=drafted)
+    target(IDS[1:2, :4], **{CACHE: cache})
+    with pytest.raises(UserError, match=rf"{CACHE}: .*OddDynamicLayer"):
+        target.generate(IDS[1:2], max_new_tokens=4, custom_generate=drafted, **{CACHE: cache})
 
 
 def test_a_cache_with_the_whole_prompt_is_refused(drafted: Any) -> None:
     target = model("llama")
-    cache = target(IDS[1:2], use_cache=True).past_key_values
-    with pytest.raises(UserError, match="all 7 tokens"):
-        target.generate(IDS[1:2], past_key_values=cache, max_new_tokens=4, custom_generate=drafted)
+    cache = cache_in(target(IDS[1:2], use_cache=True))
+    with pytest.raises(UserError, match=f"{CACHE}: it holds all 7 tokens"):
+        target.generate(IDS[1:2], max_new_tokens=4, custom_generate=drafted, **{CACHE: cache})

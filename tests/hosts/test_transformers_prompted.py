@@ -10,6 +10,7 @@ from transformers import GenerationMixin, LlamaConfig, LogitsProcessor
 
 from draftwise import UserError, transformers_generate
 from draftwise.models import verdicts
+from draftwise.models.cache_names import CACHE, cache_in
 from draftwise.models.prompted import rewind, trial
 from tests.architectures.inputs.judge import Guesser
 from tests.distributions import p_value
@@ -96,7 +97,7 @@ def test_what_is_returned_is_that_of_plain_decoding(kind: str, more: dict[str, A
     torch.manual_seed(4)
     out = written(made, inputs, **more, custom_generate=drafted(own.sequences))
     assert torch.equal(out.sequences, own.sequences) and type(out) is type(own)
-    assert out.past_key_values.get_seq_length() == own.past_key_values.get_seq_length()
+    assert cache_in(out).get_seq_length() == cache_in(own).get_seq_length()
     for name in ("scores", "logits"):
         pairs = zip(getattr(out, name) or (), getattr(own, name) or (), strict=True)
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in pairs)
@@ -108,9 +109,7 @@ def test_a_conversation_goes_on_from_the_cache_of_its_picture() -> None:
     def twice(**more: Any) -> torch.Tensor:
         first = written(made, inputs, return_dict_in_generate=True, **more)
         ids = torch.cat([first.sequences, torch.tensor([[5, 9, 11]])], dim=1)
-        second: torch.Tensor = written(
-            made, {"input_ids": ids}, past_key_values=first.past_key_values, **more
-        )
+        second: torch.Tensor = written(made, {"input_ids": ids, CACHE: cache_in(first)}, **more)
         return second
 
     truth = twice()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from draftwise.errors import UserError
+from draftwise.models.cache_names import cache_in
 from draftwise.models.footprint import cache_bytes, footprint
 from draftwise.models.relatives import heads, size_of, smaller
 from draftwise.models.zoo import list_zoo
@@ -30,7 +31,7 @@ def test_the_kv_cache_is_what_a_model_allocates() -> None:
 
     model = load_model("zoo:target", dtype="bfloat16")
     with torch.no_grad():
-        cache = model(torch.ones((1, 50), dtype=torch.long), use_cache=True).past_key_values
+        cache = cache_in(model(torch.ones((1, 50), dtype=torch.long), use_cache=True))
     held = sum(t.numel() * t.element_size() for layer in cache.layers for t in (layer.keys, layer.values))
     place = Path(list_zoo()[0].path)
     assert footprint(place).cache_bytes == held * 1000 // 50

@@ -18,6 +18,8 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from .cache_names import name_for
+
 ENDLESS = 1 << 30
 aten: Any = torch.ops.aten
 
@@ -179,12 +181,13 @@ def pretended(length: int, layers: int = 1) -> Cache:
 def _reads_anew(model: Any, border: int) -> bool:
     """Whether the model's own decoding recomputes a text that has just crossed a border."""
     ids = torch.zeros((1, border + 1), dtype=torch.long, device=model.device)
-    asked = model.prepare_inputs_for_generation(
+    prepare = model.prepare_inputs_for_generation
+    asked = prepare(
         ids,
-        past_key_values=pretended(border),
         attention_mask=torch.ones_like(ids),
         use_cache=True,
         next_sequence_length=1,
+        **{name_for(prepare): pretended(border)},
     )
     return int(asked["input_ids"].shape[1]) > 1
 

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig
-from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from .cache import RowCache, RowLayer
+from .cache_names import NAMES, name_for
 from .plan import Plan
 
-CACHES = ("past_key_values", "cache_params")  # a forward's names for an argument that is a `Cache`
 Values = list[dict[str, Any]]  # by place, its attributes
 
 
@@ -73,6 +73,17 @@ def kinds(text: Any) -> list[str]:
     return sorted({kind for kind, layer in pairs if isinstance(layer, LinearAttentionCacheLayerMixin)})
 
 
+def held_by(cache: Any) -> int | None:
+    """The number of tokens in a cache; None if states alone have read some, which do not tell how many."""
+    if cache is None:
+        return 0
+    layers = getattr(cache, "layers", ())
+    known = [layer for layer in layers if isinstance(layer, CacheLayerMixin)]
+    if known or not layers:
+        return int(cache.get_seq_length())
+    return 0 if next(tensors(layers), None) is None else None
+
+
 def carriers(model: Any) -> list[str]:
     """The arguments of a model's forward in which its states may be carried from pass to pass.
 
@@ -80,10 +91,11 @@ def carriers(model: Any) -> list[str]:
     that the pass before returned. Found by a pass over two tokens.
     """
     ids = torch.zeros((1, 2), dtype=torch.long, device=model.get_input_embeddings().weight.device)
-    taken = set(inspect.signature(model.forward).parameters) - {"labels", "input_ids", "attention_mask"}
-    out = model(input_ids=ids, use_cache=True, return_dict=True)
-    found = [name for name in out if name in taken and out[name] is not None]
-    return [*([""] if all(_plain(out[name]) for name in found) else []), *found]
+    arguments = set(inspect.signature(model.forward).parameters) - {"labels", "input_ids", "attention_mask"}
+    own, out = name_for(model), model(input_ids=ids, use_cache=True, return_dict=True)
+    pairs = [(own if name in NAMES else name, value) for name, value in out.items()]
+    found = {name: value for name, value in pairs if name in arguments and value is not None}
+    return [*([""] if all(map(_plain, found.values())) else []), *found]
 
 
 def _plain(value: Any) -> bool:

@@ -16,6 +16,7 @@ from ..errors import UserError
 from .attached import Few, Graph, Passes, Watcher
 from .attention import replaced, shared_heads
 from .cache import RowCache
+from .cache_names import name_for
 from .kept import copies, last
 from .masks import BANDED, Masks, grown
 from .traits import Traits, ask
@@ -55,7 +56,7 @@ class Rows:
         self.graph: Graph | None = None  # the model's compiled passes
         self.passes: Passes | None = None  # what provides them
         self.cache = self._fresh()
-        named = inspect.signature(model.forward).parameters
+        self.cached, named = name_for(model), inspect.signature(model.forward).parameters
         self.keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
         self._copies = copies(named.get("logits_to_keep"), self.device, self.dtype)
         self.positions = torch.arange(0, device=self.device)
@@ -187,9 +188,8 @@ class Rows:
             logits = self.graph(self, ids, named, keep)
         else:
             with shared_heads():
-                logits = (model or self.model)(
-                    input_ids=ids, past_key_values=self.cache, use_cache=True, **named
-                ).logits
+                named[self.cached] = self.cache
+                logits = (model or self.model)(input_ids=ids, use_cache=True, **named).logits
         self.seconds += perf_counter() - start
         return logits
 

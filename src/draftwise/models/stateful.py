@@ -14,11 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import UserError
 from .cache import RowCache
+from .cache_names import NAMES, cache_in, name_for
 from .chunks import chunked, short
 from .limits import freed, limited
 from .recurrent import (
     BROKEN,
-    CACHES,
     Box,
     Place,
     RowState,
@@ -75,7 +75,7 @@ class StateRows(Rows):
         super().__init__(model, traits=traits)
         self._blank = torch.empty(1, 0, int(self.config.vocab_size), device=self.device, dtype=self.dtype)
         named = inspect.signature(model.forward).parameters
-        self._named = next((name for name in CACHES if name in named), "")
+        self._named = name_for(model, "")
         self._placed = "position_ids" in named
         self._own = [Place(self.box, ("held",), {"held": None})] if carried else []
 
@@ -260,7 +260,7 @@ class StateRows(Rows):
             named[self.carried] = self.box.held
         out = self.model(input_ids=ids, use_cache=True, **named)
         if self.carried:
-            self.box.held = out[self.carried]
+            self.box.held = cache_in(out) if self.carried in NAMES else out[self.carried]
         logits: Tensor = out.logits
         self._blank = logits[:, :0]
         self.seconds += perf_counter() - start

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .cache_names import name_for
 from .positions import ENDLESS, Bounded, PositionWatch, Rope, pretended
 from .recurrent import kinds
 from .windows import ASKED, MaskWatch, View, Views
@@ -69,7 +70,7 @@ def _grows(model: Any, longest: int) -> bool:
     length."""
     config = model.config.get_text_config(decoder=True)
     past = pretended(longest, int(getattr(config, "num_hidden_layers", None) or 0))
-    named: dict[str, Any] = {"past_key_values": past, "use_cache": True}
+    named: dict[str, Any] = {name_for(model): past, "use_cache": True}
     if "position_ids" in inspect.signature(model.forward).parameters:
         named["position_ids"] = _row(model, list(range(longest, longest + ASKED)))
     try:

@@ -93,7 +93,7 @@ class EagleTask:
         cache, found = DynamicCache(), list[Tensor]()
         for depth in range(self.run.depth):
             mask = sight(tokens.shape[1], depth).to(states)
-            after = self.model(tokens, states, attention_mask=mask, past_key_values=cache)
+            after = self.model(tokens, states, attention_mask=mask, cache=cache)
             found.append(after)
             states = after.roll(1, 1)
         return found

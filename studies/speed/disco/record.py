@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache
 
+from draftwise.models.cache_names import CACHE
 from draftwise.train.examples import features
 
 Features = NDArray[np.float32]
@@ -75,7 +76,7 @@ def record(
     """
     n, ids = len(text), torch.tensor([[*prompt, *text]])
     cache = DynamicCache()
-    rows = drafter(ids, past_key_values=cache, use_cache=True, logits_to_keep=n + 1).logits[0].float()
+    rows = drafter(ids, use_cache=True, logits_to_keep=n + 1, **{CACHE: cache}).logits[0].float()
     p = target(ids, logits_to_keep=n + 1, use_cache=False).logits[0, :n].float().softmax(-1)
     q, tokens = rows[:n].softmax(-1), torch.tensor(list(text))
     if rng is None:
@@ -120,8 +121,8 @@ def onward(
             tokens[:, None],
             attention_mask=seen,
             position_ids=(start + places + step)[:, None],
-            past_key_values=cache,
             use_cache=True,
+            **{CACHE: cache},
         ).logits[:, -1]
         found.append(features(logits.float().softmax(-1), places + 1 + step))
         tokens = _next(logits.float(), rng)

@@ -15,6 +15,7 @@ from draftwise import UserError
 from draftwise.measure.bench.compiled import Compiled, Croppable, check_compiler
 from draftwise.measure.bench.contender import Generation, Item
 from draftwise.measure.bench.transformers import Transformers, compiled, compiled_lookup, plain
+from draftwise.models.cache_names import CACHE
 from tests.effort import thorough
 from tests.tiny import VOCAB
 from tests.tiny import model as tiny
@@ -70,21 +71,26 @@ def test_compiled_passes_write_the_same_text(mode: Any, model: Any, reference: A
     assert peer.settings["compiled"].startswith("TorchInductor")
 
 
-def test_transformers_refuses_a_static_cache_where_it_drafts(model: Any) -> None:
+def test_transformers_refuses_a_static_cache_where_it_drafts_or_crops_it(model: Any) -> None:
+    """It crops none before 5.24."""
     ids = torch.tensor([[3, 5, 8]])
     cache = StaticCache(config=model.config, max_cache_len=64)
-    with pytest.raises(ValueError, match="not supported with Static cache classes"):
-        model.generate(ids, past_key_values=cache, prompt_lookup_num_tokens=3, max_new_tokens=4)
+    try:
+        text = model.generate(ids, prompt_lookup_num_tokens=3, max_new_tokens=12, **{CACHE: cache})
+    except ValueError as error:
+        assert "not supported with Static cache classes" in str(error)
+    else:
+        assert torch.equal(text, model.generate(ids, max_new_tokens=12))
 
 
 def test_a_cache_that_can_be_cropped(model: Any) -> None:
     cache = Croppable(config=model.config, max_cache_len=32)
     ids = torch.tensor([[3, 5, 8, 9]])
     with torch.no_grad():
-        model(ids, past_key_values=cache)
+        model(ids, **{CACHE: cache})
         cache.crop(-2)
         assert int(cache.get_seq_length()) == 2
-        again = model(ids[:, 2:], past_key_values=cache).logits[0, -1]
+        again = model(ids[:, 2:], **{CACHE: cache}).logits[0, -1]
         assert torch.allclose(again, model(ids).logits[0, -1], atol=1e-5)
 
 

@@ -202,9 +202,9 @@ def test_a_cache_gives_what_reading_it_all_gives(eagle3: bool) -> None:
     head = new_eagle(model("llama"), eagle3=eagle3).eval()
     tokens, states = torch.tensor([[3, 4, 5, 6]]), torch.randn(1, 4, 16, dtype=torch.float64)
     cache = DynamicCache()
-    head(tokens[:, :3], states[:, :3], past_key_values=cache)
+    head(tokens[:, :3], states[:, :3], cache=cache)
     place = torch.tensor([[3]])
-    last = head(tokens[:, 3:], states[:, 3:], position_ids=place, past_key_values=cache)
+    last = head(tokens[:, 3:], states[:, 3:], position_ids=place, cache=cache)
     torch.testing.assert_close(last, head(tokens, states)[:, 3:])
 
 

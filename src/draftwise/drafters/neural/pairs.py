@@ -40,7 +40,7 @@ class Pairs:
         input_ids: Tensor,
         position_ids: Tensor,
         attention_mask: Tensor | None,
-        past_key_values: Any,
+        cache: Any,
         use_cache: bool,
         logits_to_keep: int,
     ) -> SimpleNamespace:
@@ -51,7 +51,7 @@ class Pairs:
             self.given,
             position_ids=position_ids,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
         )
         logits = self.head.logits(self.states[:, -logits_to_keep:])
         if self.ids is not None:

@@ -16,6 +16,7 @@ from ...build import assemble, complete
 from ...core.lock import OneAtATime
 from ...core.loop import Loop
 from ...errors import UserError
+from ...models.cache_names import CACHE
 from ...models.compiled import checked, compile_rows
 from ...models.load import load_tokenizer
 from ...models.probe.checks import device_of
@@ -92,7 +93,7 @@ def transformers_generate(
             return sequences
         kept: dict[str, Any] = {"scores": steps.scores, "logits": steps.logits}
         kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
-        return kind(sequences=sequences, past_key_values=cache, **kept)
+        return kind(sequences=sequences, **{CACHE: cache}, **kept)
 
     return decode
 

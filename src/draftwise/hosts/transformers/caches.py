@@ -16,6 +16,7 @@ from transformers.cache_utils import (
 )
 
 from ...errors import UserError
+from ...models.cache_names import CACHE
 from ...models.runner import Rows
 
 LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
@@ -58,7 +59,7 @@ def held_rows(cache: Any, seen: Tensor) -> list[Held]:
     odd = [layer for layer in cache.layers if type(layer) not in LAYERS]
     if odd:
         raise UserError(
-            f"past_key_values: draftwise cannot continue from a {type(cache).__name__} with layers of "
+            f"{CACHE}: draftwise cannot continue from a {type(cache).__name__} with layers of "
             f"{type(odd[0]).__name__}; use a DynamicCache"
         )
     total = int(cache.get_seq_length())

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, GenerationConfig
+from transformers import GenerationConfig
 
 from ...errors import UserError
-from ...models.recurrent import tensors
+from ...models.cache_names import CACHE, NAMES, cache_in
+from ...models.recurrent import held_by
 from .caches import Held, held_rows
 
 # Model inputs other than the tokens that are supported here.
-FED = {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
+FED = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", *NAMES}
 EMBEDS = "inputs_embeds"
 
 
@@ -47,12 +48,14 @@ def read_prompt(
     """
     if model.config.is_encoder_decoder:
         return None
-    cache = model_kwargs.get("past_key_values")
-    past = int(cache.get_seq_length()) if cache is not None else 0
+    cache = cache_in(model_kwargs)
+    past = held_by(cache)
+    if past is None:
+        return None
     fed = _fed(model, input_ids, past, config, model_kwargs)
-    given = fed.get("past_key_values")
-    more = any(value is not None and name not in FED and not _empty(value) for name, value in fed.items())
-    if more or not input_ids.shape[1] or (given is not None and int(given.get_seq_length()) > past):
+    given = held_by(cache_in(fed))
+    more = any(value is not None and name not in FED for name, value in fed.items())
+    if more or not input_ids.shape[1] or given is None or given > past:
         return None
     seen, ids = _seen(input_ids, past, config, model_kwargs.get("attention_mask"))
     if not _counted(seen, model_kwargs.get("position_ids")):
@@ -62,23 +65,18 @@ def read_prompt(
     return Prompt(texts, held, cache, ids.shape[1] - input_ids.shape[1])
 
 
-def _empty(value: Any) -> bool:
-    """Whether this is a new cache, as `generate` makes for a model that takes it under another name."""
-    return isinstance(value, Cache) and next(tensors(value), None) is None
-
-
 def _fed(
     model: Any, input_ids: Tensor, past: int, config: GenerationConfig, model_kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The inputs that plain decoding would pass to the model first."""
-    kwargs = {name: value for name, value in model_kwargs.items() if name != "past_key_values" or past}
+    kwargs = {name: value for name, value in model_kwargs.items() if name not in NAMES or past}
     embeds, new = kwargs.get(EMBEDS), None
     if embeds is not None:
         new = embeds.shape[1] - past
     elif past and _width(kwargs.get("attention_mask"), config, input_ids) == input_ids.shape[1]:
         new = input_ids.shape[1] - past
     if new is not None and new < 1:
-        raise UserError(f"past_key_values: it holds all {past} tokens of the prompt; give at least one more")
+        raise UserError(f"{CACHE}: it holds all {past} tokens of the prompt; give at least one more")
     fed = model.prepare_inputs_for_generation(
         input_ids, next_sequence_length=new, is_first_iteration=True, **kwargs
     )
@@ -120,10 +118,10 @@ def fill(model: Any, prompt: Prompt, sequences: Tensor, model_kwargs: Mapping[st
     It then holds all tokens but the last of every row, padding included. `sequences` are all ids, shape
     (rows, length).
     """
-    new = prompt.virtual + sequences.shape[1] - 1 - int(prompt.cache.get_seq_length())
+    new = prompt.virtual + sequences.shape[1] - 1 - (held_by(prompt.cache) or 0)
     if new < 1:
         return
-    kwargs = dict(model_kwargs) | {"past_key_values": prompt.cache}
+    kwargs = dict(model_kwargs)
     mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
     total = prompt.virtual + sequences.shape[1] - 1
     if mask is not None:

@@ -76,9 +76,8 @@ class HostTarget(HFTarget):
         """
         ids = torch.tensor([list(tokens[held.length :])], device=self.rows.device)
         cache = held.cache()
-        found: Tensor = self.rows.model(
-            input_ids=ids, past_key_values=cache, use_cache=cache is not None
-        ).logits
+        given = {self.rows.cached: cache, "use_cache": cache is not None}
+        found: Tensor = self.rows.model(input_ids=ids, **given).logits
         return found[0, -n:]
 
     def _scores(

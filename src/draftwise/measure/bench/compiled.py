@@ -1,8 +1,8 @@
 """Transformers with a static KV cache and passes compiled by TorchInductor, as contenders.
 
 Plain decoding goes the way that `generate` has for it: it compiles the passes after the prompt, with static
-shapes, and reads the prompt eagerly. Assisted generation refuses a `StaticCache`, which cannot be cropped; it
-gets one here that can, and passes compiled for any width. The assistant itself runs eagerly.
+shapes, and reads the prompt eagerly. Before Transformers 5.24, assisted generation refuses a `StaticCache`,
+which it cannot crop; it gets one here that can be, and passes compiled for any width. The assistant is eager.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from transformers import CompileConfig, StaticCache
 from transformers.cache_utils import StaticLayer
 
 from ...errors import UserError
+from ...models.cache_names import CACHE, cache_in
 from .contender import Generation, Item, Text
 from .transformers import Transformers
 
@@ -86,9 +87,9 @@ class Compiled(Transformers):
     def _call(self, items: Sequence[Item], generation: Generation) -> dict[str, Any]:
         _, length = self._shape(items, generation)
         kind = Croppable if self.drafts else StaticCache
-        own: dict[str, Any] = {"past_key_values": kind(config=self.model.config, max_cache_len=length)}
-        if not self.drafts:
-            own["compile_config"] = self.how
+        own: dict[str, Any] = {CACHE: kind(config=self.model.config, max_cache_len=length)}
+        # Transformers compiles plain passes by itself; those with drafts are compiled here (`_routed`).
+        own |= {"disable_compile": True} if self.drafts else {"compile_config": self.how}
         return super()._call(items, generation) | own
 
     @contextmanager
@@ -122,7 +123,7 @@ class Compiled(Transformers):
 
         @wraps(eager)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            cache, ids = kwargs["past_key_values"], kwargs["input_ids"]
+            cache, ids = cache_in(kwargs), kwargs["input_ids"]
             return (quick if cache.is_initialized and ids.shape[1] <= WIDEST else eager)(*args, **kwargs)
 
         return forward

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..attention import Own, traced_heads
+from ..cache_names import name_for
 from ..native.linear import packed_shape
 from ..weights.fused import fuse
 from ..weights.layouts import LAYOUTS, PANELS, TURNED, turn
@@ -70,7 +71,7 @@ class Pass(nn.Module):
 
     def __init__(self, model: nn.Module, plan: Blueprint) -> None:
         super().__init__()
-        self.model, self.plan = model, plan
+        self.model, self.plan, self.cached = model, plan, name_for(model)
 
     def forward(
         self,
@@ -87,13 +88,13 @@ class Pass(nn.Module):
         kept = {layer[0]: pair for layer, pair in zip(plan.layers, zip(keys, values), strict=True)}  # noqa: B905
         layers: Any = [PassLayer(kept.get(i), slots, total, width) for i in range(plan.depth)]
         mask: Any = dict(zip(plan.kinds, masks, strict=True)) if plan.kinds else masks[0]
-        named: dict[str, Any] = {"logits_to_keep": keep} if plan.keeps else {}
+        named: dict[str, Any] = {self.cached: Cache(layers=layers), "use_cache": True}
+        if plan.keeps:
+            named["logits_to_keep"] = keep
         logits: Tensor = self.model(
             input_ids=ids,
             position_ids=positions,
             attention_mask=mask,
-            past_key_values=Cache(layers=layers),
-            use_cache=True,
             **named,
         ).logits
         return logits if plan.keeps else logits[:, keep]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..cache_names import CACHE
 from .files import write
 from .layers import parts_of
 
@@ -74,14 +75,14 @@ class Eagle(nn.Module):
         *,
         position_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
     ) -> Tensor:
         """The head's own states after each pair, shape (rows, length, width).
 
         `tokens` (rows, length) are one position ahead of `states` (rows, length, width), which are either
         `read` from the target or outputs of this method. `position_ids` default to 0, 1, ...;
-        `attention_mask` is additive, (rows, 1, length, seen), and causal by default; `past_key_values` is a
-        Transformers cache.
+        `attention_mask` is additive, (rows, 1, length, seen), and causal by default; `cache` is one of
+        Transformers.
         """
         if position_ids is None:
             position_ids = torch.arange(tokens.shape[1], device=tokens.device)[None]
@@ -93,7 +94,7 @@ class Eagle(nn.Module):
             states,
             position_embeddings=place,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            **{CACHE: cache},
         )
 
     def _layers(self, words: Tensor, states: Tensor, **how: Any) -> Tensor:

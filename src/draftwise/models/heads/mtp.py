@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..cache_names import name_for
 from .files import folder_of, read_tensors
 from .mtp_names import Roles, inside, roles
 from .own_layers import blocks_of, converted, fresh_layer, load_layer
@@ -42,7 +43,7 @@ class Mtp(nn.Module):
         self.states_first, self.normed = found.states_first, found.normed
         self.words_norm, self.states_norm, self.norm = (deepcopy(norm) for _ in range(3))
         self.joined = nn.Linear(2 * width, width, bias=False)
-        self.layer = layer
+        self.layer, self.cached = layer, name_for(layer)
 
     def read(self, features: Tensor) -> Tensor:
         """The target's last hidden state, as it is."""
@@ -55,7 +56,7 @@ class Mtp(nn.Module):
         *,
         position_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
     ) -> Tensor:
         """The layer's states after each pair; shapes and defaults as for `Eagle.forward`."""
         if position_ids is None:
@@ -69,7 +70,7 @@ class Mtp(nn.Module):
             position_embeddings=self.rotary[0](x, position_ids=position_ids),
             position_ids=position_ids,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            **{self.cached: cache},
         )
         after = after[0] if isinstance(after, tuple) else after
         done: Tensor = self.norm(after) if self.normed else after

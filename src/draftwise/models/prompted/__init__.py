@@ -16,7 +16,9 @@ from transformers import GenerationConfig
 from transformers.cache_utils import Cache
 
 from ...errors import UserError
+from ..cache_names import cache_in
 from ..limits import freed
+from ..recurrent import held_by
 from .rewind import WAYS, Rewind, layers_of
 
 MOST = 8  # tokens read again together with a draft; more are read in a pass of their own before it
@@ -37,10 +39,11 @@ class Prompted:
         self.out = model._prefill(ids, config, dict(kwargs))
         self.said: Tensor = self.out.logits[:, -1]
         self.carried = {self.length: dict(kwargs), self.length + 1: self._later(dict(kwargs))}
-        self.cache: Any = self.carried[self.length + 1].get("past_key_values")
-        if not isinstance(self.cache, Cache):
+        self.cache: Any = cache_in(self.carried[self.length + 1])
+        held = held_by(self.cache) if isinstance(self.cache, Cache) else None
+        if held is None:
             raise UserError(f"{type(model).__name__} keeps no cache of Transformers' own, which could rewind")
-        self.held = int(self.cache.get_seq_length())
+        self.held: int = held
         self.virtual = self.held - self.length  # tokens that are in the cache alone, such as a tuned prefix
         self.rewind: Rewind = WAYS["crop"](self.cache)
         self.limits: dict[Any, tuple[float, float]] = {}
@@ -85,6 +88,10 @@ class Prompted:
         fed = self.model.prepare_inputs_for_generation(
             ids, next_sequence_length=new, **self._carried(ids.shape[1])
         )
+        if fed.get("inputs_embeds") is not None:
+            raise UserError(
+                f"{type(self.model).__name__} is given a prompt again in every step: use it as it is"
+            )
         fed["decoder_input_ids" if self.decoder else "input_ids"] = ids[:, -new:].to(self.model.device)
         if "logits_to_keep" in fed:
             fed["logits_to_keep"] = 1 + drafted
