@@ -56,7 +56,7 @@ class Rows:
         self.graph: Graph | None = None  # the model's compiled passes
         self.passes: Passes | None = None  # what provides them
         self.cache = self._fresh()
-        self.cached, named = name_for(model), inspect.signature(model.forward).parameters
+        self.cache_name, named = name_for(model), inspect.signature(model.forward).parameters
         self.keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
         self._copies = copies(named.get("logits_to_keep"), self.device, self.dtype)
         self.positions = torch.arange(0, device=self.device)
@@ -188,7 +188,7 @@ class Rows:
             logits = self.graph(self, ids, named, keep)
         else:
             with shared_heads():
-                named[self.cached] = self.cache
+                named[self.cache_name] = self.cache
                 logits = (model or self.model)(input_ids=ids, use_cache=True, **named).logits
         self.seconds += perf_counter() - start
         return logits

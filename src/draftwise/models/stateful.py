@@ -75,7 +75,7 @@ class StateRows(Rows):
         super().__init__(model, traits=traits)
         self._blank = torch.empty(1, 0, int(self.config.vocab_size), device=self.device, dtype=self.dtype)
         named = inspect.signature(model.forward).parameters
-        self._named = name_for(model, "")
+        self.cache_name = name_for(model, "")  # "": it takes none
         self._placed = "position_ids" in named
         self._own = [Place(self.box, ("held",), {"held": None})] if carried else []
 
@@ -254,8 +254,8 @@ class StateRows(Rows):
     def _forward(self, ids: Tensor, keep: int, named: dict[str, Any], model: Any) -> Tensor:
         """Logits of at least the last `keep` positions, always from an eager pass."""
         start = perf_counter()
-        if not self.carried:
-            named[self._named] = self.cache
+        if not self.carried and self.cache_name:
+            named[self.cache_name] = self.cache
         elif self.box.held is not None:
             named[self.carried] = self.box.held
         out = self.model(input_ids=ids, use_cache=True, **named)

@@ -76,7 +76,7 @@ class HostTarget(HFTarget):
         """
         ids = torch.tensor([list(tokens[held.length :])], device=self.rows.device)
         cache = held.cache()
-        given = {self.rows.cached: cache, "use_cache": cache is not None}
+        given = {self.rows.cache_name: cache, "use_cache": cache is not None}
         found: Tensor = self.rows.model(input_ids=ids, **given).logits
         return found[0, -n:]
 

@@ -71,7 +71,7 @@ class Pass(nn.Module):
 
     def __init__(self, model: nn.Module, plan: Blueprint) -> None:
         super().__init__()
-        self.model, self.plan, self.cached = model, plan, name_for(model)
+        self.model, self.plan, self.cache_name = model, plan, name_for(model)
 
     def forward(
         self,
@@ -88,7 +88,7 @@ class Pass(nn.Module):
         kept = {layer[0]: pair for layer, pair in zip(plan.layers, zip(keys, values), strict=True)}  # noqa: B905
         layers: Any = [PassLayer(kept.get(i), slots, total, width) for i in range(plan.depth)]
         mask: Any = dict(zip(plan.kinds, masks, strict=True)) if plan.kinds else masks[0]
-        named: dict[str, Any] = {self.cached: Cache(layers=layers), "use_cache": True}
+        named: dict[str, Any] = {self.cache_name: Cache(layers=layers), "use_cache": True}
         if plan.keeps:
             named["logits_to_keep"] = keep
         logits: Tensor = self.model(

@@ -43,7 +43,7 @@ class Mtp(nn.Module):
         self.states_first, self.normed = found.states_first, found.normed
         self.words_norm, self.states_norm, self.norm = (deepcopy(norm) for _ in range(3))
         self.joined = nn.Linear(2 * width, width, bias=False)
-        self.layer, self.cached = layer, name_for(layer)
+        self.layer, self.cache_name = layer, name_for(layer)
 
     def read(self, features: Tensor) -> Tensor:
         """The target's last hidden state, as it is."""
@@ -70,7 +70,7 @@ class Mtp(nn.Module):
             position_embeddings=self.rotary[0](x, position_ids=position_ids),
             position_ids=position_ids,
             attention_mask=attention_mask,
-            **{self.cached: cache},
+            **{self.cache_name: cache},
         )
         after = after[0] if isinstance(after, tuple) else after
         done: Tensor = self.norm(after) if self.normed else after
