@@ -151,20 +151,21 @@ class AutoPolicy:
                 self.index[best.drafter, best.length], 1.0, rules(stop, best.head), best.gates
             )
             self.rest.drafted = True
-        self._count(place, self.arms[decision.arm].drafter, batch)
+        self._count(place, best.drafter if best is not None and stands else -1, batch)
         self.timed = batch > 1 or is_timed(self, best)
         if self.reasons is not None:
             arm = self.arms[decision.arm]
             self.reasons.append(Reason(context.position, place.price, arm, tuple(worths), not stands))
         return decision
 
-    def _count(self, place: Place, player: str, batch: int) -> None:
+    def _count(self, place: Place, player: int, batch: int) -> None:
         """Count who drafts, and in which share of the rounds a model does once it has read a text."""
-        for i, (name, read) in enumerate(zip(self.drafters, place.read, strict=True)):
+        player = self.relays.get(player, player)
+        for i, read in enumerate(place.read):
             if batch == 1:
-                self.drafting(i).used(name == player)
+                self.drafting(i).used(i == player)
             if read:
-                self.shares[i] += SHARE[0] * ((name == player) - self.shares[i])
+                self.shares[i] += SHARE[0] * ((i == player) - self.shares[i])
 
     def _stop(self, i: int, batch: int, price: float) -> Stop:
         """The stop rule of this drafter; until its calibration is trusted, one that never stops."""
