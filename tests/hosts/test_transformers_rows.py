@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -83,8 +84,17 @@ PROCESSORS: list[Callable[[], dict[str, Any]]] = [
     lambda: {"exponential_decay_length_penalty": (4, 1.5), "min_new_tokens": 6, "eos_token_id": 4},
     lambda: {"watermarking_config": WatermarkingConfig(bias=4.0)},
     lambda: {"watermarking_config": SynthIDTextWatermarkingConfig(keys=[3, 5, 7], ngram_len=3)},
-    lambda: {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.6, torch.tensor([2, 5, 4]))]},
 ]
+
+
+def of_each_row() -> dict[str, Any]:
+    """A processor that is told where each row's prompt ends; earlier releases take one number for all."""
+    return {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.6, torch.tensor([2, 5, 4]))]}
+
+
+with suppress(ValueError):
+    of_each_row()
+    PROCESSORS.append(of_each_row)
 
 
 GREEDY = [
