@@ -50,8 +50,11 @@ def test_a_model_that_a_lookup_leaves_few_rounds_must_pay_for_its_reading_in_the
 def test_a_relay_counts_as_the_model_that_begins_its_drafts() -> None:
     policy = AutoPolicy(*team(["model", "ngram", "relay:model>ngram?match=1"], LENGTHS))
     place = Place([0, 0, 0], [7, 0, 0])
-    policy.drafting(0).drafted(1, 0, 1e-3)
     for _ in range(600):
         policy._count(place, 2, 1)
     assert policy.shares[0] == 1.0 and policy.drafting(0).idle == 0.0
+    assert policy.drafting(1).idle == 0.0  # without a match it could not draft
+    place.contexts[1] = 1
+    for _ in range(600):
+        policy._count(place, 2, 1)
     assert policy.drafting(1).wait > policy.drafting(0).wait

@@ -67,8 +67,9 @@ class DraftCost:
     timed, because it prepares kernels and memory.
 
     A drafter that looks too expensive is not called, and no call would show that it is not. So its cost is
-    forgotten, and it is tried like a new one, after `wait` rounds of single texts without a call: 256, then
-    four times as many each time that it is not called again, up to 8,192.
+    forgotten, and it is tried like a new one, after `wait` rounds of single texts in which it could have
+    drafted and was not called: 256, then four times as many each time that it is not called again, up to
+    8,192.
     """
 
     calls: list[Line] = field(default_factory=list, metadata=LEARNED)
@@ -102,7 +103,7 @@ class DraftCost:
         self.mates[at] += (1.0 if call.readings <= 1.0 else SETTLING) * (mates - self.mates[at])
 
     def used(self, called: bool) -> None:
-        """Count a round of a single text, in which this drafter was called or not."""
+        """Count a round of a single text in which this drafter could draft, and was called or not."""
         if called:
             self.idle = 0.0
             if self.tried >= TRIED:

@@ -162,7 +162,7 @@ class AutoPolicy:
         """Count who drafts, and in which share of the rounds a model does once it has read a text."""
         player = self.relays.get(player, player)
         for i, read in enumerate(place.read):
-            if batch == 1:
+            if batch == 1 and (place.contexts[i] or not self.looks_up[i]):  # it could have drafted
                 self.drafting(i).used(i == player)
             if read:
                 self.shares[i] += SHARE[0] * ((i == player) - self.shares[i])
