@@ -50,7 +50,8 @@ class Notes:
         rounds: where rounds began, the contexts of all drafters there, and the one that drafted (-1: none).
         probs: the target's probabilities of the tokens from `start` on (with sampling only).
         graded: by model, the tokens of the text up to which it is known.
-        missed: by model, the tokens after these from rounds in which it did not draft.
+        missed: by model, the tokens after these from rounds in which it did not draft, as far as they count.
+        plain: by model, those of them from rounds without a draft: they count even once it drafts again.
         read: by model, the tokens of the text that it has read.
         skipped: results of drafts that were decided in rounds that were left out.
     """
