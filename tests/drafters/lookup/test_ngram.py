@@ -7,7 +7,7 @@ import pytest
 from draftwise.core.arms import Stop
 from draftwise.core.drafts import Job
 from draftwise.core.roles import Drafter
-from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.ngram import LOOKED, NgramDrafter
 from draftwise.errors import UserError
 
 from .texts import chunks, commit, draft, make_request, starts_of
@@ -20,6 +20,14 @@ def look(text: list[int], shortest: int, longest: int) -> tuple[int, int]:
         if found:
             return n, found[-1] + n
     return 0, 0
+
+
+def common(text: list[int], source: int, most: int) -> int:
+    """How many tokens before `source` are those at the end."""
+    n = 0
+    while n < min(source, most) and text[source - 1 - n] == text[-1 - n]:
+        n += 1
+    return n
 
 
 def copied(text: list[int], source: int, length: int) -> tuple[int, ...]:
@@ -37,7 +45,8 @@ def test_agrees_with_a_scan_of_the_text(alphabet: int, shortest: int, longest: i
     for new in chunks(Random(alphabet * 100 + longest), 150, alphabet):
         commit(drafter, request, new)
         match, source = look(request.tokens, shortest, longest)
-        assert drafter.hint(request) == match
+        length = common(request.tokens, source, LOOKED) if match == longest else match
+        assert drafter.hint(request) == length >= match
         made = draft(drafter, request, 11)
         assert made.tokens == (copied(request.tokens, source, 11) if match else ())
 
@@ -58,6 +67,20 @@ def test_confidence_is_how_often_matches_of_that_length_were_right() -> None:
         lengths = [min(match + i, 3) for i in range(5)] if match else []
         assert made.probs == pytest.approx([right[n] / asked[n] for n in lengths])
         assert all(s.chosen == s.top1 >= s.top2 >= 0.0 and 0.0 <= s.entropy <= 0.694 for s in made.signals)
+
+
+def test_a_match_is_as_long_as_both_passages_agree() -> None:
+    passage = list(range(10, 80))
+    drafter, request, seen = NgramDrafter(), make_request(), []
+    commit(drafter, request, passage)
+    for token in passage[5:60]:
+        before = drafter.match_after(request, [token])
+        commit(drafter, request, [token])
+        seen.append(drafter.hint(request))
+        assert before == seen[-1]
+    assert seen == [float(min(n, LOOKED)) for n in range(1, 56)]
+    assert drafter.match_after(request, passage[60:63]) == LOOKED
+    assert drafter.match_after(request, [1, 2]) == 0
 
 
 @pytest.mark.parametrize("period", [1, 2, 7])

@@ -15,13 +15,15 @@ from .picked import chain
 
 BITS = 32  # per token of an n-gram key; ids are shifted by one, so that 0 is "before the text"
 LONGEST = 64
+LOOKED = 32  # tokens of a match that are counted at most
 
 
 class NgramDrafter:
     """Copies what followed the latest earlier occurrence of the text's last `min` to `max` tokens.
 
     The longest match wins. Every n-gram of prompt and output is indexed as it is committed, so neither a
-    hint nor a draft scans the text; each costs O(max) per committed token. A continuation that reaches the
+    hint nor a draft scans the text; each costs O(max) per committed token. How far the match goes back beyond
+    `max` tokens is counted, up to 32: a longer one is right more often. A continuation that reaches the
     end of the text is repeated periodically. The confidence is the acceptance rate of matches of that length
     in this text so far (Laplace's rule).
 
@@ -43,9 +45,9 @@ class NgramDrafter:
         self._texts: dict[int, _Text] = {}
 
     def hint(self, request: Request) -> float:
-        """The length of the longest n-gram at the end of the text that occurred before; 0 = none."""
+        """How many tokens at the end of the text are those before the place that it copies; 0 = none."""
         text = self._texts.get(request.id)
-        return float(text.match) if text else 0.0
+        return float(text.length) if text else 0.0
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain per job, of the job's full length unless a stop rule fires or nothing matches."""
@@ -64,7 +66,7 @@ class NgramDrafter:
         return drafts
 
     def match_after(self, request: Request, written: Sequence[int]) -> int:
-        """The longest n-gram at the end of the text and these tokens that occurred in the text."""
+        """The hint after the text and these tokens."""
         text = self._texts.get(request.id)
         return text.after(written) if text else 0
 
@@ -85,13 +87,16 @@ class NgramDrafter:
 
 
 class _Text:
-    """The tokens of one request and the position where each of their n-grams last ended."""
+    """The tokens of one request and the position where each of their n-grams last ended.
 
-    __slots__ = ("_hits", "_key", "_mask", "_orders", "_source", "_tries", "match", "tokens")
+    `match` is the longest n-gram at the end that occurred before, `length` how far both agree.
+    """
+
+    __slots__ = ("_hits", "_key", "_mask", "_orders", "_source", "_tries", "length", "match", "tokens")
 
     def __init__(self, shortest: int, longest: int) -> None:
         self.tokens: list[int] = []
-        self.match = 0
+        self.match = self.length = 0
         self._source = 0  # the position after the matched n-gram's earlier occurrence
         self._key = 0
         self._mask = (1 << BITS * longest) - 1
@@ -117,20 +122,33 @@ class _Text:
                     match, source = n, seen[gram]
                 seen[gram] = after
         self._key, self.match, self._source = key, match, source
+        self.length = self._common(source, tokens, match) if match == len(self._hits) - 1 else match
 
     def after(self, new: Sequence[int]) -> int:
         """The match after these tokens as well."""
         if not new:
-            return self.match
+            return self.length
         key = self._key
         for token in new:
             key = key << BITS | token + 1
-        return next((n for n, mask, seen in self._orders if key & mask in seen), 0)
+        for n, mask, seen in self._orders:
+            if (source := seen.get(key & mask)) is not None:
+                tail = [*self.tokens[-LOOKED:], *new]
+                return self._common(source, tail, n) if n == len(self._hits) - 1 else n
+        return 0
+
+    def _common(self, source: int, end: Sequence[int], known: int) -> int:
+        """How many tokens before `source` are those at the `end`, up to `LOOKED`; so many are known."""
+        tokens, n, most = self.tokens, known, min(source, len(end), LOOKED)
+        while n < most and tokens[source - n - 1] == end[-n - 1]:
+            n += 1
+        return max(n, known)
 
     @contextmanager
     def extended(self, new: Sequence[int]) -> Iterator[None]:
         """The text with these tokens, which are taken back afterwards."""
         length, key, match, source = len(self.tokens), self._key, self.match, self._source
+        common = self.length
         hits, tries, before = list(self._hits), list(self._tries), []
         for token in new:
             key = (key << BITS | token + 1) & self._mask
@@ -142,6 +160,7 @@ class _Text:
         finally:
             del self.tokens[length:]
             self._key, self.match, self._source, self._hits, self._tries = key, match, source, hits, tries
+            self.length = common
             for seen, gram, place in before:
                 if place is None:
                     seen.pop(gram, None)
