@@ -87,6 +87,7 @@ class Context:
             `reads_hints`. A disabled drafter has none.
         unavailable: Drafters that cannot draft for this request now: they failed or are not ready.
         length: Tokens of the text, the prompt included.
+        token: Its last token; -1 if that is unknown.
     """
 
     request: int = 0
@@ -96,6 +97,7 @@ class Context:
     hints: Mapping[str, float] = field(default_factory=dict)
     unavailable: frozenset[str] = frozenset()
     length: int = 0
+    token: int = -1
 
 
 @dataclass(frozen=True, slots=True)

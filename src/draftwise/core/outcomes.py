@@ -100,11 +100,13 @@ class Window:
         drafter: The drafter's index in the policy.
         context: The class of match or text it was made in, an integer defined by the policy.
         accepts: The acceptance probability of each of its tokens, in order, up to the last known.
+        token: The last token of the text before it; -1 if that is unknown.
     """
 
     drafter: int
     context: int
     accepts: tuple[float, ...]
+    token: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,16 @@ class Turn:
         """The context for the policy."""
         request = self.request
         out = request.waits.union(request.out) if request.out else request.waits
+        tokens = request.tokens
         return Context(
-            request.id, batch_size, request.position, request.last_accepted, hints, out, len(request.tokens)
+            request.id,
+            batch_size,
+            request.position,
+            request.last_accepted,
+            hints,
+            out,
+            len(tokens),
+            tokens[-1] if tokens else -1,
         )
 
     def job(self, *, rows: bool, picked: bool) -> Job | None:

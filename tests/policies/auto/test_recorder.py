@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
 
-from draftwise.core.arms import Arm
-from draftwise.core.outcomes import Grade, Window
+from draftwise.core.arms import Arm, Context
+from draftwise.core.outcomes import Feedback, Grade, Window
 from draftwise.core.roles import GradeJob, Graders, Seen
+from draftwise.core.turn import Turn
 from draftwise.policies.auto.grading import Budget, windows_of
 from draftwise.policies.auto.parts import LENGTHS
 from draftwise.policies.auto.policy import AutoPolicy
@@ -93,6 +95,35 @@ class View:
         return self._policy.may_pay(i, batch)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_every_result_names_the_last_token_before_its_draft(
+    monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Of models that draft or are graded and of lookups that draft or do not, whenever it is decided."""
+    before: dict[int, Counter[int]] = {}
+    found: dict[tuple[int, int], Counter[int]] = {}
+    context, learn = Turn.context, AutoPolicy.learn
+
+    def here(self: Turn, hints: Mapping[str, float], batch_size: int) -> Context:
+        made = context(self, hints, batch_size)
+        assert made.token == self.request.tokens[-1]
+        before.setdefault(made.request, Counter())[made.token] += 1
+        return made
+
+    def keep(self: AutoPolicy, feedback: Feedback) -> None:
+        for window in feedback.windows:
+            found.setdefault((feedback.request, window.drafter), Counter())[window.token] += 1
+        learn(self, feedback)
+
+    monkeypatch.setattr(Turn, "context", here)
+    monkeypatch.setattr(AutoPolicy, "learn", keep)
+    world = World(monkeypatch, EASY, Prices(), {"good": EASY, "dear": table(5, 3.0)}, ("a", "b"))
+    world.run("auto?share=0.5", texts=4, batch=batch)
+    assert {drafter for _, drafter in found} == {0, 1, 2, 3}
+    for (request, _), tokens in found.items():
+        assert tokens <= before[request] and -1 not in tokens
+
+
 @pytest.mark.parametrize("batch", [1, 4])
 def test_the_recorder_speaks_through_feedback_alone(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     """With a view that cannot be written to, everything is decided and learned as with the policy itself."""
@@ -126,8 +157,9 @@ def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between()
     assert notes.unread(0) == notes.end
     notes.read[0] = notes.end - 1
     assert notes.unread(0) == notes.end - 12  # it reads these again
-    found = windows_of(0, 12, [Grade(1.0)] * 10, notes, 4)
+    found = windows_of(0, 12, [Grade(1.0)] * 10, notes, 4, range(100, 122))
     assert len(found) == 3  # of the rounds in which it did not draft
+    assert [window.token for window in found] == [111, 113, 117]  # the last tokens before them
 
 
 def test_rounds_of_others_are_forgotten_when_a_model_drafts_again() -> None:

@@ -57,7 +57,7 @@ class LookupGuesses:
         if arm.drafter in seen.request.out:
             return None
         draft = graders.guess(arm.drafter, seen.request, start, arm)
-        return None if draft is None else Held(i, context, draft, arm.length)
+        return None if draft is None else Held(i, context, draft, arm.length, seen.request.tokens[start - 1])
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class ModelGrading:
             notes.read[i], notes.graded[i], notes.missed[i] = length - 1, length, 0
             notes.plain[i] = 0
             chances += [(grade.signals.chosen, grade.accept) for grade in found if grade.signals]
-            windows[at] = windows_of(i, job.start, found, notes, longest)
+            windows[at] = windows_of(i, job.start, found, notes, longest, job.request.tokens)
         return GradingPass(i, unread, seconds, chances, windows)
 
     def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
@@ -165,7 +165,9 @@ class ModelGrading:
         return picked
 
 
-def windows_of(i: int, start: int, grades: Sequence[Grade], notes: Notes, longest: int) -> list[Window]:
+def windows_of(
+    i: int, start: int, grades: Sequence[Grade], notes: Notes, longest: int, text: Sequence[int]
+) -> list[Window]:
     """One window for each round in which it did not draft, of those that began at `start` or later."""
     made = []
     for at, contexts, player in notes.rounds:
@@ -175,5 +177,5 @@ def windows_of(i: int, start: int, grades: Sequence[Grade], notes: Notes, longes
                 accepts.append(grade.at(place)[0])
                 if accepts[-1] <= 0.0:
                     break
-            made.append(Window(i, contexts[i], tuple(accepts)))
+            made.append(Window(i, contexts[i], tuple(accepts), text[at - 1]))
     return made

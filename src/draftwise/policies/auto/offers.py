@@ -196,7 +196,7 @@ def _usable(policy: Offering, context: Context, place: Place) -> Iterator[tuple[
         if i in policy.relays:
             yield i, ()
         elif place.contexts[i] if policy.looks_up[i] else policy.skills[i].seen:
-            yield i, policy.skills[i].survival(context.request, place.contexts[i])
+            yield i, policy.skills[i].after(place.token, context.request, place.contexts[i])
 
 
 def _priced(policy: Offering, i: int, context: Context, place: Place, extra: Sequence[float]) -> Price:
@@ -223,7 +223,7 @@ def _composite(
     known = policy.skills[first].seen and cost.tried >= len(TRIALS)
     if not known or policy.drafters[first] in context.unavailable or cost.width > 1.0:
         return ()
-    curve = policy.skills[first].survival(request, place.contexts[first])
+    curve = policy.skills[first].after(place.token, request, place.contexts[first])
     head = Head(curve, _priced(policy, first, context, place, extra))
     tails = partial(policy.skills[i].survival, request)
     taken = max(tails(TAKEN), default=policy.skills[i].least)

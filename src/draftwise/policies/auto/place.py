@@ -10,13 +10,21 @@ from .parts import Match
 
 @dataclass(slots=True)
 class Place:
-    """Where one request stands: each drafter's context at the last choice, the tokens of the text that each
-    has read, the tokens of the answer, and the tokens that a second was worth at the last choice."""
+    """Where one request stands.
+
+    Attributes:
+        contexts: each drafter's context at the last choice.
+        read: the tokens of the text that each drafter has read.
+        written: the tokens of the answer.
+        price: the tokens that a second was worth at the last choice.
+        token: the last token of the text there.
+    """
 
     contexts: list[int]
     read: list[int]
     written: int = 0
     price: float = 0.0
+    token: int = -1
 
     @property
     def matched(self) -> bool:

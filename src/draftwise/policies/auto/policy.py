@@ -186,6 +186,7 @@ class AutoPolicy:
         place = self.places.get(context.request)
         if place is None:
             place = self.places[context.request] = Place([0] * len(self.drafters), [0] * len(self.drafters))
+        place.token = context.token
         place.look(context.hints, self.drafters, self.looks_up, self.match)
         return place
 
@@ -216,7 +217,8 @@ class AutoPolicy:
         if isinstance(feedback.observed, Observed):
             self._observe(feedback.request, feedback.observed)
         for window in feedback.windows:
-            self.skills[window.drafter].learn(feedback.request, window.context, window.accepts)
+            skill = self.skills[window.drafter]
+            skill.learn(feedback.request, window.context, window.accepts, window.token)
         for outcome in feedback.outcomes:
             self._time(feedback.request, outcome)
             self._calibrate(outcome)

@@ -173,13 +173,13 @@ class AutoRecorder:
             return []
         if i in self.policy.relays:
             return self._parts(i, seen, notes)
-        asked = self.policy.arms[seen.decision.arm].length
+        asked, token = self.policy.arms[seen.decision.arm].length, seen.request.tokens[notes.at - 1]
         if self.looks_up[i]:
-            notes.held.append(Held(i, context, seen.draft.tokens, asked))
+            notes.held.append(Held(i, context, seen.draft.tokens, asked, token))
             return []
         notes.read[i] = notes.at
         missed = outcome.accepted < min(outcome.drafted, asked)  # a tree has more nodes than depths
-        return [Window(i, context, (1.0,) * outcome.accepted + ((0.0,) if missed else ()))]
+        return [Window(i, context, (1.0,) * outcome.accepted + ((0.0,) if missed else ()), token)]
 
     def _model(self, player: int, outcome: Outcome) -> int:
         """The model whose own draft shows how far it is right in this round; -1: none."""
@@ -197,7 +197,12 @@ class AutoRecorder:
         begin, rest = windows(outcome.head, outcome.accepted, outcome.drafted)
         kind = match_length(outcome.match)
         found = [
-            Window(first, self.policy.contexts(seen.request.id)[first], begin),
+            Window(
+                first,
+                self.policy.contexts(seen.request.id)[first],
+                begin,
+                seen.request.tokens[notes.at - 1],
+            ),
             Window(i, TAKEN, (float(kind > TAKEN),)),
         ]
         return [*found, Window(i, kind, rest)] if rest else found

@@ -7,7 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import exp, log, sqrt
 
 from ...core.drafts import Signals
-from ...state.learned import adds, learned, mean_by
+from ...state.learned import LEARNED, adds, learned, mean_by
+from .last_token import LastToken
 
 NOTHING: dict[int, tuple[list[float], list[float]]] = {}
 LATER = 32  # drafts after which those of other texts count
@@ -20,9 +21,11 @@ class Skill:
     For every context and k the tokens that were tested and accepted are counted, fading by `memory` with each
     draft: what is known of a k that drafts do not reach fades too, so that it is tried again. A window that
     the text cut off counts as far as it goes. A chance leans on the mean over all k of its context with a
-    weight of `lean` tests, and that on one half with two. A text has counts of its own that fade faster and
-    lean on the common ones: a change of subject shows within a few drafts. What a file brings counts for at
-    most `carried` tests of a first token: other texts may be of another kind.
+    weight of `lean` tests, that on the mean of the next shorter match with a weight of `shorter` tests, and
+    that of the shortest on one half with two. A text has counts of its own that fade faster and
+    lean on the common ones: a change of subject shows within a few drafts. The `last` token of the text
+    before a draft makes all its chances higher or lower. What a file brings counts for at most `carried`
+    tests of a first token: other texts may be of another kind.
     """
 
     contexts: int
@@ -31,14 +34,17 @@ class Skill:
     memory: float = 0.997
     own_memory: float = 0.95
     lean: float = 2.0
+    shorter: float = 8.0
     own_lean: float = 12.0
     least: float = 0.02
     carried: float = 8.0
     tested: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     accepted: list[list[float]] = field(default_factory=list, metadata=learned(adds))
+    last: LastToken = field(default_factory=LastToken, metadata=LEARNED)
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
-    whole: tuple[float, float] | None = None  # sums of `tested` and `accepted`, and what curves lean on
-    anchors: dict[int, float] = field(default_factory=dict)
+    sums: list[tuple[float, float]] = field(default_factory=list)  # of `tested` and `accepted`, by context
+    whole: tuple[float, float] = (0.0, 0.0)  # the sum of these
+    anchors: list[float] = field(default_factory=list)  # what curves lean on, by context
     curves: dict[int, dict[int, list[float]]] = field(default_factory=dict)  # by request and context
     deep: dict[int, int] = field(default_factory=dict)  # by context
     lessons: int = 0  # since `curves` was empty
@@ -61,8 +67,9 @@ class Skill:
 
     def _sums(self) -> tuple[float, float]:
         """Tokens tested and accepted recently, in all contexts."""
-        if self.whole is None:
-            self.whole = (sum(map(sum, self.tested)), sum(map(sum, self.accepted)))
+        if not self.sums:
+            self.sums = list(zip(map(sum, self.tested), map(sum, self.accepted), strict=True))
+            self.whole = sum(tested for tested, _ in self.sums), sum(accepted for _, accepted in self.sums)
         return self.whole
 
     @property
@@ -71,19 +78,26 @@ class Skill:
         pairs = [(a[0], t[0]) for a, t in zip(self.accepted, self.tested, strict=True)]
         return min(1.0, max((a + 1.0) / (t + 2.0) + 1.0 / sqrt(t + 2.0) for a, t in pairs))
 
-    def learn(self, request: int, context: int, accepts: Sequence[float]) -> None:
-        """A draft in this context had these chances to be accepted, one token after the other."""
-        self.anchors.pop(context, None)
+    def learn(self, request: int, context: int, accepts: Sequence[float], token: int = -1) -> None:
+        """A draft in this context had these chances to be accepted, one token after the other.
+
+        `token` is the last one of the text before the draft, if that is known.
+        """
+        if token >= 0 and accepts:
+            self.last.learn(token, self._first(request, context), accepts[0])
         self._forget(request)
         mine = self.own.setdefault(request, {})
         if context not in mine:
             mine[context] = ([0.0] * self.longest, [0.0] * self.longest)
         own_tested, own_accepted = mine[context]
         tested, accepted = self.tested[context], self.accepted[context]
-        before, (all_tested, all_accepted) = (sum(tested), sum(accepted)), self._sums()
+        all_tested, all_accepted = self._sums()
         deep = self.deep[context] = max(self._deep(context), len(accepts))
         _add(tested, accepted, accepts, self.memory, deep)
-        self.whole = all_tested + sum(tested) - before[0], all_accepted + sum(accepted) - before[1]
+        before, now = self.sums[context], (sum(tested), sum(accepted))
+        self.sums[context] = now
+        self.whole = all_tested + now[0] - before[0], all_accepted + now[1] - before[1]
+        self.anchors = []
         _add(own_tested, own_accepted, accepts, self.own_memory, deep)
 
     def _deep(self, context: int) -> int:
@@ -91,6 +105,15 @@ class Skill:
         if (deep := self.deep.get(context)) is None:
             deep = sum(n > 0.0 for n in self.tested[context])
         return deep
+
+    def after(self, token: int, request: int, context: int) -> Sequence[float]:
+        """The same as `survival`, after this last token of the text."""
+        curve = self.survival(request, context)
+        factor = self.last(token) if token >= 0 and curve else 1.0
+        if factor == 1.0:  # as after a token that is new
+            return curve
+        factor = min(factor, 1.0 / curve[0])
+        return [factor * chance for chance in curve]
 
     def survival(self, request: int, context: int) -> list[float]:
         """The chances that the first 1, 2, ... tokens are accepted, as far as they are above `least`.
@@ -113,13 +136,30 @@ class Skill:
             self.lessons = 0
             self.curves.clear()
 
+    def _first(self, request: int, context: int) -> float:
+        """The chance of a first token in this context, whatever the last one of the text is."""
+        mine = self.own.get(request, NOTHING).get(context)
+        chance = (self.accepted[context][0] + self._anchor(context)) / (self.tested[context][0] + self.lean)
+        if mine is None:
+            return chance
+        return (mine[1][0] + self.own_lean * chance) / (mine[0][0] + self.own_lean)
+
+    def _anchor(self, context: int) -> float:
+        """What a chance of this context leans on, with its weight."""
+        if not self.anchors:
+            self._sums()
+            mean = 0.5
+            for k, (tested, accepted) in enumerate(self.sums):
+                below, weight = (mean, self.shorter) if k > 1 else (0.5, 2.0)
+                mean = (accepted + weight * below) / (tested + weight)
+                self.anchors.append(self.lean * mean)
+        return self.anchors[context]
+
     def curve(self, request: int, context: int) -> list[float]:
         """The same, as of now."""
         tested, accepted = self.tested[context], self.accepted[context]
         lean, own_lean, least = self.lean, self.own_lean, self.least
-        anchor = self.anchors.get(context)
-        if anchor is None:
-            anchor = self.anchors[context] = lean * (sum(accepted) + 1.0) / (sum(tested) + 2.0)
+        anchor = self._anchor(context)
         mine = self.own.get(request, NOTHING).get(context)
         curve: list[float] = []
         alive = 1.0
@@ -139,9 +179,8 @@ class Skill:
 
     def restart(self) -> None:
         """Let what other texts have shown weigh no more than `carried` tests of each context."""
-        self.whole = None
+        self.sums, self.anchors = [], []
         self.deep.clear()
-        self.anchors.clear()
         self.curves.clear()
         for counts in zip(self.tested, self.accepted, strict=True):
             share = min(1.0, self.carried / max(*counts[0], self.carried))

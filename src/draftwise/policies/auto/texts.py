@@ -12,13 +12,15 @@ from ...core.outcomes import Window
 class Held:
     """A lookup's draft that is compared with the text as it is written.
 
-    The draft had at most `asked` tokens, of which the first `right` are those of the text so far.
+    The draft began after `token` and had at most `asked` tokens, of which the first `right` are those of the
+    text so far.
     """
 
     drafter: int
     context: int
     tokens: tuple[int, ...]
     asked: int
+    token: int = -1
     right: int = 0
 
     def follow(self, text: Sequence[int]) -> Window | None:
@@ -35,7 +37,8 @@ class Held:
 
     def window(self, *, missed: bool) -> Window:
         """The result as far as it is known."""
-        return Window(self.drafter, self.context, (1.0,) * self.right + ((0.0,) if missed else ()))
+        accepts = (1.0,) * self.right + ((0.0,) if missed else ())
+        return Window(self.drafter, self.context, accepts, self.token)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,101 @@
+"""What the last token of the text, and the next shorter match, say about a draft."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from draftwise.policies.auto.last_token import CLASSES, LEAN, LastToken
+from draftwise.policies.auto.parts import LENGTHS
+from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.auto.skill import Skill
+from draftwise.policies.catalogue.auto import team
+from draftwise.state.numbers import dump, load
+
+from .script import Prices, Stage
+
+
+def taught(easy: int, hard: int) -> Skill:
+    """A drafter that is right after one token and wrong after another."""
+    skill = Skill(2, 4)
+    for _ in range(100):
+        skill.learn(0, 1, (1.0, 1.0, 0.0), easy)
+        skill.learn(0, 1, (0.0,), hard)
+    return skill
+
+
+def test_chances_are_higher_after_a_token_after_which_drafts_were_right() -> None:
+    skill = taught(5, 70_000)
+    usual = skill.survival(0, 1)
+    assert 0.4 < usual[0] < 0.6
+    easy, hard = skill.after(5, 0, 1), skill.after(70_000, 0, 1)
+    assert easy[0] > 0.9 and hard[0] < 0.1 and easy[0] <= 1.0
+    assert easy[1] / easy[0] == pytest.approx(usual[1] / usual[0]), "later tokens follow their own text"
+    assert skill.after(6, 0, 1) == skill.after(-1, 0, 1) == usual
+    assert skill.after(5 + CLASSES, 0, 1) == easy, "ids are hashed"
+
+
+def test_tokens_of_a_text_that_is_always_guessed_say_nothing_more() -> None:
+    skill = Skill(2, 4)
+    for k in range(300):
+        skill.learn(0, 1, (1.0, 1.0, 1.0, 1.0), k % 3)
+    assert skill.after(0, 0, 1)[0] <= 1.0 and skill.last(0) == pytest.approx(1.0, abs=0.1)
+    unknown = Skill(2, 4)
+    for _ in range(50):
+        unknown.learn(0, 1, (1.0,))
+        unknown.learn(0, 1, (), 3)
+    assert not any(unknown.last.expected)
+
+
+def test_tokens_of_other_texts_count_for_a_few_tests() -> None:
+    skill = taught(5, 6)
+    before = skill.last(5), skill.last(6)
+    skill.restart()
+    skill.last.restart()
+    assert max(skill.last.expected) == pytest.approx(LEAN)
+    assert 1.0 < skill.last(5) < before[0] and before[1] < skill.last(6) < 1.0
+
+
+def test_what_is_known_of_tokens_is_saved() -> None:
+    first, second = (AutoPolicy(*team(["model", "ngram"], LENGTHS)) for _ in range(2))
+    first.skills[0].learn(0, 0, (1.0,), 9)
+    load(second, dump(first))
+    assert second.skills[0].last == first.skills[0].last != LastToken()
+
+
+def test_a_match_that_was_never_tested_is_worth_the_next_shorter_one() -> None:
+    skill = Skill(8, 4)
+    for _ in range(200):
+        skill.learn(0, 2, (1.0, 1.0, 1.0, 1.0))
+        skill.learn(0, 1, (0.0,))
+    skill.close(0)
+    first = [max(skill.curve(9, context), default=0.0) for context in range(8)]
+    assert first[0] == pytest.approx(0.5) and first[1] < 0.1
+    assert all(chance > 0.9 for chance in first[2:])
+    for _ in range(60):
+        skill.learn(0, 5, (0.0,))
+    skill.close(0)
+    assert max(skill.curve(9, 5), default=0.0) < 0.1 < 0.9 < skill.curve(9, 4)[0], "it soon counts for itself"
+
+
+class Few(Stage):
+    """Texts of twenty tokens."""
+
+    def _texts(self) -> list[list[int]]:
+        rng = Random("few")
+        return [[rng.randrange(20) for _ in range(self.tokens + 20)] for _ in range(self.texts)]
+
+
+def test_an_expensive_model_drafts_after_the_tokens_after_which_it_is_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A draft costs half a pass and is right in a third of the places: it pays there alone."""
+    stage = Few(monkeypatch, {}, Prices(start=0.2e-3, token=4.8e-3))
+    texts = stage._texts()
+    stage.models = {"model": lambda text, at, rng: 0.9 if at and texts[text][at - 1] < 7 else 0.05}
+    spent, rounds = stage.seconds("auto"), stage.run("auto")[2]
+    later = rounds[len(rounds) // 2 :]
+    drafts = [round for round in later if round.arm.length]
+    assert sum(round.accepted > 0 for round in drafts) > 0.75 * len(drafts) > 0.15 * len(later)
+    assert spent < 0.96 * min(stage.seconds("none"), stage.seconds("static-1?drafter=model"))
