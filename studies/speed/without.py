@@ -10,6 +10,7 @@ from typing import Any
 from draftwise.core.arms import NEVER, Stop
 from draftwise.core.roles import Graders, Seen
 from draftwise.policies.auto.grading import SHARE, Budget, ModelGrading
+from draftwise.policies.auto.last_token import LastToken
 from draftwise.policies.auto.pace import Pace
 from draftwise.policies.auto.parts import CONTEXTS, LENGTHS, match_length, measured, new_skill
 from draftwise.policies.auto.policy import AutoPolicy
@@ -72,6 +73,14 @@ def even_odds() -> Skill:
     first = [0.0] * (LENGTHS[-1] - 1)
     tested, accepted = ([[x, *first] for _ in range(CONTEXTS)] for x in (1.0, 0.5))
     return Skill(CONTEXTS, LENGTHS[-1], tested=tested, accepted=accepted)
+
+
+class AnyToken(LastToken):
+    """The last token of a text does not change any chance."""
+
+    def __call__(self, token: int) -> float:
+        """Chances are those of the context."""
+        return 1.0
 
 
 class NoGuard:
@@ -140,6 +149,7 @@ PARTS: Mapping[str, Variant] = {
     "thinning": Variant(recorder=lambda: {"budget": Unlimited(), "models": EveryToken()}),
     "at once": Variant(recorder=lambda: {"models": Late()}),
     "pace": Variant(lambda: {"pace": OnePace()}),
+    "last token": Variant(lambda: {"new_skill": partial(new_skill, last=AnyToken())}),
     "hints": Variant(lambda: {"match": any_match}),
     "reading": Variant(lambda: {"pricing": free_reading}, lambda: {"notes": AllRead}),
 }
