@@ -100,10 +100,15 @@ def child(asked: dict[str, Any]) -> None:
 
 
 def _there(tree: Path, asked: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The same in another checkout, of which only the library is used."""
-    code = f"import runpy; runpy.run_path({str(Path(__file__))!r})['child']({dict(asked)!r})"
-    environment = os.environ | {"PYTHONPATH": f"{tree.resolve() / 'src'}:{Path.cwd()}"}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
+    """The same in another checkout, by its own study if it has this one."""
+    tree = tree.resolve()
+    own = tree / "studies" / "speed" / "orders.py"
+    script, studies = (own, tree) if own.exists() else (Path(__file__), Path.cwd())
+    code = f"import runpy; runpy.run_path({str(script)!r})['child']({dict(asked)!r})"
+    environment = os.environ | {"PYTHONPATH": f"{tree / 'src'}:{studies}"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=studies, env=environment, stdout=subprocess.PIPE, check=True
+    )
     seconds: dict[str, list[float]] = json.loads(ran.stdout.splitlines()[-1])
     return seconds
 
