@@ -150,20 +150,20 @@ def test_what_a_relay_needs_is_said(trace: Trace, tmp_path: Path) -> None:
 def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
     """It pays where passes cost the same for all lengths; what is learned goes to the parts."""
     relay = "relay:good>ngram?match=1"
-    whole = Trace(trace.folder, ["good", "ngram", relay])
-    made = method("auto?length=8", whole.drafters)
+    whole, mates = Trace(trace.folder, ["good", "ngram", relay]), ["good", relay]
+    made = method("auto?length=8", mates)  # alone, the lookup drafts where its match is long
     loop = Replay(whole, made, replace(COSTS, passes=(1.0,)))
-    rounds = [r for one in whole for r in loop.play(Stage(one))]
+    rounds = [r for _ in range(4) for one in whole for r in loop.play(Stage(one))]
     mine = [r for r in rounds if r.arm.drafter == relay]
     assert len(mine) > 9 and any(r.accepted > 4 for r in mine)
     policy = made.policy
     assert isinstance(policy, AutoPolicy)
-    good, tail = (policy.skills[policy.drafters.index(name)] for name in ("good", relay))
+    good, tail = (policy.skills[mates.index(name)] for name in mates)
     assert good.seen > 0.0
     assert tail.tested[TAKEN][0] > tail.accepted[TAKEN][0] > 0.0, "it takes over now and then"
     assert sum(tested[0] for tested in tail.tested[TAKEN + 1 :]) <= tail.accepted[TAKEN][0]
     assert any(sum(accepted) > 1.0 for accepted in tail.accepted[TAKEN + 1 :])
-    assert policy.drafting(policy.drafters.index(relay)).tried == 0  # its cost is that of its parts
+    assert policy.drafting(mates.index(relay)).tried == 0  # its cost is that of its parts
 
 
 def test_a_policy_that_fails_ends_the_replay(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
