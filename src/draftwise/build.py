@@ -9,7 +9,7 @@ from logging import getLogger
 from typing import Any, NamedTuple
 
 from . import registry
-from .core.roles import Drafter, Target
+from .core.roles import Drafter, Grader, Matcher, Target
 from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
 from .models import compiled
@@ -20,7 +20,8 @@ from .models.vocabulary import disagreement
 from .models.weights.packed import arrange, checked
 from .names import check_names
 from .policies.arms import TOGETHER
-from .policies.catalogue import Method, default, method
+from .policies.catalogue import Method, default, method, weighs_relays
+from .registry.relays import with_lookup
 
 LOG = getLogger(__name__)
 
@@ -162,8 +163,20 @@ def assemble(
     drafters = registry.listed(drafters, "drafters")
     team = build_drafters(drafters, target, tokenizer, target_name, pack=pack, compile=compile, **load)
     asked, name = dict(zip(team, drafters, strict=True)), policy or default(team)
+    team = composed(team, name)
+    asked |= {relay: relay for relay in team.keys() - asked.keys()}
     LOG.info("policy %s over drafters %s", name, ", ".join(team) or "none")
     return Assembled(team, decide(name, team, tokenizer, asked), name, asked)
+
+
+def composed(team: dict[str, Drafter], policy: str) -> dict[str, Drafter]:
+    """The drafters, plus relays of each model and the first lookup if the policy weighs them."""
+    if not weighs_relays(policy):
+        return team
+    lookups = [name for name, drafter in team.items() if isinstance(drafter, Matcher)]
+    models = [name for name, drafter in team.items() if isinstance(drafter, Grader) and name not in lookups]
+    specs = {name: registry.parse(name) for name in with_lookup(models, lookups, team)}
+    return team | {name: registry.build("drafters", spec, spec.path) for name, spec in specs.items()}
 
 
 def decide(policy: str, team: Mapping[str, Drafter], tokenizer: Any, asked: Mapping[str, Any]) -> Method:

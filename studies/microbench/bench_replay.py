@@ -55,7 +55,7 @@ def test_replay(benchmark: Any, world: World, policy: str) -> None:
     rounds = 0
 
     def fresh() -> tuple[tuple[Replay], dict[str, Any]]:
-        return (Replay(trace, method(policy, trace.drafters), costs),), {}
+        return (Replay(trace, method(policy, trace.team(policy)), costs),), {}
 
     def play(loop: Replay) -> float:
         nonlocal rounds

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwise.measure.trace import Costs, Replay, Trace, read_costs
+from draftwise.measure.trace.files import is_relay
 from draftwise.measure.trace.stage import Stage
 from studies.common.command import command, listed, start
 from studies.speed.without import PARTS, without
@@ -30,7 +31,7 @@ Row = dict[str, Any]
 
 def variants(drafters: Sequence[str], parts: Sequence[str]) -> dict[str, tuple[str, list[str]]]:
     """The part that is missing, and the drafters, by label; the whole of `auto` comes first."""
-    alone = {f"all but {name}": ("", [name]) for name in drafters if "others" in parts}
+    alone = {f"all but {name}": ("", [name]) for name in drafters if "others" in parts and not is_relay(name)}
     return {
         "auto": ("", list(drafters)),
         **{part: (part, list(drafters)) for part in parts},
@@ -82,7 +83,7 @@ def main() -> None:
     kept = {}
     for folder in asked.traces:
         trace, costs = Trace(folder), read_costs(asked.costs or str(folder / "costs.json"))
-        found = kept[folder.name] = rows(*seconds(trace, costs, variants(trace.drafters, asked.parts)))
+        found = kept[folder.name] = rows(*seconds(trace, costs, variants(trace.team("auto"), asked.parts)))
         print(f"\n{folder.name}, {len(trace)} prompts\n")
         print("| without | time | 95 % | least and most in a category |\n|---|---|---|---|")
         for row in found:

@@ -1,13 +1,13 @@
 """`auto` against the optimum, the best fixed arm and "lookup, else model", on halves of traces.
 
-    python -m studies.speed.baselines TRACE [TRACE ...] [--half 1] [--policy auto] [--relays RELAY,...]
+    python -m studies.speed.baselines TRACE [TRACE ...] [--half 1] [--policy auto,auto-relays]
 
 Three costs for each trace: measured with it, `llama-8b-eagle` and `llama-8b-1b`. Constants of `auto` were
 chosen on the prompts of even number (`--half 0`); results are those of the odd ones. The fixed arm and
 "lookup, else model" (a lookup and its draft length, a shortest match, a model and its draft length) are the
 best in hindsight, fitted to the prompts that they are compared on; the last column has the rule that is best
-on the other half. With `--relays` each policy is played once more with these drafters in its team. Ratios are
-of total times, with the middle 95 % over resampled prompts.
+on the other half. `auto-relays` is `auto` without relays, and so for all parts of the ablation. Ratios are of
+total times, with the middle 95 % over resampled prompts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Text:
 def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[Stage]) -> Seconds:
     """Seconds of a policy on each text; `auto-PART` is `auto` without that part."""
     part = policy.removeprefix("auto-") if policy.startswith("auto-") else None
-    made = method(policy, trace.drafters) if part is None else without(part, trace.drafters)
+    names = trace.team("auto" if part else policy)
+    made = without(part, names) if part else method(policy, names)
     loop = Replay(trace, made, costs)
     return np.array([sum(round.seconds.total for round in loop.play(stage)) for stage in stages])
 
@@ -92,14 +93,13 @@ def least(found: Mapping[Name, Seconds]) -> tuple[Name, Seconds]:
     return name, found[name]
 
 
-def lines(folder: Path, half: int, policies: Sequence[str], relays: Sequence[str]) -> Iterator[str]:
+def lines(folder: Path, half: int, policies: Sequence[str]) -> Iterator[str]:
     """Rows of the table for each of the three costs."""
     trace = Trace(folder)
     whole = [Text(Stage(one)) for one in trace]
     texts = [text for i, text in enumerate(whole) if half < 0 or i % 2 == half]
     rest = [text for i, text in enumerate(whole) if half < 0 or i % 2 != half]
     stages = [text.stage for text in texts]
-    teams = [trace, *([Trace(folder, [*trace.drafters, *relays])] if relays else [])]
     for name in (str(folder / "costs.json"), *PUBLISHED):
         costs = read_costs(name)
         old, new = (
@@ -110,10 +110,9 @@ def lines(folder: Path, half: int, policies: Sequence[str], relays: Sequence[str
         tried = _tried(trace, texts, costs)
         rule, other = least(tried)
         elsewhere = tried[least(_tried(trace, rest, costs))[0]]
-        for policy, team in product(policies, teams):
-            mine = played(team, policy, costs, stages)
-            label = policy + " with relays" * bool(team.relays)
-            cells = [folder.name, name if name in PUBLISHED else "measured", label, str(len(mine))]
+        for policy in policies:
+            mine = played(trace, policy, costs, stages)
+            cells = [folder.name, name if name in PUBLISHED else "measured", policy, str(len(mine))]
             cells += [f"{100 * best_.sum() / mine.sum():.1f} %" for best_ in (old, new)]
             cells += [f"{_said(ratio(alone, mine))} `{arm}`", f"{_said(ratio(other, mine))} `{rule}`"]
             yield "| " + " | ".join([*cells, _said(ratio(elsewhere, mine))]) + " |"
@@ -142,13 +141,12 @@ def main() -> None:
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--half", type=int, choices=(-1, 0, 1), default=1, help="prompts; -1: all")
     parser.add_argument("--policy", type=listed, default="auto", help="policies, or auto-PART without a part")
-    parser.add_argument("--relays", type=listed, default="", help="relays that join the team")
     asked = parser.parse_args()
     heads = ["trace", "costs", "policy", "prompts", "of the optimum", "of the composite one"]
     heads += ["against the best fixed", 'against "lookup, else model"', "fitted to the other half"]
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for folder in asked.traces:
-        for line in lines(folder, asked.half, asked.policy, asked.relays):
+        for line in lines(folder, asked.half, asked.policy):
             print(line, flush=True)
 
 

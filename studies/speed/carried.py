@@ -44,7 +44,7 @@ def played(
     """Seconds of each text by order, from a state: as a file brings it, or as it was learned (`whole`)."""
     found = np.zeros((len(orders), len(stages)))
     for row, order in zip(found, orders, strict=True):
-        made = method("auto", trace.drafters)
+        made = method("auto", trace.team("auto"))
         if state is not None:
             load(made.policy, state)
             if not whole:
@@ -57,7 +57,7 @@ def played(
 
 def learned(trace: Trace, costs: Costs, stages: Sequence[Stage]) -> State:
     """What `auto` knows after these texts."""
-    made = method("auto", trace.drafters)
+    made = method("auto", trace.team("auto"))
     loop = Replay(trace, made, costs)
     for stage in stages:
         list(loop.play(stage))
@@ -81,7 +81,7 @@ def states(
     at: str, name: str, traces: Mapping[str, tuple[Trace, Sequence[Stage]]], known: Sequence[str]
 ) -> Iterator[tuple[str, State]]:
     """Every state that the texts `at` are played from, under the costs `name`."""
-    drafters = traces[at][0].drafters
+    drafters = traces[at][0].team("auto")
     for source, (trace, stages) in traces.items():
         if source != at:
             yield f"`{source}`", learned(trace, _costs(name, at), stages)

@@ -82,7 +82,7 @@ def played(asked: Mapping[str, Any], setting: str = "") -> dict[str, list[float]
         stages = [Stage(one) for one in trace][HALVES[asked["half"]]]
         make = built(setting, drawn=trace.header.temperature > 0.0)
         found[f"{folder.name} | {name}"] = [
-            _seconds(Replay(trace, make(trace.drafters), costs), stages, seed, asked["prompts"])
+            _seconds(Replay(trace, make(trace.team("auto")), costs), stages, seed, asked["prompts"])
             for seed in range(asked["orders"])
         ]
     return found

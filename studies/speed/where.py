@@ -52,7 +52,7 @@ class Place:
 def places(trace: Trace, costs: Costs, policy: str = "auto") -> dict[str, Place]:
     """Every category of a trace, which the policy plays from its first text to its last."""
     found: dict[str, Place] = defaultdict(Place)
-    loop = Replay(trace, method(policy, trace.drafters), costs)
+    loop = Replay(trace, method(policy, trace.team(policy)), costs)
     for recording in trace:
         stage, place = Stage(recording), found[recording.category]
         seconds, lost = losses(loop, stage)

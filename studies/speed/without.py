@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 from draftwise.core.arms import NEVER, Stop
@@ -151,6 +152,7 @@ PARTS: Mapping[str, Variant] = {
     "pace": Variant(lambda: {"pace": OnePace()}),
     "last token": Variant(lambda: {"new_skill": partial(new_skill, last=AnyToken())}),
     "hints": Variant(lambda: {"match": any_match}),
+    "relays": Variant(lambda: {"relays_from": inf}),
     "reading": Variant(lambda: {"pricing": free_reading}, lambda: {"notes": AllRead}),
 }
 """The variant that lacks each part."""

@@ -13,6 +13,8 @@ from ..core.request import Request
 from ..core.roles import Continuer, Matcher
 from ..core.team import Team
 from ..errors import UserError
+from ..registry import Spec
+from ..registry.relays import parts_of
 
 
 class RelayDrafter:
@@ -22,10 +24,11 @@ class RelayDrafter:
     written. So `relay:zoo:general>ngram?first=2` is two tokens of a model and then a lookup that they lead
     to, and `relay:ngram>zoo:general?first=0` a model where the lookup runs out. With `instead`, SECOND drafts
     only where FIRST has nothing: lookup, else model. Both parts are drafters of the same team, under the
-    names given there. They draft their most likely tokens, which the target verifies as picked ones: the
-    text is exact whatever the parts are. FIRST ends the draft if it ends before its share by a stop rule, or
-    drafts a tree. With `match`, SECOND takes over as soon as it has a match of so many tokens after one that
-    FIRST has drafted; without such a match the draft is FIRST's alone, drawn if the request samples.
+    names given there (with `?`, `>` and `%` as in a URL). They draft their most likely tokens, which the
+    target verifies as picked ones: the text is exact whatever the parts are. FIRST ends the draft if it ends
+    before its share by a stop rule, or drafts a tree. With `match`, SECOND takes over as soon as it has a
+    match of so many tokens after one that FIRST has drafted; without such a match the draft is FIRST's alone,
+    drawn if the request samples.
 
     Source: model first, lookup after it: Cascade speculative drafting (arXiv 2312.11462).
 
@@ -42,7 +45,7 @@ class RelayDrafter:
         instead: Annotated[bool, "the second drafts only where the first has nothing"] = False,
         match: Annotated[int, "tokens of a match with which the second takes over; 0: it never does"] = 0,
     ) -> None:
-        self.parts = tuple(part.strip() for part in path.split(">"))
+        self.parts = parts_of(Spec("relay", path))
         if len(self.parts) != 2 or not all(self.parts):
             raise UserError(f"relay:{path}: name two drafters of the team, as relay:zoo:general>ngram")
         if first < 0:

@@ -51,7 +51,7 @@ class _Past:
 
 def texts(trace: Trace, costs: Costs, sure: Sure) -> Iterator[Text]:
     """The rounds of every text as `auto` plays it."""
-    loop = Replay(trace, method("auto", trace.drafters), costs)
+    loop = Replay(trace, method("auto", trace.team("auto")), costs)
     for number, recording in enumerate(trace):
         stage, past, at, found = Stage(recording), _Past(), 0, Text()
         right = {name: confirmed(stage, lines)[-1] for name, lines in stage.lines.items()}

@@ -22,15 +22,18 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 
 @pytest.mark.parametrize("costs", [COSTS, FREE], ids=["catching up", "free"])
-@pytest.mark.parametrize("policy", ["auto", "static-1", "static-4?drafter=ngram", "random", "none"])
+@pytest.mark.parametrize(
+    "policy", ["auto", "auto?relays=0", "static-1", "static-4?drafter=ngram", "random", "none"]
+)
 def test_losses_add_up_to_the_time_over_the_optimum(trace: Trace, costs: Costs, policy: str) -> None:
-    loop = Replay(trace, method(policy, trace.drafters), costs)
+    loop = Replay(trace, method(policy, trace.team(policy)), costs)
     for recording in trace:
         stage = Stage(recording)
         total, lost = losses(loop, stage)
         assert sum(lost.values()) == pytest.approx(total - best(stage, costs).seconds)
         assert set(lost) == set(KINDS)
-        assert all(lost[kind] > -1e-9 for kind in KINDS if kind != "watching")
+        relays = trace.team(policy) != trace.drafters  # may gain more than the oracle
+        assert relays or all(lost[kind] > -1e-9 for kind in KINDS if kind != "watching")
         if policy == "none":
             assert lost["no draft"] == pytest.approx(sum(lost.values()))
 

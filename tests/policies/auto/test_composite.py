@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from draftwise.core.arms import NEVER, Decision, Gate, Stop
+from draftwise.core.arms import NEVER, Context, Decision, Gate, Stop
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome
-from draftwise.policies.auto.composite import END, Head, best_relay, relays, rules, windows
+from draftwise.policies.auto.composite import END, TAKEN, Head, best_relay, relays, rules, windows
+from draftwise.policies.auto.offers import offers
+from draftwise.policies.auto.passes import size_class
+from draftwise.policies.auto.place import Place
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.worth import best_length
+from draftwise.policies.catalogue import method
 from draftwise.policies.catalogue.auto import team
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -82,6 +88,42 @@ def test_a_models_confidence_is_judged_by_its_own_tokens() -> None:
         outcome = Outcome(arm, 4, 4, signals=signals, head=head, match=2)
         policy.learn(Feedback(0, Decision(arm), (outcome,)))
         assert policy.calibrations[0].seen - before == head
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize(("options", "least"), [("", 10e-3), ("?relays=0", 0.0), ("?relays=80", 80e-3)])
+def test_a_relay_is_weighed_where_a_pass_takes_long_enough(options: str, least: float, batch: int) -> None:
+    for seconds in (1e-3, 9.9e-3, 10.1e-3, 79e-3, 81e-3):
+        drafted = _weighed(f"auto{options}", seconds, batch)
+        assert drafted == {0, 2} if seconds >= least else {0}
+
+
+def _weighed(name: str, seconds: float, batch: int) -> set[int]:
+    """Who is worth something to a batch whose passes take so long, with a model that is nearly free."""
+    policy = method(name, ["lm:a", "ngram", "relay:lm:a>ngram?match=1"]).policy
+    assert isinstance(policy, AutoPolicy)
+    policy.passes[size_class(batch)].add(batch, seconds, requests=batch)
+    policy.passes[size_class(batch)].add(2 * batch, seconds, requests=batch)
+    for _ in range(4):
+        policy.drafting(0).drafted(1, 0, 1e-5 * seconds, mates=batch, batch=batch)
+    policy.skills[0].learn(0, 0, (1.0,))
+    policy.skills[2].learn(0, TAKEN, (1.0,))
+    policy.skills[2].learn(0, 3, (1.0, 1.0))
+    worths = offers(policy, Context(request=0, batch_size=batch), Place([0, 0, 0], [0, 0, 0], price=1.0))
+    return {worth.drafter for worth in worths}
+
+
+def test_a_lookup_begins_no_relay() -> None:
+    """It is known as one from the first round on, whatever it is called."""
+    policy = AutoPolicy(*team(["mine", "ngram", "relay:mine>ngram?match=1"], (4,)), relays_from=0.0)
+    policy.looks_up = (True, True, False)
+    policy.skills[0].learn(0, 1, (1.0,))
+    for _ in range(4):
+        policy.drafting(0).drafted(1, 0, 1e-5)
+    decision = policy.choose(Context(request=0, hints={"mine": 2.0}), Random(0))
+    assert policy.arms[decision.arm].drafter != "relay:mine>ngram?match=1"
+    worths = offers(policy, Context(request=0), Place([1, 0, 0], [0, 0, 0], price=1.0))
+    assert {worth.drafter for worth in worths} == {0}
 
 
 def test_the_end_of_its_share_ends_the_first_part() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import inf
 
 import pytest
 
 from draftwise.core.arms import Context
+from draftwise.policies.auto.composite import SLOW
 from draftwise.policies.auto.guard import TRIAL
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import Method
@@ -21,13 +23,19 @@ def played(monkeypatch: pytest.MonkeyPatch, made: Method, prices: Prices) -> lis
     return [(r.arm.name, r.drafted, r.decision.stops[0].threshold) for r in rounds]
 
 
-@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"guard", "hints", "pace"}))
+@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"guard", "hints", "pace", "relays"}))
 def test_every_part_that_is_missing_changes_what_is_played(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     prices = Prices(target=lambda tokens: 10e-3 + 1e-3 * tokens, reading=0.1e-3)
     missing, whole = (without(name, ["near", "far"]) for name in (part, ""))
     assert played(monkeypatch, missing, prices) != played(monkeypatch, whole, prices)
+
+
+def test_without_relays_none_is_weighed() -> None:
+    for part, least in (("", SLOW), ("relays", inf)):
+        made = without(part, ["near", "ngram", "relay:near>ngram?match=1"]).policy
+        assert isinstance(made, AutoPolicy) and made.relays_from == least
 
 
 def test_without_the_guard_losing_goes_on() -> None:

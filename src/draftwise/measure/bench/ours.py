@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from ... import registry
-from ...build import build_drafters, build_target, complete, decide, eos_ids
+from ...build import build_drafters, build_target, complete, composed, decide, eos_ids
 from ...core.arms import Decision
 from ...core.loop import Loop
 from ...core.outcomes import Feedback, Outcome
@@ -175,7 +175,7 @@ class Policy:
         self.loop.rng.setstate((version, tuple(words), gauss))
 
     def _build(self) -> Loop:
-        team = self.models.team()
+        team = composed(self.models.team(), self.name)
         made = decide(self.name, team, self.models.tokenizer, {name: name for name in team})
         return Loop(
             self.models.target, complete(team, made), made.policy, Watch(made.recorder), seed=self.seed

@@ -24,8 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import registry
+from ...core.roles import Matcher
 from ...errors import UserError
 from ...inputs import parse_json
+from ...policies.catalogue import weighs_relays
+from ...registry.relays import with_lookup
 
 FORMAT, VERSION = "draftwise-trace", 1
 FIELDS = ("top1", "top2", "entropy", "chosen")  # the stop signals in a trace
@@ -149,6 +152,18 @@ class Trace:
         """The recorded drafters, in their order, and the relays."""
         return [*self.header.drafters, *self.relays]
 
+    def team(self, policy: str) -> list[str]:
+        """The drafters of a live run by this policy: with relays that it weighs, where texts are greedy.
+
+        Raises:
+            UserError: an unknown policy or option.
+        """
+        if not (self.header.greedy and weighs_relays(policy)):
+            return self.drafters
+        models = [name for name, grades in self.header.drafters.items() if grades]
+        lookups = [name for name in self.header.drafters if name not in models and _matches(name)]
+        return [*self.drafters, *with_lookup(models, lookups, self.drafters)]
+
     def __len__(self) -> int:
         return self.header.prompts
 
@@ -161,6 +176,13 @@ class Trace:
                 given={name: found.given[name] for name in names},
                 answers={name: found.answers[name] for name in names},
             )
+
+
+def _matches(name: str) -> bool:
+    """Whether a lookup of this name can take over from a model."""
+    kind = registry.parse(name).name
+    factory: Any = registry.load("drafters", kind) if kind in registry.names("drafters") else None
+    return isinstance(factory, type) and issubclass(factory, Matcher)
 
 
 def is_relay(name: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...core.round import Round
+from ...registry import parse
+from ...registry.relays import parts_of, takes_over
 from .costs import Costs
 from .oracle import Remaining, confirmed
 from .replay import Replay
@@ -19,7 +21,8 @@ def losses(loop: Replay, stage: Stage) -> tuple[float, dict[str, float]]:
     The loss of a round is its time plus the least remaining time after it, minus the least remaining time
     before it: losses add up to the total time minus the optimum. The part of a loss that another length of
     the same drafter would have saved is "stopped early" or "drafted too far"; the rest is "wrong drafter", or
-    "no draft". "watching" is the time of grading and learning, less what it saved in catching up.
+    "no draft". A relay counts as the drafter that begins its drafts, and may gain more than the oracle, which
+    has none. "watching" is the time of grading and learning, less what it saved in catching up.
     """
     here = _Here(stage, loop.costs)
     total, found = 0.0, dict.fromkeys(KINDS, 0.0)
@@ -27,8 +30,8 @@ def losses(loop: Replay, stage: Stage) -> tuple[float, dict[str, float]]:
     for round in loop.play(stage):
         total += round.seconds.total
         end, then = at + len(round.tokens), dict(read)
-        if round.drafted and round.arm.drafter in loop.team.behind:
-            then[round.arm.drafter] = here.prompt + end
+        if round.drafted and (name := _who(round)) in loop.team.behind:
+            then[name] = here.prompt + end
         after = dict(loop.team.read)
         left = here.left(end, then)
         found["watching"] += round.seconds.grade + round.seconds.learn + here.left(end, after) - left
@@ -44,10 +47,16 @@ def _blame(
     if not round.drafted:
         found["no draft"] += mine - here.left(at, read)
         return
-    least, length = min(here.lengths(round.arm.drafter, at, read), default=(mine, round.drafted))
+    least, length = min(here.lengths(_who(round), at, read), default=(mine, round.drafted))
     least = min(least, mine)
     found["wrong drafter"] += least - here.left(at, read)
     found["stopped early" if length > round.drafted else "drafted too far"] += mine - least
+
+
+def _who(round: Round) -> str:
+    """The drafter that began the draft of a round."""
+    spec = parse(round.arm.drafter)
+    return parts_of(spec)[0] if takes_over(spec) else round.arm.drafter
 
 
 class _Here:

@@ -191,8 +191,10 @@ class Replay:
 
     def __init__(self, trace: Trace, made: Method, costs: Costs, *, seed: int = 0) -> None:
         check(made, trace.header)
+        played = dict.fromkeys(arm.drafter for arm in made.policy.arms if is_relay(arm.drafter))
+        relays = list(dict.fromkeys(trace.relays) | played)
         self.header, self.costs, self.policy = trace.header, costs, made.policy
-        self.target, self.team = Target(trace.header.vocab_size), Cast(trace.header, costs, trace.relays)
+        self.target, self.team = Target(trace.header.vocab_size), Cast(trace.header, costs, relays)
         clock = Priced(costs, self.team, 0.0 if isinstance(made.recorder, Bandit) else costs.learn)
         self.loop = Loop(self.target, self.team, made.policy, made.recorder, seed=seed, clock=clock)
 
@@ -224,7 +226,7 @@ def replay(
     Raises:
         UserError: an unknown policy, or one that needs data missing in the trace.
     """
-    loops = {name: Replay(trace, method(name, trace.drafters), costs, seed=seed) for name in names}
+    loops = {name: Replay(trace, method(name, trace.team(name)), costs, seed=seed) for name in names}
     for recording in trace:
         stage = Stage(recording)
         for name, loop in loops.items():

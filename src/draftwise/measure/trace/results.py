@@ -75,7 +75,7 @@ def replayed(
 
 def _loop(trace: Trace, name: str, costs: Costs, seed: int) -> Replay:
     try:
-        return Replay(trace, method(name, trace.drafters), costs, seed=seed)
+        return Replay(trace, method(name, trace.team(name)), costs, seed=seed)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
 

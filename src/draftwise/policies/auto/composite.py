@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from ... import registry
 from ...core.arms import Gate, Stop
+from ...registry import parse
+from ...registry.relays import parts_of, takes_over
 from .parts import CONTEXTS, MATCHES
 from .worth import NOTHING, Price, Worth, best_length
 
 END = Stop("confidence", 2.0)  # no probability is that high: the token is the last
+SLOW = 10e-3  # seconds of a pass, from which weighing relays takes a share of the time that does not count
 TAKEN = 0  # the context in which a relay is known by whether its second part took over
 LEAST = (0, *(int(n) + 1 for n in MATCHES))  # the shortest match of each class
 
@@ -20,10 +22,8 @@ LEAST = (0, *(int(n) + 1 for n in MATCHES))  # the shortest match of each class
 def relays(drafters: Sequence[str]) -> Mapping[int, int]:
     """Which of these drafters are relays with `match`, and which one begins their drafts."""
     found = {}
-    for i, name in enumerate(drafters):
-        spec = registry.parse(name)
-        first = spec.path.partition(">")[0].strip()
-        if spec.name == "relay" and spec.options.get("match", "0") != "0" and first in drafters:
+    for i, spec in enumerate(map(parse, drafters)):
+        if takes_over(spec) and (first := parts_of(spec)[0]) in drafters:
             found[i] = drafters.index(first)
     return found
 

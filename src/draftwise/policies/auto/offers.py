@@ -32,6 +32,7 @@ class Offering(Protocol):
     answer: float
     shares: list[float]
     padded: bool
+    relays_from: float
 
     @property
     def passes(self) -> list[PassCost]: ...
@@ -190,11 +191,14 @@ def _usable(policy: Offering, context: Context, place: Place) -> Iterator[tuple[
 
     A lookup needs a match; a model that was never graded waits until the recorder has done that.
     """
+    batch = context.batch_size
+    slow = nearest(policy.passes, size_class(batch))(batch) >= policy.relays_from
     for i, name in enumerate(policy.drafters):
         if name in context.unavailable:
             continue
         if i in policy.relays:
-            yield i, ()
+            if slow:
+                yield i, ()
         elif place.contexts[i] if policy.looks_up[i] else policy.skills[i].seen:
             yield i, policy.skills[i].after(place.token, context.request, place.contexts[i])
 
@@ -220,7 +224,7 @@ def _composite(
     """The best draft that a relay's model begins, once its chances and costs are known."""
     first, request = policy.relays[i], context.request
     cost = policy.drafting(first)
-    known = policy.skills[first].seen and cost.tried >= len(TRIALS)
+    known = policy.skills[first].seen and cost.tried >= len(TRIALS) and not policy.looks_up[first]
     if not known or policy.drafters[first] in context.unavailable or cost.width > 1.0:
         return ()
     curve = policy.skills[first].after(place.token, request, place.contexts[first])

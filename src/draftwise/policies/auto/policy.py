@@ -11,7 +11,7 @@ from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, Outcome
 from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
-from .composite import relays, rules
+from .composite import SLOW, relays, rules
 from .drafting import DraftCost
 from .guard import Guard
 from .observed import Observed
@@ -56,8 +56,9 @@ class AutoPolicy:
     Chances are known per drafter and context (`Skill`): for a lookup, the length of its match; for a model,
     the longest match of any lookup. A model whose confidence is calibrated stops its draft as soon as the
     chance that one more token is accepted is below the price of that token. `looks_up` says which drafters
-    are lookups, known by their drafts; the recorder corrects it in the first round. The other options are the
-    parts (see `parts`). `reasons`, if it is a list, gets one entry for every choice.
+    are lookups, known by their drafts; the recorder corrects it in the first round. Relays draft where a
+    plain pass takes `relays_from` seconds or longer: weighing them takes a share of briefer ones that counts.
+    The other options are the parts (see `parts`). `reasons`, if it is a list, gets an entry for each choice.
     """
 
     arms: tuple[Arm, ...]
@@ -73,6 +74,7 @@ class AutoPolicy:
     load: Load = field(default_factory=Load)
     rest: Rest = field(default_factory=Rest)
     reads_hints: bool = True
+    relays_from: float = SLOW
     skills: list[Skill] = field(init=False, metadata=LEARNED)
     calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
     draft_costs: list[DraftCost] = field(init=False, metadata=LEARNED)

@@ -61,6 +61,15 @@ def default(drafters: Iterable[str]) -> str:
     return DEFAULT if any(name != "none" for name in drafters) else "none"
 
 
+def weighs_relays(policy: str) -> bool:
+    """Whether this policy weighs drafts that a model begins and a lookup continues, and wants relays for it.
+
+    Raises:
+        UserError: as `spec_of`.
+    """
+    return spec_of(policy).name == DEFAULT
+
+
 def fixed(arm: Arm, moving: Adaptive | None = None, *, per_query: bool = False) -> Method:
     """Always the same arm, whose threshold may move; with `per_query` it starts again with every request."""
     policy = BanditPolicy((arm,), Fixed, per_query, moving=(moving,) if moving else ())

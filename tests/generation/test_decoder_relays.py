@@ -1,0 +1,55 @@
+"""`auto` weighs drafts that a model begins and a lookup continues, without being asked for relays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftwise import Decoder
+from draftwise.cli import main
+from tests.generation.test_decoder import LONG, own
+
+PARTS = ["zoo:sql", "zoo:general", "ngram", "suffix"]  # the first is bad at other domains
+RELAYS = ["relay:zoo:sql>ngram?match=1", "relay:zoo:general>ngram?match=1"]
+
+
+@pytest.mark.parametrize(
+    ("drafters", "policy", "added"),
+    [
+        (PARTS, "auto", RELAYS),
+        (PARTS, "", RELAYS),
+        (PARTS, "ucb1", []),
+        (["ngram", "suffix"], "auto", []),
+        (["zoo:general"], "auto", []),
+        (["zoo:general", "ngram", "relay:zoo:general>ngram?match=2"], "auto", []),
+        (["zoo:general?probe=no", "suffix"], "auto", ["relay:zoo:general%3Fprobe=no>suffix?match=1"]),
+    ],
+)
+def test_relays_join_the_team_of_a_policy_that_weighs_them(
+    drafters: list[str], policy: str, added: list[str]
+) -> None:
+    decoder = Decoder.from_pretrained("zoo:target", drafters=drafters, policy=policy)
+    assert list(decoder.loop.team.drafters) == [*drafters, *added]
+    assert {arm.drafter for arm in decoder.loop.policy.arms} - {"none"} == {*drafters, *added}
+
+
+def test_the_text_is_the_models_own_with_relays(plain_model: Any) -> None:
+    """With `relays=0` they are weighed however short a pass is; one of the models is bad."""
+    decoder = Decoder.from_pretrained("zoo:target", drafters=PARTS, policy="auto?relays=0")
+    for text in (LONG, "SELECT the names of all", "def add(a, b):"):
+        out = decoder.generate(text, max_new_tokens=160)
+        assert out.token_ids == own(plain_model, decoder.encode(text), 160)
+    assert not any(decoder.loop.faults.values())
+
+
+def test_files_of_teams_with_relays_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(tmp_path / f"{n}.json") for n in "ab"]
+    for file in files:
+        decoder = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram"], state=file)
+        decoder.generate("One two three", max_new_tokens=8)
+    merged = tmp_path / "all.json"
+    assert main(["merge", *files, "--out", str(merged)]) == 0, capsys.readouterr().err
+    again = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram"], state=str(merged))
+    assert again.generate("One two three", max_new_tokens=8).token_ids
