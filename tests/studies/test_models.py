@@ -10,9 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from draftwise import Decoder
 from draftwise.errors import UserError
+from draftwise.models.load import load_model
 from draftwise.models.zoo import find, read_model
 from draftwise.train import eagle
 from draftwise.train.settings import EagleRun
@@ -163,3 +165,25 @@ def test_a_target_from_nothing(
     assert held[-1] < 0.9 * held[0]
     decoder = Decoder.from_pretrained(str(tmp_path / "made"), policy="none")
     assert decoder.generate("abc", max_new_tokens=5).token_ids
+
+
+def test_a_heavier_model_writes_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_model: Any
+) -> None:
+    run(monkeypatch, "models.heavier", "zoo:target", "--times", 3, "--out", tmp_path / "heavy")
+    heavy = load_model(str(tmp_path / "heavy"))
+    assert heavy.config.intermediate_size == 3 * plain_model.config.intermediate_size
+    assert heavy.num_parameters() > 2 * plain_model.num_parameters()
+    ids = torch.tensor([[1, 5, 9, 700, 12, 40]])
+    with torch.no_grad():
+        assert torch.allclose(heavy(ids).logits, plain_model(ids).logits, atol=1e-4)
+    decoder = Decoder.from_pretrained(str(tmp_path / "heavy"), drafters=["zoo:general", "ngram"])
+    assert decoder.generate("One two three", max_new_tokens=8).token_ids
+
+
+def test_what_cannot_become_heavier_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="--times 1: give 2 or more"):
+        run(monkeypatch, "models.heavier", "zoo:target", "--times", 1, "--out", tmp_path)
+    with pytest.raises(UserError, match="Linear has no gated feed-forward layers"):
+        script("models.heavier").widened(torch.nn.Linear(2, 2), 2)
+    assert not list(tmp_path.iterdir())

@@ -20,6 +20,7 @@ from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import DrafterCosts
 from draftwise.measure.trace.record import Prompt
+from draftwise.measure.trace.replay import replay
 from draftwise.measure.trace.results import replayed as write_replay
 from draftwise.measure.trace.stage import Stage
 from draftwise.policies.auto.composite import TAKEN
@@ -326,3 +327,18 @@ def test_replays_need_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_auto_weighs_relays_that_nobody_named(trace: Trace, tmp_path: Path) -> None:
+    """As in life; drawn texts have none, since a trace does not hold what they need."""
+    both = Trace(trace.folder, ["good", "bad", "suffix", "ngram"])
+    relays = ["relay:good>suffix?match=1", "relay:bad>suffix?match=1"]
+    assert both.team("auto?length=8") == [*both.drafters, *relays]
+    assert both.team("ucb1") == both.drafters
+    named = Trace(trace.folder, ["good", "ngram", "relay:good>ngram?match=2"])
+    assert named.team("auto") == named.drafters
+    assert Trace(trace.folder, ["good", "bad"]).team("auto") == ["good", "bad"]
+    drawn = recorded(tmp_path, n=1, sampling=settings(8, 1.0, seed=1))
+    assert drawn.team("auto") == drawn.drafters
+    rounds = [r for name, _, rounds in replay(both, ["auto?length=8"], COSTS) for r in rounds]
+    assert any(r.arm.drafter in relays and r.accepted > 1 for r in rounds)
