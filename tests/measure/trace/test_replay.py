@@ -338,6 +338,9 @@ def test_auto_weighs_relays_that_nobody_named(trace: Trace, tmp_path: Path) -> N
     named = Trace(trace.folder, ["good", "ngram", "relay:good>ngram?match=2"])
     assert named.team("auto") == named.drafters
     assert Trace(trace.folder, ["good", "bad"]).team("auto") == ["good", "bad"]
+    others = Trace(trace.folder, ["good"])
+    others.header = replace(others.header, drafters={"good": True, "retrieval:x": False, "my-own": False})
+    assert others.team("auto") == others.drafters  # these cannot take over
     drawn = recorded(tmp_path, n=1, sampling=settings(8, 1.0, seed=1))
     assert drawn.team("auto") == drawn.drafters
     rounds = [r for name, _, rounds in replay(both, ["auto?length=8"], COSTS) for r in rounds]

@@ -94,8 +94,8 @@ def test_a_models_confidence_is_judged_by_its_own_tokens() -> None:
 @pytest.mark.parametrize(("options", "least"), [("", 10e-3), ("?relays=0", 0.0), ("?relays=80", 80e-3)])
 def test_a_relay_is_weighed_where_a_pass_takes_long_enough(options: str, least: float, batch: int) -> None:
     for seconds in (1e-3, 9.9e-3, 10.1e-3, 79e-3, 81e-3):
-        drafted = _weighed(f"auto{options}", seconds, batch)
-        assert drafted == {0, 2} if seconds >= least else {0}
+        expected = {0, 2} if seconds >= least else {0}
+        assert _weighed(f"auto{options}", seconds, batch) == expected
 
 
 def _weighed(name: str, seconds: float, batch: int) -> set[int]:
@@ -115,9 +115,13 @@ def _weighed(name: str, seconds: float, batch: int) -> set[int]:
 
 def test_a_lookup_begins_no_relay() -> None:
     """It is known as one from the first round on, whatever it is called."""
-    policy = AutoPolicy(*team(["mine", "ngram", "relay:mine>ngram?match=1"], (4,)), relays_from=0.0)
+    policy = AutoPolicy(*team(["mine", "ngram", "relay:mine>ngram?match=1"], LENGTHS), relays_from=0.0)
+    for tokens in (1, 2):
+        policy.passes[0].add(tokens, 1e-3)
     policy.looks_up = (True, True, False)
     policy.skills[0].learn(0, 1, (1.0,))
+    policy.skills[2].learn(0, TAKEN, (1.0,))
+    policy.skills[2].learn(0, 3, (1.0, 1.0))
     for _ in range(4):
         policy.drafting(0).drafted(1, 0, 1e-5)
     decision = policy.choose(Context(request=0, hints={"mine": 2.0}), Random(0))
