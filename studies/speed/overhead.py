@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from draftwise import Decoder, Loop, Sampling
+from draftwise import Decoder, Loop, Sampling, build
 from draftwise.core import loop as looping
 from draftwise.core import team as calling
 from draftwise.data import spec_bench
@@ -141,6 +141,13 @@ def steps(clock: Clock, loop: Loop, prompts: Sequence[Sequence[int]], batch: int
         yield [*parts, end - at[-1] + at[0] - opened, opened - began, float(n)]
 
 
+def composed(team: dict[str, Any], policy: str) -> dict[str, Any]:
+    """The team of a live run; a checkout from before relays joined by themselves has none."""
+    join = getattr(build, "composed", None)
+    found: dict[str, Any] = join(team, policy) if join else team
+    return found
+
+
 def measured(setup: str, batch: int, asked: dict[str, Any], decoder: Any, memory: Any) -> dict[str, Any]:
     """One run of one setup: the own seconds of every step, and the made-up seconds of all."""
     team = decoder.loop.team.drafters
@@ -156,8 +163,9 @@ def measured(setup: str, batch: int, asked: dict[str, Any], decoder: Any, memory
     try:
         rows[0].model = Passes(rows[0], texts, clock, clock.target, How(real, whole, 1.0))
         rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(real, part, 0.7))
-        made = method(setup, names)
-        loop = Loop(target, {name: team[name] for name in names}, made.policy, made.recorder)
+        mine = composed({name: team[name] for name in names}, setup)
+        made = method(setup, list(mine))
+        loop = Loop(target, mine, made.policy, made.recorder)
         gc.collect()
         found = list(steps(clock, loop, [ids[:-NEW] for ids in texts], batch))
     finally:

@@ -85,15 +85,27 @@ class Addition(NamedTuple):
     gain: float = 0.0
 
 
+NONE = Addition()
+
+
 def addition(tail: Sequence[float], right: float, rooms: Sequence[int], costs: Sequence[float]) -> Addition:
-    """The best of these rooms, where the first part is accepted with the chance `right`."""
-    sums = [0.0, *accumulate(tail)]
-    best = Addition()
-    for room, cost in zip(rooms, costs, strict=True):
-        tokens = sums[min(room, len(tail))]
-        if right * tokens - cost > best.gain:
-            best = Addition(room, tokens, cost, right * tokens - cost)
-    return best
+    """The best of these rooms, where the first part is accepted with the chance `right`.
+
+    Rooms and their costs rise.
+    """
+    if not tail:
+        return NONE
+    sums, most = [0.0, *accumulate(tail)], len(tail)
+    best, highest = -1, 0.0
+    for k, room in enumerate(rooms):
+        gain = right * sums[min(room, most)] - costs[k]
+        if gain > highest:
+            best, highest = k, gain
+        if room >= most or right * sums[most] - costs[k] <= highest:  # a longer one costs no less
+            break
+    if best < 0:
+        return NONE
+    return Addition(rooms[best], sums[min(rooms[best], most)], costs[best], highest)
 
 
 def rules(rule: Stop, head: int) -> tuple[Stop, ...]:
