@@ -148,7 +148,7 @@ class AutoPolicy:
         if best is None or not stands:
             decision = Decision(self.index[-1, 0])
         else:
-            stop = self._stop(self.relays.get(best.drafter, best.drafter), batch, place.price)
+            stop = self._stop(best, batch, place.price)
             decision = Decision(
                 self.index[best.drafter, best.length], 1.0, rules(stop, best.head), best.gates
             )
@@ -169,8 +169,13 @@ class AutoPolicy:
             if read:
                 self.shares[i] += SHARE[0] * ((i == player) - self.shares[i])
 
-    def _stop(self, i: int, batch: int, price: float) -> Stop:
-        """The stop rule of this drafter; until its calibration is trusted, one that never stops."""
+    def _stop(self, best: Worth, batch: int, price: float) -> Stop:
+        """The stop rule of a draft; until its drafter's calibration is trusted, one that never stops.
+
+        One more token is priced by what each of its tokens adds to the pass, which in a short draft may be
+        less than in a long one.
+        """
+        i, length = self.relays.get(best.drafter, best.drafter), best.head or best.length
         if self.looks_up[i]:
             return NEVER
         calibration, least = self.calibrations[i], 0.0
@@ -179,7 +184,7 @@ class AutoPolicy:
             extra = [] if shared else nearest(self.passes, size_class(batch)).extra
             _, each = self.drafting(i).price(batch)
             width = self.drafting(i).width
-            more = each + width * (extra[-1] if extra else 0.0) / LENGTHS[-1]
+            more = each + width * (extra[length] if extra else 0.0) / length
             least = price * more / self.skills[i].level
         return self.stopping(calibration, least)
 
