@@ -14,7 +14,7 @@ from draftwise.policies.auto.offers import offers
 from draftwise.policies.auto.passes import size_class
 from draftwise.policies.auto.place import Place
 from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.worth import best_length
+from draftwise.policies.auto.worth import Worth, best_length
 from draftwise.policies.catalogue import method
 from draftwise.policies.catalogue.auto import team
 
@@ -151,3 +151,18 @@ def test_the_second_part_is_tested_where_all_of_the_first_is_right(
     head: int, right: int, drafted: int, first: tuple[float, ...], second: tuple[float, ...]
 ) -> None:
     assert windows(head, right, drafted) == (first, second)
+
+
+@pytest.mark.parametrize("relay", [False, True])
+def test_a_draft_stops_by_what_its_own_tokens_cost(relay: bool) -> None:
+    """Up to four tokens add nothing to a pass, and each further one as much as the pass."""
+    policy = AutoPolicy(*team(["lm:a", "ngram", "relay:lm:a>ngram?match=1"], LENGTHS))
+    policy.passes[0].extra = [max(0.0, n - 4.0) for n in range(17)]
+    for _ in range(4):
+        policy.drafting(0).drafted(1, 0, 0.01)
+    policy.calibrations[0].seen = 1e3
+    each = policy.drafting(0).price(1)[1] / policy.skills[0].level
+    for length, dear in ((3, 0.0), (4, 0.0), (8, 0.5), (16, 0.75)):
+        worth = Worth(2, 16, 0.0, 0.0, 1.0, head=length) if relay else Worth(0, length, 0.0, 0.0, 1.0)
+        expected = 0.1 * (each + dear / policy.skills[0].level)
+        assert policy._stop(worth, 1, 0.1).threshold == pytest.approx(expected)
