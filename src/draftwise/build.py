@@ -164,7 +164,7 @@ def assemble(
     team = build_drafters(drafters, target, tokenizer, target_name, pack=pack, compile=compile, **load)
     asked, name = dict(zip(team, drafters, strict=True)), policy or default(team)
     team = composed(team, name)
-    asked |= {relay: relay for relay in team.keys() - asked.keys()}
+    asked |= {relay: relay for relay in team if relay not in asked}
     LOG.info("policy %s over drafters %s", name, ", ".join(team) or "none")
     return Assembled(team, decide(name, team, tokenizer, asked), name, asked)
 

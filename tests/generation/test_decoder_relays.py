@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ def test_the_text_is_the_models_own_with_relays(plain_model: Any) -> None:
 
 
 def test_files_of_teams_with_relays_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [str(tmp_path / f"{n}.json") for n in "ab"]
+    """In the order of the team: with several relays, another one would be another policy."""
+    files, team = [str(tmp_path / f"{n}.json") for n in "ab"], [*PARTS[:3], "zoo:math"]
     for file in files:
-        decoder = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram"], state=file)
+        decoder = Decoder.from_pretrained("zoo:target", drafters=team, state=file)
         decoder.generate("One two three", max_new_tokens=8)
     merged = tmp_path / "all.json"
     assert main(["merge", *files, "--out", str(merged)]) == 0, capsys.readouterr().err
-    again = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram"], state=str(merged))
+    again = Decoder.from_pretrained("zoo:target", drafters=team, state=str(merged))
+    assert list(json.loads(merged.read_text())["drafters"]) == list(again.loop.team.drafters)
     assert again.generate("One two three", max_new_tokens=8).token_ids
