@@ -203,6 +203,37 @@ def test_a_part_that_fails_costs_no_text() -> None:
     assert request.tokens[len(PROMPT) :] == own and made.faults["bad"] == 1 and made.faults["r"] == 0
 
 
+class Breaks(NgramDrafter):
+    """A lookup that fails once it is to look after another's tokens, or to go on after them."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def match_after(self, request: Request, written: Sequence[int]) -> int:
+        if self.where == "match":
+            raise RuntimeError("no such table")
+        return super().match_after(request, written)
+
+    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
+        if self.where == "draft":
+            raise RuntimeError("no such table")
+        return super().draft_after(jobs, written)
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["good", "bad"])
+@pytest.mark.parametrize("where", ["match", "draft"])
+def test_a_lookup_that_fails_is_blamed_itself(where: str, bad: bool) -> None:
+    """The model goes on to draft, alone; the text is its own."""
+    first = SimDrafter(markov(BAD if bad else GOOD))
+    made = loop({"r": "model>broken?match=1"}, {"model": first, "broken": Breaks(where)})
+    rounds = list(made.run([PROMPT], Sampling(max_new_tokens=90)))
+    own = [t for r in loop({}, {}).run([PROMPT], Sampling(max_new_tokens=90)) for t in r.tokens]
+    assert [t for r in rounds for t in r.tokens] == own
+    assert made.faults == {"r": 0, "model": 0, "broken": 1}
+    assert sum(r.drafted > 0 for r in rounds[len(rounds) // 2 :]) > 1
+
+
 RELAYS = {
     "r": "bad>ngram",
     "s": "good>suffix?2",

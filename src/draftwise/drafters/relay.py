@@ -12,7 +12,7 @@ from ..core.fitting import first
 from ..core.request import Request
 from ..core.roles import Continuer, Matcher
 from ..core.team import Team
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..registry import Spec
 from ..registry.relays import parts_of
 
@@ -86,9 +86,7 @@ class RelayDrafter:
         ]
         second = [self._rest(jobs[i], drafts[i]) for i in wanted]
         if second:
-            continuer = self._team().drafters[self.parts[1]]
-            assert isinstance(continuer, Continuer)  # `join` saw to it
-            made = continuer.draft_after(second, [drafts[i].tokens for i in wanted])
+            made = self._continued(second, [drafts[i].tokens for i in wanted])
             for i, more in zip(wanted, made, strict=True):
                 drafts[i] = joined(drafts[i], more)
         return drafts
@@ -139,12 +137,33 @@ class RelayDrafter:
         """How many tokens SECOND adds after these at most, or 0, and its match there."""
         if not usable(self.parts[1], job.request):
             return 0, 0
-        second: Any = self._team().drafters[self.parts[1]]
-        match = second.match_after(job.request, written)
+        match = self._match(job.request, written)
         gates = job.gates or (Gate(self.match, job.length),)
         found = [gate for gate in gates if match >= gate.match]
         takes = bool(found) and (found[-1].inside or not inside)
         return (found[-1].tokens if takes else 0), match
+
+    def _match(self, request: Request, written: Sequence[int]) -> int:
+        """SECOND's match after these tokens; its fault is not that of FIRST, which asks while it drafts."""
+        second: Any = self._team().drafters[self.parts[1]]
+        try:
+            return int(second.match_after(request, written))
+        except Exception as error:
+            self._team().fault(self.parts[1], request, one_line(error))
+            return 0
+
+    def _continued(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> Sequence[Draft]:
+        """What SECOND adds to each draft; nothing if it fails."""
+        second = self._team().drafters[self.parts[1]]
+        assert isinstance(second, Continuer)  # `join` saw to it
+        try:
+            return second.draft_after(jobs, written)
+        except UserError:
+            raise
+        except Exception as error:
+            for job in jobs:
+                self._team().fault(self.parts[1], job.request, one_line(error))
+            return [Draft()] * len(jobs)
 
     def _goes_on(self, job: Job, draft: Draft) -> bool:
         """Whether the second part has something to add."""

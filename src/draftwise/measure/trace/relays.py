@@ -109,6 +109,14 @@ class Relays:
         found: list[Draft] = self.drafters[name].draft(jobs)
         return found
 
+    def fault(self, name: str, request: Request, said: str) -> None:
+        """A part failed: the seconds of a replay would be wrong.
+
+        Raises:
+            UserError: always; names the part.
+        """
+        raise UserError(f"replay: {name}: {said}")
+
     def observe(self, request: Request) -> None:
         """Show the lookups what was written."""
         for part in self.drafters.values():
