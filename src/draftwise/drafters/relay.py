@@ -158,8 +158,6 @@ class RelayDrafter:
         assert isinstance(second, Continuer)  # `join` saw to it
         try:
             return second.draft_after(jobs, written)
-        except UserError:
-            raise
         except Exception as error:
             for job in jobs:
                 self._team().fault(self.parts[1], job.request, one_line(error))

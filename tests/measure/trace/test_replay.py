@@ -16,6 +16,7 @@ from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.round import Round
+from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import DrafterCosts
@@ -327,6 +328,19 @@ def test_replays_need_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("broken", ["match_after", "draft_after"])
+def test_a_lookup_that_fails_in_a_relay_ends_the_replay(
+    broken: str, trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: NgramDrafter, *_: object) -> None:
+        raise RuntimeError("no such table")
+
+    monkeypatch.setattr(NgramDrafter, broken, fails)
+    relay = "relay:good>ngram?match=1"
+    with pytest.raises(UserError, match=r"ngram: .*no such table"):
+        replayed("random?length=4", Trace(trace.folder, [*TEAM, relay]))
 
 
 def test_auto_weighs_relays_that_nobody_named(trace: Trace, tmp_path: Path) -> None:
