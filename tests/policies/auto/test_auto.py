@@ -428,6 +428,41 @@ def test_a_pause_does_not_hold_what_is_expected_to_gain_much() -> None:
     assert guard.pause > 0.0 and not guard.stands(load=2.0, batch=4, gain=15.0), "a look at plain decoding"
 
 
+def test_in_a_batch_the_guard_counts_passes() -> None:
+    guard = Guard()
+    for reports in range(int(TRIAL) * 4):
+        assert guard.stands(batch=4), f"after {reports} of 4 requests"
+        guard.add(1.1, 1.0, batch=4)
+    for _ in range(FIRST * 4):
+        assert not guard.stands(batch=4)
+    assert guard.stands(batch=4)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_the_guard_does_not_judge_rounds_that_measure_what_a_draft_costs(batch: int) -> None:
+    """The first calls prepare memory and read the prompts."""
+    made = taught(100.0, 0.9)
+    contexts = [Context(request=k, hints={"a": 2.0}, batch_size=batch) for k in range(batch)]
+
+    def play() -> None:
+        if batch > 1:
+            made.plan(contexts)
+        decisions = [made.choose(one, Random(0)) for one in contexts]
+        assert all(made.arms[decision.arm].length for decision in decisions)
+        spent = Spent(1.0, 0.01, 2 * batch, requests=batch)
+        for k, decision in enumerate(decisions):
+            made.learn(Feedback(k, decision, (Outcome(decision.arm, 1, 1, 1.01, spent=spent),)))
+
+    made.drafting(0).calls = DraftCost().calls
+    for _ in range(3):
+        play()
+        assert made.guard.rounds == 0.0  # type: ignore[attr-defined]
+    for _ in range(3):
+        made.drafting(0).drafted(4, 0, 1e-3, batch=batch)
+    play()
+    assert made.guard.rounds == pytest.approx(1.0)  # type: ignore[attr-defined]
+
+
 def test_in_a_batch_the_price_of_a_token_is_that_with_what_the_others_draft() -> None:
     """A pass of 64 tokens costs as much as one of 32, and each token more 0.1 ms."""
     cost = PassCost()

@@ -22,8 +22,7 @@ class Guard:
     took longer than plain passes for as many tokens, no draft is made for a while: 128 rounds, and four times
     as many each time that the next trial fails too, so that the loss stays a small part of all time.
 
-    In a batch of n one pass is n rounds, and the first of them show little: all these numbers are of passes
-    and n^(1/2) times smaller.
+    In a batch every request reports its part of a pass: all these numbers are of passes.
 
     A pause after a trial that failed does not hold a draft that is expected to gain more than one token, such
     as the long matches of a text that is a copy. Each that fails doubles that number, each that succeeds
@@ -50,19 +49,19 @@ class Guard:
         if self.pause > 0.0 and not 1.0 / ODD < load / self.load < ODD:
             self.pause = 0.0
         if self.pause > 0.0:
-            self.pause -= 1.0 / batch**0.5
+            self.pause -= 1.0 / batch
             return gain > self.least
         self.load = load
         self.looked += 1
         if self.looked > PROBE * batch and not 1.0 / ODD < load < ODD:
             whole = 2 * batch - 2  # rounds that hold a pass of the batch, wherever it begins
-            self.looked, self.pause, self.least = 0, whole / batch**0.5, NEVER
+            self.looked, self.pause, self.least = 0, whole / batch, NEVER
             return False
         return True
 
     def add(self, seconds: float, plain: float, batch: int = 1) -> None:
         """One round in a pass with drafts: what it took, and what plain passes take for its tokens."""
-        part = 1.0 / batch**0.5
+        part = 1.0 / batch
         if self.pause > 0.0:
             self.least *= 2.0 ** (part if seconds > plain else -part)
             if self.least <= SHOWN:

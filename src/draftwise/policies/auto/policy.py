@@ -87,6 +87,7 @@ class AutoPolicy:
     rereads: bool = False
     doubted: bool = False
     timed: bool = True
+    measuring: bool = False
     turn: int = 0
     compiled: bool = False
     padded: bool = False
@@ -134,6 +135,7 @@ class AutoPolicy:
     def plan(self, contexts: Sequence[Context]) -> None:
         """Choose the longest draft of a batch for all of its requests (see `together`)."""
         self.planned = together(self, contexts) if len(contexts) > 1 else {}
+        self.measuring = False
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """The arm of the highest gain at this round's hints."""
@@ -154,6 +156,7 @@ class AutoPolicy:
             )
             self.rest.drafted = True
         self._count(place, best.drafter if best is not None and stands else -1, batch)
+        self.measuring = (batch > 1 and self.measuring) or (best is not None and best.trial)
         self.timed = batch > 1 or is_timed(self, best)
         if self.reasons is not None:
             arm = self.arms[decision.arm]
@@ -263,7 +266,7 @@ class AutoPolicy:
         seconds = outcome.seconds / self.load.factor
         place = self.places.get(request)
         self.pace.add(place is not None and place.matched, outcome.accepted + 1, seconds, requests=n)
-        if drafts or late:
+        if (drafts or late) and not self.measuring:
             self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
 
     def restart(self) -> None:
