@@ -164,7 +164,7 @@ def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
     assert good.seen > 0.0
     assert tail.tested[TAKEN][0] > tail.accepted[TAKEN][0] > 0.0, "it takes over now and then"
     assert sum(tested[0] for tested in tail.tested[TAKEN + 1 :]) <= tail.accepted[TAKEN][0]
-    assert any(sum(accepted) > 1.0 for accepted in tail.accepted[TAKEN + 1 :])
+    assert any(sum(accepted) >= 1.0 for accepted in tail.accepted[TAKEN + 1 :]), "and is right"
     assert policy.drafting(mates.index(relay)).tried == 0  # its cost is that of its parts
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from draftwise.core.arms import Arm, Context
-from draftwise.core.outcomes import Feedback, Grade, Window
+from draftwise.core.arms import Arm, Context, Decision
+from draftwise.core.drafts import Draft
+from draftwise.core.outcomes import Feedback, Grade, Outcome, Window
 from draftwise.core.roles import GradeJob, Graders, Seen
 from draftwise.core.turn import Turn
 from draftwise.policies.auto.grading import Budget, windows_of
 from draftwise.policies.auto.parts import LENGTHS
 from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.recorder import AutoRecorder
+from draftwise.policies.auto.recorder import AutoRecorder, _decided
 from draftwise.policies.auto.texts import Notes
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.auto import team
@@ -160,6 +163,68 @@ def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between()
     found = windows_of(0, 12, [Grade(1.0)] * 10, notes, 4, range(100, 122))
     assert len(found) == 3  # of the rounds in which it did not draft
     assert [window.token for window in found] == [111, 113, 117]  # the last tokens before them
+
+
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Seen, int, Sequence[Window]]]:
+    """Every round that the recorder follows, where it began, and its windows."""
+    found: list[tuple[Seen, int, Sequence[Window]]] = []
+    follow = AutoRecorder._follow
+
+    def keep(self: AutoRecorder, seen: Seen, notes: Notes, graders: Graders) -> list[Window]:
+        windows = follow(self, seen, notes, graders)
+        found.append((seen, notes.at, tuple(windows)))
+        return windows
+
+    monkeypatch.setattr(AutoRecorder, "_follow", keep)
+    return found
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.6, 1.0])
+def test_a_draft_that_the_end_of_its_text_cut_short_counts_as_far_as_it_went(
+    monkeypatch: pytest.MonkeyPatch, chance: float
+) -> None:
+    """It needs no grading either: a model that plays in every round is graded once, at first."""
+    found = followed(monkeypatch)
+    stage = Stage(monkeypatch, {"model": always(chance)}, texts=12, tokens=23)
+    _, _, rounds = stage.run("auto")
+    cut = 0
+    for seen, start, windows in found:
+        if not (drafted := seen.draft.tokens):
+            continue
+        text = stage._texts()[seen.request.tokens[0]]
+        right = [token == text[start - stage.prompt + k] for k, token in enumerate(drafted)]
+        first = right.index(False) if False in right else len(right)
+        (window,) = windows
+        assert window.accepts == (1.0,) * first + (0.0,) * (first < len(right))
+        cut += seen.outcome.censored
+    assert cut >= 6 * (chance > 0.0)
+    if chance == 1.0:
+        assert sum(round.seconds.grade > 0.0 for round in rounds) == 1
+
+
+def test_a_tree_that_the_end_of_its_text_cut_short_is_not_taken_for_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = followed(monkeypatch)
+    stage = Stage(monkeypatch, {"tree": always(1.0)}, widths={"tree": 3}, texts=8, tokens=23)
+    stage.run("auto")
+    assert sum(seen.outcome.censored and bool(windows) for seen, _, windows in found) >= 4
+    assert all(set(window.accepts) <= {1.0} for _, _, windows in found for window in windows)
+
+
+def test_what_a_text_that_ended_inside_a_draft_did_not_reach_was_not_rejected() -> None:
+    """An end-of-text token among the accepted ones: the target's next token is missing."""
+    none: Any = None
+    outcome = Outcome(0, 3, 5, censored=True)
+    seen = Seen(none, Decision(0), outcome, Draft.chain([3, 4, 5, 6, 7]), (3, 4, 5), (-1, 0, 1), none)
+    assert _decided(seen) == 3
+    assert _decided(replace(seen, tokens=(3, 4, 5, 9))) == 5
+
+
+def test_a_model_that_was_chosen_and_could_not_draft_waits_to_be_graded() -> None:
+    recorder = AutoRecorder(AutoPolicy(*team(["model"], LENGTHS)))
+    assert recorder._model(0, Outcome(1, 0, 0, censored=True)) == -1, "it was not ready, or it failed"
+    assert recorder._model(0, Outcome(1, 0, 0)) == recorder._model(0, Outcome(1, 0, 2, censored=True)) == 0
 
 
 def test_rounds_of_others_are_forgotten_when_a_model_drafts_again() -> None:

@@ -20,6 +20,7 @@ IDLE = 512  # plain passes after which `extra` is computed again
 DOUBT = 0.5  # passes: weight of the next smaller size in what is known of one that was seen long ago
 COLD = 1.5  # times the expected seconds: a first pass of a new size that took more is ignored
 SETTLING = 0.1  # weight of a new value in a moving average
+OTHERS = 0.01  # the same, for what others of a batch draft: were it fast, all would draft more at once
 
 
 def _passes(cost: PassCost) -> float:
@@ -169,7 +170,7 @@ class PassCost:
     def _price(self, first: float, requests: int = 1) -> None:
         """Move `extra` towards a pass of `first` tokens and what so many requests draft, all the same."""
         now = [seconds / requests for seconds in self.table(first, LONGEST, requests)]
-        share = max(SETTLING, 1.0 / self.passes) if first > 1.0 and self.extra else 1.0
+        share = max(OTHERS, 1.0 / self.passes) if first > 1.0 and self.extra else 1.0
         self.extra = [old + share * (new - old) for old, new in zip(self.extra or now, now, strict=True)]
         self.part = 0.0
 

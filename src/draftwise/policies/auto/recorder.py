@@ -169,11 +169,13 @@ class AutoRecorder:
     def _played(self, i: int, context: int, seen: Seen, notes: Notes) -> list[Window]:
         """The result of a model's draft; a lookup's is held, since the text may decide more of it later."""
         outcome = seen.outcome
-        if outcome.censored:
+        if _unplayed(outcome):
             return []
         if i in self.policy.relays:
             return self._parts(i, seen, notes)
         asked, token = self.policy.arms[seen.decision.arm].length, seen.request.tokens[notes.at - 1]
+        if outcome.censored:  # the room for it or the text ended
+            asked = _decided(seen)
         if self.looks_up[i]:
             notes.held.append(Held(i, context, seen.draft.tokens, asked, token))
             return []
@@ -184,7 +186,7 @@ class AutoRecorder:
     def _model(self, player: int, outcome: Outcome) -> int:
         """The model whose own draft shows how far it is right in this round; -1: none."""
         first = self.policy.relays.get(player)
-        if outcome.censored or (first is not None and not outcome.head):
+        if _unplayed(outcome) or (first is not None and not outcome.head):
             return -1
         return player if first is None else first
 
@@ -194,7 +196,8 @@ class AutoRecorder:
         if not outcome.head:
             return []
         notes.read[first] = notes.at
-        begin, rest = windows(outcome.head, outcome.accepted, outcome.drafted)
+        decided = _decided(seen) if outcome.censored else outcome.drafted
+        begin, rest = windows(outcome.head, outcome.accepted, decided)
         kind = match_length(outcome.match)
         found = [
             Window(
@@ -206,3 +209,18 @@ class AutoRecorder:
             Window(i, TAKEN, (float(kind > TAKEN),)),
         ]
         return [*found, Window(i, kind, rest)] if rest else found
+
+
+def _unplayed(outcome: Outcome) -> bool:
+    """Whether the drafter that was chosen could not draft."""
+    return outcome.censored and not outcome.drafted
+
+
+def _decided(seen: Seen) -> int:
+    """How deep a draft went that the text decided: what comes after the end of the text was not rejected."""
+    if len(seen.tokens) <= seen.outcome.accepted:
+        return seen.outcome.accepted
+    depths: list[int] = []
+    for parent in seen.draft.parents:
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+    return max(depths, default=0)
