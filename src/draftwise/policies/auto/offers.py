@@ -10,7 +10,7 @@ from ...core.arms import Context
 from .composite import TAKEN, Head, best_relay
 from .drafting import DraftCost
 from .parts import LENGTHS, Pricing
-from .passes import PassCost, nearest, size_class
+from .passes import PassCost
 from .place import Place, rounds_left
 from .skill import Skill
 from .worth import NOTHING, Price, Worth, best_length, climb, steps, trial
@@ -34,8 +34,7 @@ class Offering(Protocol):
     padded: bool
     relays_from: float
 
-    @property
-    def passes(self) -> list[PassCost]: ...
+    def pass_cost(self, batch: int) -> PassCost: ...
 
     def place(self, context: Context) -> Place: ...
 
@@ -47,7 +46,7 @@ class Offering(Protocol):
 def offers(policy: Offering, context: Context, place: Place) -> list[Worth]:
     """What every usable drafter is worth in this round, at its best length."""
     batch = context.batch_size
-    passes, rate = nearest(policy.passes, size_class(batch)), place.price
+    passes, rate = policy.pass_cost(batch), place.price
     extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
     found: list[Worth] = []
     for i, curve in _usable(policy, context, place):
@@ -78,7 +77,7 @@ def together(policy: Offering, contexts: Sequence[Context]) -> dict[int, list[Wo
     if they gain more than their own pass takes.
     """
     batch = contexts[0].batch_size
-    passes = nearest(policy.passes, size_class(batch))
+    passes = policy.pass_cost(batch)
     if not policy.padded:
         extra = passes.extra or passes.table(batch, LENGTHS[-1])
         found = _planned(policy, contexts, passes, extra)
@@ -178,7 +177,7 @@ def _climbs(
         else:
             more = extra
             if cost.width > 1.0 and extra is not FREE:
-                passes = nearest(policy.passes, size_class(context.batch_size))
+                passes = policy.pass_cost(context.batch_size)
                 more = passes.table(context.batch_size, LENGTHS[-1], cost.width)
             price = _reading(policy, i, context, place), 0.0, more
             nodes = cost.width if extra is FREE else 1.0
@@ -191,12 +190,12 @@ def _usable(policy: Offering, context: Context, place: Place) -> Iterator[tuple[
 
     A lookup needs a match; a model that was never graded waits until the recorder has done that.
     """
-    batch = context.batch_size
-    slow = nearest(policy.passes, size_class(batch))(batch) >= policy.relays_from
+    batch, relays = context.batch_size, policy.relays
+    slow = bool(relays) and policy.pass_cost(batch)(batch) >= policy.relays_from
     for i, name in enumerate(policy.drafters):
         if name in context.unavailable:
             continue
-        if i in policy.relays:
+        if i in relays:
             if slow:
                 yield i, ()
         elif place.contexts[i] if policy.looks_up[i] else policy.skills[i].seen:
@@ -206,7 +205,7 @@ def _usable(policy: Offering, context: Context, place: Place) -> Iterator[tuple[
 def _priced(policy: Offering, i: int, context: Context, place: Place, extra: Sequence[float]) -> Price:
     """What a draft of this drafter costs now."""
     start, each = policy.drafting(i).price(context.batch_size)
-    return policy.pricing(start, each, _reading(policy, i, context, place), extra, policy.passes[0])
+    return policy.pricing(start, each, _reading(policy, i, context, place), extra, policy.pass_cost(1))
 
 
 def _reading(policy: Offering, i: int, context: Context, place: Place) -> float:

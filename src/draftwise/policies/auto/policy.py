@@ -116,13 +116,18 @@ class AutoPolicy:
         """Costs of target passes as they are run at present, by class of batch size."""
         return self.pass_costs[len(CLASSES) :] if self.compiled else self.pass_costs[: len(CLASSES)]
 
+    def pass_cost(self, batch: int) -> PassCost:
+        """Costs of passes of this batch, or of the nearest size of batch that is known."""
+        cost = self.pass_costs[size_class(batch) + len(CLASSES) * self.compiled]
+        return cost if cost.sizes else nearest(self.passes, size_class(batch))
+
     def drafting(self, i: int) -> DraftCost:
         """Costs of a drafter as it is run at present."""
         return self.draft_costs[i + len(self.drafters) if self.drafters_compiled[i] else i]
 
     def price(self, batch: int, matched: bool) -> float:
         """Tokens that a second is worth at such a place: the recent rate, at least that of plain decoding."""
-        alone = nearest(self.passes, size_class(batch))(batch)
+        alone = self.pass_cost(batch)(batch)
         rate = self.pace.rate(matched, alone / batch)
         return max(rate, batch / alone) if alone else rate
 
@@ -184,7 +189,7 @@ class AutoPolicy:
         calibration, least = self.calibrations[i], 0.0
         if calibration.seen >= TRUSTED:
             shared = self.padded and batch > 1  # a longer draft has room in the pass that was planned
-            extra = [] if shared else nearest(self.passes, size_class(batch)).extra
+            extra = [] if shared else self.pass_cost(batch).extra
             _, each = self.drafting(i).price(batch)
             width = self.drafting(i).width
             more = each + width * (extra[length] if extra else 0.0) / length

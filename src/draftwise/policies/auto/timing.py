@@ -9,7 +9,7 @@ from ...core.outcomes import Spent
 from .drafting import DraftCost
 from .pace import Pacing
 from .parts import Guarding
-from .passes import Load, PassCost, nearest, size_class
+from .passes import Load, PassCost, size_class
 from .worth import Worth
 
 SAME = 1.5  # passes whose seconds differ by more than this factor are of two machines
@@ -38,6 +38,8 @@ class Costed(Protocol):
     @property
     def passes(self) -> list[PassCost]: ...
 
+    def pass_cost(self, batch: int) -> PassCost: ...
+
     def drafting(self, i: int) -> DraftCost: ...
 
 
@@ -62,7 +64,7 @@ def learn_pass(policy: Costed, spent: Spent, tokens: int) -> bool:
         policy.padded = spent.width > 0
     if spent.compiled != policy.compiled:
         _switch(policy, spent.compiled)
-    _check(policy, spent.target, nearest(policy.passes, size_class(n)).usual(tokens))
+    _check(policy, spent.target, policy.pass_cost(n).usual(tokens))
     passes, target, drafts = policy.passes[size_class(n)], spent.target, tokens > n
     late = spent.again > 0 and not drafts
     policy.rereads |= spent.again > 0

@@ -11,7 +11,7 @@ from ...core.arms import Arm
 from ...core.roles import Values
 from .drafting import DraftCost
 from .parts import LENGTHS, Match, match_length
-from .passes import Load, PassCost, nearest, size_class
+from .passes import Load, PassCost
 from .skill import Skill
 
 UNIT = "tokens gained a round"
@@ -32,8 +32,7 @@ class Known(Protocol):
     @property
     def match(self) -> Match: ...
 
-    @property
-    def passes(self) -> list[PassCost]: ...
+    def pass_cost(self, batch: int) -> PassCost: ...
 
     def drafting(self, i: int) -> DraftCost: ...
 
@@ -42,7 +41,7 @@ class Known(Protocol):
 
 def values(policy: Known, batch: int) -> Values:
     """Gain and additional seconds of each arm, on average over the contexts its drafter was tested in."""
-    passes = nearest(policy.passes, size_class(batch))
+    passes = policy.pass_cost(batch)
     rates = [policy.price(batch, matched) for matched in (False, True)]
     tables = [_Gains(policy, i, rates) for i in range(len(policy.drafters))]
     number = {name: i for i, name in enumerate(policy.drafters)}
