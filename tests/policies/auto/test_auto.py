@@ -446,6 +446,7 @@ def test_the_guard_does_not_judge_rounds_that_measure_what_a_draft_costs(batch: 
 
     def play() -> None:
         if batch > 1:
+            assert not made.rests(batch)
             made.plan(contexts)
         decisions = [made.choose(one, Random(0)) for one in contexts]
         assert all(made.arms[decision.arm].length for decision in decisions)

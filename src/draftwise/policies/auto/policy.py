@@ -135,12 +135,12 @@ class AutoPolicy:
 
     def rests(self, batch_size: int) -> bool:
         """Whether this round of a batch is left out, since nothing has paid for long (see `Rest`)."""
+        self.measuring = False  # a new round begins
         return self.rest.rests(batch_size)
 
     def plan(self, contexts: Sequence[Context]) -> None:
         """Choose the longest draft of a batch for all of its requests (see `together`)."""
         self.planned = together(self, contexts) if len(contexts) > 1 else {}
-        self.measuring = False
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """The arm of the highest gain at this round's hints."""
