@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from draftwise.measure.bench.journal import Journal, Unit
 from draftwise.measure.bench.ours import Models, Policy
 from draftwise.measure.bench.runner import Progress, Runner
 from draftwise.measure.machine import Meter
+from draftwise.policies.auto.policy import AutoPolicy
 from tests.cli.conftest import LETTERS
 
 from .fake import Fake, play, prompts
@@ -127,6 +129,19 @@ def test_seconds_of_a_batch_are_shared_out(models: Models) -> None:
     assert 0 < sum(text.seconds for text in texts) <= wall
     assert [len(text.tokens) for text in texts] == [12] * 4
     assert all(sum(len(r.tokens) for r in text.log) == 12 for text in texts)
+
+
+def test_rounds_that_a_policy_left_out_are_written_too(
+    tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a batch in which nothing pays, `auto` looks at some rounds only; no recorder hears of the others."""
+    turns = count()
+    monkeypatch.setattr(AutoPolicy, "rests", lambda policy, batch: next(turns) % 3 == 1)
+    policy = Policy("auto", models)
+    texts = policy.decode(letters(4), Generation(24))
+    assert all(len(text.sights) == len(text.log) == text.rounds for text in texts)
+    assert any(round.drafted for text in texts for round in text.log)
+    play(tmp_path, [Policy("none", models), Policy("auto", models)], letters(4), batches=(4,), tokenizer=models.tokenizer)
 
 
 def test_sampled_texts_follow_the_prompts_seed(models: Models) -> None:

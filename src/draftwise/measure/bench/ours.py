@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import isnan
 from time import perf_counter
 from typing import Any
@@ -108,27 +109,29 @@ class Watch:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder, self.reads = recorder, recorder.reads
-        self.sights: dict[int, list[tuple[Decision, Outcome]]] = defaultdict(list)
+        self.seen: dict[int, dict[int, tuple[Decision, Outcome]]] = defaultdict(dict)
 
     def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
         """Record a round, and pass it on."""
         for seen in batch:
-            self.sights[seen.request.id].append((seen.decision, seen.outcome))
+            self.seen[seen.request.id][seen.request.position] = seen.decision, seen.outcome
         return self.recorder.add(batch, graders)
 
     def close(self, request: Request) -> Sequence[Feedback]:
         """Pass on that a request has ended."""
         return self.recorder.close(request)
 
-    def take(self, request: int) -> list[Sight]:
-        """The records of a request, by round; entropies only if a rule of the round read them."""
-        sights = []
-        for decision, outcome in self.sights.pop(request, []):
-            read = "entropy" in needs(decision.stops)
-            entropy = tuple(round(s.entropy, 4) for s in outcome.signals if read)
-            overlap = None if isnan(outcome.overlap) else round(outcome.overlap, 4)
-            sights.append(Sight(entropy, overlap))
-        return sights
+    def take(self, request: int, rounds: Sequence[Round]) -> list[Sight]:
+        """The records of a request, one for each round; those that the policy left out have nothing."""
+        seen, written = self.seen.pop(request, {}), accumulate(len(round.tokens) for round in rounds)
+        return [_sight(*seen[at]) if at in seen else Sight() for at in written]
+
+
+def _sight(decision: Decision, outcome: Outcome) -> Sight:
+    """What a round showed; entropies only if a rule of it read them."""
+    read = "entropy" in needs(decision.stops)
+    entropy = tuple(round(s.entropy, 4) for s in outcome.signals if read)
+    return Sight(entropy, None if isnan(outcome.overlap) else round(outcome.overlap, 4))
 
 
 class Policy:
@@ -203,7 +206,7 @@ def _run(loop: Loop, items: Sequence[Item], generation: Generation, eos: frozens
     seconds = perf_counter() - start
     charged = sum(r.seconds.total for mine in rounds.values() for r in mine)
     watch = loop.recorder
-    sights = [watch.take(r.id) if isinstance(watch, Watch) else [] for r in requests]
+    sights = [watch.take(r.id, rounds[r.id]) if isinstance(watch, Watch) else [] for r in requests]
     for mine in filter(None, sights):
         mine[-1] = replace(mine[-1], values=learnt(loop.policy))
     return [_text(rounds[r.id], s, seconds / charged) for r, s in zip(requests, sights, strict=True)]
