@@ -141,7 +141,8 @@ def test_rounds_that_a_policy_left_out_are_written_too(
     texts = policy.decode(letters(4), Generation(24))
     assert all(len(text.sights) == len(text.log) == text.rounds for text in texts)
     assert any(round.drafted for text in texts for round in text.log)
-    play(tmp_path, [Policy("none", models), Policy("auto", models)], letters(4), batches=(4,), tokenizer=models.tokenizer)
+    both = [Policy(name, models) for name in ("none", "auto")]
+    play(tmp_path, both, letters(4), batches=(4,), tokenizer=models.tokenizer)
 
 
 def test_sampled_texts_follow_the_prompts_seed(models: Models) -> None:
