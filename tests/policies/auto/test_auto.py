@@ -14,13 +14,14 @@ from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
 from draftwise.errors import UserError
 from draftwise.policies.auto.drafting import DraftCost, Line
-from draftwise.policies.auto.guard import FIRST, GROWTH, TRIAL, Guard
+from draftwise.policies.auto.guard import FIRST, GROWTH, PROBE, TRIAL, Guard
 from draftwise.policies.auto.pace import Pace
 from draftwise.policies.auto.parts import CONTEXTS, LENGTHS
 from draftwise.policies.auto.passes import PassCost, nearest, size_class
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.skill import LATER, Calibration, Skill
 from draftwise.policies.auto.texts import Held
+from draftwise.policies.auto.worth import Worth
 from draftwise.policies.catalogue import default, method
 from draftwise.state.numbers import dump, load
 
@@ -464,6 +465,25 @@ def test_the_guard_does_not_judge_rounds_that_measure_what_a_draft_costs(batch: 
     assert made.guard.rounds == pytest.approx(1.0)  # type: ignore[attr-defined]
 
 
+def test_one_request_that_measures_a_drafter_makes_the_round_of_all_a_measurement() -> None:
+    made = taught(100.0, 0.9)
+    contexts = [Context(request=k, hints={"a": 2.0}, batch_size=2) for k in range(2)]
+    for first in (True, False):
+        assert not made.rests(2)
+        made.planned = {k: [Worth(0, 1, 1.0, 0.0, 1.0, trial=first and k == 0)] for k in range(2)}
+        for one in contexts:
+            made.choose(one, Random(0))
+        assert made.measuring == first
+
+
+def test_a_look_at_plain_decoding_takes_a_batch_two_passes_at_most() -> None:
+    """It begins in the middle of one: a whole pass without drafts shows what plain decoding takes."""
+    guard, batch = Guard(), 4
+    said = [guard.stands(load=2.0, batch=batch) for _ in range(PROBE * batch + 20)]
+    assert said.count(False) == 2 * batch - 1 and all(said[: PROBE * batch])
+    assert all(said[-10:])
+
+
 def test_in_a_batch_the_price_of_a_token_is_that_with_what_the_others_draft() -> None:
     """A pass of 64 tokens costs as much as one of 32, and each token more 0.1 ms."""
     cost = PassCost()
@@ -496,7 +516,9 @@ def test_compiled_passes_have_costs_of_their_own() -> None:
 
     play(0.02, compiled=False)
     eager = made.passes[0](5)
+    assert made.pass_cost(1) is made.pass_cost(8) is made.passes[0], "the only size of batch that is known"
     play(0.008, compiled=True)
+    assert made.pass_cost(1) is made.passes[0], "that of compiled passes"
     assert made.passes[0](5) == pytest.approx(0.010, rel=0.1)
     assert made.load.factor == pytest.approx(1.0, rel=0.1)
     play(0.02, compiled=False, rounds=1)
