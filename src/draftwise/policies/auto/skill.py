@@ -44,7 +44,7 @@ class Skill:
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
     sums: list[tuple[float, float]] = field(default_factory=list)  # of `tested` and `accepted`, by context
     whole: tuple[float, float] = (0.0, 0.0)  # the sum of these
-    anchors: list[float] = field(default_factory=list)  # what curves lean on, by context
+    means: list[float] = field(default_factory=list)  # that chances lean on, of the first contexts
     curves: dict[int, dict[int, list[float]]] = field(default_factory=dict)  # by request and context
     deep: dict[int, int] = field(default_factory=dict)  # by context
     lessons: int = 0  # since `curves` was empty
@@ -83,13 +83,12 @@ class Skill:
 
         `token` is the last one of the text before the draft, if that is known.
         """
-        if token >= 0 and accepts:
-            self.last.learn(token, self._first(request, context), accepts[0])
-        self._forget(request)
         mine = self.own.setdefault(request, {})
-        if context not in mine:
-            mine[context] = ([0.0] * self.longest, [0.0] * self.longest)
-        own_tested, own_accepted = mine[context]
+        if (its := mine.get(context)) is None:
+            its = mine[context] = ([0.0] * self.longest, [0.0] * self.longest)
+        if token >= 0 and accepts:
+            self.last.learn(token, self._first(context, its), accepts[0])
+        self._forget(request)
         tested, accepted = self.tested[context], self.accepted[context]
         all_tested, all_accepted = self._sums()
         deep = self.deep[context] = max(self._deep(context), len(accepts))
@@ -97,8 +96,8 @@ class Skill:
         before, now = self.sums[context], (sum(tested), sum(accepted))
         self.sums[context] = now
         self.whole = all_tested + now[0] - before[0], all_accepted + now[1] - before[1]
-        self.anchors = []
-        _add(own_tested, own_accepted, accepts, self.own_memory, deep)
+        self._changed(context)
+        _add(*its, accepts, self.own_memory, deep)
 
     def _deep(self, context: int) -> int:
         """How many tokens of a draft were ever tested in this context: there is nothing to fade beyond."""
@@ -136,30 +135,36 @@ class Skill:
             self.lessons = 0
             self.curves.clear()
 
-    def _first(self, request: int, context: int) -> float:
+    def _first(self, context: int, mine: tuple[list[float], list[float]]) -> float:
         """The chance of a first token in this context, whatever the last one of the text is."""
-        mine = self.own.get(request, NOTHING).get(context)
-        chance = (self.accepted[context][0] + self._anchor(context)) / (self.tested[context][0] + self.lean)
-        if mine is None:
-            return chance
-        return (mine[1][0] + self.own_lean * chance) / (mine[0][0] + self.own_lean)
+        anchor, lean = self.lean * self._mean(context), self.own_lean
+        chance = (self.accepted[context][0] + anchor) / (self.tested[context][0] + self.lean)
+        return (mine[1][0] + lean * chance) / (mine[0][0] + lean)
 
-    def _anchor(self, context: int) -> float:
-        """What a chance of this context leans on, with its weight."""
-        if not self.anchors:
+    def _mean(self, context: int) -> float:
+        """The mean over all k that the chances of this context lean on."""
+        means = self.means
+        if len(means) <= context:
             self._sums()
-            mean = 0.5
-            for k, (tested, accepted) in enumerate(self.sums):
-                below, weight = (mean, self.shorter) if k > 1 else (0.5, 2.0)
-                mean = (accepted + weight * below) / (tested + weight)
-                self.anchors.append(self.lean * mean)
-        return self.anchors[context]
+            for k in range(len(means), context + 1):
+                tested, accepted = self.sums[k]
+                below, weight = (means[k - 1], self.shorter) if k > 1 else (0.5, 2.0)
+                means.append((accepted + weight * below) / (tested + weight))
+        return means[context]
+
+    def _changed(self, context: int) -> None:
+        """The mean of this context is another one, and so are those of longer matches, which lean on it."""
+        if context or len(self.means) < 2:
+            del self.means[context:]
+        else:  # nothing leans on that of no match
+            tested, accepted = self.sums[0]
+            self.means[0] = (accepted + 1.0) / (tested + 2.0)
 
     def curve(self, request: int, context: int) -> list[float]:
         """The same, as of now."""
         tested, accepted = self.tested[context], self.accepted[context]
         lean, own_lean, least = self.lean, self.own_lean, self.least
-        anchor = self._anchor(context)
+        anchor = lean * self._mean(context)
         mine = self.own.get(request, NOTHING).get(context)
         curve: list[float] = []
         alive = 1.0
@@ -179,7 +184,7 @@ class Skill:
 
     def restart(self) -> None:
         """Let what other texts have shown weigh no more than `carried` tests of each context."""
-        self.sums, self.anchors = [], []
+        self.sums, self.means = [], []
         self.deep.clear()
         self.curves.clear()
         for counts in zip(self.tested, self.accepted, strict=True):
