@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from draftwise.models.gguf.export import write_gguf
+from draftwise.models.gguf.library import library
+from draftwise.models.gguf.repacked import works
 from tests.tiny import COMMON, VOCAB
 
 llama_cpp: Any = pytest.importorskip(
@@ -57,7 +59,9 @@ class Plain:
     """One text at a time through `llama_decode` on `llama_batch_get_one`, one token a pass."""
 
     def __init__(self, path: str, *, cache: int = FLOAT32, context: int = 2048) -> None:
-        model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+        params = llama_cpp.llama_model_default_params()
+        params.use_extra_bufts = works(library())  # as our own targets do
+        model = llama_cpp.llama_model_load_from_file(path.encode(), params)
         options = llama_cpp.llama_context_default_params()
         options.n_ctx, options.n_threads, options.n_threads_batch = context, 1, 1
         options.type_k = options.type_v = cache

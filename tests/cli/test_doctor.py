@@ -46,6 +46,11 @@ def test_llamacpp_has_a_line_where_it_is_installed(run: Run, monkeypatch: pytest
     there = find_spec("llama_cpp") is not None
     assert ("llama.cpp" in [line.split("  ")[0] for line in run("doctor")[1].splitlines()]) is there
 
+    engine = {"version": "0.3", "features": ["AVX2"], "repacked": "a trial ended by SIGSEGV"}
+    monkeypatch.setattr(checkup, "_llamacpp", lambda broken: engine)
+    assert "without repacked weights: a trial ended by SIGSEGV" in run("doctor")[1]
+    monkeypatch.undo()
+
     def unusable() -> None:
         raise UserError("llama-cpp-python is too old")
 

@@ -64,6 +64,8 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from found["versions"].items()
     if engine := found["llamacpp"]:
         yield "llama.cpp", f"llama-cpp-python {engine['version']}: {', '.join(engine['features'])}"
+        if engine["repacked"]:
+            yield "", f"without repacked weights: {engine['repacked']}"
     for extra, missing in found["extras"].items():
         yield (
             f"[{extra}]",

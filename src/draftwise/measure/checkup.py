@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from draftwise import registry
 from draftwise.errors import UserError, one_line
 from draftwise.models import verdicts
+from draftwise.models.gguf import repacked
 from draftwise.models.gguf.library import library
 from draftwise.models.zoo import INSTALL, list_parts, list_zoo, zoo_folder
 
@@ -124,15 +125,21 @@ def _versions() -> dict[str, str]:
 
 
 def _llamacpp(broken: list[str]) -> dict[str, Any] | None:
-    """The version of llama-cpp-python and what llama.cpp was built for; None if it is not installed."""
+    """The version of llama-cpp-python, what llama.cpp was built for, and what is wrong with repacked weights
+    ("" nothing, None untried); None if it is not installed."""
     if find_spec("llama_cpp") is None:
         return None
     try:
-        said = library().llama_print_system_info().decode("utf-8", "replace")
+        lib = library()
     except UserError as error:
         broken.append(str(error))
         return None
-    return {"version": version("llama-cpp-python"), "features": llamacpp_features(said)}
+    said = lib.llama_print_system_info().decode("utf-8", "replace")
+    return {
+        "version": version("llama-cpp-python"),
+        "features": llamacpp_features(said),
+        "repacked": repacked.known(lib),
+    }
 
 
 def llamacpp_features(said: str) -> list[str]:

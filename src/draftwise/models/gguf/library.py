@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from . import repacked
 
 LOG = getLogger(__name__)
 EXTRA = "pip install 'draftwise[gguf]'"
@@ -97,7 +98,8 @@ def blame() -> str:
 def load(path: str | Path, **params: Any) -> Any:
     """Load a GGUF file: the pointer of a `llama_model`, which the caller frees with `llama_model_free`.
 
-    `params` are fields of `llama_model_params`; `vocab_only=True` reads metadata and vocabulary alone.
+    `params` are fields of `llama_model_params`; `vocab_only=True` reads metadata and vocabulary alone. Unless
+    they say so, weights are repacked for this processor (`use_extra_bufts`) where that works.
 
     Raises:
         UserError: there is no such file, or llama.cpp cannot read it; the line says why.
@@ -105,6 +107,8 @@ def load(path: str | Path, **params: Any) -> Any:
     check(path)
     lib, file = library(), Path(path).expanduser()
     asked = lib.llama_model_default_params()
+    if hasattr(asked, "use_extra_bufts") and not {"use_extra_bufts", "vocab_only"} & params.keys():
+        asked.use_extra_bufts = repacked.works(lib)
     for key, value in params.items():
         setattr(asked, key, value)
     with complaints() as said:
