@@ -59,7 +59,7 @@ class Reading:
     def step(self, names: Iterable[str]) -> None:
         """The decisions of a step named these drafters."""
         self.steps += 1
-        for name in set(names):
+        for name in names:
             for part in self._parts(name):
                 self.named[part] = self.steps
 

@@ -22,6 +22,7 @@ from .request import Request
 from .roles import Drafter, GradeJob, Grader, Waiter
 
 EMPTY = Draft()
+NOBODY: frozenset[str] = frozenset()
 PASSES = 20  # limit of a draft in mean target passes, plus one for each token that the drafter reads first
 
 
@@ -78,6 +79,8 @@ class Team:
 
     def waiting(self, request: Request) -> frozenset[str]:
         """The drafters that are not ready to draft for a request."""
+        if not self.waiters and not self.reading.unread:  # the usual case
+            return NOBODY
         waits = set(self.reading.waits(request))
         for name, waiter in self.waiters.items():
             try:

@@ -237,8 +237,11 @@ def test_a_curve_is_kept_until_its_text_shows_something_or_others_have_shown_muc
     skill = Skill(2, 4)
     before = skill.survival(0, 1)
     skill.learn(0, 0, (1.0, 1.0, 1.0, 1.0))
-    assert skill.survival(0, 1) == skill.curve(0, 1), "its own text may tell of any context"
-    for _ in range(LATER - 2):
+    assert skill.survival(0, 1) is before, "of another context"
+    seen = skill.survival(0, 0)
+    skill.learn(0, 0, (1.0,))
+    assert skill.survival(0, 0) == skill.curve(0, 0) != seen, "its own text tells of this one"
+    for _ in range(LATER - 3):
         skill.learn(7, 1, (1.0, 1.0, 1.0, 1.0))
     assert skill.survival(0, 1) == before != skill.curve(0, 1)
     skill.learn(7, 1, (1.0, 1.0, 1.0, 1.0))

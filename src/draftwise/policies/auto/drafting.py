@@ -131,8 +131,8 @@ class DraftCost:
     def price(self, batch: int) -> tuple[float, float]:
         """Seconds of a draft for one request, as a start and per token of its length; NaN before any call."""
         at = self._nearest(batch)
-        start, each = self.call(batch)
-        return start / self.mates[at], each / self.mates[at]
+        call, mates = self.calls[at], self.mates[at]
+        return (call.start / mates, call.each * self.width / mates) if call.readings else (nan, nan)
 
     def call(self, batch: int) -> tuple[float, float]:
         """Seconds of a call: its start, and per token of its longest draft; NaN before any call."""

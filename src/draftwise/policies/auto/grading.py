@@ -129,9 +129,12 @@ class ModelGrading:
     ) -> int | None:
         """The model to grade now, if any is ready and the budget allows it."""
         n, names = len(batch), policy.drafters
-        ready = [i for i in models if any(self.ready(i, names[i], *one, n) for one in batch)]
         self.turns += 1
-        if budget.spent(graders):
+        spent = budget.spent(graders)
+        if spent and not self.new:  # the usual case
+            return None
+        ready = [i for i in models if any(self.ready(i, names[i], *one, n) for one in batch)]
+        if spent:
             ready = [i for i in ready if not policy.known(i) and self._pays(i, batch, names[i], budget)]
         elif self.turns % RARELY:
             ready = [i for i in ready if policy.may_pay(i, n)]

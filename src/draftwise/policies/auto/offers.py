@@ -49,7 +49,7 @@ def offers(policy: Offering, context: Context, place: Place) -> list[Worth]:
     passes, rate = policy.pass_cost(batch), place.price
     extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
     found: list[Worth] = []
-    for i, curve in _usable(policy, context, place):
+    for i, curve in _usable(policy, context, place, passes):
         cost = policy.drafting(i)
         if i in policy.relays:
             found += _composite(policy, i, context, place, extra[: room + 1])
@@ -59,7 +59,7 @@ def offers(policy: Offering, context: Context, place: Place) -> list[Worth]:
             most = min(TRIALS[cost.tried], room)
             found.append(trial(i, most, curve, policy.lengths, rate * more[1]))
         else:
-            price = _priced(policy, i, context, place, more)
+            price = _priced(policy, i, cost, context, place, more)
             found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, policy.lengths))
     return found
 
@@ -103,7 +103,7 @@ def _planned(
         place = policy.place(context)
         place.price = rates[place.matched]
         rate += place.price / len(contexts)
-        found[context.request] = _climbs(policy, context, place, widths, extra)
+        found[context.request] = _climbs(policy, context, place, passes, widths, extra)
     prices = [_call(policy.drafting(i), batch, rate) for i in range(len(policy.drafters))]
     best, most = {request: list[Worth]() for request in found}, 0.0
     for k, width in enumerate(widths):
@@ -162,12 +162,13 @@ def _climbs(
     policy: Offering,
     context: Context,
     place: Place,
+    passes: PassCost,
     widths: Sequence[int],
     extra: Sequence[float],
 ) -> list[list[Worth]]:
     """For each usable drafter, its best draft up to each of these lengths, where its call costs nothing."""
     found: list[list[Worth]] = []
-    for i, curve in _usable(policy, context, place):
+    for i, curve in _usable(policy, context, place, passes):
         cost = policy.drafting(i)
         if i in policy.relays:
             found += [steps(worth, widths) for worth in _composite(policy, i, context, place, extra)]
@@ -177,44 +178,47 @@ def _climbs(
         else:
             more = extra
             if cost.width > 1.0 and extra is not FREE:
-                passes = policy.pass_cost(context.batch_size)
                 more = passes.table(context.batch_size, LENGTHS[-1], cost.width)
-            price = _reading(policy, i, context, place), 0.0, more
+            price = _reading(policy, i, cost, context, place), 0.0, more
             nodes = cost.width if extra is FREE else 1.0
             found.append(climb(i, curve, price, place.price, widths, nodes=nodes))
     return found
 
 
-def _usable(policy: Offering, context: Context, place: Place) -> Iterator[tuple[int, Sequence[float]]]:
+def _usable(
+    policy: Offering, context: Context, place: Place, passes: PassCost
+) -> Iterator[tuple[int, Sequence[float]]]:
     """The drafters that may draft, with the chances that their first 1, 2, ... tokens are accepted.
 
     A lookup needs a match; a model that was never graded waits until the recorder has done that.
     """
-    batch, relays = context.batch_size, policy.relays
-    slow = bool(relays) and policy.pass_cost(batch)(batch) >= policy.relays_from
+    relays, looks_up = policy.relays, policy.looks_up
+    slow = bool(relays) and passes(context.batch_size) >= policy.relays_from
     for i, name in enumerate(policy.drafters):
         if name in context.unavailable:
             continue
         if i in relays:
             if slow:
                 yield i, ()
-        elif place.contexts[i] if policy.looks_up[i] else policy.skills[i].seen:
+        elif place.contexts[i] if looks_up[i] else policy.skills[i].seen:
             yield i, policy.skills[i].after(place.token, context.request, place.contexts[i])
 
 
-def _priced(policy: Offering, i: int, context: Context, place: Place, extra: Sequence[float]) -> Price:
+def _priced(
+    policy: Offering, i: int, cost: DraftCost, context: Context, place: Place, extra: Sequence[float]
+) -> Price:
     """What a draft of this drafter costs now."""
-    start, each = policy.drafting(i).price(context.batch_size)
-    return policy.pricing(start, each, _reading(policy, i, context, place), extra, policy.pass_cost(1))
+    start, each = cost.price(context.batch_size)
+    return policy.pricing(start, each, _reading(policy, i, cost, context, place), extra, policy.pass_cost(1))
 
 
-def _reading(policy: Offering, i: int, context: Context, place: Place) -> float:
+def _reading(policy: Offering, i: int, cost: DraftCost, context: Context, place: Place) -> float:
     """Seconds in which a model reads what it has not read, spread over the rounds that are left."""
     if policy.looks_up[i]:
         return 0.0
     unread = max(0, context.length - place.read[i])
     left = rounds_left(policy.answer, context.position, policy.shares[i])
-    return policy.drafting(i).reading.each * unread / left
+    return cost.reading.each * unread / left
 
 
 def _composite(
@@ -227,7 +231,7 @@ def _composite(
     if not known or policy.drafters[first] in context.unavailable or cost.width > 1.0:
         return ()
     curve = policy.skills[first].after(place.token, request, place.contexts[first])
-    head = Head(curve, _priced(policy, first, context, place, extra))
+    head = Head(curve, _priced(policy, first, cost, context, place, extra))
     tails = partial(policy.skills[i].survival, request)
     taken = max(tails(TAKEN), default=policy.skills[i].least)
     return best_relay(i, head, taken, tails, place.price, policy.lengths)

@@ -16,6 +16,7 @@ class Place:
         contexts: each drafter's context at the last choice.
         read: the tokens of the text that each drafter has read.
         written: the tokens of the answer.
+        matched: whether any lookup had a match there.
         price: the tokens that a second was worth at the last choice.
         token: the last token of the text there.
     """
@@ -23,21 +24,18 @@ class Place:
     contexts: list[int]
     read: list[int]
     written: int = 0
+    matched: bool = False
     price: float = 0.0
     token: int = -1
-
-    @property
-    def matched(self) -> bool:
-        """Whether any lookup had a match there."""
-        return max(self.contexts, default=0) > 0
 
     def look(
         self, hints: Mapping[str, float], drafters: Sequence[str], looks_up: Sequence[bool], match: Match
     ) -> None:
         """Take each lookup's context from its hint, and that of all models from the best of them."""
-        own = [match(hints.get(name, 0.0)) if up else 0 for name, up in zip(drafters, looks_up, strict=True)]
+        own = [match(hints.get(name, 0.0)) if up else -1 for name, up in zip(drafters, looks_up, strict=True)]
         best = max(own, default=0)
-        self.contexts = [mine if up else best for mine, up in zip(own, looks_up, strict=True)]
+        self.matched = best > 0
+        self.contexts = [best if mine < 0 else mine for mine in own] if best > 0 else [0] * len(own)
 
 
 SHARE = (0.05, 0.1)  # weight of the last round in a model's share, and the least that it counts

@@ -264,10 +264,10 @@ class AutoPolicy:
             return
         n = spent.requests
         tokens = n * spent.width or spent.pass_tokens
-        passes, drafts, late = self.passes[size_class(n)], tokens > n, False
+        drafts, late = tokens > n, False
         if self.timed or spent.again or spent.compiled != self.compiled:
             late = learn_pass(self, spent, tokens)
-            passes = self.passes[size_class(n)]
+        passes = self.pass_costs[size_class(n) + len(CLASSES) * self.compiled]
         seconds = outcome.seconds / self.load.factor
         place = self.places.get(request)
         self.pace.add(place is not None and place.matched, outcome.accepted + 1, seconds, requests=n)

@@ -88,7 +88,7 @@ class Skill:
             its = mine[context] = ([0.0] * self.longest, [0.0] * self.longest)
         if token >= 0 and accepts:
             self.last.learn(token, self._first(context, its), accepts[0])
-        self._forget(request)
+        self._forget(request, context)
         tested, accepted = self.tested[context], self.accepted[context]
         all_tested, all_accepted = self._sums()
         deep = self.deep[context] = max(self._deep(context), len(accepts))
@@ -126,11 +126,12 @@ class Skill:
             curve = mine[context] = self.curve(request, context)
         return curve
 
-    def _forget(self, request: int) -> None:
-        """This text has shown something: its curves are old, and now and then all are."""
+    def _forget(self, request: int, context: int) -> None:
+        """This text has shown something: its curve of this context is old, and now and then all are."""
         self.lessons += 1
         if self.lessons < LATER:
-            self.curves.pop(request, None)
+            if (curves := self.curves.get(request)) is not None:
+                curves.pop(context, None)
         else:
             self.lessons = 0
             self.curves.clear()
