@@ -1,6 +1,6 @@
 """Runs passes over repacked weights: python -m draftwise.models.gguf.repacked_child.
 
-Prints one line, `{"error": ...}`: the largest difference of any logit to passes without repacked weights, as a
+Prints one line, `{"error": ...}`: the largest difference of any logit to passes without repacked weights, as
 part of the largest logit. Where llama.cpp is broken it prints nothing, since the process ends.
 """
 
