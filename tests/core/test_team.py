@@ -160,3 +160,16 @@ def test_grades_are_chances(accept: float, said: str) -> None:
     assert wrong_grades([[Grade(accept)]], jobs).startswith(said)
     assert bool(wrong_grades([[Grade(accept)]], jobs)) == bool(said)
     assert "grades for [2] tokens where [1]" in wrong_grades([[Grade(0.5)] * 2], jobs)
+
+
+class Late(Echo):
+    """Is ready for the texts of even number alone."""
+
+    def ready(self, request: Request) -> bool:
+        return request.id % 2 == 0
+
+
+def test_who_is_not_ready_is_waited_for() -> None:
+    both = team(late=Late(), echo=Echo())
+    assert [both.waiting(request([1], id=id)) for id in (0, 1)] == [frozenset(), frozenset({"late"})]
+    assert team(echo=Echo()).waiting(request([1])) == frozenset()

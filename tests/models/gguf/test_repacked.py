@@ -119,6 +119,15 @@ def test_models_are_loaded_as_the_verdict_says(
     library.load(tmp_path / "model.gguf", use_extra_bufts=not answer)
     assert asked.use_extra_bufts != answer, "who asks for it is obeyed"
 
+    def untried(of: Any) -> bool:
+        raise AssertionError("a vocabulary has no weights")
+
+    monkeypatch.setattr(repacked, "works", untried)
+    library.load(tmp_path / "model.gguf", vocab_only=True)
+    del asked.use_extra_bufts
+    library.load(tmp_path / "model.gguf")
+    assert not hasattr(asked, "use_extra_bufts"), "this llama.cpp does not know it"
+
 
 def test_the_child_compares_every_pass(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing (scripts/setup-gguf)")

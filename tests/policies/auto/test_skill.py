@@ -79,6 +79,18 @@ def test_a_match_that_was_never_tested_is_worth_the_next_shorter_one() -> None:
     assert max(skill.curve(9, 5), default=0.0) < 0.1 < 0.9 < skill.curve(9, 4)[0], "it soon counts for itself"
 
 
+def test_what_is_kept_between_two_lessons_is_what_would_be_computed_again() -> None:
+    skill, rng = Skill(8, 4), Random(0)
+    for lesson in range(300):
+        right = rng.randrange(4)
+        skill.learn(lesson // 40, rng.randrange(8), (1.0,) * right + (0.0,), rng.randrange(50))
+        context = rng.randrange(8)  # now and then a long match, so that all means are known
+        kept = skill.curve(9, context)
+        skill.means = []
+        assert kept == pytest.approx(skill.curve(9, context), abs=1e-12)
+        skill.curve(9, 7)
+
+
 class Few(Stage):
     """Texts of twenty tokens."""
 
