@@ -120,6 +120,17 @@ def test_a_first_pass_of_its_size_takes_no_longer_than_its_tokens_alone() -> Non
     assert cost(4) == pytest.approx(0.040)
 
 
+def test_the_first_pass_over_a_text_is_not_timed() -> None:
+    cost = DraftCost()
+    cost.read(150, 7e-3)  # prepares memory and kernels
+    assert (cost.reading.each, cost.reading.readings) == (0.0, 0.0)
+    cost.read(100, 1e-3)
+    assert cost.reading.each == pytest.approx(1e-5)
+    many = DraftCost()
+    many.read(100, 1e-3, batch=8)
+    assert many.reading.each == pytest.approx(1e-5), "a batch reads more often"
+
+
 def test_what_a_draft_costs_is_forgotten_after_many_rounds_without_a_call() -> None:
     cost = DraftCost()
     for _ in range(3):

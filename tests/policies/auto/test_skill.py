@@ -109,5 +109,6 @@ def test_an_expensive_model_drafts_after_the_tokens_after_which_it_is_right(
     spent, rounds = stage.seconds("auto"), stage.run("auto")[2]
     later = rounds[len(rounds) // 2 :]
     drafts = [round for round in later if round.arm.length]
-    assert sum(round.accepted > 0 for round in drafts) > 0.75 * len(drafts) > 0.15 * len(later)
+    # A third of the tokens: 0.18 to 0.20 of the rounds, by which texts these are.
+    assert sum(round.accepted > 0 for round in drafts) > 0.75 * len(drafts) > 0.13 * len(later)
     assert spent < 0.96 * min(stage.seconds("none"), stage.seconds("static-1?drafter=model"))

@@ -77,6 +77,7 @@ class DraftCost:
     reading: Line = field(default_factory=Line, metadata=LEARNED)
     width: float = field(default=1.0, metadata=learned(mean_over(_calls)))
     warm: bool = False
+    reads: bool = False
     idle: float = 0.0
     wait: float = FIRST
 
@@ -147,7 +148,14 @@ class DraftCost:
             at = min(known, key=lambda k: abs(k - at), default=at)
         return at
 
-    def read(self, tokens: int, seconds: float) -> None:
-        """Learn one pass over `tokens` tokens of the text."""
+    def read(self, tokens: int, seconds: float, *, batch: int = 1) -> None:
+        """Learn one pass over `tokens` tokens of the text.
+
+        The first of all prepares kernels and memory as well. Where it made reading look too expensive, the
+        drafter would not be called for a single text, and no pass would show that it is not: there it is not
+        timed.
+        """
         if tokens > 0 and isfinite(seconds):
-            self.reading.add(tokens, seconds)
+            if batch > 1 or self.reads or self.reading.readings:
+                self.reading.add(tokens, seconds)
+            self.reads = True

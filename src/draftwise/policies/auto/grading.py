@@ -109,7 +109,7 @@ class ModelGrading:
             notes.plain[i] = 0
             chances += [(grade.signals.chosen, grade.accept) for grade in found if grade.signals]
             windows[at] = windows_of(i, job.start, found, notes, longest, job.request.tokens)
-        return GradingPass(i, unread, seconds, chances, windows)
+        return GradingPass(i, unread, seconds, chances, windows, len(batch))
 
     def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""

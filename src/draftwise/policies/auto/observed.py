@@ -28,7 +28,8 @@ class DraftCall:
 
 @dataclass(slots=True)
 class GradingPass:
-    """One pass in which a drafter graded committed tokens: the tokens that it read, and its seconds.
+    """One pass in which a drafter graded committed tokens: the tokens that it read, and its seconds, in a
+    round of so many requests (`batch`).
 
     `chances` has, for each graded token with signals, the probability that the drafter gave it and the
     probability that it is accepted; `windows` has the results by the request's place in the batch.
@@ -39,6 +40,7 @@ class GradingPass:
     seconds: float
     chances: Sequence[tuple[float, float]]
     windows: Mapping[int, list[Window]]
+    batch: int = 1
 
 
 @dataclass(slots=True)

@@ -253,7 +253,8 @@ class AutoPolicy:
             seconds, mates = call.seconds / self.load.factor, len(call.drafts)
             cost.drafted(call.longest, call.pending, seconds, mates=mates, batch=call.batch)
         if graded := seen.grading:
-            self.drafting(graded.drafter).read(graded.tokens, graded.seconds / self.load.factor)
+            seconds = graded.seconds / self.load.factor
+            self.drafting(graded.drafter).read(graded.tokens, seconds, batch=graded.batch)
             calibration = self.calibrations[graded.drafter]
             for chosen, accept in graded.chances:
                 calibration.learn(chosen, accept)
