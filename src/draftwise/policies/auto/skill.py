@@ -96,7 +96,7 @@ class Skill:
         before, now = self.sums[context], (sum(tested), sum(accepted))
         self.sums[context] = now
         self.whole = all_tested + now[0] - before[0], all_accepted + now[1] - before[1]
-        self._changed(context)
+        del self.means[context:]  # longer matches lean on this one
         _add(*its, accepts, self.own_memory, deep)
 
     def _deep(self, context: int) -> int:
@@ -152,14 +152,6 @@ class Skill:
                 below, weight = (means[k - 1], self.shorter) if k > 1 else (0.5, 2.0)
                 means.append((accepted + weight * below) / (tested + weight))
         return means[context]
-
-    def _changed(self, context: int) -> None:
-        """The mean of this context is another one, and so are those of longer matches, which lean on it."""
-        if context or len(self.means) < 2:
-            del self.means[context:]
-        else:  # nothing leans on that of no match
-            tested, accepted = self.sums[0]
-            self.means[0] = (accepted + 1.0) / (tested + 2.0)
 
     def curve(self, request: int, context: int) -> list[float]:
         """The same, as of now."""
