@@ -22,7 +22,7 @@ from draftwise.measure.trace.stage import Stage
 from studies.common.command import command, listed, start
 from studies.speed.without import PARTS, without
 
-PAGE = "docs/archive/auto.md"
+PAGE = "docs/explanation/auto-measured.md"
 
 DRAWS = 2000
 Seconds = NDArray[np.float64]

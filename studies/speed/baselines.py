@@ -30,7 +30,7 @@ from studies.common.command import command, listed, start
 from studies.speed.ablation import Seconds, ratio
 from studies.speed.without import without
 
-PAGE = "docs/explanation/auto.md"
+PAGE = "docs/explanation/auto-measured.md"
 PUBLISHED = ("llama-8b-eagle", "llama-8b-1b")
 MATCHES, LOOKED, DRAFTED = (1, 2, 3, 4), (2, 4, 8, 16), (0, 1, 2, 3, 4, 6, 8)
 Rule = tuple[str, int, int, str, int]

@@ -27,7 +27,7 @@ from draftwise.state.numbers import dump, load, restart
 from studies.common.command import command, listed, start
 from studies.common.paired import cell, ratio
 
-PAGE = "docs/explanation/auto.md"
+PAGE = "docs/explanation/auto-measured.md"
 FALSE = 300  # drafts for each context that a bad state says it has seen: its memory's length
 State = Mapping[str, Any]
 

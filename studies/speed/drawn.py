@@ -24,7 +24,7 @@ from studies.common.paired import Real, cell, ratio
 from studies.speed.baselines import least
 from studies.speed.without import without
 
-PAGE = "docs/explanation/auto.md"
+PAGE = "docs/explanation/auto-measured.md"
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 

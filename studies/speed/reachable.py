@@ -26,7 +26,7 @@ from studies.common.command import command, start
 from studies.speed.ablation import ratio
 from studies.speed.baselines import played
 
-PAGE = "docs/explanation/auto.md"
+PAGE = "docs/explanation/auto-measured.md"
 LONGEST, RECENT = 16, 8
 TREES: Mapping[str, Any] = {"max_iter": 80, "learning_rate": 0.08, "max_leaf_nodes": 15, "random_state": 0}
 Matrix = np.ndarray[Any, Any]
