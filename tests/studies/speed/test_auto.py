@@ -1,4 +1,4 @@
-"""The scripts behind docs/explanation/auto.md, small: each fails if what the page says were lost."""
+"""The scripts behind the pages on `auto`, small: each fails if what they say were lost."""
 
 from __future__ import annotations
 
