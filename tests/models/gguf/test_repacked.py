@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -60,6 +61,15 @@ def test_a_trial_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tried(child("while True: pass"))
     assert not found.lasting and "longer" in found.fault
     assert "cannot be started" in tried(["/nowhere/python"]).fault
+
+
+def test_a_crash_leaves_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    crash = "import os, sys; open(sys.argv[-1] + '/model.gguf', 'w'); os.kill(os.getpid(), 11)"
+    assert tried(child(crash)).fault == "a trial ended by SIGSEGV"
+    assert list(tmp_path.iterdir()) == []
+    tempfile.tempdir = str(tmp_path / "missing")
+    assert "cannot be started" in tried(child("")).fault
 
 
 def test_a_verdict_is_kept_for_this_build(
@@ -128,7 +138,9 @@ def test_models_are_loaded_as_the_verdict_says(
     assert not hasattr(asked, "use_extra_bufts"), "this llama.cpp does not know it"
 
 
-def test_the_child_compares_every_pass(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_child_compares_every_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing (scripts/setup-gguf)")
     from draftwise.models.gguf import repacked_child
 
@@ -139,10 +151,10 @@ def test_the_child_compares_every_pass(monkeypatch: pytest.MonkeyPatch, capsys: 
         return [-row for row in found] if extra else found
 
     monkeypatch.setattr(repacked_child, "logits", lambda path, extra: real(path, extra=False))
-    repacked_child.main()
+    repacked_child.main(str(tmp_path))
     assert capsys.readouterr().out == '{"error": 0.0}\n'
     monkeypatch.setattr(repacked_child, "logits", wrong)
-    repacked_child.main()
+    repacked_child.main(str(tmp_path))
     assert float(capsys.readouterr().out.split()[1].rstrip("}")) > 1.0
 
 

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from logging import getLogger
 from pathlib import Path
 from signal import SIGBUS, SIGFPE, SIGILL, SIGSEGV, Signals
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from .. import verdicts
@@ -72,11 +73,20 @@ def _found(lib: Any) -> Trial:
 
 
 def tried(command: Sequence[str]) -> Trial:
-    """Whether passes over repacked weights work, by a process that runs some."""
+    """Whether passes over repacked weights work, by a process that runs some.
+
+    Its last argument is a folder for its files, which is ours: a process that crashes removes nothing.
+    """
     try:
-        ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        with TemporaryDirectory(prefix="draftwise-repacked-", ignore_cleanup_errors=True) as folder:
+            ran = subprocess.run(
+                [*command, folder],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return Trial(f"a trial took longer than {PATIENCE:.0f} s", lasting=False)
     except OSError as error:

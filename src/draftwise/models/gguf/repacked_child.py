@@ -1,4 +1,4 @@
-"""Runs passes over repacked weights: python -m draftwise.models.gguf.repacked_child.
+"""Runs passes over repacked weights: python -m draftwise.models.gguf.repacked_child FOLDER.
 
 Prints one line, `{"error": ...}`: the largest difference of any logit to passes without repacked weights, as
 part of the largest logit. Where llama.cpp is broken it prints nothing, since the process ends.
@@ -7,7 +7,7 @@ part of the largest logit. Where llama.cpp is broken it prints nothing, since th
 from __future__ import annotations
 
 import json
-import tempfile
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,13 @@ PASSES = (1, 2, 9, 17, 33, 1)  # tokens; the products of one and of several are 
 Logits = list[np.ndarray[Any, np.dtype[np.float32]]]
 
 
-def main() -> None:
-    """Compare, for each type of weights."""
-    with tempfile.TemporaryDirectory(prefix="draftwise-repacked-") as folder:
-        path = Path(folder) / "model.gguf"
-        errors = []
-        for name in TYPES:
-            write(path, name)
-            plain, repacked = (logits(path, extra=extra) for extra in (False, True))
-            errors += [_error(a, b) for a, b in zip(plain, repacked, strict=True)]
+def main(folder: str) -> None:
+    """Compare, for each type of weights, by models that it writes to `folder`."""
+    path, errors = Path(folder) / "model.gguf", []
+    for name in TYPES:
+        write(path, name)
+        plain, repacked = (logits(path, extra=extra) for extra in (False, True))
+        errors += [_error(a, b) for a, b in zip(plain, repacked, strict=True)]
     print(json.dumps({"error": max(errors)}))
 
 
@@ -95,4 +93,4 @@ def _error(plain: Any, repacked: Any) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
