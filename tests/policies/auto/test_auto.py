@@ -150,6 +150,23 @@ def test_what_a_draft_costs_is_forgotten_after_many_rounds_without_a_call() -> N
     assert cost.wait == 256.0
 
 
+def test_what_a_draft_costs_is_not_taken_from_calls_that_read_a_long_text_first() -> None:
+    """Where it was forgotten, too: such a call may come in each text."""
+    cost = DraftCost()
+    for calls in (3, 1):
+        for _ in range(calls):
+            cost.drafted(1, 1000, 0.5)
+            assert isnan(cost.price(1)[0]) and cost.tried == 1, "unknown, and tried again"
+        cost.drafted(1, 0, 0.001)
+        assert sum(cost.price(1)) == pytest.approx(0.001, rel=0.2)
+        cost.drafted(1, 0, 0.001)
+        for _ in range(256 if calls == 3 else 1024):
+            cost.used(False)
+    for _ in range(3):
+        cost.drafted(1, 1000, 0.5)
+    assert sum(cost.price(1)) > 0.1, "three in a row: this is how it drafts"
+
+
 def test_a_price_of_a_batch_that_nobody_drafts_at_is_made_anew() -> None:
     cost = PassCost()
     for _ in range(40):

@@ -64,7 +64,7 @@ class DraftCost:
     A call takes as long as its longest draft. Its cost is shared by the requests that recent calls drafted
     for (`mates`), so that each pays what one more token costs if all of them draft it. `width` is the number
     of tokens in a draft per token of depth: 1 for a chain, more for a tree. The first call of all is not
-    timed, because it prepares kernels and memory.
+    timed, because it prepares kernels and memory. Nor are the next two as long as they read long texts first.
 
     A drafter that looks too expensive is not called, and no call would show that it is not. So its cost is
     forgotten, and it is tried like a new one, after `wait` rounds of single texts in which it could have
@@ -76,7 +76,7 @@ class DraftCost:
     mates: list[float] = field(default_factory=list, metadata=learned(mean_over(_calls)))
     reading: Line = field(default_factory=Line, metadata=LEARNED)
     width: float = field(default=1.0, metadata=learned(mean_over(_calls)))
-    warm: bool = False
+    untimed: int = 0
     reads: bool = False
     idle: float = 0.0
     wait: float = FIRST
@@ -94,10 +94,11 @@ class DraftCost:
             return
         at = size_class(batch)
         call = self.calls[at]
-        if not (self.warm or any(line.readings for line in self.calls)):
-            self.warm = True
+        reads, known = pending > 16 * mates + 4 * longest, any(line.readings for line in self.calls)
+        if not known and (not self.untimed or (reads and self.untimed < TRIED)):
+            self.untimed += 1
             return
-        if pending > 16 * mates + 4 * longest and call.readings:
+        if reads and call.readings:
             self.reading.add(pending, max(0.0, seconds - call(longest)), starts=0.0)
             return
         call.add(max(1, longest), max(0.0, seconds - self.reading.each * pending))
@@ -113,7 +114,7 @@ class DraftCost:
         self.idle += 1.0
         if self.idle >= self.wait:
             self.idle, self.wait = 0.0, min(GROWTH * self.wait, LONGEST)
-            self.calls = [Line() for _ in CLASSES]
+            self.calls, self.untimed = [Line() for _ in CLASSES], 1
 
     @property
     def tried(self) -> int:
@@ -122,7 +123,7 @@ class DraftCost:
             if call.readings >= 1.5:  # the usual case, which needs no maximum
                 return TRIED
         timed = max(call.readings for call in self.calls)
-        return round(timed) + (self.warm or timed > 0.0)
+        return round(timed) + (self.untimed > 0 or timed > 0.0)
 
     def shaped(self, tokens: int, length: int) -> None:
         """Learn from a draft of `tokens` tokens where `length` was asked for."""
