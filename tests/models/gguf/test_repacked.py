@@ -153,6 +153,7 @@ def test_the_child_compares_every_pass(
     monkeypatch.setattr(repacked_child, "logits", lambda path, extra: real(path, extra=False))
     repacked_child.main(str(tmp_path))
     assert capsys.readouterr().out == '{"error": 0.0}\n'
+    assert [file.name for file in tmp_path.iterdir()] == ["model.gguf"], "nowhere else"
     monkeypatch.setattr(repacked_child, "logits", wrong)
     repacked_child.main(str(tmp_path))
     assert float(capsys.readouterr().out.split()[1].rstrip("}")) > 1.0
