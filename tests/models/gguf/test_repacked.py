@@ -68,7 +68,7 @@ def test_a_crash_leaves_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     crash = "import os, sys; open(sys.argv[-1] + '/model.gguf', 'w'); os.kill(os.getpid(), 11)"
     assert tried(child(crash)).fault == "a trial ended by SIGSEGV"
     assert list(tmp_path.iterdir()) == []
-    tempfile.tempdir = str(tmp_path / "missing")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     assert "cannot be started" in tried(child("")).fault
 
 

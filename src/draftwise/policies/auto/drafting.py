@@ -64,7 +64,7 @@ class DraftCost:
     A call takes as long as its longest draft. Its cost is shared by the requests that recent calls drafted
     for (`mates`), so that each pays what one more token costs if all of them draft it. `width` is the number
     of tokens in a draft per token of depth: 1 for a chain, more for a tree. The first call of all is not
-    timed, because it prepares kernels and memory. Nor are the next two as long as they read long texts first.
+    timed, because it prepares kernels and memory. Nor is the second or third that reads a long text first.
 
     A drafter that looks too expensive is not called, and no call would show that it is not. So its cost is
     forgotten, and it is tried like a new one, after `wait` rounds of single texts in which it could have
@@ -94,11 +94,11 @@ class DraftCost:
             return
         at = size_class(batch)
         call = self.calls[at]
-        reads, known = pending > 16 * mates + 4 * longest, any(line.readings for line in self.calls)
-        if not known and (not self.untimed or (reads and self.untimed < TRIED)):
+        behind, known = pending > 16 * mates + 4 * longest, any(line.readings for line in self.calls)
+        if not known and (not self.untimed or (behind and self.untimed < TRIED)):
             self.untimed += 1
             return
-        if reads and call.readings:
+        if behind and call.readings:
             self.reading.add(pending, max(0.0, seconds - call(longest)), starts=0.0)
             return
         call.add(max(1, longest), max(0.0, seconds - self.reading.each * pending))
