@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from draftwise.core.arms import NEVER, Stop
-from draftwise.core.roles import Graders, Seen
+from draftwise.core.roles import Seen
 from draftwise.policies.auto.grading import SHARE, Budget, ModelGrading
 from draftwise.policies.auto.last_token import LastToken
 from draftwise.policies.auto.pace import Pace
@@ -98,9 +98,9 @@ class NoGuard:
 class Unlimited(Budget):
     """Any time may be spent on drafters that do not play."""
 
-    def spent(self, graders: Graders) -> bool:
-        """Never."""
-        return False
+    def allows(self, spent: float) -> bool:
+        """Always."""
+        return True
 
 
 class EveryToken(ModelGrading):

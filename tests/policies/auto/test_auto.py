@@ -248,17 +248,25 @@ def test_an_unknown_size_of_batch_takes_the_nearest_known() -> None:
 # -- skills ------------------------------------------------------------------------------------------
 
 
-def test_chances_are_counts_that_lean_on_their_mean() -> None:
+def test_chances_are_counts_that_lean_on_the_mean_of_the_others() -> None:
     skill = Skill(2, 4, memory=1.0, lean=4.0)
     assert skill.curve(0, 0) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
     for _ in range(3):
         skill.learn(7, 0, (1.0, 1.0, 0.0))
     skill.close(7)
-    # 9 tests, 6 accepted: the level is 7/11; chances (3 + 4 level)/7, the same, (0 + 4 level)/7, level
-    level = 7 / 11
-    first, third = (3 + 4 * level) / 7, 4 * level / 7
-    assert skill.curve(0, 0) == pytest.approx([first, first**2, first**2 * third, first**2 * third * level])
+    # 9 tests, 6 accepted, and one of two more; the mean of the others is 4/8 for the first two, then 7/8 and 7/11
+    first, third, fourth = (3 + 4 * 4 / 8) / 7, 4 * 7 / 8 / 7, 7 / 11
+    assert skill.curve(0, 0) == pytest.approx([first, first**2, first**2 * third, first**2 * third * fourth])
     assert skill.curve(0, 1) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+
+
+def test_a_few_failures_are_counted_once() -> None:
+    """They are no part of the mean that the chance leans on, so that three do not weigh as much as ten."""
+    skill, half = Skill(1, 4, memory=1.0), 0.5
+    for _ in range(3):
+        skill.learn(0, 0, (0.0,))
+    skill.close(0)
+    assert skill.curve(1, 0)[0] == pytest.approx(skill.lean * half / (3 + skill.lean))
 
 
 def test_a_curve_is_kept_until_its_text_shows_something_or_others_have_shown_much() -> None:
@@ -317,7 +325,7 @@ def test_what_drafts_do_not_reach_is_doubted_again() -> None:
         skill.learn(2, 0, (1.0,))
     skill.close(2)
     after = skill.survival(1, 0)
-    assert before[1] / before[0] < 0.2 and after[1] / after[0] > 0.8 and skill.tested[0][1] < 0.01
+    assert before[1] / before[0] < 0.3 and after[1] / after[0] > 0.8 and skill.tested[0][1] < 0.01
 
 
 def test_calibration_finds_what_a_drafters_confidence_is_worth() -> None:

@@ -146,8 +146,8 @@ def test_a_new_model_is_graded_after_the_first_round_and_then_plays(monkeypatch:
     rounds = Stage(monkeypatch, {"good": always(0.9)}, texts=1).run(made)[2]
     assert rounds[0].arm.length == 0 and rounds[0].seconds.grade > 0.0
     assert all(r.arm.drafter == "good" for r in rounds[1:6])
-    graded = [r for r in rounds if r.seconds.grade]
-    assert len(graded) == 1  # from then on it is known by its own drafts
+    graded = [r for r in rounds[:-1] if r.seconds.grade]
+    assert len(graded) == 1  # from then on it is known by its own drafts; the end of the text may show more
 
 
 def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between() -> None:

@@ -86,7 +86,7 @@ def test_what_is_kept_between_two_lessons_is_what_would_be_computed_again() -> N
         skill.learn(lesson // 40, rng.randrange(8), (1.0,) * right + (0.0,), rng.randrange(50))
         context = rng.randrange(8)  # now and then a long match, so that all means are known
         kept = skill.curve(9, context)
-        skill.means = []
+        skill.leaned = []
         assert kept == pytest.approx(skill.curve(9, context), abs=1e-12)
         skill.curve(9, 7)
 

@@ -12,7 +12,7 @@ from ...core.roles import GradeJob, Graders, Seen
 from .observed import GradingPass
 from .texts import Held, Notes
 
-SHARE = 0.005  # of the total time, for drafters that do not play
+SHARE = 0.005  # of the total time, for lookups that do not play, and as much for models
 ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
 FIRST = 0.02  # of the total time, for the first gradings, where they take longer than a round
 RARELY = 8  # a model that cannot pay at its present price is graded in one turn out of so many
@@ -35,28 +35,34 @@ class Asked(Protocol):
 
 @dataclass(slots=True)
 class Budget:
-    """The share of the `total` measured time that may be spent on drafters that do not play."""
+    """The share of the `total` measured time that may be spent on lookups that do not play, or on models."""
 
     share: float = SHARE
     total: float = 0.0
 
-    def spent(self, graders: Graders) -> bool:
-        """Whether no time is left for now."""
-        return graders.graded_seconds > self.share * self.total
+    def allows(self, spent: float) -> bool:
+        """Whether there is time left after so many seconds."""
+        return spent <= self.share * self.total
 
 
 @dataclass(slots=True)
 class LookupGuesses:
     """Asks a lookup that does not play for its draft, in every round in which it has a match.
 
-    A lookup's draft takes microseconds.
+    A lookup's draft takes microseconds; all of them together have taken `seconds`.
     """
 
-    def guess(self, i: int, context: int, seen: Seen, start: int, graders: Graders, arm: Arm) -> Held | None:
+    seconds: float = 0.0
+
+    def guess(
+        self, i: int, context: int, seen: Seen, start: int, graders: Graders, arm: Arm, budget: Budget
+    ) -> Held | None:
         """The draft that this lookup would have made where the round began."""
-        if arm.drafter in seen.request.out:
+        if arm.drafter in seen.request.out or not budget.allows(self.seconds):
             return None
+        before = graders.graded_seconds
         draft = graders.guess(arm.drafter, seen.request, start, arm)
+        self.seconds += graders.graded_seconds - before
         return None if draft is None else Held(i, context, draft, arm.length, seen.request.tokens[start - 1])
 
 
@@ -65,13 +71,16 @@ class ModelGrading:
     """Grades models that do not play: one at a time, in one pass over what it has not read.
 
     The model that has waited longest is next. A model of which nothing is known is graded at once, on the
-    first tokens: it cannot play before. This may go beyond the budget, if enough was written to pay for it.
+    first tokens: it cannot play before. This may go beyond the budget, if enough was written to pay for it,
+    and is no part of it: the model may read a long prompt, which would use up what the next texts need.
+    All other gradings have taken `seconds`.
     """
 
     waits: dict[int, int] = field(default_factory=dict)
     new: set[int] = field(default_factory=set)  # models of which nothing is known
     turns: int = 0
     first: tuple[int, float] = (0, 0.0)  # tokens and seconds of first gradings
+    seconds: float = 0.0
 
     def grade(
         self,
@@ -84,7 +93,7 @@ class ModelGrading:
     ) -> GradingPass | None:
         """The grading pass of this round, if any."""
         self.new = {i for i in models if not policy.known(i)}
-        i = self._due(batch, models, policy, graders, budget)
+        i = self._due(batch, models, policy, budget)
         if i is None:
             return None
         name, unread, picked = policy.drafters[i], 0, self._picked(i, batch, policy.drafters[i])
@@ -100,6 +109,8 @@ class ModelGrading:
         seconds = graders.graded_seconds - before
         if not policy.known(i):
             self.first = self.first[0] + unread, self.first[1] + seconds
+        else:
+            self.seconds += seconds
         if grades is None:
             return None
         chances, windows = [], {}
@@ -124,13 +135,12 @@ class ModelGrading:
         batch: Sequence[tuple[Seen, Notes]],
         models: Sequence[int],
         policy: Asked,
-        graders: Graders,
         budget: Budget,
     ) -> int | None:
         """The model to grade now, if any is ready and the budget allows it."""
         n, names = len(batch), policy.drafters
         self.turns += 1
-        spent = budget.spent(graders)
+        spent = not budget.allows(self.seconds)
         if spent and not self.new:  # the usual case
             return None
         ready = [i for i in models if any(self.ready(i, names[i], *one, n) for one in batch)]

@@ -41,9 +41,9 @@ class AutoRecorder:
     """Compares the drafts of lookups with the text in every round, and grades models now and then.
 
     A drafter that plays is known from its own drafts. What the others would have drafted is asked of lookups
-    by `lookups` and of models by `models`; None leaves that part out. Both take at most the share of time
-    that `budget` allows, and one pass for each model of which nothing is known yet. So drafters that are
-    never right cost little, however many they are. Everything that was seen goes to the policy in
+    by `lookups` and of models by `models`; None leaves that part out. Each takes at most the share of time
+    that `budget` allows, and models one pass more for each of which nothing is known yet. So drafters that
+    are never right cost little, however many they are. Everything that was seen goes to the policy in
     `Feedback.observed`.
     """
 
@@ -155,8 +155,9 @@ class AutoRecorder:
             played = self._played(player, contexts[player], seen, notes)
         if self.lookups:
             for i in self.guessed:
-                if i != player and contexts[i] and not self.budget.spent(graders):
-                    draft = self.lookups.guess(i, contexts[i], seen, notes.at, graders, self.arms[i])
+                if i != player and contexts[i]:
+                    arm, budget = self.arms[i], self.budget
+                    draft = self.lookups.guess(i, contexts[i], seen, notes.at, graders, arm, budget)
                     if draft is not None:
                         notes.held.append(draft)
         notes.add(self.graded, self._model(player, seen.outcome), len(seen.tokens), contexts)

@@ -20,9 +20,10 @@ class Skill:
 
     For every context and k the tokens that were tested and accepted are counted, fading by `memory` with each
     draft: what is known of a k that drafts do not reach fades too, so that it is tried again. A window that
-    the text cut off counts as far as it goes. A chance leans on the mean over all k of its context with a
-    weight of `lean` tests, that on the mean of the next shorter match with a weight of `shorter` tests, and
-    that of the shortest on one half with two. A text has counts of its own that fade faster and
+    the text cut off counts as far as it goes. A chance leans on the mean over the other k of its context with
+    a weight of `lean` tests, that on the mean of the next shorter match with a weight of `shorter` tests, and
+    that of the shortest on one half with two. (Were k one of those that it leans on, three failures of a new
+    drafter would look like ten, and it might not draft again.) A text has counts of its own that fade faster and
     lean on the common ones: a change of subject shows within a few drafts. The `last` token of the text
     before a draft makes all its chances higher or lower. What a file brings counts for at most `carried`
     tests of a first token: other texts may be of another kind.
@@ -33,7 +34,7 @@ class Skill:
     _: KW_ONLY
     memory: float = 0.997
     own_memory: float = 0.95
-    lean: float = 2.0
+    lean: float = 4.0
     shorter: float = 8.0
     own_lean: float = 12.0
     least: float = 0.02
@@ -44,7 +45,7 @@ class Skill:
     own: dict[int, dict[int, tuple[list[float], list[float]]]] = field(default_factory=dict)
     sums: list[tuple[float, float]] = field(default_factory=list)  # of `tested` and `accepted`, by context
     whole: tuple[float, float] = (0.0, 0.0)  # the sum of these
-    means: list[float] = field(default_factory=list)  # that chances lean on, of the first contexts
+    leaned: list[tuple[float, float]] = field(default_factory=list)  # the same, and what they lean on
     curves: dict[int, dict[int, list[float]]] = field(default_factory=dict)  # by request and context
     deep: dict[int, int] = field(default_factory=dict)  # by context
     lessons: int = 0  # since `curves` was empty
@@ -96,7 +97,7 @@ class Skill:
         before, now = self.sums[context], (sum(tested), sum(accepted))
         self.sums[context] = now
         self.whole = all_tested + now[0] - before[0], all_accepted + now[1] - before[1]
-        del self.means[context:]  # longer matches lean on this one
+        del self.leaned[context:]  # longer matches lean on this one
         _add(*its, accepts, self.own_memory, deep)
 
     def _deep(self, context: int) -> int:
@@ -138,38 +139,41 @@ class Skill:
 
     def _first(self, context: int, mine: tuple[list[float], list[float]]) -> float:
         """The chance of a first token in this context, whatever the last one of the text is."""
-        anchor, lean = self.lean * self._mean(context), self.own_lean
-        chance = (self.accepted[context][0] + anchor) / (self.tested[context][0] + self.lean)
+        tested, accepted = self.tested[context][0], self.accepted[context][0]
+        all_tested, all_accepted = self._leaned(context)
+        lean, mean = self.own_lean, (all_accepted - accepted) / (all_tested - tested)
+        chance = (accepted + self.lean * mean) / (tested + self.lean)
         return (mine[1][0] + lean * chance) / (mine[0][0] + lean)
 
-    def _mean(self, context: int) -> float:
-        """The mean over all k that the chances of this context lean on."""
-        means = self.means
-        if len(means) <= context:
+    def _leaned(self, context: int) -> tuple[float, float]:
+        """Tokens tested and accepted over all k of this context, and those that it leans on."""
+        leaned = self.leaned
+        if len(leaned) <= context:
             self._sums()
-            for k in range(len(means), context + 1):
+            for k in range(len(leaned), context + 1):
                 tested, accepted = self.sums[k]
-                below, weight = (means[k - 1], self.shorter) if k > 1 else (0.5, 2.0)
-                means.append((accepted + weight * below) / (tested + weight))
-        return means[context]
+                below, weight = (leaned[k - 1][1] / leaned[k - 1][0], self.shorter) if k > 1 else (0.5, 2.0)
+                leaned.append((tested + weight, accepted + weight * below))
+        return leaned[context]
 
     def curve(self, request: int, context: int) -> list[float]:
         """The same, as of now."""
         tested, accepted = self.tested[context], self.accepted[context]
         lean, own_lean, least = self.lean, self.own_lean, self.least
-        anchor = lean * self._mean(context)
+        all_t, all_a = self._leaned(context)
         mine = self.own.get(request, NOTHING).get(context)
         curve: list[float] = []
         alive = 1.0
         if mine is None:
             for t, a in zip(tested, accepted, strict=True):
-                alive *= (a + anchor) / (t + lean)
+                alive *= (a + lean * (all_a - a) / (all_t - t)) / (t + lean)
                 if alive < least:
                     break
                 curve.append(alive)
             return curve
         for t, a, mine_t, mine_a in zip(tested, accepted, *mine, strict=True):
-            alive *= (mine_a + own_lean * (a + anchor) / (t + lean)) / (mine_t + own_lean)
+            chance = (a + lean * (all_a - a) / (all_t - t)) / (t + lean)
+            alive *= (mine_a + own_lean * chance) / (mine_t + own_lean)
             if alive < least:
                 break
             curve.append(alive)
@@ -177,7 +181,7 @@ class Skill:
 
     def restart(self) -> None:
         """Let what other texts have shown weigh no more than `carried` tests of each context."""
-        self.sums, self.means = [], []
+        self.sums, self.leaned = [], []
         self.deep.clear()
         self.curves.clear()
         for counts in zip(self.tested, self.accepted, strict=True):
