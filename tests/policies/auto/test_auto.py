@@ -254,7 +254,7 @@ def test_chances_are_counts_that_lean_on_the_mean_of_the_others() -> None:
     for _ in range(3):
         skill.learn(7, 0, (1.0, 1.0, 0.0))
     skill.close(7)
-    # 9 tests, 6 accepted, and one of two more; the mean of the others is 4/8 for the first two, then 7/8 and 7/11
+    # 9 tests, 6 accepted, and one of two more: the others' mean is 4/8 for the first two, then 7/8, 7/11
     first, third, fourth = (3 + 4 * 4 / 8) / 7, 4 * 7 / 8 / 7, 7 / 11
     assert skill.curve(0, 0) == pytest.approx([first, first**2, first**2 * third, first**2 * third * fourth])
     assert skill.curve(0, 1) == pytest.approx([0.5, 0.25, 0.125, 0.0625])

@@ -193,7 +193,9 @@ def test_a_chain_goes_before_a_tree_that_is_right_somewhat_more_often(
     assert Counter(r.arm.drafter for r in rounds)["tree"] > 0.9 * len(rounds)
 
 
-def test_a_model_that_read_a_long_prompt_in_vain_is_soon_graded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_read_a_long_prompt_in_vain_is_soon_graded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its first grading reads 2,000 tokens, the budget of eight texts, and it is wrong at first."""
     late = {"late": lambda text, at, rng: 0.8 * (text > 0 or at > 60)}
     stage = Stage(monkeypatch, late, texts=8, tokens=100, prompt=2000)

@@ -23,8 +23,8 @@ class Skill:
     the text cut off counts as far as it goes. A chance leans on the mean over the other k of its context with
     a weight of `lean` tests, that on the mean of the next shorter match with a weight of `shorter` tests, and
     that of the shortest on one half with two. (Were k one of those that it leans on, three failures of a new
-    drafter would look like ten, and it might not draft again.) A text has counts of its own that fade faster and
-    lean on the common ones: a change of subject shows within a few drafts. The `last` token of the text
+    drafter would look like ten, and it might not draft again.) A text has counts of its own that fade faster
+    and lean on the common ones: a change of subject shows within a few drafts. The `last` token of the text
     before a draft makes all its chances higher or lower. What a file brings counts for at most `carried`
     tests of a first token: other texts may be of another kind.
     """
