@@ -109,7 +109,8 @@ def _weighed(name: str, seconds: float, batch: int) -> set[int]:
     policy.skills[0].learn(0, 0, (1.0,))
     policy.skills[2].learn(0, TAKEN, (1.0,))
     policy.skills[2].learn(0, 3, (1.0, 1.0))
-    worths = offers(policy, Context(request=0, batch_size=batch), Place([0, 0, 0], [0, 0, 0], price=1.0))
+    place = Place([0, 0, 0], price=1.0)
+    worths = offers(policy, Context(request=0, batch_size=batch), place, policy.pass_cost(batch))
     return {worth.drafter for worth in worths}
 
 
@@ -126,7 +127,7 @@ def test_a_lookup_begins_no_relay() -> None:
         policy.drafting(0).drafted(1, 0, 1e-5)
     decision = policy.choose(Context(request=0, hints={"mine": 2.0}), Random(0))
     assert policy.arms[decision.arm].drafter != "relay:mine>ngram?match=1"
-    worths = offers(policy, Context(request=0), Place([1, 0, 0], [0, 0, 0], price=1.0))
+    worths = offers(policy, Context(request=0), Place([1, 0, 0], price=1.0), policy.pass_cost(1))
     assert {worth.drafter for worth in worths} == {0}
 
 
@@ -165,4 +166,4 @@ def test_a_draft_stops_by_what_its_own_tokens_cost(relay: bool) -> None:
     for length, dear in ((3, 0.0), (4, 0.0), (8, 0.5), (16, 0.75)):
         worth = Worth(2, 16, 0.0, 0.0, 1.0, head=length) if relay else Worth(0, length, 0.0, 0.0, 1.0)
         expected = 0.1 * (each + dear / policy.skills[0].level)
-        assert policy._stop(worth, 1, 0.1).threshold == pytest.approx(expected)
+        assert policy._stop(worth, policy.pass_cost(1), 1, 0.1).threshold == pytest.approx(expected)

@@ -11,7 +11,7 @@ from draftwise.policies.catalogue.auto import team
 
 
 def test_a_model_is_told_apart_by_the_longest_match_of_any_lookup() -> None:
-    place = Place([0] * 3, [0] * 3)
+    place = Place([0] * 3)
     place.look(
         {"ngram": 2.0, "suffix": 9.0, "model": 1.0},
         ("ngram", "model", "suffix"),
@@ -37,11 +37,11 @@ def test_reading_is_paid_off_over_what_is_left(answer: float, position: int, rou
 def test_a_model_that_a_lookup_leaves_few_rounds_must_pay_for_its_reading_in_these() -> None:
     """Only texts that it has read count: elsewhere its price kept it away."""
     policy = AutoPolicy(*team(["model", "ngram"], LENGTHS))
-    place = Place([0, 0], [0, 0])
+    place = Place([0, 0])
     for _ in range(200):
         policy._count(place, 1, 1)
     assert policy.shares == [1.0, 1.0]
-    place.read[0] = 7
+    place.read = {0: 7}
     for turn in range(200):
         policy._count(place, 0 if turn % 4 == 0 else 1, 1)
     assert 0.2 < policy.shares[0] < 0.3 and policy.shares[1] == 1.0
@@ -49,7 +49,7 @@ def test_a_model_that_a_lookup_leaves_few_rounds_must_pay_for_its_reading_in_the
 
 def test_a_relay_counts_as_the_model_that_begins_its_drafts() -> None:
     policy = AutoPolicy(*team(["model", "ngram", "relay:model>ngram?match=1"], LENGTHS))
-    place = Place([0, 0, 0], [7, 0, 0])
+    place = Place([0, 0, 0], {0: 7})
     for _ in range(600):
         policy._count(place, 2, 1)
     assert policy.shares[0] == 1.0 and policy.drafting(0).idle == 0.0

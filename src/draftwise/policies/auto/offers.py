@@ -43,24 +43,25 @@ class Offering(Protocol):
     def price(self, batch: int, matched: bool) -> float: ...
 
 
-def offers(policy: Offering, context: Context, place: Place) -> list[Worth]:
-    """What every usable drafter is worth in this round, at its best length."""
-    batch = context.batch_size
-    passes, rate = policy.pass_cost(batch), place.price
+def offers(policy: Offering, context: Context, place: Place, passes: PassCost) -> list[Worth]:
+    """What every usable drafter is worth in this round, at its best length, where passes cost so much."""
+    batch, rate = context.batch_size, place.price
     extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
     found: list[Worth] = []
     for i, curve in _usable(policy, context, place, passes):
-        cost = policy.drafting(i)
         if i in policy.relays:
             found += _composite(policy, i, context, place, extra[: room + 1])
             continue
-        more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
+        cost = policy.drafting(i)
+        plain = cost.width <= 1.0
+        more = extra if plain else passes.table(batch, LENGTHS[-1], cost.width)
         if cost.tried < len(TRIALS):
             most = min(TRIALS[cost.tried], room)
             found.append(trial(i, most, curve, policy.lengths, rate * more[1]))
-        else:
-            price = _priced(policy, i, cost, context, place, more)
-            found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, policy.lengths))
+            continue
+        most = room if plain else max(1, int(room / cost.width))
+        price = _priced(policy, i, cost, context, place, more)
+        found.append(best_length(i, curve if most >= len(curve) else curve[:most], price, rate, policy.lengths))
     return found
 
 
@@ -216,7 +217,7 @@ def _reading(policy: Offering, i: int, cost: DraftCost, context: Context, place:
     """Seconds in which a model reads what it has not read, spread over the rounds that are left."""
     if policy.looks_up[i]:
         return 0.0
-    unread = max(0, context.length - place.read[i])
+    unread = max(0, context.length - place.read.get(i, 0))
     left = rounds_left(policy.answer, context.position, policy.shares[i])
     return cost.reading.each * unread / left
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .parts import Match
 
@@ -14,7 +14,7 @@ class Place:
 
     Attributes:
         contexts: each drafter's context at the last choice.
-        read: the tokens of the text that each drafter has read.
+        read: the tokens of the text that each model has read, of those that have read any.
         written: the tokens of the answer.
         matched: whether any lookup had a match there.
         price: the tokens that a second was worth at the last choice.
@@ -22,7 +22,7 @@ class Place:
     """
 
     contexts: list[int]
-    read: list[int]
+    read: Mapping[int, int] = field(default_factory=dict)
     written: int = 0
     matched: bool = False
     price: float = 0.0
@@ -32,10 +32,15 @@ class Place:
         self, hints: Mapping[str, float], drafters: Sequence[str], looks_up: Sequence[bool], match: Match
     ) -> None:
         """Take each lookup's context from its hint, and that of all models from the best of them."""
-        own = [match(hints.get(name, 0.0)) if up else -1 for name, up in zip(drafters, looks_up, strict=True)]
-        best = max(own, default=0)
+        own, best = [0] * len(drafters), 0
+        for i, name in enumerate(drafters):
+            if looks_up[i] and (hint := hints.get(name)):
+                own[i] = match(hint)
+                best = max(best, own[i])
         self.matched = best > 0
-        self.contexts = [best if mine < 0 else mine for mine in own] if best > 0 else [0] * len(own)
+        if best > 0:
+            own = [own[i] if up else best for i, up in enumerate(looks_up)]
+        self.contexts = own
 
 
 SHARE = (0.05, 0.1)  # weight of the last round in a model's share, and the least that it counts

@@ -127,7 +127,10 @@ class AutoPolicy:
 
     def price(self, batch: int, matched: bool) -> float:
         """Tokens that a second is worth at such a place: the recent rate, at least that of plain decoding."""
-        alone = self.pass_cost(batch)(batch)
+        return self._price(self.pass_cost(batch), batch, matched)
+
+    def _price(self, passes: PassCost, batch: int, matched: bool) -> float:
+        alone = passes(batch)
         rate = self.pace.rate(matched, alone / batch)
         return max(rate, batch / alone) if alone else rate
 
@@ -145,17 +148,17 @@ class AutoPolicy:
     def choose(self, context: Context, rng: Random) -> Decision:
         """The arm of the highest gain at this round's hints."""
         place, batch = self.place(context), context.batch_size
-        worths = self.planned.pop(context.request, None)
+        passes, worths = self.pass_cost(batch), self.planned.pop(context.request, None)
         if worths is None:
-            place.price = self.price(batch, place.matched)
-            worths = offers(self, context, place)
+            place.price = self._price(passes, batch, place.matched)
+            worths = offers(self, context, place, passes)
         unclear = self.rereads and not self.passes[size_class(batch)].usual(batch)  # no clean plain pass yet
         best = None if unclear else self.pick(worths)
         stands = best is None or self.guard.stands(self.load.factor, batch, best.gain)
         if best is None or not stands:
             decision = Decision(self.index[-1, 0])
         else:
-            stop = self._stop(best, batch, place.price)
+            stop = self._stop(best, passes, batch, place.price)
             decision = Decision(
                 self.index[best.drafter, best.length], 1.0, rules(stop, best.head), best.gates
             )
@@ -170,14 +173,14 @@ class AutoPolicy:
 
     def _count(self, place: Place, player: int, batch: int) -> None:
         """Count who drafts, and in which share of the rounds a model does once it has read a text."""
-        player = self.relays.get(player, player)
-        for i, read in enumerate(place.read):
-            if batch == 1 and (place.contexts[i] or not self.looks_up[i]):  # it could have drafted
+        player, shares = self.relays.get(player, player), self.shares
+        for i, context in enumerate(place.contexts):
+            if batch == 1 and (context or not self.looks_up[i]):  # it could have drafted
                 self.drafting(i).used(i == player)
-            if read:
-                self.shares[i] += SHARE[0] * ((i == player) - self.shares[i])
+            if i in place.read:
+                shares[i] += SHARE[0] * ((i == player) - shares[i])
 
-    def _stop(self, best: Worth, batch: int, price: float) -> Stop:
+    def _stop(self, best: Worth, passes: PassCost, batch: int, price: float) -> Stop:
         """The stop rule of a draft; until its drafter's calibration is trusted, one that never stops.
 
         One more token is priced by what each of its tokens adds to the pass, which in a short draft may be
@@ -189,10 +192,9 @@ class AutoPolicy:
         calibration, least = self.calibrations[i], 0.0
         if calibration.seen >= TRUSTED:
             shared = self.padded and batch > 1  # a longer draft has room in the pass that was planned
-            extra = [] if shared else self.pass_cost(batch).extra
-            _, each = self.drafting(i).price(batch)
-            width = self.drafting(i).width
-            more = each + width * (extra[length] if extra else 0.0) / length
+            extra, cost = [] if shared else passes.extra, self.drafting(i)
+            _, each = cost.price(batch)
+            more = each + cost.width * (extra[length] if extra else 0.0) / length
             least = price * more / self.skills[i].level
         return self.stopping(calibration, least)
 
@@ -200,7 +202,7 @@ class AutoPolicy:
         """Where a request stands, with its hints of this round."""
         place = self.places.get(context.request)
         if place is None:
-            place = self.places[context.request] = Place([0] * len(self.drafters), [0] * len(self.drafters))
+            place = self.places[context.request] = Place([0] * len(self.drafters))
         place.token = context.token
         place.look(context.hints, self.drafters, self.looks_up, self.match)
         return place
@@ -228,7 +230,7 @@ class AutoPolicy:
     # -- learning ------------------------------------------------------------------------------------
 
     def learn(self, feedback: Feedback) -> None:
-        """Learn costs, chances and calibration from one round of a request."""
+        """Learn chances from one round of a request, and costs and calibration if the round is timed."""
         if isinstance(feedback.observed, Observed):
             self._observe(feedback.request, feedback.observed)
         for window in feedback.windows:
@@ -236,15 +238,14 @@ class AutoPolicy:
             skill.learn(feedback.request, window.context, window.accepts, window.token)
         for outcome in feedback.outcomes:
             self._time(feedback.request, outcome)
-            self._calibrate(outcome)
+            if self.timed:
+                self._calibrate(outcome)
 
     def _observe(self, request: int, seen: Observed) -> None:
         if seen.looks_up:
             self.looks_up = seen.looks_up
         if place := self.places.get(request):
-            place.written = seen.written
-            for i, tokens in seen.read.items():
-                place.read[i] = tokens
+            place.written, place.read = seen.written, seen.read
         for call in seen.calls:
             self.drafters_compiled[call.drafter] = call.compiled
             cost = self.drafting(call.drafter)

@@ -50,16 +50,18 @@ def best_length(
     """The best of these draft lengths, where `survival` has the chances that the first 1, 2, ... tokens are
     accepted and `rate` is the tokens that a second is worth."""
     start, each, extra = price
-    sums, most = [0.0, *accumulate(survival)], len(survival)
-    best, highest = 0, -1.0
+    most, whole = len(survival), sum(survival)
+    best, highest, expected, at, tokens = 0, -1.0, 0.0, 0, 0.0
     for length in lengths:
-        tokens = sums[length] if length < most else sums[-1]
+        while at < length and at < most:
+            tokens += survival[at]
+            at += 1
         gain = tokens - rate * (start + each * length + extra[length])
         if gain > highest:
-            best, highest = length, gain
-        if length >= most or sums[-1] - tokens < highest - gain:  # a longer draft costs no less
+            best, highest, expected = length, gain, tokens
+        if length >= most or whole - tokens < highest - gain:  # a longer draft costs no less
             break
-    return Worth(drafter, best, sums[min(best, most)], start + each * best + extra[best], highest)
+    return Worth(drafter, best, expected, start + each * best + extra[best], highest)
 
 
 def trial(i: int, most: int, curve: Sequence[float], lengths: Sequence[int], lost: float) -> Worth:
