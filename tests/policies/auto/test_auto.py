@@ -597,8 +597,12 @@ def test_of_brief_rounds_whose_costs_are_known_one_in_four_is_timed(seconds: flo
         made.pass_costs[0].add(1, seconds)
         made.draft_costs[0].drafted(2, 0, 1e-4)
         made.draft_costs[1].drafted(2, 0, 1e-4)
-    found = 0
+    found, calibration = 0, made.calibrations[1]
+    made.looks_up = (True, False)
+    played = made.index[1, 1]
+    outcome = Outcome(played, 1, 1, signals=(Signals(0.9, 0.1, 0.3, 0.9),))
     for _ in range(16):
         made.choose(Context(hints={"a": 4.0}), Random(0))
         found += made.timed
-    assert found == timed
+        made.learn(Feedback(0, Decision(played), (outcome,)))
+    assert found == timed == calibration.seen  # stop rules are calibrated in the same rounds

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from draftwise.core.drafts import Draft
 from draftwise.core.outcomes import Feedback, Grade, Outcome, Window
 from draftwise.core.roles import GradeJob, Graders, Seen
 from draftwise.core.turn import Turn
-from draftwise.policies.auto.grading import Budget, windows_of
+from draftwise.policies.auto.grading import Budget, LookupGuesses, ModelGrading, windows_of
 from draftwise.policies.auto.parts import LENGTHS
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder, _decided
@@ -148,6 +149,24 @@ def test_a_new_model_is_graded_after_the_first_round_and_then_plays(monkeypatch:
     assert all(r.arm.drafter == "good" for r in rounds[1:6])
     graded = [r for r in rounds[:-1] if r.seconds.grade]
     assert len(graded) == 1  # from then on it is known by its own drafts; the end of the text may show more
+
+
+def test_lookups_and_models_have_a_share_of_the_time_each() -> None:
+    """Guesses of lookups come in every round: from one budget for both they would take what models need."""
+    graders: Any = SimpleNamespace(graded_seconds=0.0)
+
+    def guess(*_: object) -> tuple[int, ...]:
+        graders.graded_seconds += 1.0
+        return (7,)
+
+    graders.guess = guess
+    seen: Any = SimpleNamespace(request=SimpleNamespace(out=set(), tokens=[1, 2]))
+    lookups, budget = LookupGuesses(), Budget(0.1, total=5.0)
+    guesses = [lookups.guess(0, 1, seen, 2, graders, Arm("a", 4), budget) for _ in range(3)]
+    assert [g is not None for g in guesses] == [True, False, False] and lookups.seconds == 1.0
+    assert budget.allows(ModelGrading().seconds) and not budget.allows(lookups.seconds)
+    budget.total = 10.0
+    assert lookups.guess(0, 1, seen, 2, graders, Arm("a", 4), budget) is not None
 
 
 def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between() -> None:

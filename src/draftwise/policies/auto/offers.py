@@ -60,8 +60,9 @@ def offers(policy: Offering, context: Context, place: Place, passes: PassCost) -
             found.append(trial(i, most, curve, policy.lengths, rate * more[1]))
             continue
         most = room if plain else max(1, int(room / cost.width))
+        fits = curve if most >= len(curve) else curve[:most]
         price = _priced(policy, i, cost, context, place, more)
-        found.append(best_length(i, curve if most >= len(curve) else curve[:most], price, rate, policy.lengths))
+        found.append(best_length(i, fits, price, rate, policy.lengths))
     return found
 
 

@@ -22,7 +22,7 @@ def auto(
     drafters: Sequence[str],
     *,
     length: Annotated[int, "tokens in a draft at most, up to 16"] = LENGTHS[-1],
-    share: Annotated[float, "share of the time for grading drafters that do not draft"] = SHARE,
+    share: Annotated[float, "share of the time for lookups that do not draft, and for models"] = SHARE,
     relays: Annotated[float, "ms of a pass from which a lookup may continue a model's draft"] = 1e3 * SLOW,
 ) -> Method:
     """Chooses drafter, draft length and stop rule, or no draft, by measured tokens per second.
