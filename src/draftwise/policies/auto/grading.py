@@ -71,9 +71,9 @@ class ModelGrading:
     """Grades models that do not play: one at a time, in one pass over what it has not read.
 
     The model that has waited longest is next. A model of which nothing is known is graded at once, on the
-    first tokens: it cannot play before. This may go beyond the budget, if enough was written to pay for it,
-    and is no part of it: the model may read a long prompt, which would use up what the next texts need.
-    All other gradings have taken `seconds`.
+    first tokens: it cannot play before. This may go beyond the budget, if enough was written to pay for it.
+    For a single text it is no part of the budget: the model may read a long prompt, which would use up what
+    the next texts need. In a batch the shortest text is read. All other gradings have taken `seconds`.
     """
 
     waits: dict[int, int] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class ModelGrading:
         seconds = graders.graded_seconds - before
         if not policy.known(i):
             self.first = self.first[0] + unread, self.first[1] + seconds
-        else:
+        if policy.known(i) or len(batch) > 1:
             self.seconds += seconds
         if grades is None:
             return None

@@ -13,7 +13,7 @@ from .passes import Load, PassCost, size_class
 from .worth import Worth
 
 SAME = 1.5  # passes whose seconds differ by more than this factor are of two machines
-BRIEF = 8e-3  # seconds of a pass, below which deciding takes a share of the time that counts
+BRIEF = 6e-3  # seconds of a pass, below which deciding takes a share of the time that counts
 KNOWN = 256.0  # passes from which what they cost is known
 OFTEN = 32.0  # calls from which what a draft costs is known
 SELDOM = 4  # brief rounds of which one is timed
