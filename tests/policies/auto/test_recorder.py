@@ -151,9 +151,20 @@ def test_a_new_model_is_graded_after_the_first_round_and_then_plays(monkeypatch:
     assert len(graded) == 1  # from then on it is known by its own drafts; the end of the text may show more
 
 
+def test_the_first_grading_of_a_single_text_is_no_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads 1,000 tokens, in 20 ms. In a batch it counts."""
+    for batch in (1, 4):
+        made = method("auto", ["bad"])
+        assert isinstance(made.recorder, AutoRecorder) and made.recorder.models
+        Stage(monkeypatch, {"bad": always(0.0)}, texts=batch, tokens=8, prompt=1000).run(made, batch=batch)
+        (tokens, seconds), counted = made.recorder.models.first, made.recorder.models.seconds
+        assert tokens >= 1000 and seconds > 0.02
+        assert counted >= seconds if batch > 1 else counted < seconds
+
+
 def test_lookups_and_models_have_a_share_of_the_time_each() -> None:
     """Guesses of lookups come in every round: from one budget for both they would take what models need."""
-    graders: Any = SimpleNamespace(graded_seconds=0.0)
+    graders: Any = SimpleNamespace(graded_seconds=50.0)  # of models
 
     def guess(*_: object) -> tuple[int, ...]:
         graders.graded_seconds += 1.0

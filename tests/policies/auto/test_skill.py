@@ -88,6 +88,9 @@ def test_what_is_kept_between_two_lessons_is_what_would_be_computed_again() -> N
         kept = skill.curve(9, context)
         skill.leaned = []
         assert kept == pytest.approx(skill.curve(9, context), abs=1e-12)
+        for request, mine in skill.own.items():  # what the last token is held against is the same chance
+            for seen, its in mine.items():
+                assert skill._first(seen, its) == pytest.approx(skill.curve(request, seen)[0], abs=1e-12)
         skill.curve(9, 7)
 
 
