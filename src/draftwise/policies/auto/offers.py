@@ -53,16 +53,13 @@ def offers(policy: Offering, context: Context, place: Place, passes: PassCost) -
             found += _composite(policy, i, context, place, extra[: room + 1])
             continue
         cost = policy.drafting(i)
-        plain = cost.width <= 1.0
-        more = extra if plain else passes.table(batch, LENGTHS[-1], cost.width)
+        more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
         if cost.tried < len(TRIALS):
             most = min(TRIALS[cost.tried], room)
             found.append(trial(i, most, curve, policy.lengths, rate * more[1]))
             continue
-        most = room if plain else max(1, int(room / cost.width))
-        fits = curve if most >= len(curve) else curve[:most]
         price = _priced(policy, i, cost, context, place, more)
-        found.append(best_length(i, fits, price, rate, policy.lengths))
+        found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, policy.lengths))
     return found
 
 
