@@ -67,20 +67,18 @@ class Text:
             uniforms=Random(0),
         )
         drafter.observe(request, prompt)
-        inner = drafter._texts[0]
         for at in range(one.committed):
             first, n = lines.span(at, HEAD)
             tokens = lines.tokens[first : first + n]
             self.drafts.append(tokens)
             self.sure.append(lines.answers.signals[first : first + n, 3].tolist())
             self.right.append(_agree(tokens, text[at:]))
-            matched, added = [inner.match], [0]
+            matched, added = [int(drafter.hint(request))], [0]
             (tail,) = drafter.draft([Job(request, TAIL, (NEVER,))])
             added[0] = _agree(tail.tokens, text[at:])
             for k in range(1, n + 1):
-                with inner.extended(tokens[:k]):
-                    matched.append(inner.match)
-                    (tail,) = drafter.draft([Job(request, TAIL, (NEVER,))])
+                matched.append(drafter.match_after(request, tokens[:k]))
+                (tail,) = drafter.draft_after([Job(request, TAIL, (NEVER,))], [tokens[:k]])
                 added.append(_agree(tail.tokens, text[at + k :]) if self.right[at] >= k else 0)
             self.matched.append(matched)
             self.added.append(added)

@@ -41,14 +41,21 @@ def finite(hint: float) -> float:
     return hint
 
 
-def _breach(draft: Draft, most: int, vocab_size: int) -> str:
-    n = len(draft.tokens)
-    if n > most:
-        return f"{n} tokens where {most} were asked for"
-    if set(map(type, draft.tokens)) != {int} and not all(isinstance(t, Integral) for t in draft.tokens):
+def wrong_tokens(tokens: Sequence[int], most: int, vocab_size: int) -> str:
+    """What is wrong with one or more tokens of a draft that may have at most `most`; "" if nothing."""
+    if len(tokens) > most:
+        return f"{len(tokens)} tokens where {most} were asked for"
+    if set(map(type, tokens)) != {int} and not all(isinstance(t, Integral) for t in tokens):
         return "a token that is no whole number"
-    if not (min(draft.tokens) >= 0 and max(draft.tokens) < vocab_size):
+    if not (min(tokens) >= 0 and max(tokens) < vocab_size):
         return f"a token outside the vocabulary of {vocab_size}"
+    return ""
+
+
+def _breach(draft: Draft, most: int, vocab_size: int) -> str:
+    if wrong := wrong_tokens(draft.tokens, most, vocab_size):
+        return wrong
+    n = len(draft.tokens)
     if len(draft.parents) != n or any(not -1 <= p < i for i, p in enumerate(draft.parents)):
         return "parents that are not earlier nodes"
     if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN as well

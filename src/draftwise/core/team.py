@@ -11,15 +11,15 @@ from time import perf_counter
 from typing import Protocol, runtime_checkable
 
 from ..errors import one_line
-from .arms import Arm
-from .contract import finite, wrong_draft, wrong_grades
+from .arms import NEVER, Arm
+from .contract import finite, wrong_draft, wrong_grades, wrong_tokens
 from .drafts import Draft, Job
 from .fitting import drafted
 from .guide import guide_of
 from .outcomes import Grade
 from .reading import Reading
 from .request import Request
-from .roles import Drafter, GradeJob, Grader, Waiter
+from .roles import Drafter, GradeJob, Grader, Guesser, Waiter
 
 EMPTY = Draft()
 NOBODY: frozenset[str] = frozenset()
@@ -62,6 +62,7 @@ class Team:
         self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
         self.reading = Reading(self.drafters, self.open)
         self.graders = {name: d for name, d in self.drafters.items() if isinstance(d, Grader)}
+        self.guessers = {name: d for name, d in self.drafters.items() if isinstance(d, Guesser)}
         for drafter in self.drafters.values():
             if isinstance(drafter, Member):
                 drafter.join(self)
@@ -181,6 +182,9 @@ class Team:
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The tokens of `redraft`; for a tree, those of its first branch."""
+        guesser = self.guessers.get(name)
+        if guesser and arm.stop is NEVER and arm.width == 1 and not request.sampling.processors:
+            return self._guess(name, guesser, request, at, arm.length)
         draft = self.redraft(name, request, at, arm)
         if draft is None:
             return None
@@ -198,6 +202,23 @@ class Team:
             return self._redraft(name, request, at, arm)
         finally:
             self.graded_seconds += perf_counter() - start
+
+    def _guess(
+        self, name: str, guesser: Guesser, request: Request, at: int, length: int
+    ) -> tuple[int, ...] | None:
+        start = perf_counter()
+        if not self._tell(name, request, at):
+            return None
+        try:
+            made = tuple(guesser.guess(request, length))
+            fault = wrong_tokens(made, length, self.vocab_size) if made else ""
+        except Exception as error:
+            made, fault = (), one_line(error)
+        self.graded_seconds += perf_counter() - start
+        if fault:
+            self.fault(name, request, fault)
+            return None
+        return made
 
     def _redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
         if not self._tell(name, request, at):

@@ -102,6 +102,7 @@ def _machine() -> dict[str, Any]:
         "memory_gb": facts["memory_gb"],
         "compiler": _try(lambda: import_module("torch._inductor.cpp_builder").get_cpp_compiler()),
         "kernels": _try(lambda: import_module("draftwise.models.native.known").kernels()) or [],
+        "lookups": "C++" if _try(import_module("draftwise.drafters.lookup.native.library").library) else "Python",
         "gpu": facts["gpu"],
         "system": facts["system"],
     }

@@ -7,10 +7,13 @@ import pytest
 from draftwise.core.arms import Stop
 from draftwise.core.drafts import Job
 from draftwise.core.roles import Drafter
-from draftwise.drafters.lookup.ngram import LOOKED, NgramDrafter
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.ngrams import LOOKED
 from draftwise.errors import UserError
 
 from .texts import chunks, commit, draft, make_request, starts_of
+
+pytestmark = pytest.mark.usefixtures("language")
 
 
 def look(text: list[int], shortest: int, longest: int) -> tuple[int, int]:

@@ -16,6 +16,8 @@ from draftwise.errors import UserError
 from .test_automaton import check, followers
 from .texts import chunks, commit, draft, make_request, starts_of
 
+pytestmark = pytest.mark.usefixtures("language")
+
 
 class Scan:
     """The same rules as the drafter's, with every count made by scanning the text."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.models import compiler
 from draftwise.models.native import attention, library, linear
 from draftwise.models.weights import choice
 from draftwise.models.weights.layouts import PANELS
@@ -68,7 +69,7 @@ def test_old_libraries_make_room(fresh: Path, monkeypatch: pytest.MonkeyPatch) -
         for suffix in (".so", ".json"):
             (fresh / f"{name}{suffix}").write_bytes(b"x" * 100)
             os.utime(fresh / f"{name}{suffix}", (time.time() - age,) * 2)
-    monkeypatch.setattr(library, "MOST", 150)
+    monkeypatch.setattr(compiler, "MOST", 150)
     made_now = library.found()
     names = {path.name for path in fresh.iterdir()}
     assert names == {"new.so", "new.json", made_now.name, made_now.with_suffix(".json").name}
@@ -91,7 +92,7 @@ def test_without_a_kernel_there_is_no_such_layout(
 
     def run(command: list[str], **more: Any) -> Any:
         if harm == "a hung compiler":
-            raise subprocess.TimeoutExpired(command, library.PATIENCE)
+            raise subprocess.TimeoutExpired(command, compiler.PATIENCE)
         return subprocess.CompletedProcess(command, 1, "", "fatal error: disk of sand\nmore")
 
     def full(*args: Any, **more: Any) -> Any:

@@ -5,7 +5,7 @@ is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are p
 """
 
 from ..masker import Masker
-from .drafter import Continuer, Drafter, GradeJob, Grader, Matcher, Preparer, Waiter
+from .drafter import Continuer, Drafter, GradeJob, Grader, Guesser, Matcher, Preparer, Waiter
 from .policy import Planner, Policy, Reader, Rester, Valuer, Values
 from .recorder import Graders, Recorder, Seen
 from .target import Limited, Pieces, Ranked, Scores, Target, window_of
@@ -16,6 +16,7 @@ __all__ = [
     "GradeJob",
     "Grader",
     "Graders",
+    "Guesser",
     "Limited",
     "Masker",
     "Matcher",

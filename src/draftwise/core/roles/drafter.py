@@ -129,6 +129,24 @@ class Matcher(Continuer, Protocol):
 
 
 @runtime_checkable
+class Guesser(Protocol):
+    """A lookup that can tell the tokens of its draft alone, sooner than the whole draft."""
+
+    def guess(self, request: Request, length: int) -> Sequence[int]:
+        """The tokens that `draft` would give for this length if no rule stopped it.
+
+        Called by recorders of full information, where the lookup did not draft. The text is what `observe`
+        brought: `request` may hold more by then.
+
+        Examples:
+            >>> lookup.observe(request, [5, 6, 7, 5])
+            >>> lookup.guess(request, 2)
+            [6, 7]
+        """
+        ...
+
+
+@runtime_checkable
 class Preparer(Protocol):
     """A drafter that can read a long text in pieces, between the rounds of other requests."""
 

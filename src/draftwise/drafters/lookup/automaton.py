@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import NamedTuple
 
 NOTHING = -1
 ROOT = 0
-Path = list[tuple[int, int]]  # contexts (states), each with the token drafted after it
+Step = tuple[int, int, int, int]
+"""A token, how often it followed its context, how often any token did, and that context (a state)."""
+
+
+class Walks(NamedTuple):
+    """Which walks compete: those from the first `tries` contexts.
+
+    From a context of m tokens a walk has at most `factor` * m + `offset` steps, and ends before its joint
+    probability falls below `least`.
+    """
+
+    tries: int
+    factor: float
+    offset: float
+    least: float
 
 
 class Automaton:
@@ -36,7 +53,7 @@ class Automaton:
         self.last = self.deepest = ROOT
         self._held = 0
 
-    def extend(self, tokens: Iterable[int]) -> None:
+    def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens to the current text."""
         for token in tokens:
             self._append(token)
@@ -46,6 +63,25 @@ class Automaton:
     def match(self) -> int:
         """The length of the longest suffix of the current text that occurred before."""
         return self.length[self.link[self.last]] if self.last else 0
+
+    def likeliest(self, state: int, held: int, length: int, walks: Walks) -> tuple[float, list[Step]]:
+        """The score of the best walk from the end of a text, and its steps; of equals, the first.
+
+        A walk has at most `length` steps; `state` and `held` are as in `contexts`.
+        """
+        tries, factor, offset, least = walks
+        found = []
+        for context, match in islice(self.contexts(state, held), tries):
+            found.append(self.walk(context, min(length, int(factor * match + offset)), least))
+        return max(found, key=itemgetter(0), default=(0.0, []))
+
+    def matched(self, state: int, held: int) -> int:
+        """The length of the longest suffix of such a text that was followed by a token; 0 if none was."""
+        return next(self.contexts(state, held), (ROOT, 0))[1]
+
+    def counts(self, state: int) -> list[int]:
+        """How often each token followed a context, in the order of their first occurrence."""
+        return [self.count[after] for after in self.next[state].values()]
 
     def contexts(self, state: int, held: int) -> Iterator[tuple[int, int]]:
         """The suffixes of a text that were followed by a token, as states and lengths, longest first.
@@ -60,14 +96,14 @@ class Automaton:
             state = link[state]
             held = length[state]
 
-    def walk(self, state: int, most: int, least: float) -> tuple[float, Path]:
-        """At most `most` (context, token) pairs along the most frequent continuations, and their score.
+    def walk(self, state: int, most: int, least: float) -> tuple[float, list[Step]]:
+        """At most `most` steps along the most frequent continuations, and their score.
 
         The score is the sum of the joint probabilities: the expected number of accepted tokens. The walk ends
         before the joint probability falls below `least`.
         """
         link, length, count, follows = self.link, self.length, self.count, self.follows
-        path: Path = []
+        path: list[Step] = []
         joint, score = 1.0, 0.0
         while len(path) < most:
             while state and not follows[state]:  # the text ends here: continue with a shorter context
@@ -80,7 +116,7 @@ class Automaton:
             if joint < least:
                 break
             score += joint
-            path.append((state, token))
+            path.append((token, count[after], follows[state], state))
             state = link[after] if length[link[after]] >= self.depth else after
         return score, path
 
@@ -103,7 +139,7 @@ class Automaton:
         """The last tokens of the current text that `deepest` represents."""
         return self._held
 
-    def steps(self, state: int, held: int, tokens: Iterable[int]) -> tuple[int, int]:
+    def steps(self, state: int, held: int, tokens: Sequence[int]) -> tuple[int, int]:
         """`step` for each of these tokens."""
         for token in tokens:
             state, held = self.step(state, held, token)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from operator import itemgetter
 from typing import Annotated
 
 from ...core.drafts import Draft, Job, Signals
 from ...core.request import Request
 from ...core.stops import needs
 from ...errors import UserError
-from .automaton import ROOT, Automaton, Path
+from .automaton import ROOT, Step, Walks
+from .indices import Suffixes, automaton
 from .picked import chain, share, tally
 
 
@@ -60,7 +59,7 @@ class SuffixDrafter:
         _require("depth", depth, depth >= 1, "1 or more")
         _require("max_tokens", max_tokens, max_tokens >= 2, "2 or more")
         _require("history", history, history == 0 or history >= 2, "0 (off), or 2 or more tokens")
-        self.factor, self.offset, self.min_prob, self.tries = factor, offset, min_prob, tries
+        self.walks = Walks(tries, factor, offset, min_prob)
         self.depth, self.max_tokens = depth, max_tokens
         self._texts: dict[int, _Text] = {}
         self._earlier = _Earlier(history, depth) if history else None
@@ -72,8 +71,7 @@ class SuffixDrafter:
             return 0.0
         match = text.index.match
         if self._earlier:
-            context = next(self._earlier.index.contexts(*self._earlier.find(text)), (ROOT, 0))
-            match = max(match, context[1])
+            match = max(match, self._earlier.index.matched(*self._earlier.find(text)))
         return float(match)
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
@@ -82,29 +80,29 @@ class SuffixDrafter:
 
     def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
         """One chain per job after these tokens; what follows them is counted in the text without them."""
-        drafts = []
-        for job, tokens in zip(jobs, written, strict=True):
-            text = self._texts.get(job.request.id)
-            drafts.append(chain(job, self._likeliest(text, job, tokens) if text else ()))
-        return drafts
+        return [self._chain(job, tokens) for job, tokens in zip(jobs, written, strict=True)]
+
+    def guess(self, request: Request, length: int) -> list[int]:
+        """The tokens alone of a draft of this length that no rule stops."""
+        text = self._texts.get(request.id)
+        return [step[0] for step in self._likeliest(text, length)[0]] if text else []
 
     def match_after(self, request: Request, written: Sequence[int]) -> int:
         """The longest end of the text and these tokens that was followed by a token before."""
         text = self._texts.get(request.id)
         if text is None:
             return 0
-        at = [text.index.steps(text.index.deepest, text.index.held, written)]
-        indices = [text.index]
+        found = [text.index.matched(*text.index.steps(text.index.deepest, text.index.held, written))]
         if self._earlier:
-            indices.append(self._earlier.index)
-            at.append(self._earlier.index.steps(*self._earlier.find(text), written))
-        return max(next(index.contexts(*to), (ROOT, 0))[1] for index, to in zip(indices, at, strict=True))
+            index = self._earlier.index
+            found.append(index.matched(*index.steps(*self._earlier.find(text), written)))
+        return max(found)
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Index the tokens just committed."""
         text = self._texts.get(request.id)
         if text is None:
-            text = self._texts[request.id] = _Text(Automaton(self.depth), prompt=len(new))
+            text = self._texts[request.id] = _Text(automaton(self.depth), prompt=len(new))
         text.extend(new, most=self.max_tokens)
 
     def close(self, request: Request) -> None:
@@ -113,39 +111,35 @@ class SuffixDrafter:
         if text and self._earlier:
             self._earlier.add(text.tokens[text.prompt :])
 
-    def _chain(self, job: Job) -> Draft:
+    def _chain(self, job: Job, written: Sequence[int] = ()) -> Draft:
         text = self._texts.get(job.request.id)
-        return chain(job, self._likeliest(text, job) if text else ())
+        return chain(job, self._steps(text, job, written) if text else ())
 
-    def _likeliest(self, text: _Text, job: Job, written: Sequence[int] = ()) -> Iterator[tuple[int, Signals]]:
+    def _steps(self, text: _Text, job: Job, written: Sequence[int]) -> Iterator[tuple[int, Signals]]:
+        steps, index = self._likeliest(text, job.length, written)
+        # A context may have thousands of continuations: they are counted only if a rule reads the result.
+        closely = not needs(job.stops).isdisjoint({"top2", "entropy"})
+        for token, count, follows, context in steps:
+            if closely:
+                yield token, tally(index.counts(context))
+            else:
+                p = share(count, follows)
+                yield token, Signals(p, 0.0, 0.0, p)
+
+    def _likeliest(
+        self, text: _Text, length: int, written: Sequence[int] = ()
+    ) -> tuple[list[Step], Suffixes]:
         """The best of the walks from the longest matches, in this text and in the history."""
         index = text.index
         at = index.steps(index.deepest, index.held, written) if written else (index.deepest, index.match)
-        walks = self._walks(index, *at, job.length)
+        score, steps = index.likeliest(*at, length, self.walks)
         if self._earlier:
-            index = self._earlier.index
-            walks += self._walks(index, *index.steps(*self._earlier.find(text), written), job.length)
-        if not walks:
-            return
-        _, path, index = max(walks, key=itemgetter(0))  # of equals, this text's longest match
-        # A context may have thousands of continuations: they are counted only if a rule reads the result.
-        closely = not needs(job.stops).isdisjoint({"top2", "entropy"})
-        for context, token in path:
-            after = index.next[context]
-            if closely:
-                yield token, tally([index.count[state] for state in after.values()])
-            else:
-                p = share(index.count[after[token]], index.follows[context])
-                yield token, Signals(p, 0.0, 0.0, p)
-
-    def _walks(
-        self, index: Automaton, state: int, held: int, length: int
-    ) -> list[tuple[float, Path, Automaton]]:
-        walks = []
-        for context, match in islice(index.contexts(state, held), self.tries):
-            most = min(length, int(self.factor * match + self.offset))
-            walks.append((*index.walk(context, most, self.min_prob), index))
-        return walks
+            older = self._earlier.index
+            at = older.steps(*self._earlier.find(text), written)
+            other, more = older.likeliest(*at, length, self.walks)
+            if other > score:  # of equals, this text's
+                return more, older
+        return steps, index
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +149,7 @@ class _Text:
     The place is that of the text `behind` tokens ago.
     """
 
-    index: Automaton
+    index: Suffixes
     prompt: int
     tokens: list[int] = field(default_factory=list)
     edition: int = -1
@@ -172,7 +166,7 @@ class _Text:
         dropped = len(self.tokens) - most // 2
         del self.tokens[:dropped]
         self.prompt = max(0, self.prompt - dropped)
-        self.index = Automaton(self.index.depth)
+        self.index = automaton(self.index.depth)
         self.index.extend(self.tokens)
 
 
@@ -182,14 +176,14 @@ class _Earlier:
 
     def __init__(self, size: int, depth: int) -> None:
         self.half = size // 2
-        self.index, self._younger = Automaton(depth), Automaton(depth)
+        self.index, self._younger = automaton(depth), automaton(depth)
         self._edition = 0
 
     def add(self, tokens: Sequence[int]) -> None:
         """Add an output, or the end of one that is too long."""
         tokens = tokens[-self.half :]
         if self.index.size + len(tokens) > 2 * self.half:
-            self.index, self._younger = self._younger, Automaton(self.index.depth)
+            self.index, self._younger = self._younger, automaton(self.index.depth)
         generations = [self.index, self._younger] if self.index.size >= self.half else [self.index]
         for index in generations:
             index.begin()
@@ -202,8 +196,8 @@ class _Earlier:
         most = min(index.depth, len(text.tokens))
         if text.edition != self._edition or text.behind > most:
             text.edition, text.state, text.held, text.behind = self._edition, ROOT, 0, most
-        for token in text.tokens[len(text.tokens) - text.behind :]:
-            text.state, text.held = index.step(text.state, text.held, token)
+        new = text.tokens[len(text.tokens) - text.behind :]
+        text.state, text.held = index.steps(text.state, text.held, new)
         text.behind = 0
         return text.state, text.held
 
