@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from transformers import LogitsProcessor
 
 from draftwise import UserError
@@ -16,6 +18,7 @@ from draftwise.core.accept import accept
 from draftwise.core.drafts import Draft
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
+from draftwise.models import distributions
 from draftwise.models.distributions import Chain, CountPenalty, choices, draw
 from draftwise.targets.scores import GreedyScores, SampledScores
 
@@ -35,7 +38,48 @@ LOGITS = torch.tensor([[0.0, 2.0, 1.0, -9.0], [3.0, 0.0, 1.0, 2.0], [0.0, 0.0, 5
     ],
 )
 def test_a_draw_is_the_quantile(p: Sequence[float], u: float, token: int) -> None:
-    assert draw(torch.tensor(p), u) == token
+    assert draws(np.array(p, dtype=np.float32), u) == {token}
+
+
+def draws(p: NDArray[np.float32], u: float) -> set[int]:
+    """The token of an array, of a tensor on the host, and of one on another device."""
+    with pytest.MonkeyPatch.context() as patch:
+        found = {draw(p, u), draw(torch.from_numpy(p), u)}
+        patch.setattr(distributions, "on_host", lambda logits: False)
+        return found | {draw(torch.from_numpy(p), u)}
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 128, 1000])
+def test_draws_agree_wherever_the_distribution_lies(size: int) -> None:
+    rng = np.random.default_rng(size)
+    p = (rng.random(size) * (rng.random(size) < 0.3)).astype(np.float32)
+    p[rng.integers(size)] = 0.5
+    ends = p.cumsum(dtype=np.float64)
+    possible = [int(token) for token in p.nonzero()[0]]
+    for token in possible:
+        assert draws(p, (ends[token] - p[token] / 2) / ends[-1]) == {token}
+    assert draws(p, 1.0) == draws(p, np.nextafter(1.0, 0.0)) == {possible[-1]}
+
+
+def test_a_quantile_that_rounding_puts_beyond_its_block_is_no_token_that_cannot_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A block's sum may be more than its probabilities are one by one."""
+    beyond: list[int] = []
+    last = distributions._last
+
+    def watched(p: NDArray[Any], total: float) -> int:
+        beyond.append(last(p, total))
+        return beyond[-1]
+
+    monkeypatch.setattr(distributions, "_last", watched)
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        p = np.zeros(128, dtype=np.float32)
+        p[:60], p[100] = 10.0 ** (-12 * rng.random(60)), 1e-3
+        sums = np.add.reduceat(p, [0, 64], dtype=np.float64).cumsum()
+        assert draw(p, float(np.nextafter(sums[0], 0.0) / sums[1])) == 59
+    assert beyond
 
 
 def request(**settings: Any) -> Request:
@@ -123,6 +167,8 @@ def test_a_draw_of_no_law_says_so() -> None:
     for p in ([0.0, 0.0], [NAN, 1.0], [1.0, NAN]):
         with pytest.raises(UserError, match="NaN or all -inf"):
             draw(torch.tensor(p), 0.3)
+        with pytest.raises(UserError, match="NaN or all -inf"):
+            draw(np.array(p), 0.3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

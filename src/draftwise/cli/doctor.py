@@ -57,8 +57,8 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "memory", f"{machine['memory_gb']} GiB"
     yield "compiler", machine["compiler"] or "none: TorchInductor cannot compile; install g++ or clang"
     yield "our kernels", ", ".join(machine["kernels"]) or "none: PyTorch computes everything"
-    slower = "" if machine["lookups"] == "C++" else ": no compiler, or no header files of Python (python3-dev)"
-    yield "lookups", f"indices in {machine['lookups']}{slower}"
+    slower = "Python: slower; a compiler or Python's header files (python3-dev) are missing"
+    yield "lookups", "indices in " + ("C++" if machine["lookups"] == "C++" else slower)
     yield "GPU", machine["gpu"] or "none"
     yield "system", machine["system"]
     others = "" if load["others"] is None else f", others use {load['others']:.2f} cores"

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import (
     LogitsProcessor,
@@ -88,19 +90,41 @@ def warp(chain: LogitsProcessorList, rows: Tensor) -> Tensor:
     return rows.softmax(-1)
 
 
-def draw(p: Tensor, u: float) -> int:
+def draw(p: Tensor | NDArray[Any], u: float) -> int:
     """The token at quantile `u` of `p`, shape (vocabulary,), in vocabulary order (inverse transform).
+
+    Its probability is above 0, whatever is rounded.
 
     Raises:
         UserError: `p` is not a distribution.
     """
-    cdf = p.double().cumsum(0)
+    if isinstance(p, np.ndarray):
+        return _draw(p, u)
+    if on_host(p):
+        return _draw(p.numpy(), u)
+    cdf = p.cumsum(0, dtype=torch.float64)
     token = int(torch.searchsorted(cdf, cdf[-1] * u, right=True))
-    if token == len(p):  # by rounding, or because `p` is NaN or zero everywhere
-        if not cdf[-1] > 0:
-            raise no_token()
-        return token - 1
-    return token
+    return token if token < len(p) else _last(p.cpu().numpy(), float(cdf[-1]))
+
+
+def _draw(p: NDArray[Any], u: float) -> int:
+    """The same on the host, by the sums of blocks and a look into one of them."""
+    sums = np.add.reduceat(p, np.arange(0, len(p), BLOCK), dtype=np.float64).cumsum()
+    at = sums[-1] * u
+    block = int(sums.searchsorted(at, side="right"))
+    if block == len(sums):
+        return _last(p, sums[-1])
+    start = block * BLOCK
+    inside = p[start : start + BLOCK].cumsum(dtype=np.float64)
+    token = start + int(inside.searchsorted(at - (sums[block - 1] if block else 0.0), side="right"))
+    return token if token < start + len(inside) else _last(p[: start + BLOCK], sums[-1])
+
+
+def _last(p: NDArray[Any], total: float) -> int:
+    """The last token with a probability, where a quantile lies beyond all by rounding, or `p` is wrong."""
+    if not total > 0:  # NaN as well
+        raise no_token()
+    return int(p.nonzero()[0][-1])
 
 
 def no_token() -> UserError:
@@ -112,6 +136,7 @@ def no_token() -> UserError:
 
 
 NO_TOKEN = -1  # a value in `choices`
+BLOCK = 64  # probabilities that are added before one of them is looked for
 
 
 def most_likely(logits: Tensor) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import inf, isnan
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -104,36 +105,37 @@ class SampledScores:
     All nodes are computed at once; if a processor depends on the history, each on request. Such a processor
     is called once per committed token, in order, with the committed prefix, exactly as in plain decoding; so
     a processor with a state (a grammar) stays correct.
+
+    On the host NumPy reads the distributions: an operation of PyTorch on one row takes most of its time to
+    start.
     """
 
-    __slots__ = ("_distributions", "chain", "draft", "logits", "probs", "request", "start")
+    __slots__ = ("_distributions", "chain", "draft", "host", "logits", "probs", "request", "rows", "start")
 
     def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
         self.request, self.draft, self.logits, self.chain = request, draft, logits, chain
         self.start = len(request.tokens)  # scores are used after their round is committed
         self._distributions: dict[int, Tensor] = {}
+        self.rows = None if chain.historic else warp(chain.warpers, logits)
+        self.host = self.rows.numpy() if self.rows is not None and self.rows.device.type == "cpu" else None
         self.probs: list[float] | None = None
-        if not chain.historic:
-            rows = warp(chain.warpers, logits)
-            self._distributions = dict(enumerate(rows, start=-1))
-            if draft.dist is not None:
-                tokens = torch.tensor(draft.tokens, device=rows.device)
-                self.probs = rows[:-1].gather(1, tokens[:, None])[:, 0].tolist()
+        if self.rows is not None and self.host is None and draft.dist is not None:
+            tokens = torch.tensor(draft.tokens, device=self.rows.device)
+            self.probs = self.rows[:-1].gather(1, tokens[:, None])[:, 0].tolist()
 
     def choice(self, node: int) -> int:
         """The target's own token after `node`."""
-        distribution = self._distribution(node)
         if self.request.sampling.greedy:
-            return top_token(distribution)
-        depth = len(self._path(node))
-        return draw(distribution, self.request.uniform(self.request.position + depth))
+            return top_token(self._distribution(node))
+        p = self._distribution(node) if self.host is None else self.host[node + 1]
+        return draw(p, self.request.uniform(self.request.position + len(self._path(node))))
 
     def prob(self, node: int) -> float:
         """The target's probability of the drafted token `node`."""
-        distribution, token = self._distribution(self.draft.parents[node]), self.draft.tokens[node]
+        parent, token = self.draft.parents[node], self.draft.tokens[node]
         if self.request.sampling.greedy:
-            return float(top_token(distribution) == token)
-        p = float(distribution[token]) if self.probs is None else self.probs[node]
+            return float(top_token(self._distribution(parent)) == token)
+        p = self._chance(parent, token) if self.probs is None else self.probs[node]
         if isnan(p):
             raise no_token()
         return p
@@ -143,10 +145,16 @@ class SampledScores:
         parent = self.draft.parents[node]
         if self.request.sampling.greedy:
             return top_token(self._distribution(parent))
-        distribution = self._distribution(parent)
-        q = torch.as_tensor(self.draft.dist[node]).to(distribution.device)  # or an array of NumPy
-        left = (distribution - q).clamp_(min=0)
-        return draw(left if float(left.sum()) > 0 else distribution, self.request.rng.random())
+        q = self.draft.dist[node]  # or an array of NumPy
+        p: Any
+        left: Any
+        if self.host is None:
+            p = self._distribution(parent)
+            left = (p - torch.as_tensor(q).to(p.device)).clamp_(min=0)
+        else:
+            p = self.host[parent + 1]
+            left = np.maximum(p - (q.cpu().numpy() if isinstance(q, Tensor) else q), 0)
+        return draw(left if left.any() else p, self.request.rng.random())
 
     def logprob(self, node: int, token: int) -> float:
         """Log-probability of `token` under the raw softmax at temperature 1."""
@@ -158,12 +166,9 @@ class SampledScores:
 
     def chance(self, node: int, token: int) -> float:
         """The target's probability of `token` after `node`."""
-        distribution = self._distribution(node)
-        return (
-            float(distribution.argmax() == token)
-            if self.request.sampling.greedy
-            else float(distribution[token])
-        )
+        if self.request.sampling.greedy:
+            return float(self._distribution(node).argmax() == token)
+        return self._chance(node, token)
 
     def distributions(self, nodes: Sequence[int]) -> Tensor | None:
         """The distributions after `nodes`, shape (nodes, vocabulary), float32; None if they are one-hot."""
@@ -182,7 +187,14 @@ class SampledScores:
             node = self.draft.parents[node]
         return path[::-1]
 
+    def _chance(self, node: int, token: int) -> float:
+        if self.host is not None:
+            return float(self.host[node + 1, token])
+        return float(self._distribution(node)[token])
+
     def _distribution(self, node: int) -> Tensor:
+        if self.rows is not None:
+            return self.rows[node + 1]
         if node not in self._distributions:
             history = [*self.request.tokens[: self.start], *self._path(node)]
             ids: Any = torch.tensor([history], device=self.logits.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, nan
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -41,9 +41,10 @@ class Chain:
     ) -> None:
         """Choose one more token, append it, and check whether to stop after it.
 
-        `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` their argmax and `hidden`
-        the hidden state that they came from. With `sample` the token is sampled if the request samples. Where
-        the job has a guide it chooses among the tokens that are allowed, and ends if it has none of them.
+        `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` their argmax (of `picks`),
+        and `hidden` the hidden state that they came from. With `sample` the token is sampled if the request
+        samples. Where the job has a guide it chooses among the tokens that are allowed, and ends if it has
+        none of them.
         """
         job = self.job
         if job.guide is not None:
@@ -52,7 +53,7 @@ class Chain:
             if not float(row[pick]) > -inf:
                 self.done = True
                 return
-        if sample and not job.picked and not job.request.sampling.greedy:
+        if self.draws(sample):
             q = distributions(job.request.sampling, row[None], vocab_size)[0]
             pick = draw(q, job.request.rng.random())
             self.dist.append(q)
@@ -73,6 +74,10 @@ class Chain:
         if job.until is not None and not self.done:
             self.done = job.until(self.tokens)
 
+    def draws(self, sample: bool) -> bool:
+        """Whether tokens are drawn, by a drafter that may `sample`."""
+        return sample and not self.job.picked and not self.job.request.sampling.greedy
+
     def unread(self) -> list[int]:
         """The tokens that the drafting model is to read next."""
         begin, self.read = self.read, len(self.tokens)
@@ -84,7 +89,7 @@ class Chain:
         if job.guide is None or self.done or "hidden" in self.needs:
             return
         for token in job.guide.forced(self.tokens, job.length - len(self.tokens)):
-            if sample and not job.picked and not job.request.sampling.greedy:
+            if self.draws(sample):
                 self.dist.append(
                     torch.zeros(vocab_size, device=device).index_fill(0, _index(token, device), 1)
                 )
@@ -108,6 +113,13 @@ class Chain:
             signals=self.signals,
             rows=self.rows or None,
         )
+
+
+def picks(chains: Sequence[Chain], logits: Tensor, *, sample: bool) -> list[int]:
+    """The most likely tokens of logits, shape (rows, vocabulary); 0 where all of these chains draw theirs."""
+    if all(chain.draws(sample) for chain in chains):
+        return [0] * len(logits)
+    return cast("list[int]", most_likely(logits))
 
 
 def force(chains: Sequence[Chain], device: torch.device, *, vocab_size: int, sample: bool) -> None:
@@ -143,11 +155,11 @@ def draft_chains(
     """A chain for each job; `logits` (jobs, 1, vocabulary) and `states` are those after its text."""
     chains = [Chain(job, needs(job.stops)) for job in jobs]
     while True:
-        picks = most_likely(logits[:, 0, :vocab_size])
+        found = picks(chains, logits[:, 0, :vocab_size], sample=sample)
         for i, chain in enumerate(chains):
             if not chain.done:
                 hidden = None if states is None else states[i, 0]
-                chain.extend(logits[i, 0], picks[i], hidden, vocab_size=vocab_size, sample=sample)
+                chain.extend(logits[i, 0], found[i], hidden, vocab_size=vocab_size, sample=sample)
         if all(chain.done for chain in chains):
             return [chain.draft for chain in chains]
         logits, states = step([[] if c.done else c.tokens[-1:] for c in chains], [[0]] * len(jobs), None)
@@ -198,18 +210,18 @@ def grades(
         q = distributions(sampling, logits, vocab_size)
         chances = q.gather(1, torch.tensor(tokens, device=q.device)[:, None])[:, 0].tolist()
         accept = [min(1.0, c / p) if p > 0.0 else 1.0 for c, p in zip(chances, job.probs, strict=True)]
-        picks = tokens
+        best = tokens
         overlap = [nan] * len(tokens)
         if job.distributions is not None:
             overlap = torch.minimum(q, job.distributions.to(q.device)).sum(-1).tolist()
     else:
-        picks = most_likely(logits)
-        accept = [float(pick == token) for pick, token in zip(picks, tokens, strict=True)]
+        best = most_likely(logits)
+        accept = [float(pick == token) for pick, token in zip(best, tokens, strict=True)]
         overlap = accept if sampling.greedy else [nan] * len(tokens)
         if job.distributions is not None:
-            ids = torch.tensor(picks, device=job.distributions.device)
+            ids = torch.tensor(best, device=job.distributions.device)
             overlap = job.distributions.gather(1, ids[:, None])[:, 0].tolist()
-    seen = _signals(job, logits, picks, states) if job.signals else [None] * len(tokens)
+    seen = _signals(job, logits, best, states) if job.signals else [None] * len(tokens)
     return [Grade(*grade) for grade in zip(accept, overlap, seen, strict=True)]
 
 

@@ -16,11 +16,10 @@ from ...core.request import Request
 from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
-from ...models.distributions import most_likely
 from ...models.gguf.model import GgufModel
 from ...models.gguf.sequences import Part, Sequences
 from ...models.vocabulary import disagreement
-from .chains import Chain, grades, known
+from .chains import Chain, grades, known, picks
 from .place import Place
 from .translated import TranslatedDrafter, check_unused
 
@@ -97,7 +96,7 @@ class GgufDrafter:
             logits = logits[:, : self.vocab_size]
             if self.allowed is not None:
                 logits = logits.masked_fill(~self.allowed, -inf)
-            for chain, row, pick in zip(going, logits, most_likely(logits), strict=True):
+            for chain, row, pick in zip(going, logits, picks(going, logits, sample=self.sample), strict=True):
                 chain.extend(row, pick, None, vocab_size=self.vocab_size, sample=self.sample)
             going = [chain for chain in going if not chain.done]
             if going:

@@ -17,13 +17,12 @@ from ...core.request import Request
 from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
-from ...models.distributions import most_likely
 from ...models.hidden_states import States
 from ...models.keeper import Keeper, length
 from ...models.narrow import narrow
 from ...models.prefixes import Prefixes
 from ...models.probe import rows_of
-from .chains import Chain, force, grades, known
+from .chains import Chain, force, grades, known, picks
 from .place import Place
 
 LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
@@ -130,11 +129,11 @@ class LMDrafter:
         while True:
             if self.allowed is not None:
                 logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
-            picks = most_likely(logits[:, :size])
+            found = picks(chains, logits[:, :size], sample=sample)
             for chain, row in zip(chains, rows, strict=True):
                 if not chain.done:
                     hidden = self.hidden[row] if self.hidden is not None else None
-                    chain.extend(logits[row], picks[row], hidden, vocab_size=size, sample=sample)
+                    chain.extend(logits[row], found[row], hidden, vocab_size=size, sample=sample)
             force(chains, self.rows.device, vocab_size=size, sample=sample)
             if all(chain.done for chain in chains):
                 return

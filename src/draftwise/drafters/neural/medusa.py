@@ -16,10 +16,9 @@ from ...core.request import Request
 from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
-from ...models.distributions import most_likely
 from ...models.heads.medusa import Medusa, load_medusa
 from ...models.hidden_states import Source
-from .chains import Chain, grades
+from .chains import Chain, grades, picks
 from .rescore import TextGrams
 from .trees import Tree, sparse
 
@@ -109,7 +108,8 @@ class MedusaDrafter:
         chain = Chain(job, needs(job.stops))
         for k in range(job.length):
             row = self._rescored(job.request, rows[k], chain.tokens)
-            chain.extend(row, most_likely(row), None, vocab_size=self.vocab_size, sample=self.sample)
+            (pick,) = picks([chain], row[None], sample=self.sample)
+            chain.extend(row, pick, None, vocab_size=self.vocab_size, sample=self.sample)
             if chain.done:
                 break
         return chain.draft

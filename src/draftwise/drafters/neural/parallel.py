@@ -12,10 +12,9 @@ from torch import Tensor
 from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...core.stops import needs
-from ...models.distributions import most_likely
 from ...models.heads.eagle3 import PEagle
 from ...models.hidden_states import Source
-from .chains import Chain
+from .chains import Chain, picks
 from .pairs import PairReader
 from .trees import Tree, checked
 
@@ -36,7 +35,8 @@ def draft_parallel(
         return tree.draft()
     chain = Chain(job, needs(job.stops))
     for place, row in enumerate(rows[: job.length]):
-        chain.extend(row, most_likely(row), states[place], vocab_size=vocab_size, sample=sample)
+        (pick,) = picks([chain], row[None], sample=sample)
+        chain.extend(row, pick, states[place], vocab_size=vocab_size, sample=sample)
         if chain.done:
             break
     return chain.draft
