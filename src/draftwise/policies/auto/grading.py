@@ -77,7 +77,7 @@ class ModelGrading:
     """
 
     waits: dict[int, int] = field(default_factory=dict)
-    new: set[int] = field(default_factory=set)  # models of which nothing is known
+    new: set[int] | None = None  # models of which nothing is known
     turns: int = 0
     first: tuple[int, float] = (0, 0.0)  # tokens and seconds of first gradings
     seconds: float = 0.0
@@ -92,7 +92,8 @@ class ModelGrading:
         budget: Budget,
     ) -> GradingPass | None:
         """The grading pass of this round, if any."""
-        self.new = {i for i in models if not policy.known(i)}
+        if self.new is None or self.new:  # what is known of a model stays known
+            self.new = {i for i in models if not policy.known(i)}
         i = self._due(batch, models, policy, budget)
         if i is None:
             return None
@@ -125,7 +126,7 @@ class ModelGrading:
     def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""
         unknown = notes.missed.get(i, 0)
-        enough = 1 if i in self.new else ENOUGH
+        enough = 1 if self.new and i in self.new else ENOUGH
         return (unknown * batch >= enough or (seen.request.done and unknown > 0)) and (
             name not in seen.request.out
         )
