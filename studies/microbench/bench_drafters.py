@@ -8,7 +8,6 @@ after a prompt of a quarter of the text. The datastore is built from separate pr
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -23,12 +22,13 @@ from draftwise.core.drafts import Job
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.lookup import indices
 from draftwise.drafters.lookup.datastore import build
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.retrieval import RetrievalDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 
-TOKENS, STORE = 4000, 1_000_000
+TOKENS, STORE, TEXTS = 4000, 1_000_000, 10
 VOCAB = 32000
 STEP = 3
 
@@ -79,15 +79,15 @@ def measure(drafter: Drafter, text: list[int], stop: Stop) -> dict[str, float]:
     return {"us a token": token, "us a hint": hint, "us a draft": draft, "drafted": drafted / len(seconds)}
 
 
-def memory(make: Callable[[], Drafter], text: list[int]) -> float:
-    """Bytes that a drafter holds per token of one request."""
-    drafter = make()
-    request = Request(0, [], 0, Sampling(), Random(0), Random(0))
-    tracemalloc.start()
-    drafter.observe(request, text)
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return held / len(text)
+def prompt(make: Callable[[], Drafter], text: list[int]) -> dict[str, float]:
+    """Median microseconds a token to read a prompt in one piece."""
+    drafter, seconds = make(), list[float]()
+    for at in range(TEXTS):
+        request = Request(at, [], 0, Sampling(), Random(0), Random(0))
+        start = thread_time()
+        drafter.observe(request, text)
+        seconds.append(thread_time() - start)
+    return {"us a token": 1e6 * median(seconds) / len(text)}
 
 
 def make_store(folder: Path, size: int, rng: Random) -> str:
@@ -139,8 +139,19 @@ def test_draft(benchmark: Any, makers: dict[str, Any], name: str, kind: str, sto
     benchmark.extra_info.update(told)
 
 
+@pytest.mark.parametrize("language", ["C++", "Python"])
+@pytest.mark.parametrize("size", [400, 4000, 32000])
 @pytest.mark.parametrize("name", ["ngram", "suffix"])
-def test_held(benchmark: Any, makers: dict[str, Any], name: str) -> None:
-    """Bytes that a drafter holds for each token of a request."""
-    held = benchmark.pedantic(memory, args=(makers[name], prose(Random(0), TOKENS)), rounds=1)
-    benchmark.extra_info["bytes a token"] = held
+def test_prompt(
+    benchmark: Any,
+    makers: dict[str, Any],
+    name: str,
+    size: int,
+    language: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prompts of `size` tokens, by what their index is written in."""
+    if language == "Python":
+        monkeypatch.setattr(indices, "library", lambda: None)
+    told = benchmark.pedantic(prompt, args=(makers[name], prose(Random(0), size)), rounds=1)
+    benchmark.extra_info.update(told)

@@ -1,4 +1,4 @@
-"""Peak memory of decoding beyond the models' weights and caches, at batch 1 (Linux).
+"""Peak memory of decoding beyond the models' weights and caches, at batch 1, and that of lookups (Linux).
 
 A thread reads the kernel's count of anonymous memory during prefill and decoding; the memory used before and
 the KV caches are subtracted. The benchmark fails above 10 % of the weights.
@@ -9,16 +9,26 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from random import Random
 from time import sleep
 from typing import Any
 
+import pytest
+
 from draftwise import Decoder, Sampling
+from draftwise.core.request import Request
+from draftwise.drafters.lookup import indices
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.models.weights.layouts import PackedLinear
 from studies.common.memory import anonymous
 
+from .bench_drafters import prose
+
 DRAFTERS = ["zoo:general", "ngram", "suffix"]
 POLICY = "random?arms=drafters*lengths&lengths=0,2,8"
-PROMPT, NEW = 1900, 64
+PROMPT, NEW, LONG = 1900, 64, 32000
+KEPT: list[Any] = []
 
 
 class Peak(threading.Thread):
@@ -61,9 +71,30 @@ def beyond(decoder: Decoder) -> dict[str, float]:
 
 
 def test_memory(benchmark: Any) -> None:
-    """One prompt of 1,900 tokens; the allocator gives freed blocks back at once."""
+    """One prompt of 1,900 tokens, eager passes; the allocator gives freed blocks back at once."""
     assert os.environ.get("MALLOC_TRIM_THRESHOLD_") == "0", "run it with python -m studies.microbench memory"
-    decoder = Decoder.from_pretrained("zoo:target", drafters=DRAFTERS, policy=POLICY)
+    decoder = Decoder.from_pretrained("zoo:target", drafters=DRAFTERS, policy=POLICY, compile="off")
     told = benchmark.pedantic(beyond, args=(decoder,), rounds=1)
     benchmark.extra_info.update(told)
     assert told["MB beyond"] <= 0.1 * told["MB of weights"]
+
+
+@pytest.mark.parametrize("language", ["C++", "Python"])
+@pytest.mark.parametrize("kind", [NgramDrafter, SuffixDrafter])
+def test_lookups(
+    benchmark: Any, kind: type[NgramDrafter | SuffixDrafter], language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that a lookup holds for each token of a text, by what its index is written in."""
+    if language == "Python":
+        monkeypatch.setattr(indices, "library", lambda: None)
+    told = benchmark.pedantic(held, args=(kind(), prose(Random(0), LONG)), rounds=1)
+    benchmark.extra_info["bytes a token"] = told
+
+
+def held(drafter: NgramDrafter | SuffixDrafter, text: list[int]) -> float:
+    """Bytes a token; the drafter is kept, so that the next one gets memory of its own."""
+    KEPT.append(drafter)
+    gc.collect()
+    before = anonymous()
+    drafter.observe(Request(0, [], 0, Sampling(), Random(0), Random(0)), text)
+    return (anonymous() - before) / len(text)

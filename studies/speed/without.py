@@ -116,7 +116,7 @@ class Late(ModelGrading):
 
     def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""
-        self.new.discard(i)
+        self.new = set()
         return ModelGrading.ready(self, i, name, seen, notes, batch)
 
 
