@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from draftwise.core import team as module
-from draftwise.core.arms import Arm
+from draftwise.core.arms import Arm, Stop
 from draftwise.core.contract import wrong_draft, wrong_grades
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.outcomes import Grade
@@ -80,6 +80,42 @@ def test_a_guess_that_breaks_the_contract_is_a_fault() -> None:
     ours, text = team(echo=Echo()), request([1, 200])
     assert ours.guess("echo", text, 2, Arm("echo", 1)) is None
     assert text.out == {"echo"} and "vocabulary" in ours.trouble(text)
+
+
+class Guessing(Echo):
+    """Its guesses are sevens, so that they can be told from its drafts."""
+
+    def guess(self, request: Request, length: int) -> Sequence[int]:
+        return [7] * length
+
+
+def test_a_guesser_is_asked_for_tokens_alone_where_nothing_stops_or_changes_its_draft() -> None:
+    lookup = Guessing()
+    ours, text = team(lookup=lookup), request([1, 2, 3])
+    assert ours.guess("lookup", text, 2, Arm("lookup", 4)) == (7, 7, 7, 7)
+    assert lookup.told == [1, 2] and ours.graded_seconds > 0.0
+    assert ours.guess("lookup", text, 3, Arm("lookup", 2, stop=Stop("confidence", 0.5))) == (3, 2)
+    assert ours.guess("lookup", text, 3, Arm("lookup", 2, width=2)) == (3, 2)
+    text.sampling = Sampling(processors=(lambda ids, scores: scores,))
+    assert ours.guess("lookup", text, 3, Arm("lookup", 2)) == (3, 2)
+    assert not text.out
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        ([7, 7, 7], "3 tokens where 2 were asked for"),
+        ([7, 99], "outside the vocabulary"),
+        ([7, 0.5], "no whole number"),
+        (None, "NoneType"),
+    ],
+)
+def test_a_guesser_that_breaks_the_contract_is_left_out(guess: Any, said: str) -> None:
+    lookup = Guessing()
+    lookup.guess = lambda request, length: guess  # type: ignore[method-assign]
+    ours, text = team(lookup=lookup), request([1, 2, 3])
+    assert ours.guess("lookup", text, 2, Arm("lookup", 2)) is None
+    assert text.out == {"lookup"} and said in ours.trouble(text)
 
 
 def test_a_call_may_take_as_long_as_what_it_has_to_read() -> None:

@@ -15,9 +15,11 @@ from transformers import LogitsProcessor
 
 from draftwise import UserError
 from draftwise.core.accept import accept
-from draftwise.core.drafts import Draft
+from draftwise.core.drafts import Draft, Job
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.neural.chains import Chain as Drafted
+from draftwise.drafters.neural.chains import picks
 from draftwise.models import distributions
 from draftwise.models.distributions import Chain, CountPenalty, choices, draw
 from draftwise.targets.scores import GreedyScores, SampledScores
@@ -80,6 +82,28 @@ def test_a_quantile_that_rounding_puts_beyond_its_block_is_no_token_that_cannot_
         sums = np.add.reduceat(p, [0, 64], dtype=np.float64).cumsum()
         assert draw(p, float(np.nextafter(sums[0], 0.0) / sums[1])) == 59
     assert beyond
+
+
+def test_every_node_has_the_probabilities_of_its_own_row() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 1.0], [0.0, 0.0, 5.0]])
+    p = (logits / 0.7).softmax(-1)
+    draft = Draft.chain([1, 2], probs=[0.5, 0.5], dist=[p[2], p[1]])
+    asked = request(temperature=0.7)
+    scores = SampledScores(asked, draft, logits, Chain.of(asked))
+    assert [scores.prob(0), scores.prob(1)] == pytest.approx([float(p[0, 1]), float(p[1, 2])])
+    for node in (-1, 0, 1):
+        assert [scores.chance(node, token) for token in range(3)] == pytest.approx(p[node + 1].tolist())
+    assert torch.equal(scores.distributions([1, -1]), p[[2, 0]])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperatures", [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)])
+def test_tokens_that_are_not_drawn_are_the_most_likely_ones(temperatures: tuple[float, ...]) -> None:
+    chains = [Drafted(Job(request(temperature=t), 4), frozenset()) for t in temperatures]
+    found = picks(chains, torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 4.0]]), sample=True)
+    assert len(found) == 2
+    for drawn, token, best in zip(temperatures, found, (1, 2), strict=True):
+        assert drawn or token == best
+    assert picks(chains, torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 4.0]]), sample=False) == [1, 2]
 
 
 def request(**settings: Any) -> Request:

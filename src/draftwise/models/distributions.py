@@ -112,8 +112,6 @@ def _draw(p: NDArray[Any], u: float) -> int:
     sums = np.add.reduceat(p, np.arange(0, len(p), BLOCK), dtype=np.float64).cumsum()
     at = sums[-1] * u
     block = int(sums.searchsorted(at, side="right"))
-    if block == len(sums):
-        return _last(p, sums[-1])
     start = block * BLOCK
     inside = p[start : start + BLOCK].cumsum(dtype=np.float64)
     token = start + int(inside.searchsorted(at - (sums[block - 1] if block else 0.0), side="right"))

@@ -69,10 +69,14 @@ def test_automata_are_the_same(seed: int, alphabet: int) -> None:
     a, b = automaton.Automaton(depth), indices.automaton(depth)
     text: list[int] = []
     other = ROOT, 0
+    b.extend([])
+    assert b.match == a.match == 0
     for new in chunks(rng, 60, alphabet):
-        for index in (a, b):
-            if len(text) % 37 == 5:
+        if len(text) % 37 == 5:
+            for index in (a, b):
                 index.begin()
+                assert index.match == index.held == 0 and index.deepest == ROOT
+        for index in (a, b):
             index.extend(new)
         text += new
         for name in ("size", "depth", "match", "deepest", "held"):
@@ -104,6 +108,7 @@ def test_ngrams_are_the_same(shortest: int, longest: int, alphabet: int) -> None
         assert a.matched(more) == b.matched(more) and a.matched([]) == b.matched([])
         assert a.continuation(most, more) == b.continuation(most, more)
         assert a.continuation(most) == b.continuation(most), "and nothing has changed"
+        assert a.length == b.length == a.matched([])
 
 
 @made

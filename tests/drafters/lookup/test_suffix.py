@@ -234,6 +234,16 @@ def test_a_match_in_the_history_is_found_after_any_commits_and_closes(max_tokens
             outputs.append(output)
 
 
+def test_signals_of_a_draft_from_the_history_are_those_of_its_counts() -> None:
+    drafter = SuffixDrafter(history=100)
+    run(drafter, 0, [], [1, 2, 5, 1, 2, 6, 1, 3, 1])
+    request = make_request(1)
+    commit(drafter, request, [9, 1])
+    made = draft(drafter, request, 1, Stop("svip", 9.0))
+    assert made.tokens == (2,)
+    assert made.signals[0].top1 == pytest.approx(2 / 3.5) and made.signals[0].top2 == pytest.approx(1 / 3.5)
+
+
 def total(outputs: list[list[int]]) -> int:
     return sum(map(len, outputs))
 

@@ -16,7 +16,7 @@ from draftwise.core.drafts import Draft
 from draftwise.core.outcomes import Feedback, Grade, Outcome, Window
 from draftwise.core.roles import GradeJob, Graders, Seen
 from draftwise.core.turn import Turn
-from draftwise.policies.auto.grading import Budget, LookupGuesses, ModelGrading, windows_of
+from draftwise.policies.auto.grading import ENOUGH, Budget, LookupGuesses, ModelGrading, windows_of
 from draftwise.policies.auto.parts import LENGTHS
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder, _decided
@@ -32,11 +32,11 @@ from .world import EASY, Model, Prices, World, table
 def test_a_model_that_does_not_play_is_graded_on_each_token_once_and_calibrated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graded: list[tuple[int, int, int]] = []
+    graded: list[tuple[int, int, int, bool]] = []
     grade = Model.grade
 
     def spy(self: Model, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        graded.extend((j.request.id, j.start, len(j.request.tokens)) for j in jobs)
+        graded.extend((j.request.id, j.start, len(j.request.tokens), j.request.done) for j in jobs)
         return grade(self, jobs)
 
     monkeypatch.setattr(Model, "grade", spy)
@@ -45,7 +45,8 @@ def test_a_model_that_does_not_play_is_graded_on_each_token_once_and_calibrated(
     played = sum(r.drafted > 0 for r in rounds)
     assert len(graded) >= 8, graded
     assert played < len(rounds) / 4
-    for (one, _, end), (other, start, _) in pairwise(graded):
+    assert all(end - start >= ENOUGH or done for _, start, end, done in graded[1:]), "the first is at once"
+    for (one, _, end, _), (other, start, *_) in pairwise(graded):
         assert one != other or start >= end - 1  # its last token is read with the next ones
     assert loop.policy.calibrations[0].seen > 100  # type: ignore[attr-defined]
 

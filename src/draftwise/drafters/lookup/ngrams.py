@@ -84,7 +84,7 @@ class Ngrams:
 
     def _common(self, source: int, end: Sequence[int], known: int) -> int:
         """How many tokens before `source` are those at the `end`, up to `LOOKED`; so many are known."""
-        tokens, n, most = self.tokens, known, min(source, len(end), LOOKED)
+        tokens, n, most = self.tokens, known, min(source, LOOKED)
         while n < most and tokens[source - n - 1] == end[-n - 1]:
             n += 1
         return n

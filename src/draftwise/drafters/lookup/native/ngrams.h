@@ -75,10 +75,11 @@ struct Ngrams {
             Places &places = orders[n];
             if (!undo && 2 * (places.held + 1) > places.slots.size()) grow(places, n);
             const size_t at = slot(places, n, hashes[n], end);
-            if (undo) undo->push_back({size_t(n), at, places.slots[at]});
-            if (!places.slots[at]) {
+            if (undo)
+                undo->push_back({size_t(n), at, places.slots[at]});
+            else if (!places.slots[at])
                 ++places.held;
-            } else if (!match) {
+            if (places.slots[at] && !match) {
                 match = n;
                 source = places.slots[at];
             }
@@ -88,13 +89,12 @@ struct Ngrams {
 
     void extend(const int32_t *news, int64_t n) {
         for (int64_t i = 0; i < n; ++i) append(news[i], nullptr);
-        const int64_t size = int64_t(tokens.size());
-        length = match == longest ? common(source, tokens.data() + size, size, match) : match;
+        length = match == longest ? common(source, tokens.data() + tokens.size(), match) : match;
     }
 
-    // How many tokens before `source` are those before `end`, where `size` are; so many are known.
-    int32_t common(int64_t source, const int32_t *end, int64_t size, int32_t known) const {
-        const int64_t most = std::min({source, size, LOOKED});
+    // How many tokens before `source` are those before `end`; so many are known.
+    int32_t common(int64_t source, const int32_t *end, int32_t known) const {
+        const int64_t most = std::min(source, LOOKED);
         int64_t n = known;
         while (n < most && tokens[source - n - 1] == end[-n - 1]) ++n;
         return int32_t(n);
@@ -108,7 +108,7 @@ struct Ngrams {
         const int32_t *end = tail.data() + tail.size();
         for (int32_t k = hash(end, int64_t(tail.size())); k >= shortest; --k)
             if (const int32_t place = orders[k].slots[slot(orders[k], k, hashes[k], end)])
-                return k == longest ? common(place, end, int64_t(tail.size()), k) : k;
+                return k == longest ? common(place, end, k) : k;
         return 0;
     }
 
@@ -133,7 +133,6 @@ struct Ngrams {
         while (!undo.empty()) {
             const Undone &last = undo.back();
             orders[last.order].slots[last.slot] = last.place;
-            if (!last.place) --orders[last.order].held;
             undo.pop_back();
         }
         if (n) {
