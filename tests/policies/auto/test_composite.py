@@ -13,7 +13,7 @@ from draftwise.policies.auto.composite import END, TAKEN, Head, best_relay, rela
 from draftwise.policies.auto.offers import offers
 from draftwise.policies.auto.passes import size_class
 from draftwise.policies.auto.place import Place
-from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.auto.policy import TRUSTED, AutoPolicy
 from draftwise.policies.auto.worth import Worth, best_length
 from draftwise.policies.catalogue import method
 from draftwise.policies.catalogue.auto import team
@@ -167,3 +167,12 @@ def test_a_draft_stops_by_what_its_own_tokens_cost(relay: bool) -> None:
         worth = Worth(2, 16, 0.0, 0.0, 1.0, head=length) if relay else Worth(0, length, 0.0, 0.0, 1.0)
         expected = 0.1 * (each + dear / policy.skills[0].level)
         assert policy._stop(worth, policy.pass_cost(1), 1, 0.1).threshold == pytest.approx(expected)
+
+
+def test_a_draft_whose_price_is_not_known_is_not_stopped() -> None:
+    """Gradings calibrate a model before its first call."""
+    policy = AutoPolicy(*team(["model"], LENGTHS))
+    policy.looks_up = (False,)
+    policy.calibrations[0].seen = TRUSTED
+    worth = Worth(0, 1, 0.5, 0.0, 0.5, trial=True)
+    assert policy._stop(worth, policy.pass_cost(1), 1, 100.0).threshold == 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from math import isfinite
+from math import isfinite, isnan
 from random import Random
 
 from ...core.arms import NEVER, Arm, Context, Decision, Stop
@@ -195,7 +195,7 @@ class AutoPolicy:
             extra, cost = [] if shared else passes.extra, self.drafting(i)
             _, each = cost.price(batch)
             more = each + cost.width * (extra[length] if extra else 0.0) / length
-            least = price * more / self.skills[i].level
+            least = 0.0 if isnan(more) else price * more / self.skills[i].level  # nan before its first call
         return self.stopping(calibration, least)
 
     def place(self, context: Context) -> Place:
