@@ -96,6 +96,21 @@ def test_every_node_has_the_probabilities_of_its_own_row() -> None:
     assert torch.equal(scores.distributions([1, -1]), p[[2, 0]])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("form", ["float32", "float64", "float16", "bfloat16", "list", "array", "learned"])
+def test_a_rejection_reads_the_drafters_distribution_in_any_form(form: str) -> None:
+    """The first token was drafted with all of its probability, so that the other one is left."""
+    logits, q = torch.zeros(2, 2), torch.tensor([1.0, 0.0])
+    forms: dict[str, Any] = {
+        "list": [1.0, 0.0],
+        "array": np.array([1.0, 0.0]),
+        "learned": q.clone().requires_grad_(),
+    }
+    made = forms[form] if form in forms else q.to(getattr(torch, form))
+    asked = request(temperature=1.0)
+    scores = SampledScores(asked, Draft.chain([0], probs=[1.0], dist=[made]), logits, Chain.of(asked))
+    assert {scores.residual(0) for _ in range(20)} == {1}
+
+
 @pytest.mark.parametrize("temperatures", [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)])
 def test_tokens_that_are_not_drawn_are_the_most_likely_ones(temperatures: tuple[float, ...]) -> None:
     chains = [Drafted(Job(request(temperature=t), 4), frozenset()) for t in temperatures]

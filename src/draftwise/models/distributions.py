@@ -87,7 +87,7 @@ def warp(chain: LogitsProcessorList, rows: Tensor) -> Tensor:
     ids: Any = NO_IDS  # the warpers ignore it
     for processor in chain:
         rows = processor(ids, rows)
-    return rows.softmax(-1)
+    return rows.softmax(-1).detach()  # a processor may learn
 
 
 def draw(p: Tensor | NDArray[Any], u: float) -> int:
@@ -123,6 +123,13 @@ def _last(p: NDArray[Any], total: float) -> int:
     if not total > 0:  # NaN as well
         raise no_token()
     return int(p.nonzero()[0][-1])
+
+
+def array_of(q: Any) -> NDArray[Any]:
+    """A distribution in any form and of any precision as an array, float32 or float64."""
+    q = torch.as_tensor(q).detach()
+    found: NDArray[Any] = q.to("cpu", torch.promote_types(q.dtype, torch.float32)).numpy()
+    return found
 
 
 def no_token() -> UserError:

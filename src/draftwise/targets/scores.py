@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.drafts import Draft
 from ..core.request import Request
 from ..core.sampling import Sampling
-from ..models.distributions import NO_TOKEN, Chain, draw, no_token, top_token, warp
+from ..models.distributions import NO_TOKEN, Chain, array_of, draw, no_token, top_token, warp
 
 
 def overlaps(draft: Draft, logits: Tensor) -> list[float]:
@@ -153,7 +153,7 @@ class SampledScores:
             left = (p - torch.as_tensor(q).to(p.device)).clamp_(min=0)
         else:
             p = self.host[parent + 1]
-            left = np.maximum(p - (q.cpu().numpy() if isinstance(q, Tensor) else q), 0)
+            left = np.maximum(p - array_of(q), 0)
         return draw(left if left.any() else p, self.request.rng.random())
 
     def logprob(self, node: int, token: int) -> float:

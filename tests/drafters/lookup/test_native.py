@@ -195,7 +195,14 @@ def resident() -> float:
     return 1024.0 * float(line.split()[1])
 
 
-@pytest.mark.parametrize("harm", ["no compiler", "no headers", "damage"])
+def raising(error: Exception) -> Any:
+    def fail(*args: Any, **more: Any) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("harm", ["no compiler", "no headers", "damage", "no home", "no space"])
 def test_without_the_module_lookups_are_in_python(
     fresh: None, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: Any, tmp_path: Path
 ) -> None:
@@ -203,6 +210,11 @@ def test_without_the_module_lookups_are_in_python(
         monkeypatch.setattr(shutil, "which", lambda name: None)
     elif harm == "no headers":
         monkeypatch.setattr(library, "get_path", lambda name: str(tmp_path))
+    elif harm == "no home":
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "home", raising(RuntimeError("could not determine home directory")))
+    elif harm == "no space":
+        monkeypatch.setattr(Path, "mkdir", raising(OSError(28, "No space left on device")))
     else:
         (tmp_path / "damaged.so").write_bytes(b"\x7fELF and no more")
         monkeypatch.setattr(library, "found", lambda: tmp_path / "damaged.so")

@@ -32,7 +32,7 @@ def library() -> CDLL | None:
     """
     try:
         return CDLL(str(found()), mode=RTLD_GLOBAL)
-    except (compiler.Unmade, OSError, AttributeError, subprocess.SubprocessError) as error:
+    except (compiler.Unmade, OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as error:
         LOG.info("no kernels of our own: %s", error)
         return None
 

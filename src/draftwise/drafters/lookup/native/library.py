@@ -27,7 +27,7 @@ def library() -> ModuleType | None:
             raise ImportError(f"{path} is no module")
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
-    except (compiler.Unmade, OSError, ImportError, subprocess.SubprocessError) as error:
+    except (compiler.Unmade, OSError, ImportError, RuntimeError, subprocess.SubprocessError) as error:
         LOG.info("lookups in Python: %s", error)
         return None
     return module
