@@ -15,7 +15,7 @@ class Spent:
 
     Attributes:
         draft: Seconds of drafting for this request.
-        target: Seconds of the whole target pass, shared by all requests of the round.
+        target: Seconds of the whole target pass, a prefill included, shared by all requests of the round.
         pass_tokens: Tokens that this pass read, without those of `again`.
         requests: Requests in this pass.
         compiled: Whether the pass was compiled: it then costs something else than an eager one.
@@ -53,7 +53,7 @@ class Outcome:
         overlaps: 1 - TV between the raw distributions (temperature 1) of target and drafter, for each
             position of the draft (one path of a tree); empty unless the recorder reads "overlap".
         signals: Those of the draft, one per token, or none.
-        spent: The seconds by part; None if `seconds` is NaN.
+        spent: The seconds by part; None if they are not known.
         head: Of a composite draft, how many tokens its first part had.
         match: The match with which its second part took over; 0 if it did not.
     """

@@ -132,8 +132,7 @@ class Turn:
         cut = cut or (self.over and len(self.verdict.path) < drafted)
         censored = cut or arm.length > most <= drafted or out
         overlaps = block(self.draft, self.verdict.path, self.scores.overlaps()) if overlap and drafted else ()
-        known = spent if timed else None
-        seconds = known.draft + known.share(1 + drafted) if known else nan
+        seconds = spent.draft + spent.share(1 + drafted) if timed else nan
         outcome = Outcome(
             self.decision.arm,
             len(self.verdict.path),
@@ -142,7 +141,7 @@ class Turn:
             censored,
             overlaps=overlaps,
             signals=self.draft.signals,
-            spent=known,
+            spent=spent,
             head=self.draft.head,
             match=self.draft.match,
         )
