@@ -271,6 +271,13 @@ def test_a_few_failures_are_counted_once() -> None:
 
 def test_a_curve_is_kept_until_its_text_shows_something_or_others_have_shown_much() -> None:
     skill = Skill(2, 4)
+    early = skill.survival(0, 1)
+    skill.learn(7, 1, (1.0,))
+    assert skill.survival(0, 1) == skill.curve(0, 1) != early, "little is known yet: any draft tells much"
+    for _ in range(20):
+        skill.learn(7, 1, (1.0, 1.0, 1.0, 1.0))
+    skill.curves.clear()
+    skill.lessons = 0
     before = skill.survival(0, 1)
     skill.learn(0, 0, (1.0, 1.0, 1.0, 1.0))
     assert skill.survival(0, 1) is before, "of another context"
@@ -295,6 +302,19 @@ def test_a_rate_is_that_of_its_kind_of_place_and_leans_on_all() -> None:
         pace.add(True, 10, 0.01)
     assert 100 < pace.rate(False, 0.01) < 160 < 940 < pace.rate(True, 0.01) < 1000
     assert pace.rate(False, 0.0) == pace.rate(True, 0.0) == pytest.approx(550, rel=0.01)
+
+
+def test_the_share_of_reading_fades_slowly() -> None:
+    pace = Pace()
+    assert pace.other == 1.0
+    pace.read(0.5)
+    assert pace.other == 1.0, "of no round"
+    for _ in range(50):
+        pace.add(False, 1, 0.01)
+    assert 0.5 < pace.other < 0.7 and pace.rate(False, 0.01) == pytest.approx(100)
+    for _ in range(500):
+        pace.add(False, 1, 0.01)
+    assert pace.other > 0.99
 
 
 def test_a_text_of_its_own_kind_shows_within_a_few_drafts_and_is_forgotten_with_it() -> None:

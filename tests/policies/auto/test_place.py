@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from draftwise.policies.auto.parts import LENGTHS, match_length
-from draftwise.policies.auto.place import SHARE, Place, rounds_left
+from draftwise.policies.auto.place import SHARE, UNKNOWN, Place, rounds_left
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue.auto import team
 
@@ -25,13 +25,15 @@ def test_a_model_is_told_apart_by_the_longest_match_of_any_lookup() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "position", "rounds"), [(100.0, 0, 50.0), (100.0, 90, 22.5), (0.0, 0, 4.0)]
+    ("answer", "position", "rounds"),
+    [(100.0, 0, 50.0), (100.0, 90, 22.5), (0.0, 0, UNKNOWN / 2), (8.0, 8, 4.0)],
 )
 def test_reading_is_paid_off_over_what_is_left(answer: float, position: int, rounds: float) -> None:
     """At two tokens a round; an answer that is longer than others is taken to go half as far again."""
-    assert rounds_left(answer, position) == rounds
-    assert rounds_left(answer, position, 0.5) == rounds / 2
-    assert rounds_left(answer, position, 0.0) == max(1.0, SHARE[1] * rounds), "never is not for good"
+    assert rounds_left(answer, position, 2.0) == rounds
+    assert rounds_left(answer, position, 2.0, 0.5) == rounds / 2
+    assert rounds_left(answer, position, 2.0, 0.0) == max(1.0, SHARE[1] * rounds), "never is not for good"
+    assert rounds_left(answer, position, 4.0) == rounds / 2
 
 
 def test_a_model_that_a_lookup_leaves_few_rounds_must_pay_for_its_reading_in_these() -> None:
@@ -45,6 +47,11 @@ def test_a_model_that_a_lookup_leaves_few_rounds_must_pay_for_its_reading_in_the
     for turn in range(200):
         policy._count(place, 0 if turn % 4 == 0 else 1, 1)
     assert 0.2 < policy.shares[0] < 0.3 and policy.shares[1] == 1.0
+    share = policy.shares[0]
+    policy._count(place, -1, 8)
+    assert policy.shares[0] == share, "one text of a batch may have read too little for a call"
+    policy._count(place, 0, 8)
+    assert policy.shares[0] > share
 
 
 def test_a_relay_counts_as_the_model_that_begins_its_drafts() -> None:

@@ -25,6 +25,7 @@ from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.auto import team
 from draftwise.state.numbers import dump
 
+from . import script
 from .script import Stage, always
 from .world import EASY, Model, Prices, World, table
 
@@ -93,8 +94,8 @@ class View:
     def contexts(self, request: int) -> Sequence[int]:
         return tuple(self._policy.contexts(request))
 
-    def known(self, i: int) -> bool:
-        return self._policy.known(i)
+    def tests(self, i: int) -> float:
+        return self._policy.tests(i)
 
     def may_pay(self, i: int, batch: int) -> bool:
         return self._policy.may_pay(i, batch)
@@ -158,9 +159,54 @@ def test_the_first_grading_of_a_single_text_is_no_part_of_the_budget(monkeypatch
         made = method("auto", ["bad"])
         assert isinstance(made.recorder, AutoRecorder) and made.recorder.models
         Stage(monkeypatch, {"bad": always(0.0)}, texts=batch, tokens=8, prompt=1000).run(made, batch=batch)
-        (tokens, seconds), counted = made.recorder.models.first, made.recorder.models.seconds
-        assert tokens >= 1000 and seconds > 0.02
+        seconds, counted = made.recorder.models.first, made.recorder.models.seconds
+        assert 0.02 < seconds < 0.03, "of the shortest text alone"
         assert counted >= seconds if batch > 1 else counted < seconds
+
+
+def test_a_new_model_of_a_batch_is_graded_on_what_takes_least_until_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prompt takes longer to read than a round: one is read, and its text shows the next tokens as well."""
+    graded: list[list[int]] = []
+    grade = script.Model.grade
+
+    def spy(self: script.Model, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        graded.append([j.request.id for j in jobs])
+        return grade(self, jobs)
+
+    monkeypatch.setattr(script.Model, "grade", spy)
+    made = method("auto", ["bad"])
+    stage = Stage(monkeypatch, {"bad": always(0.0)}, texts=8, tokens=80, prompt=1000)
+    rounds = stage.run(made, batch=8)[2]
+    assert all(jobs == graded[0] for jobs in graded) and len(graded[0]) == 1 and len(graded) > 4
+    assert isinstance(made.policy, AutoPolicy) and made.policy.tests(0) >= ENOUGH
+    drafted = {r.request for r in rounds if r.arm.length}
+    assert drafted <= set(graded[0]), "no other text is read for the first drafts"
+
+
+def test_a_dear_grading_makes_nothing_more_known_of_a_new_model() -> None:
+    """A brief one may go beyond the budget."""
+    for seconds, more in ((1e-3, True), (8e-3, False)):
+        models, budget = ModelGrading(new={0}, seconds=1.0), Budget(total=1.0, rounds=100)
+        models.cost.add(1, seconds)
+        models.cost.add(2, seconds)
+        policy: Any = SimpleNamespace(drafters=("bad",), tests=lambda i: 3.0, may_pay=lambda i, n: True)
+        seen: Any = SimpleNamespace(request=SimpleNamespace(out=set(), done=False))
+        notes = Notes(0, end=1, missed={0: 1})
+        assert (models._due([(seen, notes)] * 2, [0], policy, budget) == 0) is more
+
+
+def test_rounds_that_are_left_out_count_in_the_budget() -> None:
+    budget = Budget()
+    budget.add(0.5, 1)
+    budget.add(0.25, 4)
+    assert (budget.total, budget.rounds, budget.round) == (1.5, 5, 0.3)
+    notes = Notes(3, end=3)
+    notes.skip([1, 2], 5)
+    assert notes.left_out == 2
+    notes.skip([], 5)
+    assert notes.left_out == 0
 
 
 def test_lookups_and_models_have_a_share_of_the_time_each() -> None:

@@ -115,3 +115,14 @@ def test_an_expensive_model_drafts_after_the_tokens_after_which_it_is_right(
     # A third of the tokens: 0.18 to 0.20 of the rounds, by which texts these are.
     assert sum(round.accepted > 0 for round in drafts) > 0.75 * len(drafts) > 0.13 * len(later)
     assert spent < 0.96 * min(stage.seconds("none"), stage.seconds("static-1?drafter=model"))
+
+
+def test_how_sure_a_chance_is() -> None:
+    """One deviation below it, as a share of it: nearly nothing is sure of a model that was never right."""
+    found = []
+    for accept, tests in ((1.0, 1), (1.0, 8), (0.0, 1), (0.0, 24)):
+        skill = Skill(1, 4)
+        for _ in range(tests):
+            skill.learn(0, 0, (accept,))
+        found.append(skill.sure)
+    assert 0.6 < found[0] < 0.7 and found[1] > 0.85 and found[2] < 0.3 and 0.0 < found[3] < 0.05

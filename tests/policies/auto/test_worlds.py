@@ -20,6 +20,7 @@ from draftwise.policies.auto.skill import Skill
 from draftwise.policies.catalogue import method
 from draftwise.state.numbers import dump, load, restart
 from draftwise.testing.distributions import Vector
+from studies.speed.batches import speed
 from studies.speed.without import without
 from tests.effort import some
 from tests.policies.auto import drawn, script
@@ -139,6 +140,43 @@ def test_never_below_98_hundredths_of_plain_decoding(
     own = {name: Prices(start=0.0, token=token) for name in models}
     stage = Stage(monkeypatch, models, own=own, texts=max(24, 3 * batch))  # type: ignore[arg-type]
     assert stage.seconds("auto", batch=batch) < stage.seconds("none", batch=batch) / 0.98
+
+
+@pytest.mark.parametrize("prompt", [600, 2000])
+@pytest.mark.parametrize("batch", some([1, 32, 8], 2))
+def test_nor_where_prompts_are_long(monkeypatch: pytest.MonkeyPatch, batch: int, prompt: int) -> None:
+    """To read all of them takes as long as up to 400 passes of a batch: a new model begins with one."""
+    stage = Stage(monkeypatch, useless(4), texts=max(24, 5 * batch), prompt=prompt)  # type: ignore[arg-type]
+    assert stage.seconds("auto", batch=batch) < stage.seconds("none", batch=batch) / 0.98
+
+
+def test_long_prompts_are_read_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading 600 tokens takes longer than a pass, for each of 8 texts; without, a text takes 200 passes."""
+    stage = Stage(monkeypatch, GOOD, texts=40, prompt=600)
+    best = min(speed(stage, f"static?length={n}&drafter=good", 8) for n in (3, 6))
+    assert 1.9 * speed(stage, "none", 8) < best < speed(stage, "auto", 8) / 0.97
+
+
+def test_reading_in_the_first_round_of_a_text_has_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts of a known model begin there, beside the target's prefill: 600 ms, for an answer of as long."""
+    prices = Prices(reading=0.1e-3)
+    stage = Stage(monkeypatch, GOOD, prices, texts=8, tokens=60, prompt=6000)
+    _, loop, rounds = stage.run("auto")
+    assert isinstance(loop.policy, AutoPolicy)
+    assert loop.policy.draft_costs[0].reading.each == pytest.approx(prices.reading, rel=0.01)
+    assert {r.request for r in rounds if r.arm.length} == {0, 1}
+
+
+def test_reading_is_priced_by_what_a_second_is_worth_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 ms for an answer of 50 tokens: four tokens a round without reading are no rate that is to be had."""
+    stage = Stage(monkeypatch, GOOD, texts=24, tokens=50, prompt=4000)
+    assert stage.seconds("auto") < best_fixed(stage, "good", 1, (4, 6)) / 0.95
+
+
+def test_a_new_model_that_may_be_wrong_reads_no_further_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first drafts are priced, too: it is tried on the text that it was graded on."""
+    stage = Stage(monkeypatch, {"a": always(0.5), "b": always(0.3)}, texts=24, tokens=100, prompt=2000)
+    assert stage.seconds("auto") < stage.seconds("none") / 1.4
 
 
 @pytest.mark.parametrize("batch", [1, 32])
@@ -360,4 +398,4 @@ def test_a_slow_start_does_not_keep_a_good_drafter_away_for_long(
         return Stage(monkeypatch, GOOD, prices, texts=24).seconds("auto")
 
     steady = seconds(0, 0)
-    assert steady + 3 * 50e-3 < seconds(calls, passes) < most * steady
+    assert steady + 2 * 50e-3 < seconds(calls, passes) < most * steady

@@ -16,9 +16,11 @@ from studies.speed.without import PARTS, without
 from tests.policies.auto.script import Prices, Stage, always
 
 
-def played(monkeypatch: pytest.MonkeyPatch, made: Method, prices: Prices) -> list[tuple[str, int, float]]:
+def played(
+    monkeypatch: pytest.MonkeyPatch, made: Method, prices: Prices, prompt: int
+) -> list[tuple[str, int, float]]:
     models = {"near": lambda text, at, rng: 0.9 - 0.6 * (text % 2), "far": always(0.1)}
-    stage = Stage(monkeypatch, models, prices, texts=8, tokens=80, prompt=200)
+    stage = Stage(monkeypatch, models, prices, texts=8, tokens=80, prompt=prompt)
     rounds = stage.run(made)[2]
     return [(r.arm.name, r.drafted, r.decision.stops[0].threshold) for r in rounds]
 
@@ -29,7 +31,8 @@ def test_every_part_that_is_missing_changes_what_is_played(
 ) -> None:
     prices = Prices(target=lambda tokens: 10e-3 + 1e-3 * tokens, reading=0.1e-3)
     missing, whole = (without(name, ["near", "far"]) for name in (part, ""))
-    assert played(monkeypatch, missing, prices) != played(monkeypatch, whole, prices)
+    prompt = 800 if part == "reading" else 200  # reading a short prompt pays in any case
+    assert played(monkeypatch, missing, prices, prompt) != played(monkeypatch, whole, prices, prompt)
 
 
 def test_without_relays_none_is_weighed() -> None:

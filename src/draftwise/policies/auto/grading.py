@@ -9,11 +9,13 @@ from typing import Protocol
 from ...core.arms import Arm
 from ...core.outcomes import Grade, Window
 from ...core.roles import GradeJob, Graders, Seen
+from .drafting import Line
 from .observed import GradingPass
 from .texts import Held, Notes
 
 SHARE = 0.005  # of the total time, for lookups that do not play, and as much for models
 ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
+PART = 0.25  # of a round: the most that a grading takes that makes more known of a new model
 FIRST = 0.02  # of the total time, for the first gradings, where they take longer than a round
 RARELY = 8  # a model that cannot pay at its present price is graded in one turn out of so many
 
@@ -24,8 +26,8 @@ class Asked(Protocol):
     @property
     def drafters(self) -> tuple[str, ...]: ...
 
-    def known(self, i: int) -> bool:
-        """Whether any token of this drafter was tested."""
+    def tests(self, i: int) -> float:
+        """How many tokens of this drafter were tested recently."""
         ...
 
     def may_pay(self, i: int, batch: int) -> bool:
@@ -39,6 +41,17 @@ class Budget:
 
     share: float = SHARE
     total: float = 0.0
+    rounds: int = 0
+
+    @property
+    def round(self) -> float:
+        """Seconds of a round."""
+        return self.total / max(1, self.rounds)
+
+    def add(self, seconds: float, rounds: int) -> None:
+        """Count the last of these rounds, which took so long, and those before, which were left out."""
+        self.total += rounds * seconds
+        self.rounds += rounds
 
     def allows(self, spent: float) -> bool:
         """Whether there is time left after so many seconds."""
@@ -73,13 +86,16 @@ class ModelGrading:
     The model that has waited longest is next. A model of which nothing is known is graded at once, on the
     first tokens: it cannot play before. This may go beyond the budget, if enough was written to pay for it.
     For a single text it is no part of the budget: the model may read a long prompt, which would use up what
-    the next texts need. In a batch the shortest text is read. All other gradings have taken `seconds`.
+    the next texts need. In a batch those texts are read that take the least, and a model is new up to
+    `ENOUGH` tested tokens: to draft for all of them it reads them all. All other gradings have taken
+    `seconds`.
     """
 
     waits: dict[int, int] = field(default_factory=dict)
-    new: set[int] | None = None  # models of which nothing is known
+    new: set[int] | None = None  # models of which nothing, or in a batch little, is known
     turns: int = 0
-    first: tuple[int, float] = (0, 0.0)  # tokens and seconds of first gradings
+    cost: Line = field(default_factory=Line)  # seconds of all gradings, by the tokens that they read
+    first: float = 0.0  # seconds of first gradings
     seconds: float = 0.0
 
     def grade(
@@ -93,11 +109,12 @@ class ModelGrading:
     ) -> GradingPass | None:
         """The grading pass of this round, if any."""
         if self.new is None or self.new:  # what is known of a model stays known
-            self.new = {i for i in models if not policy.known(i)}
+            enough = ENOUGH if len(batch) > 1 else 1
+            self.new = {i for i in models if policy.tests(i) < enough}
         i = self._due(batch, models, policy, budget)
         if i is None:
             return None
-        name, unread, picked = policy.drafters[i], 0, self._picked(i, batch, policy.drafters[i])
+        name, unread, picked = policy.drafters[i], 0, self._picked(i, batch, policy.drafters[i], budget)
         jobs = []
         for at in picked:
             seen, notes = batch[at]
@@ -108,9 +125,10 @@ class ModelGrading:
         before = graders.graded_seconds
         grades = graders.grade(name, jobs)
         seconds = graders.graded_seconds - before
-        if not policy.known(i):
-            self.first = self.first[0] + unread, self.first[1] + seconds
-        if policy.known(i) or len(batch) > 1:
+        self.cost.add(unread, seconds)
+        if self._is_new(i):
+            self.first += seconds
+        if not self._is_new(i) or len(batch) > 1:
             self.seconds += seconds
         if grades is None:
             return None
@@ -126,10 +144,13 @@ class ModelGrading:
     def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""
         unknown = notes.missed.get(i, 0)
-        enough = 1 if self.new and i in self.new else ENOUGH
+        enough = 1 if self._is_new(i) else ENOUGH
         return (unknown * batch >= enough or (seen.request.done and unknown > 0)) and (
             name not in seen.request.out
         )
+
+    def _is_new(self, i: int) -> bool:
+        return self.new is not None and i in self.new
 
     def _due(
         self,
@@ -146,8 +167,8 @@ class ModelGrading:
             return None
         ready = [i for i in models if any(self.ready(i, names[i], *one, n) for one in batch)]
         if spent:
-            ready = [i for i in ready if not policy.known(i) and self._pays(i, batch, names[i], budget)]
-        elif self.turns % RARELY:
+            ready = [i for i in ready if self._is_new(i) and self._pays(i, batch, policy, budget)]
+        if spent or self.turns % RARELY:
             ready = [i for i in ready if policy.may_pay(i, n)]
         if not ready:
             return None
@@ -157,21 +178,27 @@ class ModelGrading:
         self.waits[first] = 0
         return first
 
-    def _pays(self, i: int, batch: Sequence[tuple[Seen, Notes]], name: str, budget: Budget) -> bool:
-        """Whether a first grading takes less than a round, or little of the total time."""
-        tokens, seconds = self.first
-        waiting = [one for one in batch if self.ready(i, name, *one, len(batch))]
-        unread = min(notes.unread(i) for _, notes in waiting)
-        more = seconds / max(1, tokens) * unread
-        return more <= budget.total / self.turns or seconds + more <= FIRST * budget.total
+    def _pays(self, i: int, batch: Sequence[tuple[Seen, Notes]], policy: Asked, budget: Budget) -> bool:
+        """Whether a grading of a new model is brief; the first may take a round, or little of the total."""
+        waiting = [one for one in batch if self.ready(i, policy.drafters[i], *one, len(batch))]
+        more = self.cost(min(notes.unread(i) for _, notes in waiting))
+        if policy.tests(i) > 0.0:
+            return more <= PART * budget.round
+        return more <= budget.round or self.first + more <= FIRST * budget.total
 
-    def _picked(self, i: int, batch: Sequence[tuple[Seen, Notes]], name: str) -> list[int]:
-        """The requests to grade on, those with the least to read first, until there are enough tokens."""
-        picked, tokens = [], 0
+    def _picked(self, i: int, batch: Sequence[tuple[Seen, Notes]], name: str, budget: Budget) -> list[int]:
+        """The requests to grade on, those with the least to read first, until there are enough tokens.
+
+        Or until reading takes as long as a round; the first grading of all, which measures that, has one.
+        """
+        picked, tokens, unread = list[int](), 0, 0
         for at in sorted(range(len(batch)), key=lambda at: batch[at][1].unread(i)):
             seen, notes = batch[at]
             if not self.ready(i, name, seen, notes, len(batch)):
                 continue
+            unread += notes.unread(i)
+            if picked and (not self.cost.readings or self.cost(unread) > budget.round):
+                break
             picked.append(at)
             tokens += notes.missed[i]
             if tokens >= ENOUGH:

@@ -48,12 +48,12 @@ class Observed:
     """What was seen in one round of one request, beside its outcome and windows.
 
     `written` is the tokens of the answer so far, `read` how many tokens of the text each model has read.
-    `calls` and `grading` concern the whole batch and come with its first request. `looks_up`, in the first
-    round of all, says which drafters are known by their drafts alone (lookups).
+    `calls` and `grading` concern the whole batch and come with its first request alone. `looks_up`, in the
+    first round of all, says which drafters are known by their drafts alone (lookups).
     """
 
     written: int
     read: Mapping[int, int]
-    calls: Sequence[DraftCall] = ()
+    calls: Sequence[DraftCall] | None = None
     grading: GradingPass | None = None
     looks_up: tuple[bool, ...] = ()

@@ -9,6 +9,7 @@ from typing import Protocol
 from ...core.arms import Context
 from .composite import TAKEN, Head, best_relay
 from .drafting import DraftCost
+from .pace import Pacing
 from .parts import LENGTHS, Pricing
 from .passes import PassCost
 from .place import Place, rounds_left
@@ -33,6 +34,7 @@ class Offering(Protocol):
     shares: list[float]
     padded: bool
     relays_from: float
+    pace: Pacing
 
     def pass_cost(self, batch: int) -> PassCost: ...
 
@@ -56,9 +58,10 @@ def offers(policy: Offering, context: Context, place: Place, passes: PassCost) -
         more = extra if cost.width <= 1.0 else passes.table(batch, LENGTHS[-1], cost.width)
         if cost.tried < len(TRIALS):
             most = min(TRIALS[cost.tried], room)
-            found.append(trial(i, most, curve, policy.lengths, rate * more[1]))
+            seconds = more[1] + _reading(policy, i, cost, context, place, curve)
+            found.append(trial(i, most, curve, policy.lengths, rate * seconds))
             continue
-        price = _priced(policy, i, cost, context, place, more)
+        price = _priced(policy, i, cost, context, place, more, curve)
         found.append(best_length(i, curve[: max(1, int(room / cost.width))], price, rate, policy.lengths))
     return found
 
@@ -77,6 +80,8 @@ def together(policy: Offering, contexts: Sequence[Context]) -> dict[int, list[Wo
     """
     batch = contexts[0].batch_size
     passes = policy.pass_cost(batch)
+    if not passes(batch):  # nothing has a price yet
+        return {context.request: [] for context in contexts}
     if not policy.padded:
         extra = passes.extra or passes.table(batch, LENGTHS[-1])
         found = _planned(policy, contexts, passes, extra)
@@ -93,8 +98,7 @@ def _planned(
     All next tokens wait for a padded pass, which is `LONGER` times a plain one at most.
     """
     batch = contexts[0].batch_size
-    room, plain = passes.room(batch), passes(batch)
-    widths = [length for length in policy.lengths if length <= room] or policy.lengths[:1]
+    plain, widths = passes(batch), _widths(policy, passes, batch)
     rates = [policy.price(batch, matched) for matched in (False, True)]
     found: dict[int, list[list[Worth]]] = {}
     rate = 0.0
@@ -108,15 +112,19 @@ def _planned(
     for k, width in enumerate(widths):
         offered = {request: [climb[k] for climb in climbs] for request, climbs in found.items()}
         gain = _called(offered, prices)
-        if policy.padded:
-            seconds = passes(batch * (1 + width)) - plain
-            if seconds > (LONGER - 1.0) * plain:
-                break
-        else:
-            seconds = passes(batch + _tokens(policy, offered)) - plain if extra is FREE else 0.0
+        seconds = 0.0
+        if extra is FREE:
+            seconds = passes(batch + (batch * width if policy.padded else _tokens(policy, offered))) - plain
         if gain - rate * seconds > most:
             best, most = offered, gain - rate * seconds
     return best
+
+
+def _widths(policy: Offering, passes: PassCost, batch: int) -> Sequence[int]:
+    """The lengths that the longest draft of a batch may have."""
+    room, longest = passes.room(batch), LONGER * passes(batch)
+    widths = [length for length in policy.lengths if length <= room] or policy.lengths[:1]
+    return [n for n in widths if passes(batch * (1 + n)) <= longest] if policy.padded else widths
 
 
 def _tokens(policy: Offering, offered: Mapping[int, Sequence[Worth]]) -> float:
@@ -172,13 +180,15 @@ def _climbs(
         if i in policy.relays:
             found += [steps(worth, widths) for worth in _composite(policy, i, context, place, extra)]
         elif cost.tried < len(TRIALS):
-            most = min(TRIALS[cost.tried], widths[-1])
-            found.append(steps(trial(i, most, curve, policy.lengths, place.price * extra[1]), widths))
+            most = min(TRIALS[cost.tried], max(widths, default=1))
+            seconds = extra[1] + cost.reading.each * _unread(policy, i, context, place)
+            found.append(steps(trial(i, most, curve, policy.lengths, place.price * seconds), widths))
         else:
             more = extra
             if cost.width > 1.0 and extra is not FREE:
                 more = passes.table(context.batch_size, LENGTHS[-1], cost.width)
-            price = _reading(policy, i, cost, context, place), 0.0, more
+            within = curve[: max(widths, default=1)]
+            price = _reading(policy, i, cost, context, place, within), 0.0, more
             nodes = cost.width if extra is FREE else 1.0
             found.append(climb(i, curve, price, place.price, widths, nodes=nodes))
     return found
@@ -204,20 +214,38 @@ def _usable(
 
 
 def _priced(
-    policy: Offering, i: int, cost: DraftCost, context: Context, place: Place, extra: Sequence[float]
+    policy: Offering,
+    i: int,
+    cost: DraftCost,
+    context: Context,
+    place: Place,
+    extra: Sequence[float],
+    curve: Sequence[float],
 ) -> Price:
     """What a draft of this drafter costs now."""
     start, each = cost.price(context.batch_size)
-    return policy.pricing(start, each, _reading(policy, i, cost, context, place), extra, policy.pass_cost(1))
+    reading = _reading(policy, i, cost, context, place, curve)
+    return policy.pricing(start, each, reading, extra, policy.pass_cost(1))
 
 
-def _reading(policy: Offering, i: int, cost: DraftCost, context: Context, place: Place) -> float:
-    """Seconds in which a model reads what it has not read, spread over the rounds that are left."""
-    if policy.looks_up[i]:
+def _reading(
+    policy: Offering, i: int, cost: DraftCost, context: Context, place: Place, curve: Sequence[float]
+) -> float:
+    """Seconds in which a model reads what it has not read, spread over the rounds that are left with it.
+
+    They are priced by the rate of all time, reading included: no round of this text can make up for them.
+    """
+    unread = _unread(policy, i, context, place)
+    if not unread:
         return 0.0
-    unread = max(0, context.length - place.read.get(i, 0))
-    left = rounds_left(policy.answer, context.position, policy.shares[i])
-    return cost.reading.each * unread / left
+    share = policy.shares[i] * policy.skills[i].sure
+    rounds = rounds_left(policy.answer, context.position, 1.0 + sum(curve), share)
+    return policy.pace.other * cost.reading.each * unread / rounds
+
+
+def _unread(policy: Offering, i: int, context: Context, place: Place) -> int:
+    """The tokens of the text that a model has not read."""
+    return 0 if policy.looks_up[i] else max(0, context.length - place.read.get(i, 0))
 
 
 def _composite(
@@ -230,7 +258,7 @@ def _composite(
     if not known or policy.drafters[first] in context.unavailable or cost.width > 1.0:
         return ()
     curve = policy.skills[first].after(place.token, request, place.contexts[first])
-    head = Head(curve, _priced(policy, first, cost, context, place, extra))
+    head = Head(curve, _priced(policy, first, cost, context, place, extra, curve))
     tails = partial(policy.skills[i].survival, request)
     taken = max(tails(TAKEN), default=policy.skills[i].least)
     return best_relay(i, head, taken, tails, place.price, policy.lengths)

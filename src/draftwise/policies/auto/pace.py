@@ -17,8 +17,17 @@ class Pacing(Protocol):
         """The rate at places with or without a match; `alone` is the seconds of a plain round, or 0."""
         ...
 
+    @property
+    def other(self) -> float:
+        """The share of the time in which no drafter reads."""
+        ...
+
     def add(self, matched: bool, tokens: int, seconds: float, *, requests: int = 1) -> None:
         """Learn one round of one request, and whether a lookup had a match where it began."""
+        ...
+
+    def read(self, seconds: float) -> None:
+        """Learn how long a drafter has read, which is no part of a round."""
         ...
 
 
@@ -31,14 +40,26 @@ class Pace:
     its end they are expensive again, which one rate for all places would notice only some rounds later. A
     rate leans on that of all places with a weight of `lean` plain rounds. What is known fades by `memory`
     with each round at a place of its kind; in a batch by `together` with as many rounds as it has requests.
+
+    What a drafter has read lasts for the rest of a text, so that reading is no part of these rounds. Its
+    share of all time fades more slowly (`long`).
     """
 
     _: KW_ONLY
     memory: float = 0.95
     together: float = 0.85
+    long: float = 0.99
     lean: float = 3.0
     tokens: list[float] = field(default_factory=lambda: [0.0] * PLACES, metadata=learned(adds))
     seconds: list[float] = field(default_factory=lambda: [0.0] * PLACES, metadata=learned(adds))
+
+    rounds: float = 0.0
+    reading: float = 0.0
+
+    @property
+    def other(self) -> float:
+        """The share of the time in which no drafter reads; 1 before the first round."""
+        return self.rounds / (self.rounds + self.reading) if self.rounds else 1.0
 
     def rate(self, matched: bool, alone: float) -> float:
         """The rate of this kind of place; 0 before the first round."""
@@ -55,3 +76,9 @@ class Pace:
         keep = self.memory if requests == 1 else self.together ** (1.0 / requests)
         self.tokens[matched] = keep * self.tokens[matched] + tokens
         self.seconds[matched] = keep * self.seconds[matched] + seconds
+        keep = self.long if requests == 1 else self.long ** (1.0 / requests)
+        self.rounds, self.reading = keep * self.rounds + seconds, keep * self.reading
+
+    def read(self, seconds: float) -> None:
+        """Learn how long a drafter has read."""
+        self.reading += seconds

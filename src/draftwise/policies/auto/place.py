@@ -43,13 +43,14 @@ class Place:
         self.contexts = own
 
 
+UNKNOWN = 64.0  # tokens of an answer, before the first has ended
 SHARE = (0.05, 0.1)  # weight of the last round in a model's share, and the least that it counts
 
 
-def rounds_left(answer: float, position: int, share: float = 1.0) -> float:
+def rounds_left(answer: float, position: int, tokens: float, share: float = 1.0) -> float:
     """The rounds over which reading is paid off, from the length of earlier answers.
 
     In many of those that are left a lookup drafts, or no drafter does: a model drafts in a `share` of them.
     """
-    left = max(answer - position, 0.5 * position, 8.0)
-    return max(1.0, max(share, SHARE[1]) * left / 2.0)
+    left = max((answer or UNKNOWN) - position, 0.5 * position, 8.0)
+    return max(1.0, max(share, SHARE[1]) * left / tokens)

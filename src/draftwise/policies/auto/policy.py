@@ -14,7 +14,7 @@ from ...state.learned import LEARNED, learned, mean_of_known
 from .composite import SLOW, relays, rules
 from .drafting import DraftCost
 from .guard import Guard
-from .observed import Observed
+from .observed import DraftCall, Observed
 from .offers import offers, together
 from .pace import Pace, Pacing
 from .parts import (
@@ -88,6 +88,7 @@ class AutoPolicy:
     doubted: bool = False
     timed: bool = True
     measuring: bool = False
+    reading: float = 0.0
     turn: int = 0
     compiled: bool = False
     padded: bool = False
@@ -177,7 +178,7 @@ class AutoPolicy:
         for i, context in enumerate(place.contexts):
             if batch == 1 and (context or not self.looks_up[i]):  # it could have drafted
                 self.drafting(i).used(i == player)
-            if i in place.read:
+            if i in place.read and (batch == 1 or player >= 0):
                 shares[i] += SHARE[0] * ((i == player) - shares[i])
 
     def _stop(self, best: Worth, passes: PassCost, batch: int, price: float) -> Stop:
@@ -213,15 +214,15 @@ class AutoPolicy:
         """Each drafter's context at the last choice for this request."""
         return self.places[request].contexts
 
-    def known(self, i: int) -> bool:
-        """Whether any token of this drafter was tested."""
-        return self.skills[i].seen > 0.0
+    def tests(self, i: int) -> float:
+        """How many tokens of this drafter were tested recently."""
+        return self.skills[i].seen
 
     def may_pay(self, i: int, batch: int) -> bool:
         """Whether one token of this drafter can be worth its cost, at the upper bound of its chance."""
-        start, each = self.drafting(i).price(batch)
+        start, each = self.drafting(i).call(batch)  # that all may share
         least = min(self.price(batch, False), self.price(batch, True))
-        return not self.skills[i].hope < least * (start + each)
+        return not self.skills[i].hope < least * (start + each) / batch
 
     def values(self, batch: int = 1) -> Values:
         """Gain and seconds of every arm, the price of a second, and acceptance by match length."""
@@ -246,19 +247,27 @@ class AutoPolicy:
             self.looks_up = seen.looks_up
         if place := self.places.get(request):
             place.written, place.read = seen.written, seen.read
-        for call in seen.calls:
-            self.drafters_compiled[call.drafter] = call.compiled
-            cost = self.drafting(call.drafter)
-            for tokens, length in call.drafts:
-                cost.shaped(tokens, length)
-            seconds, mates = call.seconds / self.load.factor, len(call.drafts)
-            cost.drafted(call.longest, call.pending, seconds, mates=mates, batch=call.batch)
+        if seen.calls is not None:
+            self.reading = 0.0
+            for call in seen.calls:
+                self._called(call)
         if graded := seen.grading:
             seconds = graded.seconds / self.load.factor
             self.drafting(graded.drafter).read(graded.tokens, seconds, batch=graded.batch)
             calibration = self.calibrations[graded.drafter]
             for chosen, accept in graded.chances:
                 calibration.learn(chosen, accept)
+
+    def _called(self, call: DraftCall) -> None:
+        self.drafters_compiled[call.drafter] = call.compiled
+        cost = self.drafting(call.drafter)
+        for tokens, length in call.drafts:
+            cost.shaped(tokens, length)
+        seconds, mates = call.seconds / self.load.factor, len(call.drafts)
+        cost.drafted(call.longest, call.pending, seconds, mates=mates, batch=call.batch)
+        reading = cost.reading.each * call.pending
+        self.reading += reading
+        self.pace.read(reading)
 
     def _time(self, request: int, outcome: Outcome) -> None:
         spent = outcome.spent
@@ -272,7 +281,8 @@ class AutoPolicy:
         passes = self.pass_costs[size_class(n) + len(CLASSES) * self.compiled]
         seconds = outcome.seconds / self.load.factor
         place = self.places.get(request)
-        self.pace.add(place is not None and place.matched, outcome.accepted + 1, seconds, requests=n)
+        without = max(0.0, seconds - self.reading / n)
+        self.pace.add(place is not None and place.matched, outcome.accepted + 1, without, requests=n)
         if (drafts or late) and not self.measuring:
             self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from math import isfinite
 from typing import Protocol
 
 from ...core.arms import Arm
@@ -73,8 +74,9 @@ class AutoRecorder:
         met = not self.looks_up
         if met:
             self._meet(graders)
-        self.budget.total += sum(seen.outcome.seconds for seen in batch if seen.outcome.spent)
         pairs = [(seen, self._notes(seen)) for seen in batch]
+        if isfinite(seconds := sum(seen.outcome.seconds for seen in batch)):
+            self.budget.add(seconds, 1 + max(notes.left_out for _, notes in pairs))
         calls = self._calls(pairs) if self.policy.timed else []
         windows = [self._follow(seen, notes, graders) for seen, notes in pairs]
         graded = None
@@ -119,7 +121,7 @@ class AutoRecorder:
         notes = self.texts.get(seen.request.id)
         if notes is None:
             notes = self.texts[seen.request.id] = self.notes(start)
-        elif start > notes.end:
+        else:
             notes.skip(seen.request.tokens[notes.end : start], start)
         notes.at, notes.end = start, len(seen.request.tokens)
         return notes

@@ -79,6 +79,12 @@ class Skill:
         pairs = [(a[0], t[0]) for a, t in zip(self.accepted, self.tested, strict=True)]
         return min(1.0, max((a + 1.0) / (t + 2.0) + 1.0 / sqrt(t + 2.0) for a, t in pairs))
 
+    @property
+    def sure(self) -> float:
+        """The chance of a token less one deviation, as a share of the chance."""
+        tested, _ = self._sums()
+        return max(0.0, 1.0 - sqrt((1.0 / self.level - 1.0) / (tested + 3.0)))
+
     def learn(self, request: int, context: int, accepts: Sequence[float], token: int = -1) -> None:
         """A draft in this context had these chances to be accepted, one token after the other.
 
@@ -130,7 +136,7 @@ class Skill:
     def _forget(self, request: int, context: int) -> None:
         """This text has shown something: its curve of this context is old, and now and then all are."""
         self.lessons += 1
-        if self.lessons < LATER:
+        if self.lessons < min(LATER, self.whole[0]):
             if (curves := self.curves.get(request)) is not None:
                 curves.pop(context, None)
         else:

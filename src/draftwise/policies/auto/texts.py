@@ -57,6 +57,7 @@ class Notes:
         plain: by model, those of them from rounds without a draft: they count even once it drafts again.
         read: by model, the tokens of the text that it has read.
         skipped: results of drafts that were decided in rounds that were left out.
+        left_out: how many rounds were left out before this one; each wrote one token.
     """
 
     start: int
@@ -70,6 +71,7 @@ class Notes:
     plain: dict[int, int] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
     skipped: list[Window] = field(default_factory=list)
+    left_out: int = 0
 
     def first_ungraded(self, i: int) -> int:
         """The first token on which this model was not tested."""
@@ -98,6 +100,9 @@ class Notes:
 
     def skip(self, new: Sequence[int], start: int) -> None:
         """Tokens of rounds that were left out: drafts are compared with them, and no model is graded."""
+        self.left_out = len(new)
+        if not new:
+            return
         self.skipped = self.settle(new, done=False)
         self.start, self.rounds, self.probs, self.missed = start, [], [], {}
         self.plain = {}
