@@ -167,6 +167,22 @@ def test_what_a_draft_costs_is_not_taken_from_calls_that_read_a_long_text_first(
     assert sum(cost.price(1)) > 0.1, "three in a row: this is how it drafts"
 
 
+def test_a_new_size_between_known_ones_does_not_change_the_price_of_a_token_at_once() -> None:
+    """It was not extrapolated: all requests of a batch would draft as far as tokens look free."""
+    cost = PassCost()
+    for tokens in (8, 16, 32, 64, 104):
+        for _ in range(8):
+            cost.add(tokens, 10e-3 * max(1.0, tokens / 64), requests=8)
+    before = list(cost.extra)
+    assert before[8] > 1e-3
+    for _ in range(8):
+        cost.add(48, 10e-3, requests=8)
+    assert cost.extra[8] > 0.7 * before[8]
+    for _ in range(8):
+        cost.add(136, 10e-3 * 136 / 64, requests=8)
+    assert cost.extra[8] == pytest.approx(cost(127.0 + 8.0) - cost(127.0), rel=0.1), "this one was"
+
+
 def test_a_price_of_a_batch_that_nobody_drafts_at_is_made_anew() -> None:
     cost = PassCost()
     for _ in range(40):
@@ -271,13 +287,6 @@ def test_a_few_failures_are_counted_once() -> None:
 
 def test_a_curve_is_kept_until_its_text_shows_something_or_others_have_shown_much() -> None:
     skill = Skill(2, 4)
-    early = skill.survival(0, 1)
-    skill.learn(7, 1, (1.0,))
-    assert skill.survival(0, 1) == skill.curve(0, 1) != early, "little is known yet: any draft tells much"
-    for _ in range(20):
-        skill.learn(7, 1, (1.0, 1.0, 1.0, 1.0))
-    skill.curves.clear()
-    skill.lessons = 0
     before = skill.survival(0, 1)
     skill.learn(0, 0, (1.0, 1.0, 1.0, 1.0))
     assert skill.survival(0, 1) is before, "of another context"

@@ -52,6 +52,11 @@ class Line:
             self.start, self.each = s / (w + NOTHING), 0.0
 
 
+def is_behind(pending: int, longest: int, mates: int) -> bool:
+    """Whether a call first reads so much that this takes a good part of its time."""
+    return pending > 16 * mates + 4 * longest
+
+
 def _calls(cost: DraftCost) -> float:
     """The readings behind what is known of a drafter."""
     return sum(line.readings for line in (*cost.calls, cost.reading))
@@ -94,7 +99,7 @@ class DraftCost:
             return
         at = size_class(batch)
         call = self.calls[at]
-        behind, known = pending > 16 * mates + 4 * longest, any(line.readings for line in self.calls)
+        behind, known = is_behind(pending, longest, mates), any(line.readings for line in self.calls)
         if not known and (not self.untimed or (behind and self.untimed < TRIED)):
             self.untimed += 1
             return

@@ -15,7 +15,8 @@ from .texts import Held, Notes
 
 SHARE = 0.005  # of the total time, for lookups that do not play, and as much for models
 ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
-PART = 0.25  # of a round: the most that a grading takes that makes more known of a new model
+PART = 0.25  # of a round: the most that a further grading of a new model takes
+FEW = 4  # tokens: the least that it is for
 FIRST = 0.02  # of the total time, for the first gradings, where they take longer than a round
 RARELY = 8  # a model that cannot pay at its present price is graded in one turn out of so many
 
@@ -179,12 +180,16 @@ class ModelGrading:
         return first
 
     def _pays(self, i: int, batch: Sequence[tuple[Seen, Notes]], policy: Asked, budget: Budget) -> bool:
-        """Whether a grading of a new model is brief; the first may take a round, or little of the total."""
+        """Whether a grading of a new model is brief, or the first one takes little of the total time.
+
+        The first may take a round; a further one a part of a round, for a few tokens at least.
+        """
         waiting = [one for one in batch if self.ready(i, policy.drafters[i], *one, len(batch))]
         more = self.cost(min(notes.unread(i) for _, notes in waiting))
-        if policy.tests(i) > 0.0:
-            return more <= PART * budget.round
-        return more <= budget.round or self.first + more <= FIRST * budget.total
+        if policy.tests(i) <= 0.0:
+            return more <= budget.round or self.first + more <= FIRST * budget.total
+        tokens = sum(batch[at][1].missed[i] for at in self._picked(i, batch, policy.drafters[i], budget))
+        return tokens >= FEW and more <= PART * budget.round
 
     def _picked(self, i: int, batch: Sequence[tuple[Seen, Notes]], name: str, budget: Budget) -> list[int]:
         """The requests to grade on, those with the least to read first, until there are enough tokens.

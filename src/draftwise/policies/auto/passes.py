@@ -94,6 +94,7 @@ class PassCost:
             self.cold[at] = True
             if seconds > COLD * self(tokens):
                 return
+        largest = self.sizes[-1] if self.sizes else 0.0
         if not n and self.sizes:  # no token of a larger pass takes longer
             seconds = min(seconds, self.values[0] * max(1.0, tokens / self.sizes[0]))
         if self.met[at]:
@@ -106,7 +107,7 @@ class PassCost:
         fresh = not n or self.since >= FRESH or age > MEMORY
         if fresh:
             self._fit()
-        if not n:
+        if not n and tokens > largest:
             self.extra = []  # for this size it was extrapolated
         self.part += weight
         self.idle = 0.0 if tokens > requests else self.idle + weight

@@ -12,7 +12,7 @@ from ...core.outcomes import Feedback, Outcome
 from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
 from .composite import SLOW, relays, rules
-from .drafting import DraftCost
+from .drafting import DraftCost, is_behind
 from .guard import Guard
 from .observed import DraftCall, Observed
 from .offers import offers, together
@@ -265,9 +265,10 @@ class AutoPolicy:
             cost.shaped(tokens, length)
         seconds, mates = call.seconds / self.load.factor, len(call.drafts)
         cost.drafted(call.longest, call.pending, seconds, mates=mates, batch=call.batch)
-        reading = cost.reading.each * call.pending
-        self.reading += reading
-        self.pace.read(reading)
+        if is_behind(call.pending, call.longest, mates):
+            reading = cost.reading.each * call.pending
+            self.reading += reading
+            self.pace.read(reading)
 
     def _time(self, request: int, outcome: Outcome) -> None:
         spent = outcome.spent

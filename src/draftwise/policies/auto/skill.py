@@ -136,7 +136,7 @@ class Skill:
     def _forget(self, request: int, context: int) -> None:
         """This text has shown something: its curve of this context is old, and now and then all are."""
         self.lessons += 1
-        if self.lessons < min(LATER, self.whole[0]):
+        if self.lessons < LATER:
             if (curves := self.curves.get(request)) is not None:
                 curves.pop(context, None)
         else:
