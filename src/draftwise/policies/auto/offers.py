@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ...core.arms import Context
 from .composite import TAKEN, Head, best_relay
-from .drafting import DraftCost
+from .drafting import DraftCost, is_behind
 from .pace import Pacing
 from .parts import LENGTHS, Pricing
 from .passes import PassCost
@@ -181,8 +181,10 @@ def _climbs(
             found += [steps(worth, widths) for worth in _composite(policy, i, context, place, extra)]
         elif cost.tried < len(TRIALS):
             most = min(TRIALS[cost.tried], max(widths, default=1))
-            seconds = extra[1] + cost.reading.each * _unread(policy, i, context, place)
-            found.append(steps(trial(i, most, curve, policy.lengths, place.price * seconds), widths))
+            unread = _unread(policy, i, context, place)
+            read = cost.reading.each * unread if is_behind(unread, most, 1) else 0.0
+            lost = place.price * (extra[1] + read)
+            found.append(steps(trial(i, most, curve, policy.lengths, lost), widths))
         else:
             more = extra
             if cost.width > 1.0 and extra is not FREE:
