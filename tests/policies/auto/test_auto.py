@@ -15,6 +15,7 @@ from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
 from draftwise.errors import UserError
 from draftwise.policies.auto.drafting import DraftCost, Line
 from draftwise.policies.auto.guard import FIRST, GROWTH, PROBE, TRIAL, Guard
+from draftwise.policies.auto.observed import DraftCall, Observed
 from draftwise.policies.auto.pace import Pace
 from draftwise.policies.auto.parts import CONTEXTS, LENGTHS
 from draftwise.policies.auto.passes import PassCost, nearest, size_class
@@ -313,17 +314,47 @@ def test_a_rate_is_that_of_its_kind_of_place_and_leans_on_all() -> None:
     assert pace.rate(False, 0.0) == pace.rate(True, 0.0) == pytest.approx(550, rel=0.01)
 
 
+def test_what_a_call_reads_of_a_text_is_no_part_of_the_rate_unless_it_reads_it_in_every_round() -> None:
+    for pending, rate in ((1000, 100.0), (5, 100.0 / 11)):
+        made = policy("a")
+        made.passes[0].add(1, 0.01)
+        cost = made.drafting(0)
+        for _ in range(3):
+            cost.drafted(2, 0, 0.001)
+        cost.read(1, 0.1 / pending)
+        cost.read(pending, 0.1)
+        call = DraftCall(0, 1, longest=2, pending=pending, seconds=0.1, drafts=[(2, 2)])
+        made._observe(0, Observed(1, {}, calls=[call]))
+        spent = Spent(0.1, 0.01, 1)
+        made._time(0, Outcome(0, 0, 0, 0.11, spent=spent))
+        assert made.pace.rate(False, 0.0) == pytest.approx(rate, rel=0.1)
+        assert (made.pace.writing < 0.2) is (pending == 1000)
+        made._observe(0, Observed(1, {}, calls=[]))
+        assert made.reading == 0.0
+
+
+def test_all_requests_of_a_batch_may_share_a_call() -> None:
+    """A drafter may pay if its call takes half a pass, and not if it takes more than one, in any batch."""
+    for seconds, pays in ((5e-3, True), (12e-3, False)):
+        made = policy("a")
+        for batch in (1, 32):
+            made.passes[size_class(batch)].add(batch, 0.01)
+            for _ in range(3):
+                made.drafting(0).drafted(1, 0, seconds, batch=batch)
+        assert [made.may_pay(0, batch) for batch in (1, 32)] == [pays, pays]
+
+
 def test_the_share_of_reading_fades_slowly() -> None:
     pace = Pace()
-    assert pace.other == 1.0
+    assert pace.writing == 1.0
     pace.read(0.5)
-    assert pace.other == 1.0, "of no round"
+    assert pace.writing == 1.0, "of no round"
     for _ in range(50):
         pace.add(False, 1, 0.01)
-    assert 0.5 < pace.other < 0.7 and pace.rate(False, 0.01) == pytest.approx(100)
+    assert 0.5 < pace.writing < 0.7 and pace.rate(False, 0.01) == pytest.approx(100)
     for _ in range(500):
         pace.add(False, 1, 0.01)
-    assert pace.other > 0.99
+    assert pace.writing > 0.99
 
 
 def test_a_text_of_its_own_kind_shows_within_a_few_drafts_and_is_forgotten_with_it() -> None:

@@ -185,7 +185,7 @@ def test_a_new_model_of_a_batch_is_graded_on_what_takes_least_until_it_is_known(
     assert drafted <= set(graded[0]), "no other text is read for the first drafts"
 
 
-def test_a_dear_grading_makes_nothing_more_known_of_a_new_model() -> None:
+def test_an_expensive_grading_makes_nothing_more_known_of_a_new_model() -> None:
     """A brief one may go beyond the budget, for four tokens of both texts together."""
     for seconds, tokens, more in ((1e-3, 2, True), (8e-3, 2, False), (1e-3, 1, False)):
         models, budget = ModelGrading(new={0}, seconds=1.0), Budget(total=1.0, rounds=100)
@@ -197,11 +197,18 @@ def test_a_dear_grading_makes_nothing_more_known_of_a_new_model() -> None:
         assert (models._due([(seen, notes)] * 2, [0], policy, budget) == 0) is more
 
 
-def test_rounds_that_are_left_out_count_in_the_budget() -> None:
+def test_rounds_that_are_left_out_count_in_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = Budget()
     budget.add(0.5, 1)
     budget.add(0.25, 4)
     assert (budget.total, budget.rounds, budget.round) == (1.5, 5, 0.3)
+    made = method("auto", ["bad"])
+    assert isinstance(made.recorder, AutoRecorder)
+    stage = Stage(monkeypatch, {"bad": always(0.0)}, texts=8, tokens=400)
+    stage.run(made, batch=8)
+    assert made.recorder.models and made.recorder.models.turns < 200, "it looks at some rounds only"
+    assert 390 < made.recorder.budget.rounds <= 400, "each text has 400 rounds"
+    assert made.recorder.budget.total == pytest.approx(stage.clock.now, rel=0.03)
     notes = Notes(3, end=3)
     notes.skip([1, 2], 5)
     assert notes.left_out == 2

@@ -17,21 +17,21 @@ from draftwise.policies.auto.guard import FIRST, SURE, Guard
 from draftwise.policies.auto.offers import LONGER
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.skill import Skill
-from draftwise.policies.catalogue import method
+from draftwise.policies.catalogue import Method, method
 from draftwise.state.numbers import dump, load, restart
 from draftwise.testing.distributions import Vector
 from studies.speed.batches import speed
 from studies.speed.without import without
 from tests.effort import some
 from tests.policies.auto import drawn, script
-from tests.policies.auto.script import Model, Prices, Stage, always
+from tests.policies.auto.script import Model, Prices, Right, Stage, always
 from tests.policies.auto.world import EASY, PROMPT, V, World, mixed, table
 from tests.policies.auto.world import Prices as Sampled
 
 GOOD = {"good": always(0.75)}
 
 
-def useless(n: int) -> dict[str, object]:
+def useless(n: int) -> dict[str, Right]:
     return {f"useless{i}": always(0.02) for i in range(n)}
 
 
@@ -59,12 +59,12 @@ SPANS = {"good": lambda text, at, rng: 0.95 if (at // 25 + text) % 4 == 0 else 0
     ("models", "token", "lengths"), [(GOOD, 0.5e-3, (1,)), (SPANS, 0.1e-3, (1, 2, 4))], ids=["same", "spans"]
 )
 def test_where_rows_are_padded_the_width_is_chosen_for_all_of_them(
-    monkeypatch: pytest.MonkeyPatch, models: dict[str, object], token: float, lengths: Sequence[int]
+    monkeypatch: pytest.MonkeyPatch, models: dict[str, Right], token: float, lengths: Sequence[int]
 ) -> None:
     """A pass takes the time of its longest row for all 16: who drafts alone pays for the others, too. None is
     half as long again as a plain one, which drafts of 2 tokens would make it where tokens are dear."""
     prices = Prices(target=lambda tokens: 18e-3 + token * tokens, token=0.2e-3)
-    stage = Stage(monkeypatch, models, prices, texts=64, padded=True)  # type: ignore[arg-type]
+    stage = Stage(monkeypatch, models, prices, texts=64, padded=True)
     _, _, rounds = stage.run("auto", batch=16)
     planned, most = stage.clock.now, max(r.drafted for r in rounds[len(rounds) // 3 : len(rounds) // 2])
     assert stage.prices.target(16 * (1 + most)) < 1.02 * LONGER * stage.prices.target(16)
@@ -135,10 +135,10 @@ def test_a_drafter_that_is_right_in_one_half_of_the_texts_is_asked_in_that_half(
 )
 @pytest.mark.parametrize("batch", some([1, 32, 8], 2))
 def test_never_below_98_hundredths_of_plain_decoding(
-    monkeypatch: pytest.MonkeyPatch, models: dict[str, object], token: float, batch: int
+    monkeypatch: pytest.MonkeyPatch, models: dict[str, Right], token: float, batch: int
 ) -> None:
     own = {name: Prices(start=0.0, token=token) for name in models}
-    stage = Stage(monkeypatch, models, own=own, texts=max(24, 3 * batch))  # type: ignore[arg-type]
+    stage = Stage(monkeypatch, models, own=own, texts=max(24, 3 * batch))
     assert stage.seconds("auto", batch=batch) < stage.seconds("none", batch=batch) / 0.98
 
 
@@ -146,7 +146,7 @@ def test_never_below_98_hundredths_of_plain_decoding(
 @pytest.mark.parametrize("batch", some([1, 32, 8], 2))
 def test_nor_where_prompts_are_long(monkeypatch: pytest.MonkeyPatch, batch: int, prompt: int) -> None:
     """To read all of them takes as long as up to 400 passes of a batch: a new model begins with one."""
-    stage = Stage(monkeypatch, useless(4), texts=max(24, 5 * batch), prompt=prompt)  # type: ignore[arg-type]
+    stage = Stage(monkeypatch, useless(4), texts=max(24, 5 * batch), prompt=prompt)
     assert stage.seconds("auto", batch=batch) < stage.seconds("none", batch=batch) / 0.98
 
 
@@ -190,7 +190,7 @@ def test_nor_where_every_token_of_a_pass_costs_the_same(monkeypatch: pytest.Monk
 def test_useless_drafters_cost_at_most_three_per_cent(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Of the time without them, grading included; the texts are the same."""
     alone = Stage(monkeypatch, GOOD).seconds("auto")
-    among = Stage(monkeypatch, {**useless(count), **GOOD})  # type: ignore[dict-item]
+    among = Stage(monkeypatch, {**useless(count), **GOOD})
     _, _, rounds = among.run("auto")
     assert among.clock.now < 1.03 * alone
     graded = sum(r.seconds.grade for r in rounds)
@@ -306,17 +306,17 @@ def test_what_was_learnt_is_saved_restored_and_forgotten(monkeypatch: pytest.Mon
     stage.run(taught)
     saved = dump(taught.policy)
 
-    def restored() -> object:
+    def restored() -> Method:
         fresh = method("auto", ["good", "bad"])
         load(fresh.policy, saved)
         return fresh
 
     again = Stage(monkeypatch, GOOD | {"bad": always(0.02)}, texts=1, seed=1)
-    _, _, rounds = again.run(restored())  # type: ignore[arg-type]
+    _, _, rounds = again.run(restored())
     assert [r.arm.drafter for r in rounds[:20]] == ["good"] * 20
     assert again.run("auto")[2][0].arm.drafter == "none"
     swapped = Stage(monkeypatch, {"good": always(0.02), "bad": always(0.75)}, texts=16, seed=2)
-    _, _, rounds = swapped.run(restored())  # type: ignore[arg-type]
+    _, _, rounds = swapped.run(restored())
     late = Counter(r.arm.drafter for r in rounds[len(rounds) // 2 :])
     assert rounds[0].arm.drafter == "good" and late["bad"] > 0.9 * late.total()
 

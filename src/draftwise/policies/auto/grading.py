@@ -87,9 +87,9 @@ class ModelGrading:
     The model that has waited longest is next. A model of which nothing is known is graded at once, on the
     first tokens: it cannot play before. This may go beyond the budget, if enough was written to pay for it.
     For a single text it is no part of the budget: the model may read a long prompt, which would use up what
-    the next texts need. In a batch those texts are read that take the least, and a model is new up to
-    `ENOUGH` tested tokens: to draft for all of them it reads them all. All other gradings have taken
-    `seconds`.
+    the next texts need. In a batch those texts are graded that take the least to read, and a model is new up
+    to `ENOUGH` tested tokens, since it must read all texts to draft for them. All gradings that are part of
+    the budget have taken `seconds`.
     """
 
     waits: dict[int, int] = field(default_factory=dict)

@@ -242,7 +242,7 @@ def _reading(
         return 0.0
     share = policy.shares[i] * policy.skills[i].sure
     rounds = rounds_left(policy.answer, context.position, 1.0 + sum(curve), share)
-    return policy.pace.other * cost.reading.each * unread / rounds
+    return policy.pace.writing * cost.reading.each * unread / rounds
 
 
 def _unread(policy: Offering, i: int, context: Context, place: Place) -> int:

@@ -18,7 +18,7 @@ class Pacing(Protocol):
         ...
 
     @property
-    def other(self) -> float:
+    def writing(self) -> float:
         """The share of the time in which no drafter reads."""
         ...
 
@@ -52,12 +52,11 @@ class Pace:
     lean: float = 3.0
     tokens: list[float] = field(default_factory=lambda: [0.0] * PLACES, metadata=learned(adds))
     seconds: list[float] = field(default_factory=lambda: [0.0] * PLACES, metadata=learned(adds))
-
     rounds: float = 0.0
     reading: float = 0.0
 
     @property
-    def other(self) -> float:
+    def writing(self) -> float:
         """The share of the time in which no drafter reads; 1 before the first round."""
         return self.rounds / (self.rounds + self.reading) if self.rounds else 1.0
 

@@ -50,7 +50,8 @@ SHARE = (0.05, 0.1)  # weight of the last round in a model's share, and the leas
 def rounds_left(answer: float, position: int, tokens: float, share: float = 1.0) -> float:
     """The rounds over which reading is paid off, from the length of earlier answers.
 
-    In many of those that are left a lookup drafts, or no drafter does: a model drafts in a `share` of them.
+    A round writes so many `tokens` where the model drafts. In many of those that are left a lookup drafts, or
+    no drafter does: the model drafts in a `share` of them.
     """
     left = max((answer or UNKNOWN) - position, 0.5 * position, 8.0)
     return max(1.0, max(share, SHARE[1]) * left / tokens)
