@@ -186,12 +186,15 @@ def test_a_new_model_of_a_batch_is_graded_on_what_takes_least_until_it_is_known(
 
 
 def test_an_expensive_grading_makes_nothing_more_known_of_a_new_model() -> None:
-    """A brief one may go beyond the budget, for four tokens of both texts together."""
-    for seconds, tokens, more in ((1e-3, 2, True), (8e-3, 2, False), (1e-3, 1, False)):
+    """A brief one of a model that may pay goes beyond the budget, for four tokens of both texts together."""
+    cases = ((1e-3, 2, True, True), (8e-3, 2, True, False), (1e-3, 1, True, False), (1e-3, 2, False, False))
+    for seconds, tokens, pays, more in cases:
         models, budget = ModelGrading(new={0}, seconds=1.0), Budget(total=1.0, rounds=100)
         models.cost.add(1, seconds)
         models.cost.add(2, seconds)
-        policy: Any = SimpleNamespace(drafters=("bad",), tests=lambda i: 3.0, may_pay=lambda i, n: True)
+        policy: Any = SimpleNamespace(
+            drafters=("bad",), tests=lambda i: 3.0, may_pay=lambda i, n, pays=pays: pays
+        )
         seen: Any = SimpleNamespace(request=SimpleNamespace(out=set(), done=False))
         notes = Notes(0, end=tokens, missed={0: tokens})
         assert (models._due([(seen, notes)] * 2, [0], policy, budget) == 0) is more
