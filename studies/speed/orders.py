@@ -1,12 +1,14 @@
-"""`auto` against that of another checkout, or with other constants, on prompts in several random orders.
+"""`auto` against that of another checkout, with other constants, or without a part, in several random orders.
 
     python -m studies.speed.orders TRACE [TRACE ...] --tree ../before
     python -m studies.speed.orders TRACE [TRACE ...] --with skill.lean=6 --with pace.memory=0.98 [--half even]
+    python -m studies.speed.orders TRACE [TRACE ...] --without text --without stop
 
 A change of `auto` also changes by chance what is learned when, which moves the total of 40 prompts in one
 order by some percent: more than most changes are worth. So the prompts are played in several orders, the same
-for both. The table has the time of the other over that of this one, or of this one over that with the
-constant: above 1 the one named second is faster. It is the mean of the logarithms, with its standard error.
+for both. The table has the time of the other over that of this one, of this one over that with the constant,
+or of that without the part over this one: above 1 the one named second is faster. It is the mean of the
+logarithms, with its standard error.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from draftwise.policies.catalogue import Method
 from draftwise.policies.catalogue.auto import team
 from studies.common.command import command, listed, start
 from studies.common.paired import Real
-from studies.speed.without import never_stop
+from studies.speed.without import PARTS, never_stop, without
 
 PAGE = "docs/explanation/auto-tried.md"
 SHAPE = (CONTEXTS, LENGTHS[-1])  # of `Skill`
@@ -44,10 +46,8 @@ HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2
 Make = Callable[[Sequence[str]], Method]
 
 
-def built(setting: str, *, drawn: bool) -> Make:
+def built(setting: str) -> Make:
     """`auto`, with one constant changed: `skill.NAME=VALUE` or `pace.NAME=VALUE`.
-
-    A trace of `drawn` texts does not hold where a model would stop, so none does.
 
     Raises:
         UserError: no such constant.
@@ -64,8 +64,7 @@ def built(setting: str, *, drawn: bool) -> Make:
         raise UserError(f"--with {setting}: give skill.NAME=NUMBER or pace.NAME=NUMBER") from None
 
     def make(drafters: Sequence[str]) -> Method:
-        chosen: dict[str, Any] = {"stopping": never_stop} if drawn else {}
-        chosen |= {"new_skill": options["skill"]} if "skill" in options else {}
+        chosen: dict[str, Any] = {"new_skill": options["skill"]} if "skill" in options else {}
         chosen |= {"pace": options["pace"]()} if "pace" in options else {}
         policy = AutoPolicy(*team(drafters, LENGTHS), **chosen)
         return Method(policy, AutoRecorder(policy))
@@ -73,19 +72,26 @@ def built(setting: str, *, drawn: bool) -> Make:
     return make
 
 
-def played(asked: Mapping[str, Any], setting: str = "") -> dict[str, list[float]]:
+def played(asked: Mapping[str, Any], make: Make | None = None) -> dict[str, list[float]]:
     """Seconds of all prompts in each order, by trace and costs."""
-    found = {}
+    found, make = {}, make or built("")
     for folder, name in product(map(Path, asked["traces"]), asked["costs"]):
         trace = Trace(folder)
         costs = read_costs(str(folder / "costs.json") if name == "measured" else name)
         stages = [Stage(one) for one in trace][HALVES[asked["half"]]]
-        make = built(setting, drawn=trace.header.temperature > 0.0)
         found[f"{folder.name} | {name}"] = [
-            _seconds(Replay(trace, make(trace.team("auto")), costs), stages, seed, asked["prompts"])
+            _seconds(Replay(trace, _made(make, trace), costs), stages, seed, asked["prompts"])
             for seed in range(asked["orders"])
         ]
     return found
+
+
+def _made(make: Make, trace: Trace) -> Method:
+    """A new policy; a trace of drawn texts does not hold where a model would stop, so none does."""
+    made = make(trace.team("auto"))
+    if trace.header.temperature > 0.0 and isinstance(made.policy, AutoPolicy):
+        made.policy.stopping = never_stop
+    return made
 
 
 def _seconds(replay: Replay, stages: Sequence[Stage], seed: int, most: int) -> float:
@@ -137,14 +143,17 @@ def main() -> None:
     parser.add_argument("--half", choices=list(HALVES), default="all", help="prompts of even or odd number")
     parser.add_argument("--tree", type=Path, action="append", default=[], help="another checkout")
     parser.add_argument("--with", dest="settings", action="append", default=[], help="a changed constant")
+    parser.add_argument("--without", action="append", default=[], choices=PARTS, help="a part left out")
     asked = vars(parser.parse_args())
     asked["traces"] = [str(Path(one).resolve()) for one in asked["traces"]]
-    trees, settings = asked.pop("tree"), asked.pop("settings")
+    trees, settings, parts = (asked.pop(name) for name in ("tree", "settings", "without"))
     mine = played(asked)
     for tree in trees:
         table(f"{tree}, over here", _rows(_there(tree, asked), mine))
     for setting in settings:
-        table(f"here, over {setting}", _rows(mine, played(asked, setting)))
+        table(f"here, over {setting}", _rows(mine, played(asked, built(setting))))
+    for part in parts:
+        table(f"without {part}, over here", _rows(played(asked, partial(without, part)), mine))
 
 
 if __name__ == "__main__":

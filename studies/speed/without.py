@@ -142,6 +142,8 @@ PARTS: Mapping[str, Variant] = {
     "price": Variant(lambda: {"pricing": free}),
     "length": Variant(one_length=True),
     "others": Variant(lambda: {"new_skill": even_odds}, lambda: {"lookups": None, "models": None}),
+    "lookups": Variant(recorder=lambda: {"lookups": None}),
+    "gradings": Variant(lambda: {"new_skill": even_odds}, lambda: {"models": None}),
     "stop": Variant(lambda: {"stopping": never_stop}),
     "forgetting": Variant(lambda: {"new_skill": partial(new_skill, memory=1.0, own_memory=1.0)}),
     "text": Variant(lambda: {"new_skill": partial(new_skill, own_lean=1e12)}),

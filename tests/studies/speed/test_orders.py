@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from draftwise.errors import UserError
 from studies.speed import orders
 from tests.measure.trace.sims import recorded
 
@@ -37,3 +38,20 @@ def test_another_checkout_plays_by_its_own_library_and_its_own_studies(
     orders.main()
     shown = capsys.readouterr().out.splitlines()
     assert shown[-1] == "| all | all | 1.0000 +- 0.0000 |" and len(shown) == 7
+
+
+def test_a_part_that_is_missing_changes_the_time_and_wrong_settings_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = recorded(tmp_path / "trace", names=("good",), n=6, length=16)
+    words = ["orders", str(trace.folder), "--costs", "c=0.1", "--orders", "2"]
+    monkeypatch.setattr(sys, "argv", [*words, "--without", "length", "--without", "guard"])
+    orders.main()
+    tables = capsys.readouterr().out.split("\nwithout ")[1:]
+    assert [table.split(",")[0] for table in tables] == ["length", "guard"]
+    ratios = [float(table.splitlines()[-1].split("| ")[3].split()[0]) for table in tables]
+    assert ratios[0] != 1.0 == ratios[1], "the guard does not act here"
+    for setting in ("skill.lean", "skill.none=1"):
+        monkeypatch.setattr(sys, "argv", [*words, "--with", setting])
+        with pytest.raises(UserError, match=setting):
+            orders.main()

@@ -11,6 +11,7 @@ from draftwise.core.arms import Context
 from draftwise.policies.auto.composite import SLOW
 from draftwise.policies.auto.guard import TRIAL
 from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.catalogue import Method
 from studies.speed.without import PARTS, without
 from tests.policies.auto.script import Prices, Stage, always
@@ -25,7 +26,7 @@ def played(
     return [(r.arm.name, r.drafted, r.decision.stops[0].threshold) for r in rounds]
 
 
-@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"guard", "hints", "pace", "relays"}))
+@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"guard", "hints", "lookups", "pace", "relays"}))
 def test_every_part_that_is_missing_changes_what_is_played(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -33,6 +34,12 @@ def test_every_part_that_is_missing_changes_what_is_played(
     missing, whole = (without(name, ["near", "far"]) for name in (part, ""))
     prompt = 800 if part == "reading" else 200  # reading a short prompt pays in any case
     assert played(monkeypatch, missing, prices, prompt) != played(monkeypatch, whole, prices, prompt)
+
+
+def test_without_their_guesses_lookups_are_known_by_their_own_drafts_alone() -> None:
+    for part, guesses in (("", True), ("lookups", False), ("gradings", True)):
+        made = without(part, ["ngram"]).recorder
+        assert isinstance(made, AutoRecorder) and (made.lookups is not None) is guesses
 
 
 def test_without_relays_none_is_weighed() -> None:
