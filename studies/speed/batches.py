@@ -1,6 +1,6 @@
 """`auto` in batches against the best fixed draft length in hindsight, in worlds whose seconds are counted.
 
-    python -m studies.speed.batches [--batches 8,32] [--prices knee,line] [--texts 5] [--tokens 200]
+    python -m studies.speed.batches [--batches 8,32] [--prices knee,line] [--texts 5] [--seed 0]
 
 Scripted texts and one drafter, which is right with a given chance at every token, or in spans of 25 tokens
 (95 in 100 in every fourth span, else 10). Greedy, or drawn at temperature 1: there the drafter draws its
@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--prices", type=listed, default=list(PRICES), help="knee, line or both")
     parser.add_argument("--texts", type=int, default=5, help="texts for each row of a batch")
     parser.add_argument("--tokens", type=int, default=200, help="tokens of a text")
+    parser.add_argument("--seed", type=int, default=0, help="of the texts")
     asked = parser.parse_args()
     print(f"| passes | batch | rows | texts | {' | '.join(CHANCES)} |\n|{'---|' * (4 + len(CHANCES))}")
     with pytest.MonkeyPatch.context() as patch:
@@ -88,6 +89,7 @@ def main() -> None:
                                 texts=asked.texts * batch,
                                 tokens=asked.tokens,
                                 padded=padded,
+                                seed=asked.seed,
                             )
                             best, length = best_fixed(stage, batch)
                             cells.append(f"{speed(stage, 'auto', batch) / best:.3f} ({length})")

@@ -45,6 +45,20 @@ def test_the_price_of_a_pass_is_monotone_and_goes_on_beyond_what_was_seen() -> N
     assert all(a <= b for a, b in pairwise(extra))
 
 
+def test_a_step_begins_after_the_largest_pass_that_was_as_brief_as_smaller_ones() -> None:
+    """Passes of 49 to 64 tokens are one range: were its mean size taken for its end, 64 would look expensive."""
+    step, line = PassCost(), PassCost()
+    for tokens in (8, 40, 56, 56, 64, 104) * 20:
+        step.add(tokens, 0.010 * max(1.0, tokens / 64))
+        line.add(tokens, 0.010 + 0.001 * tokens)
+    assert step(60) == step(64) == pytest.approx(0.010) and step(80) > 0.0115
+    assert step.table(57, 9)[7] == pytest.approx(0.0) and step.table(57, 9)[9] > 0.0003
+    for tokens in (60, 64, 80):
+        assert line(tokens) == pytest.approx(0.010 + 0.001 * tokens, rel=0.01)
+    for cost in (step, line):
+        assert all(a <= b for a, b in pairwise(cost.table(1, 150)))
+
+
 def test_a_hiccup_moves_a_price_little_and_lasting_change_moves_it_soon() -> None:
     cost = PassCost()
     for _ in range(50):

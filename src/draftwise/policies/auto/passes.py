@@ -65,6 +65,7 @@ class PassCost:
     part: float = 1.0
     idle: float = 0.0
     cold: list[bool] = field(default_factory=lambda: [False] * len(KNOTS))  # its first pass was ignored
+    tops: list[int] = field(default_factory=lambda: [0] * len(KNOTS))  # the largest pass of each range
     sizes: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     fitted: dict[float, float] = field(default_factory=dict)  # seconds by tokens, until the next fit
@@ -103,6 +104,7 @@ class PassCost:
         self.counts[at] = count = n / (1.0 + age / MEMORY) + weight
         self.means[at] = mean + weight * (seconds - mean) / count
         self.middles[at] += weight * (tokens - self.middles[at]) / count
+        self.tops[at] = max(self.tops[at], tokens)
         self.since += weight
         fresh = not n or self.since >= FRESH or age > MEMORY
         if fresh:
@@ -196,10 +198,29 @@ class PassCost:
                 mean = (mean * weight + higher * other) / (weight + other)
                 weight, size = weight + other, size + more
             pools.append((mean, weight, size))
-        self.sizes = [self.middles[i] for i in seen]
-        self.values = [mean for mean, _, size in pools for _ in range(size)]
+        values = [mean for mean, _, size in pools for _ in range(size)]
+        points = [(self.middles[i], value, self.tops[i]) for i, value in zip(seen, values, strict=True)]
+        self.sizes, self.values = _with_tops(points)
         self.since = 0.0
         self.fitted.clear()
+
+
+def _with_tops(points: Sequence[tuple[float, float, int]]) -> tuple[list[float], list[float]]:
+    """Sizes and seconds of a curve through ranges: of each its mean size, mean seconds, and largest size.
+
+    Up to its largest size a range has the slope that leads to it, where the one that leads to the next range
+    is steeper: what larger passes cost begins there.
+    """
+    sizes, values = list[float](), list[float]()
+    for k, (size, value, top) in enumerate(points):
+        sizes.append(size)
+        values.append(value)
+        if 0 < k < len(points) - 1 and top > size:
+            (before, less, _), (after, more, _) = points[k - 1], points[k + 1]
+            slope = min((value - less) / (size - before), (more - value) / (after - size))
+            sizes.append(top)
+            values.append(value + slope * (top - size))
+    return sizes, values
 
 
 @dataclass(slots=True)
