@@ -46,7 +46,7 @@ def test_the_price_of_a_pass_is_monotone_and_goes_on_beyond_what_was_seen() -> N
 
 
 def test_a_step_begins_after_the_largest_pass_that_was_as_brief_as_smaller_ones() -> None:
-    """Passes of 49 to 64 tokens are one range: were its mean size taken for its end, 64 would look expensive."""
+    """Passes of 49 to 64 tokens are one range: by its mean size alone 64 would look expensive."""
     step, line = PassCost(), PassCost()
     for tokens in (8, 40, 56, 56, 64, 104) * 20:
         step.add(tokens, 0.010 * max(1.0, tokens / 64))
