@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 
@@ -88,6 +89,7 @@ class Context:
         unavailable: Drafters that cannot draft for this request now: they failed or are not ready.
         length: Tokens of the text, the prompt included.
         token: Its last token; -1 if that is unknown.
+        room: Tokens that may still be written; infinite if that is unknown.
     """
 
     request: int = 0
@@ -98,6 +100,7 @@ class Context:
     unavailable: frozenset[str] = frozenset()
     length: int = 0
     token: int = -1
+    room: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class Turn:
             out,
             len(tokens),
             tokens[-1] if tokens else -1,
+            request.room,
         )
 
     def job(self, *, rows: bool, picked: bool) -> Job | None:

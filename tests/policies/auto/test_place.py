@@ -34,6 +34,8 @@ def test_reading_is_paid_off_over_what_is_left(answer: float, position: int, rou
     assert rounds_left(answer, position, 2.0, 0.5) == rounds / 2
     assert rounds_left(answer, position, 2.0, 0.0) == max(1.0, SHARE[1] * rounds), "never is not for good"
     assert rounds_left(answer, position, 4.0) == rounds / 2
+    assert rounds_left(answer, position, 2.0, room=6.0) == min(rounds, 3.0)
+    assert rounds_left(answer, position, 2.0, room=1e6) == rounds
 
 
 def test_a_model_that_a_lookup_leaves_few_rounds_must_pay_for_its_reading_in_these() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from .parts import Match
 
@@ -47,11 +48,11 @@ UNKNOWN = 64.0  # tokens of an answer, before the first has ended
 SHARE = (0.05, 0.1)  # weight of the last round in a model's share, and the least that it counts
 
 
-def rounds_left(answer: float, position: int, tokens: float, share: float = 1.0) -> float:
-    """The rounds over which reading is paid off, from the length of earlier answers.
+def rounds_left(answer: float, position: int, tokens: float, share: float = 1.0, room: float = inf) -> float:
+    """The rounds over which reading is paid off, from the length of earlier answers and the `room` for more.
 
     A round writes so many `tokens` where the model drafts. In many of those that are left a lookup drafts, or
     no drafter does: the model drafts in a `share` of them.
     """
-    left = max((answer or UNKNOWN) - position, 0.5 * position, 8.0)
+    left = min(max((answer or UNKNOWN) - position, 0.5 * position, 8.0), room)
     return max(1.0, max(share, SHARE[1]) * left / tokens)

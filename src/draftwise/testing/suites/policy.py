@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from math import isnan
+from math import inf, isnan
 from random import Random
 from typing import Any
 
@@ -81,7 +81,8 @@ class PolicySuite(TextsDecided, KeptChecks):
             out = frozenset(name for name in (*NAMES, TOGETHER) if lots.random() < 0.4)
             place = lots.choice((0, 1, 10**6))
             size, accepted = lots.choice((1, 2, 512)), lots.choice((-1, 0, 64))
-            context = Context(at, size, place, accepted, hints, out, place + 9)
+            room = lots.choice((1, 7, inf))
+            context = Context(at, size, place, accepted, hints, out, place + 9, room=room)
             try:
                 decision = policy.choose(context, lots)
             except Exception as error:
