@@ -47,15 +47,17 @@ def test_the_price_of_a_pass_is_monotone_and_goes_on_beyond_what_was_seen() -> N
 
 def test_a_step_begins_after_the_largest_pass_that_was_as_brief_as_smaller_ones() -> None:
     """Passes of 49 to 64 tokens are one range: by its mean size alone 64 would look expensive."""
-    step, line = PassCost(), PassCost()
-    for tokens in (8, 40, 56, 56, 64, 104) * 20:
+    step, line, stair = PassCost(), PassCost(), PassCost()
+    for tokens in (8, 40, 64, 56, 56, 104) * 20:
         step.add(tokens, 0.010 * max(1.0, tokens / 64))
         line.add(tokens, 0.010 + 0.001 * tokens)
+        stair.add(tokens, 0.010 if tokens <= 48 else 0.020)
     assert step(60) == step(64) == pytest.approx(0.010) and step(80) > 0.0115
     assert step.table(57, 9)[7] == pytest.approx(0.0) and step.table(57, 9)[9] > 0.0003
     for tokens in (60, 64, 80):
         assert line(tokens) == pytest.approx(0.010 + 0.001 * tokens, rel=0.01)
-    for cost in (step, line):
+    assert stair(64) == stair(104) == pytest.approx(0.020), "it does not rise beyond what larger ones take"
+    for cost in (step, line, stair):
         assert all(a <= b for a, b in pairwise(cost.table(1, 150)))
 
 

@@ -35,8 +35,8 @@ def run(folder: Path, lengths: dict[str, list[int]]) -> Path:
     for method, its in lengths.items():
         for prompt, length in enumerate(its):
             text, found = rows(method, prompt, length, ("qa", "rag")[prompt % 2])
-            prompts.append(text)
-            rounds += found
+            prompts += [text, {**text, "batch": 8, "new_tokens": 99}]
+            rounds += [*found, {**found[0], "batch": 8}]
     for name, lines in (("prompts", prompts), ("rounds", rounds)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return folder

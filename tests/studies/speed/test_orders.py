@@ -10,7 +10,7 @@ import pytest
 
 from draftwise.errors import UserError
 from studies.speed import orders
-from tests.measure.trace.sims import recorded
+from tests.measure.trace.sims import recorded, settings
 
 ROOT = Path(__file__).parents[3]
 
@@ -51,6 +51,10 @@ def test_a_part_that_is_missing_changes_the_time_and_wrong_settings_are_named(
     assert [table.split(",")[0] for table in tables] == ["length", "guard"]
     ratios = [float(table.splitlines()[-1].split("| ")[3].split()[0]) for table in tables]
     assert ratios[0] != 1.0 == ratios[1], "the guard does not act here"
+    sampling = settings(temperature=1.0, seed=1)
+    drawn = recorded(tmp_path / "drawn", names=("good",), n=6, length=16, sampling=sampling)
+    monkeypatch.setattr(sys, "argv", ["orders", str(drawn.folder), *words[2:], "--without", "text"])
+    orders.main()  # no model may stop there
     for setting in ("skill.lean", "skill.none=1"):
         monkeypatch.setattr(sys, "argv", [*words, "--with", setting])
         with pytest.raises(UserError, match=setting):
