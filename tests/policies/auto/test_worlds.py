@@ -355,9 +355,9 @@ def test_a_state_of_other_texts_counts_for_a_few_tests() -> None:
     skill.close(0)
     before, level = skill.survival(9, 1), skill.tested[1][0]
     skill.restart()
-    assert level > 100 and skill.tested[1][0] == pytest.approx(8.0) and not any(skill.tested[0])
-    assert skill.survival(9, 1)[0] == pytest.approx(before[0], abs=0.1)
-    for _ in range(8):
+    assert level > 100 and skill.tested[1][0] == pytest.approx(skill.carried) and not any(skill.tested[0])
+    assert skill.survival(9, 1)[0] == pytest.approx(before[0], abs=0.2)
+    for _ in range(4):
         skill.learn(9, 1, (0.0,))
     assert skill.survival(9, 1)[0] < 0.5 * before[0]
 

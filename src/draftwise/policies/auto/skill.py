@@ -38,7 +38,7 @@ class Skill:
     shorter: float = 8.0
     own_lean: float = 12.0
     least: float = 0.02
-    carried: float = 8.0
+    carried: float = 3.0
     tested: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     accepted: list[list[float]] = field(default_factory=list, metadata=learned(adds))
     last: LastToken = field(default_factory=LastToken, metadata=LEARNED)
