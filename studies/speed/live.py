@@ -64,8 +64,13 @@ def read(runs: Sequence[Path]) -> Texts:
                 texts.setdefault(row["method"], {})[number, row["prompt"]] = text
         for row in records(run / "rounds.jsonl"):
             at = number, row["prompt"]
-            if row["batch"] == 1 and at in texts[row["method"]]:
+            if row["batch"] == 1 and at in texts.get(row["method"], {}):
                 _add(texts[row["method"]][at], row)  # else the run is not over yet
+    if not texts:
+        names = ", ".join(map(str, runs))
+        raise UserError(
+            f"{names}: no prompt was finished one request at a time; run `draftwise bench --batch 1`"
+        )
     shared = set.intersection(*(set(mine) for mine in texts.values()))
     return {method: {at: mine[at] for at in sorted(shared)} for method, mine in texts.items()}
 

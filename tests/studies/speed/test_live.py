@@ -72,6 +72,13 @@ def test_own_work_is_counted_for_each_round(tmp_path: Path) -> None:
     assert list(own_time(texts))[2] == "| `auto` | 30 | 0.50 | 1.00 | 1 | 2 | 3 |"
 
 
-def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_or_has_only_batches_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no prompts\.jsonl"):
         read([tmp_path])
+    batches = run(tmp_path / "a", {"auto": [10]})
+    for name in ("prompts", "rounds"):
+        lines = (batches / f"{name}.jsonl").read_text("utf-8").splitlines()
+        kept = [line for line in lines if json.loads(line)["batch"] == 8]
+        (batches / f"{name}.jsonl").write_text("\n".join(kept), "utf-8")
+    with pytest.raises(UserError, match="one request at a time"):
+        read([batches])
