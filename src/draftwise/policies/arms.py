@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite, nan
 
 from ..core import stops
 from ..core.arms import NEVER, Arm, Context, Stop
 from ..errors import UserError
 
+LONGEST = 4096  # tokens in a draft
 TOGETHER = "all"  # the drafter that asks all others
 TAPOUT_RULES = ("max-confidence", "svip", "adaedl", "svip-difference", "logit-margin")
 
@@ -34,15 +36,20 @@ def make_arms(
     several = "drafters" in wanted and not drafter
     who = [d for d in drafters if d != "none"] if several else []
     who = who or [one(drafters, drafter)]
-    try:
-        how_far = [int(x) for x in lengths.split(",")] if "lengths" in wanted else [positive(length)]
-    except ValueError:
-        raise UserError(f"lengths={lengths}: give comma-separated whole numbers, such as 1,2,4,8") from None
-    if min(how_far) < 0:
-        raise UserError(f"lengths={lengths}: a draft cannot have {min(how_far)} tokens")
+    how_far = _lengths(lengths) if "lengths" in wanted else [positive(length)]
     rules = tapout_rules() if "stops" in wanted else (NEVER,)
     product = [Arm(d, n, stop=s) for d in who for n in how_far if n > 0 for s in rules]
     return tuple(([Arm("none", 0)] if 0 in how_far else []) + product)
+
+
+def _lengths(text: str) -> list[int]:
+    try:
+        found = [int(one) for one in text.split(",")]
+    except ValueError:
+        raise UserError(f"lengths={text}: give comma-separated whole numbers, such as 1,2,4,8") from None
+    if wrong := [n for n in found if not 0 <= n <= LONGEST]:
+        raise UserError(f"lengths={text}: a draft cannot have {wrong[0]} tokens; give 0 to {LONGEST}")
+    return found
 
 
 def tapout_rules() -> tuple[Stop, ...]:
@@ -66,16 +73,18 @@ def one(drafters: Sequence[str], drafter: str) -> str:
     return real[0]
 
 
-def positive(length: int) -> int:
-    """A draft length of at least 1.
+def positive(length: int, option: str = "length") -> int:
+    """A draft length of at least 1, and at most `LONGEST`.
 
     Raises:
-        UserError: it is less.
+        UserError: it is less, or more.
     """
     if length < 1:
         raise UserError(
-            f"length={length}: a draft has at least 1 token; use the policy none for plain decoding"
+            f"{option}={length}: a draft has at least 1 token; use the policy none for plain decoding"
         )
+    if length > LONGEST:
+        raise UserError(f"{option}={length}: a draft has at most {LONGEST} tokens")
     return length
 
 
@@ -85,15 +94,20 @@ def parse_stop(text: str) -> Stop:
     Raises:
         UserError: an unknown rule, or a threshold that is no number.
     """
-    name, _, number = text.partition("(")
+    name, bracket, number = text.partition("(")
     if name not in stops.DEFAULTS:
         raise UserError(
             f"stop={text}: choose from {', '.join(stops.DEFAULTS)}, with a threshold as svip(0.6)"
         )
+    if not bracket:
+        return Stop(name, stops.DEFAULTS[name])
     try:
-        return Stop(name, float(number.rstrip(")")) if number else stops.DEFAULTS[name])
+        threshold = float(number[:-1]) if number.endswith(")") else nan
     except ValueError:
-        raise UserError(f"stop={text}: the threshold is not a number; write svip(0.6)") from None
+        threshold = nan
+    if not isfinite(threshold):
+        raise UserError(f"stop={text}: the threshold is not a number; write svip(0.6)")
+    return Stop(name, threshold)
 
 
 def in_use(arms: Sequence[Arm], context: Context) -> Sequence[int]:

@@ -48,7 +48,7 @@ class BanditPolicy:
         for outcome in feedback.outcomes:
             learner.update(outcome.arm, outcome.reward, feedback.decision.propensity)
             if moved := self._moving(feedback.request, outcome.arm):
-                moved.learn(outcome, self.arms[outcome.arm].length)
+                moved.learn(outcome, outcome.asked or self.arms[outcome.arm].length)
 
     def close(self, request: int) -> None:
         """Forget what was learned for one request only."""

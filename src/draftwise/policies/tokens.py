@@ -62,7 +62,7 @@ class TokenPolicy:
             if self.moving and outcome.drafted:
                 last = self.moving[mine.rules[outcome.drafted - 1]]
                 if last:
-                    last.learn(outcome, self.arms[0].length)
+                    last.learn(outcome, outcome.asked or self.arms[0].length)
 
     def close(self, request: int) -> None:
         """The choices of a request that were never tried come to nothing."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
 from ..errors import UserError
@@ -30,6 +30,24 @@ class Spec:
     name: str
     path: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The range of a number, in the `Annotated` of an option; both ends belong to it."""
+
+    least: float
+    most: float = math.inf
+
+    def check(self, said: str, number: float) -> None:
+        """Refuse a number outside the range.
+
+        Raises:
+            UserError: it is outside.
+        """
+        if not self.least <= number <= self.most:
+            most = f" to {self.most:g}" if math.isfinite(self.most) else " or more"
+            raise UserError(f"{said}: give {self.least:g}{most}")
 
 
 @cache
@@ -123,11 +141,11 @@ def build(group: str, spec: Spec, *args: Any) -> Any:
     """Call the factory registered under `spec.name`, with the options converted to their declared types.
 
     Raises:
-        UserError: an unknown name or option, or a value of the wrong type.
+        UserError: an unknown name or option, or a value of the wrong type or out of its range.
     """
     factory = load(group, spec.name)
     known = options_of(factory)
-    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     options = {}
     for key, value in spec.options.items():
         if key not in known:
@@ -142,7 +160,8 @@ def build(group: str, spec: Spec, *args: Any) -> Any:
     return factory(*args, **options)
 
 
-def _convert(name: str, key: str, text: str, kind: Any) -> Any:
+def _convert(name: str, key: str, text: str, hint: Any) -> Any:
+    kind, *said = get_args(hint) or (hint,)
     if kind is bool:
         if text.lower() in YES + NO:
             return text.lower() in YES
@@ -157,4 +176,7 @@ def _convert(name: str, key: str, text: str, kind: Any) -> Any:
         ) from None
     if not math.isfinite(number):
         raise UserError(f"{name}?{key}={text}: give a finite number")
+    for within in said:
+        if isinstance(within, Within):
+            within.check(f"{name}?{key}={text}", number)
     return number

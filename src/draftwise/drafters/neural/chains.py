@@ -206,7 +206,7 @@ def grades(
     tokens = job.request.tokens[job.start :]
     logits = masked(guide, tokens, logits)
     sampling = job.request.sampling
-    if sample and not sampling.greedy:
+    if sample and not sampling.greedy and not job.request.picked:
         q = distributions(sampling, logits, vocab_size)
         chances = q.gather(1, torch.tensor(tokens, device=q.device)[:, None])[:, 0].tolist()
         accept = [min(1.0, c / p) if p > 0.0 else 1.0 for c, p in zip(chances, job.probs, strict=True)]

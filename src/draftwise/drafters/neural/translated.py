@@ -136,7 +136,7 @@ class TranslatedDrafter:
         place that divides a token of the drafter takes a pass of its own.
         """
         paths = [Path.of(self._read(job.request, job.start), job) for job in jobs]
-        by_text = [self._by_text(job.request) for job in jobs]
+        by_text = [self._by_text(job.request, picked=job.request.picked) for job in jobs]
         asked = list(zip(jobs, paths, by_text, strict=True))
         apart = [{} if text else self._apart(job.request, path) for job, path, text in asked]
         rows = self._logits([(job.request, *path.stretch(by_text=text)) for job, path, text in asked])

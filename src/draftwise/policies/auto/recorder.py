@@ -133,7 +133,7 @@ class AutoRecorder:
             outcome = seen.outcome
             arm, spent = self.policy.arms[outcome.arm], outcome.spent
             if arm.length and spent:
-                i, drafted, asked = self.number[arm.drafter], outcome.drafted, arm.length
+                i, drafted, asked = self.number[arm.drafter], outcome.drafted, outcome.asked or 1
                 if i in self.policy.relays:  # what its second part adds takes no time
                     i, drafted = self.policy.relays[i], outcome.head
                     asked = drafted or 1
@@ -176,9 +176,8 @@ class AutoRecorder:
             return []
         if i in self.policy.relays:
             return self._parts(i, seen, notes)
-        asked, token = self.policy.arms[seen.decision.arm].length, seen.request.tokens[notes.at - 1]
-        if outcome.censored:  # the room for it or the text ended
-            asked = _decided(seen)
+        token = seen.request.tokens[notes.at - 1]
+        asked = _decided(seen) if outcome.censored else outcome.asked  # the room for it or the text ended
         if self.looks_up[i]:
             notes.held.append(Held(i, context, seen.draft.tokens, asked, token))
             return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+from ...registry import Within
 from ..arms import make_arms
 from ..learners.commit import ExploreThenCommit
 from ..learners.ducb import DiscountedUCB
@@ -20,7 +21,7 @@ from .options import Length, PerQuery, Reward
 
 LONGEST = 5  # N_max of the paper
 REWARD = "block-divergence"
-Beta = Annotated[float, "factor on the confidence radius; 1 is UCB1"]
+Beta = Annotated[float, "factor on the confidence radius; 1 is UCB1", Within(0.0)]
 
 
 def metasd_ucb(
@@ -45,7 +46,7 @@ def metasd_ucb(
 def metasd_exp3(
     drafters: Sequence[str],
     *,
-    gamma: Annotated[float, "share of rounds played uniformly at random"] = 0.4,
+    gamma: Annotated[float, "share of rounds played uniformly at random", Within(0.0, 1.0)] = 0.4,
     reward: Reward = REWARD,
     length: Length = LONGEST,
     per_query: PerQuery = True,
@@ -61,7 +62,7 @@ def metasd_exp3(
 def metasd_sh(
     drafters: Sequence[str],
     *,
-    budget: Annotated[int, "total rounds; 0: one per remaining drafter between eliminations"] = 0,
+    budget: Annotated[int, "total rounds; 0: one per remaining drafter between eliminations", Within(0)] = 0,
     reward: Reward = REWARD,
     length: Length = LONGEST,
     per_query: PerQuery = True,
@@ -77,8 +78,8 @@ def metasd_sh(
 def metasd_petc(
     drafters: Sequence[str],
     *,
-    constant: Annotated[float, "factor on the length of the exploration"] = 4.0,
-    horizon: Annotated[int, "rounds that a request is expected to take"] = 256,
+    constant: Annotated[float, "factor on the length of the exploration", Within(0.0, 1e6)] = 4.0,
+    horizon: Annotated[int, "rounds that a request is expected to take", Within(1)] = 256,
     reward: Reward = REWARD,
     length: Length = LONGEST,
     per_query: PerQuery = True,
@@ -100,7 +101,7 @@ def metasd_petc(
 def metasd_ducb(
     drafters: Sequence[str],
     *,
-    discount: Annotated[float, "factor on old rewards after each round"] = 0.98,
+    discount: Annotated[float, "factor on old rewards after each round", Within(0.0, 1.0)] = 0.98,
     beta: Beta = 0.01,
     reward: Reward = REWARD,
     length: Length = LONGEST,
@@ -123,7 +124,7 @@ def metasd_ducb(
 def metasd_swucb(
     drafters: Sequence[str],
     *,
-    window: Annotated[int, "rewards that are remembered"] = 100,
+    window: Annotated[int, "rewards that are remembered", Within(1)] = 100,
     beta: Beta = 0.01,
     reward: Reward = REWARD,
     length: Length = LONGEST,

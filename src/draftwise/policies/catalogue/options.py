@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from ...registry import Within
+
 Arms = Annotated[str, "what the arms differ in: drafters, lengths, stops, or products as drafters*lengths"]
 Length = Annotated[int, "tokens in a draft, where arms do not differ in length"]
 Longest = Annotated[int, "tokens in a draft at most"]
@@ -15,7 +17,7 @@ Reward = Annotated[str, REWARDS]
 Usual = Annotated[str, f"{REWARDS}; empty: by the arms"]
 PerQuery = Annotated[bool, "start learning again with every request"]
 Threshold = Annotated[float, "the threshold of the stop rule"]
-Strength = Annotated[float, "factor on the confidence radius: less explores less"]
+Strength = Annotated[float, "factor on the confidence radius: less explores less", Within(0.0)]
 
 Form = Annotated[str, "estimate of the losses: rb, ratio or product; empty: rb, or ratio if every > 1"]
 Windows = Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from ...core.arms import Arm, Stop
 from ...errors import UserError
+from ...registry import Within
 from ..adaptive import AdaEDL, ConfidenceRefit
 from ..arms import one, parse_stop, positive
 from ..lengths import LengthPolicy
@@ -92,7 +93,7 @@ def adaedl(
     *,
     form: Annotated[str, "whose update of the threshold: paper or tapout"] = "paper",
     start: Annotated[float, "the first threshold"] = 0.6,
-    target: Annotated[float, "the acceptance rate that the threshold aims at"] = 0.9,
+    target: Annotated[float, "the acceptance rate that the threshold aims at", Within(0.0, 1.0)] = 0.9,
     length: Longest = 40,
     drafter: Drafter = "",
 ) -> Method:
@@ -143,7 +144,8 @@ def hf_heuristic(
     Source: Transformers (assisted generation).
     """
     who = one(drafters, drafter)
-    arms = tuple(Arm(who, n) for n in range(1, max(positive(start), positive(longest)) + 1))
+    most = max(positive(start, "start"), positive(longest, "longest"))
+    arms = tuple(Arm(who, n) for n in range(1, most + 1))
     return Method(LengthPolicy(arms, start, transient), recorder(arms, "block-efficiency"))
 
 

@@ -19,7 +19,7 @@ class ExploreThenCommit(SequentialHalving):
     so B = `horizon` is the rounds of a text, and c = `constant` = 4 gives seven arms about three pulls each
     at 256 rounds. `budget`, if given, is the number of exploring rounds itself. A phase plays one arm to
     its quota before the next and starts with the arm of the round before, which is the fewest switches;
-    when the budget runs out before the halving does, the best arm so far is taken.
+    when the budget runs out before the halving does, the best arm so far is taken, once all have played.
     """
 
     horizon: int = 256
@@ -32,7 +32,8 @@ class ExploreThenCommit(SequentialHalving):
         self.budget = self.budget or ceil(self.constant * log(self.horizon))
 
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
-        if len(self.survivors) > 1 and sum(self.pulls) >= max(self.budget, self.arms):
+        spent = sum(self.pulls) >= max(self.budget, self.arms)
+        if spent and all(self.pulls[arm] for arm in self.survivors):
             self.survivors = [max(self.survivors, key=self._mean)]
         self.last, chance = SequentialHalving.choose(self, allowed, rng)
         return self.last, chance

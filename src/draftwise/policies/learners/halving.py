@@ -18,7 +18,8 @@ class SequentialHalving:
     *higher* mean stays (the inequality is printed the other way round). `budget` is T in rounds; a phase
     has at least one pull per survivor, and budget 0 is the one pull between eliminations of MetaSD's
     appendix F.4. Means are over all pulls so far, not the phase's alone, because one pull says little.
-    A survivor out of use does not hold up a phase; when all are, the best allowed arm is played.
+    A survivor out of use does not hold up a phase; when all are, the best allowed arm is played. One that was
+    never ready stays until it has played.
     """
 
     arms: int
@@ -45,8 +46,7 @@ class SequentialHalving:
 
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
         left = self._left(allowed)
-        while len(self.survivors) > 1 and left and min(self.counts[arm] for arm in left) >= self.quota:
-            self._halve()
+        while left and min(self.counts[arm] for arm in left) >= self.quota and self._halve():
             left = self._left(allowed)
         arm = self._next(left) if left else max(allowed, key=self._mean)
         self.flight[arm] += 1
@@ -58,10 +58,16 @@ class SequentialHalving:
     def _next(self, left: Sequence[int]) -> int:
         return min(left, key=lambda arm: self.counts[arm] + self.flight[arm])
 
-    def _halve(self) -> None:
-        ranked = sorted(self.survivors, key=self._mean, reverse=True)
-        self.survivors = sorted(ranked[: (len(ranked) + 1) // 2])
+    def _halve(self) -> bool:
+        """Drop the worse half of the survivors that have played; whether there was one."""
+        played = [arm for arm in self.survivors if self.pulls[arm]]
+        if len(played) < 2:
+            return False
+        ranked = sorted(played, key=self._mean, reverse=True)
+        worse = ranked[(len(ranked) + 1) // 2 :]
+        self.survivors = [arm for arm in self.survivors if arm not in worse]
         self.counts = [0] * self.arms
+        return True
 
     def _mean(self, arm: int) -> float:
         return self.sums[arm] / self.pulls[arm] if self.pulls[arm] else 0.0

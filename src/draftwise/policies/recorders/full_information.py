@@ -187,7 +187,7 @@ class Grading:
         return text.tracks[i].lookup or not graders.grades_itself(self.arms[i].drafter)
 
     def _drafted(self, i: int, seen: Seen, at: int, lookup: bool, graders: Graders) -> Draft | None:
-        """What a lookup drafts at `at`: its draft of this very round, or one it is asked for now.
+        """What a lookup drafts at `at`: its draft of this round if nothing limited that, or a new one.
 
         None for one that failed, or that drew its tokens.
         """
@@ -195,7 +195,7 @@ class Grading:
         if not lookup or not arm.length:
             return Draft()
         played = at == len(request.tokens) - len(seen.tokens) and seen.decision.arm == i
-        if played and arm.drafter not in request.waits:
+        if played and seen.outcome.asked == arm.length and arm.drafter not in request.waits:
             return seen.draft if seen.draft.dist is None else None
         return graders.redraft(arm.drafter, request, at, arm)
 

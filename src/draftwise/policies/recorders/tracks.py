@@ -62,7 +62,7 @@ class Path:
             return MISS
         below = [i for i, parent in enumerate(self._draft.parents) if parent == self._node]
         tokens = [self._draft.tokens[i] for i in below]
-        mass = sum(chance(child) for child in tokens)
+        mass = sum(chance(child) for child in dict.fromkeys(tokens))
         self._node = below[tokens.index(token)] if token in tokens else LOST
         return Grade(float(self._node != LOST), mass)
 

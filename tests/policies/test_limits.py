@@ -1,0 +1,199 @@
+"""Policies learn where all drafts of a text are limited and where drafters are late: all arms are tried."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from draftwise.core.accept import block
+from draftwise.core.arms import Arm
+from draftwise.core.drafts import Draft
+from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback, Outcome
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.catalogue import method
+from draftwise.policies.learners.fixed import Fixed
+from draftwise.policies.recorders.full_information import Grading
+from draftwise.policies.recorders.tracks import Path
+from draftwise.testing.distributions import Distribution, markov
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+
+SIZE = 8
+CYCLE = np.roll(np.eye(SIZE), 1, axis=1)  # each token is followed by the next one
+ENDLESS = 1 << 30
+
+
+def wrong() -> Distribution:
+    return markov(CYCLE[:, ::-1])
+
+
+class Late(SimDrafter):
+    """Is ready from its `first` round of a text on."""
+
+    first = 0
+
+    def ready(self, request: Request) -> bool:
+        return request.rounds >= self.first
+
+
+class Narrow(SimTarget):
+    """Verifies drafts of four tokens at most, as one whose memory cannot be taken back further."""
+
+    def reach(self, request: Request) -> int:
+        return 4
+
+
+def play(
+    name: str,
+    *,
+    target: SimTarget | None = None,
+    late: int = 0,
+    longest: int = ENDLESS,
+    tokens: int = 200,
+    texts: int = 1,
+) -> tuple[Counter[str], Loop]:
+    """How often each drafter was played; the second is right throughout, the first never."""
+    good = Late(markov(CYCLE), sampled=False)
+    good.first = late
+    drafters = {"bad": SimDrafter(wrong(), sampled=False), "good": good}
+    made = method(name, [*drafters])
+    loop = Loop(target or SimTarget(markov(CYCLE), SIZE), drafters, made.policy, made.recorder)
+    played: Counter[str] = Counter()
+    for _ in range(texts):
+        loop.add([0, 1, 2], Sampling(max_new_tokens=tokens), longest=longest)
+        while loop.open:
+            for round in loop.step():
+                assert not round.fault
+                played[round.arm.drafter] += 1
+    return played, loop
+
+
+LEARN = ("metasd-ucb", "metasd-sh", "metasd-petc", "metasd-ducb", "metasd-swucb", "ucb1", "ucbspec", "linucb")
+
+
+@pytest.mark.parametrize("name", LEARN)
+@pytest.mark.parametrize("limit", ["longest", "reach", "tokens"])
+def test_the_better_drafter_is_found_where_all_drafts_are_limited(name: str, limit: str) -> None:
+    if limit == "tokens":  # an answer has no room for a whole draft
+        shared = f"{name}?per_query=false" if "metasd" in name or name == "ucbspec" else name
+        played, _ = play(shared, tokens=4, texts=200)
+    elif limit == "longest":
+        played, _ = play(name, longest=2)
+    else:
+        played, _ = play(name, target=Narrow(markov(CYCLE), SIZE))
+    assert played["good"] > 2 * played["bad"]
+
+
+@pytest.mark.parametrize("name", ["tapout-seq-ucb1?drafter=good", "tapout-seq-ts?drafter=good"])
+def test_every_stop_rule_is_tried_where_all_drafts_are_limited(name: str) -> None:
+    _, loop = play(name, target=Narrow(markov(CYCLE), SIZE))
+    assert isinstance(loop.policy, BanditPolicy) and loop.policy.shared is not None
+    assert all(loop.policy.shared.estimates())
+
+
+def test_a_limited_draft_that_is_right_throughout_moves_no_threshold() -> None:
+    """All of the longest draft that could be was accepted: AdaEDL's lambda stays."""
+    made, good = method("adaedl?drafter=good", ["good"]), SimDrafter(markov(CYCLE), sampled=False)
+    loop = Loop(Narrow(markov(CYCLE), SIZE), {"good": good}, made.policy, made.recorder)
+    loop.add([0, 1, 2], Sampling(max_new_tokens=100))
+    thresholds = set()
+    while loop.open:
+        rounds = loop.step()
+        thresholds |= {round.decision.stops[0].threshold for round in rounds if round.drafted == 4}
+    assert thresholds == {0.6}
+
+
+def test_auto_learns_how_far_a_lookup_is_right_from_limited_drafts() -> None:
+    """That a draft is limited does not mean that it had no more to offer."""
+    made = method("auto", ["ngram"])
+    loop = Loop(SimTarget(markov(CYCLE), SIZE), {"ngram": NgramDrafter()}, made.policy, made.recorder)
+    loop.add([*range(SIZE)] * 3, Sampling(max_new_tokens=200), longest=2)
+    while loop.open:
+        loop.step()
+    assert isinstance(made.policy, AutoPolicy)
+    (skill,) = made.policy.skills
+    assert skill.seen > 15 and skill.level > 0.9
+
+
+@pytest.mark.parametrize("name", ["metasd-sh", "metasd-petc", "metasd-sh?budget=40"])
+@pytest.mark.parametrize("late", [1, 4, 40])
+def test_a_drafter_that_is_ready_late_is_not_eliminated_before_it_has_played(name: str, late: int) -> None:
+    played, _ = play(name, late=late, tokens=400)
+    assert played["good"] > played["bad"] - late - 10
+
+
+def test_a_drafter_that_is_never_ready_holds_up_nobody() -> None:
+    for name in ("metasd-sh", "metasd-petc"):
+        played, loop = play(name, late=ENDLESS)
+        assert played["bad"] == 200 and not loop.faults["policy" if "policy" in loop.faults else "bad"]
+
+
+class Ear(BanditPolicy):
+    """Plays the first arm and keeps all losses."""
+
+    def __init__(self, arms: tuple[Arm, ...]) -> None:
+        super().__init__(arms, lambda n: Fixed(n))
+        self.losses: list[tuple[float | None, ...]] = []
+
+    def learn(self, feedback: Feedback) -> None:
+        if feedback.losses:
+            self.losses.append(feedback.losses)
+
+
+@pytest.mark.parametrize("longest", [ENDLESS, 2])
+def test_an_arm_that_plays_limited_drafts_is_graded_like_one_that_does_not_play(longest: int) -> None:
+    ear = Ear((Arm("a", 5), Arm("b", 5)))
+    team = {"a": NgramDrafter(max=2), "b": NgramDrafter(max=2)}
+    loop = Loop(SimTarget(markov(CYCLE), SIZE), team, ear, Grading(ear.arms))
+    loop.add([*range(SIZE)] * 2, Sampling(max_new_tokens=120), longest=longest)
+    while loop.open:
+        loop.step()
+    assert ear.losses and all(a == b for a, b in ear.losses)
+
+
+def test_siblings_with_one_token_count_once() -> None:
+    twins = Draft((3, 3, 4), (-1, -1, -1))
+    assert Path(twins).step(3, lambda token: {3: 0.5, 4: 0.2}[token]).overlap == pytest.approx(0.7)
+    assert block(twins, (0,), [0.5, 0.5, 0.2])[0] == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("picked", [False, True])
+def test_a_request_for_picked_drafts_is_graded_by_them(picked: bool) -> None:
+    """Drafter and target are the same: drawn drafts are always right, picked ones where the text follows."""
+    table = np.full((SIZE, SIZE), 0.5 / SIZE) + 0.5 * CYCLE
+    ear, own = Ear((Arm("sim", 5),)), 0
+    for seed in range(40):
+        team = {"sim": SimDrafter(markov(table))}
+        loop = Loop(SimTarget(markov(table), SIZE), team, ear, Grading(ear.arms))
+        loop.add([0, 1], Sampling(max_new_tokens=30, temperature=1.0, seed=seed), picked=picked)
+        while loop.open:
+            own += len(loop.step())
+    graded = sum(losses[0] or 0.0 for losses in ear.losses)
+    assert graded == pytest.approx(own, rel=0.1) and (own > 300) == picked
+
+
+def test_an_outcome_says_how_long_its_draft_could_be() -> None:
+    seen: list[Outcome] = []
+
+    class Listen(BanditPolicy):
+        def learn(self, feedback: Feedback) -> None:
+            seen.extend(feedback.outcomes)
+
+    made = method("static-5?drafter=good", ["good"])
+    policy = Listen(made.policy.arms, lambda n: Fixed(n))
+    good = SimDrafter(markov(CYCLE), sampled=False)
+    loop = Loop(Narrow(markov(CYCLE), SIZE), {"good": good}, policy, made.recorder)
+    loop.add([0, 1], Sampling(max_new_tokens=30))
+    loop.add([0, 1], Sampling(max_new_tokens=30), longest=2)
+    while loop.open:
+        loop.step()
+    assert {one.asked for one in seen} == {4, 2} and all(one.drafted == one.asked for one in seen)
+    assert replace(seen[0], reward=0.0).asked == seen[0].asked
