@@ -31,5 +31,9 @@ class GenerationError(RuntimeError):
 
 
 def one_line(error: Exception) -> str:
-    """An exception's kind and the first line of what it says."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    """An exception's kind and the first line of what it says, if it can say anything."""
+    try:
+        said = str(error)
+    except Exception:  # another's class, whose faults must not become ours
+        said = "it cannot be shown"
+    return f"{type(error).__name__}: {said}".splitlines()[0][:200]

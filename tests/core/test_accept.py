@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from draftwise import accept
+from draftwise.core.accept import walk
 from draftwise.core.drafts import NOTHING, Draft, Verdict
 
 
@@ -109,24 +110,39 @@ def test_a_sampled_tree_is_refused() -> None:
         accept(draft, Opinions({-1: 5}), Random(0))
 
 
-@pytest.mark.parametrize("ends", [frozenset({3}), [3, 9]])
 @pytest.mark.parametrize(("end", "path"), [(1, (0,)), (2, (0, 1)), (3, (0, 1, 2)), (4, (0, 1, 2, 3))])
-def test_an_accepted_end_is_the_last_token(end: int, path: tuple[int, ...], ends: Sequence[int]) -> None:
+def test_an_accepted_end_is_the_last_token(end: int, path: tuple[int, ...]) -> None:
     """The target is not asked what follows: it has no opinion there."""
     tokens = [7, 7, 7, 7]
     tokens[end - 1] = 3
+
+    def over(path: Sequence[int]) -> bool:
+        return tokens[path[-1]] == 3
+
     sampled = Draft.chain(tokens, probs=[0.5] * 4, dist=["any"] * 4)
     wanted = Verdict(path, NOTHING)
-    assert accept(sampled, Opinions({}, [1.0] * 4), Uniforms(*[0.9] * end), ends) == wanted
+    assert accept(sampled, Opinions({}, [1.0] * 4), Uniforms(*[0.9] * end), over) == wanted
     agreed = {node - 1: tokens[node] for node in range(end)}
-    assert accept(Draft.chain(tokens), Opinions(agreed), Uniforms(), ends) == wanted
+    assert accept(Draft.chain(tokens), Opinions(agreed), Uniforms(), over) == wanted
     tree = Draft((*tokens, 8), (-1, 0, 1, 2, 0))
-    assert accept(tree, Opinions(agreed), Uniforms(), ends) == wanted
+    assert accept(tree, Opinions(agreed), Uniforms(), over) == wanted
 
 
 def test_an_end_that_the_target_writes_itself_is_its_token() -> None:
-    assert accept(Draft.chain([7]), Opinions({-1: 3}), Uniforms(), {3}) == Verdict((), 3)
-    assert accept(Draft.chain([7]), Opinions({-1: 7, 0: 3}), Uniforms(), {3}) == Verdict((0,), 3)
+    def never(path: Sequence[int]) -> bool:
+        return False
+
+    assert accept(Draft.chain([7]), Opinions({-1: 3}), Uniforms(), never) == Verdict((), 3)
+    assert accept(Draft.chain([7]), Opinions({-1: 7, 0: 3}), Uniforms(), never) == Verdict((0,), 3)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_walk_that_raises_tells_how_far_it_came(sampled: bool) -> None:
+    draft = Draft.chain([7, 8, 9], probs=[0.5] * 3, dist=["any"] * 3 if sampled else None)
+    path: list[int] = []
+    with pytest.raises(LookupError):
+        walk(draft, Opinions({-1: 7, 0: 8}, [1.0, 1.0]), Uniforms(0.5, 0.5, 0.5), path)
+    assert path == [0, 1]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])

@@ -12,6 +12,7 @@ import torch
 
 from draftwise import Decoder, Sampling
 from draftwise.core import turn as module
+from draftwise.core.arms import Arm
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
@@ -88,7 +89,7 @@ def test_what_raises_while_a_draft_is_accepted_ends_its_own_request_only(how: st
     assert not loop.open and not loop.faults["good"] + loop.faults["bad"]
 
 
-@pytest.mark.parametrize("when", ["verify", "accept", "commit"])
+@pytest.mark.parametrize("when", ["verify", "walk", "commit"])
 @pytest.mark.parametrize("kind", [MemoryError, KeyboardInterrupt])
 def test_a_step_that_is_broken_off_leaves_every_text_exact(when: str, kind: type, monkeypatch: Any) -> None:
     """Whoever breaks in, wherever: what was verified and not committed counts as never read."""
@@ -208,6 +209,8 @@ MALFORMED: dict[str, Any] = {
     "few-dists": lambda job: Draft.chain([1, 2], probs=[0.5, 0.5], dist=[np.full(V, 1 / V)]),
     "no-list": lambda job: Draft.chain([1], probs=[0.5], dist=7),
     "nan": lambda job: Draft.chain([float("nan")]),  # type: ignore[list-item]
+    "float-parents": lambda job: Draft((1, 2), (-1, 0.0)),  # type: ignore[arg-type]
+    "set": lambda job: Draft({1, 2}, (-1, 0)),  # type: ignore[arg-type]
 }
 
 
@@ -229,6 +232,163 @@ def test_a_malformed_draft_is_a_fault_of_its_drafter(how: str, temperature: floa
     for i in (0, 1):
         mine, theirs = ([t for r in one if r.request == i for t in r.tokens] for one in (rounds, alone))
         assert mine == theirs
+
+
+SOUND: dict[str, Any] = {
+    "bool": [True],
+    "uint64": [np.uint64(1), np.uint64(2)],
+    "int64": [np.int64(1)],
+    "list": [1, 2],
+}
+
+
+@pytest.mark.parametrize("kind", SOUND)
+@pytest.mark.parametrize("policy", ["static-3", "metasd-ucb?length=3", "hedgespec?length=3"])
+def test_tokens_may_be_whole_numbers_of_any_type(kind: str, policy: str) -> None:
+    """A tensor of a type that no target reads would be the end of the request."""
+    tokens = SOUND[kind]
+
+    class Odd(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            cut = [tokens[: job.length] for job in jobs]
+            return [Draft(mine, tuple(range(-1, len(mine) - 1))) for mine in cut]
+
+    made, chosen = model("llama", scale=5.0), method(policy, ["odd"])
+    odd = Odd(markov(np.eye(VOCAB)), sampled=False)
+    loop = Loop(HFTarget(made), {"odd": odd}, chosen.policy, chosen.recorder)
+    texts: dict[int, list[int]] = {}
+    for prompt in PROMPTS:
+        loop.add(prompt, Sampling(max_new_tokens=9))
+    assert not finish(loop, texts) and not any(loop.faults.values())
+    assert [*texts.values()] == [own_text(made, prompt, 9) for prompt in PROMPTS]
+
+
+ROWS: dict[str, Any] = {
+    "tensor": lambda n: torch.zeros((n, VOCAB)),
+    "array": lambda n: np.zeros((n, VOCAB)),
+    "list": lambda n: [torch.zeros(VOCAB)] * n,
+    "arrays": lambda n: [np.zeros(VOCAB)] * n,
+    "none": lambda n: [None] * n,
+    "text": lambda n: "rows",
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_of_any_form_are_read_and_others_are_a_fault(rows: str) -> None:
+    class Odd(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            lengths = [min(2, job.length) if job.request.id else 0 for job in jobs]
+            return [Draft.chain([1, 2][:n], rows=ROWS[rows](n)) for n in lengths]
+
+    made, chosen = model("llama", scale=5.0), method("metasd-ucb?length=2", ["odd"])
+    odd = Odd(markov(np.eye(VOCAB)), sampled=False)
+    loop = Loop(HFTarget(made), {"odd": odd}, chosen.policy, chosen.recorder)
+    texts: dict[int, list[int]] = {}
+    for prompt in PROMPTS[:2]:
+        loop.add(prompt, Sampling(max_new_tokens=9))
+    assert not finish(loop, texts) and [*texts.values()] == [own_text(made, p, 9) for p in PROMPTS[:2]]
+    assert loop.faults["odd"] == (rows in ("none", "text"))
+
+
+@pytest.mark.parametrize("row", [[float("nan")] * V, ["a"] * V, [None] * V, [float("inf")] * V])
+def test_a_distribution_of_nonsense_ends_no_text(row: list[Any]) -> None:
+    """It is read where a token is rejected; the round then keeps what was accepted before."""
+
+    class Odd(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            return [Draft.chain([1, 2, 3], probs=[1.0] * 3, dist=[row] * 3) for _ in jobs]
+
+    loop, _ = make({"odd": Odd(markov(P))}, method("static-3", ["odd"]).policy.arms)
+    rounds = [*loop.run([[0], [1]], Sampling(max_new_tokens=40, temperature=1.0, seed=3), batch=2)]
+    assert not any(round.error for round in rounds)
+    assert [sum(len(r.tokens) for r in rounds if r.request == i) for i in (0, 1)] == [40, 40]
+    assert {r.request for r in rounds if r.fault.startswith("odd: ")} <= {0, 1}
+
+
+class Mute(ValueError):
+    """An error that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("what", ["compiled", "branches", "parts", "error"])
+def test_what_a_drafter_tells_of_itself_ends_no_text(what: str) -> None:
+    class Odd(SimDrafter):
+        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+            if what == "error":
+                raise Mute
+            return super().draft(jobs)
+
+    def fail(self: Any) -> Any:
+        raise ArithmeticError("nothing to tell")
+
+    if what != "error":
+        setattr(Odd, what, property(fail))
+    loop, _ = make({"odd": Odd(markov(P), sampled=False)}, method("static-3", ["odd"]).policy.arms)
+    texts: dict[int, list[int]] = {}
+    for i in range(2):
+        loop.add([i], Sampling(max_new_tokens=9))
+    assert not finish(loop, texts) and texts == {i: counted(i, 9) for i in range(2)}
+
+
+@pytest.mark.parametrize("arm", [Arm("nobody", 3), None, "good", Arm("good", "3")])  # type: ignore[arg-type]
+def test_an_arm_that_is_none_is_a_fault_of_the_policy(arm: Any) -> None:
+    chosen = method("static-3", ["good"])
+    policy: Any = SimpleNamespace(arms=(arm,), reads_hints=False)
+    for name in ("choose", "learn", "close"):
+        setattr(policy, name, getattr(chosen.policy, name))
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, policy, chosen.recorder)
+    texts: dict[int, list[int]] = {}
+    for i in range(2):
+        loop.add([i], Sampling(max_new_tokens=9))
+    assert not finish(loop, texts) and texts == {i: counted(i, 9) for i in range(2)}
+    assert loop.faults["policy"] and not loop.faults["good"]
+
+
+def test_a_recorder_that_returns_nothing_is_a_fault_of_the_policy() -> None:
+    chosen = method("static-2", ["good"])
+    recorder: Any = SimpleNamespace(reads=frozenset(), add=lambda *a: None, close=lambda request: ())
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, chosen.policy, recorder)
+    texts: dict[int, list[int]] = {}
+    loop.add([0], Sampling(max_new_tokens=20))
+    assert not finish(loop, texts) and texts == {0: counted(0, 20)} and loop.faults["policy"]
+
+
+@pytest.mark.parametrize("policy", ["static-8", "none"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_processor_sees_no_token_beyond_the_end_of_its_text(policy: str, temperature: float) -> None:
+    """Whoever ends it: it is asked once for each token, and the text is that of plain decoding."""
+    made, seen = model("llama", scale=5.0), list[int]()
+
+    class Once:
+        def __call__(self, ids: Any, scores: Any) -> Any:
+            seen.append(ids.shape[1])
+            return scores
+
+    def ends(tokens: Sequence[int], start: int) -> int | None:
+        return next((k + 1 - start for k in range(start, len(tokens)) if k == 15), None)
+
+    chosen = method(policy, ["good"])
+    team: dict[str, Any] = {"good": LMDrafter(model("llama", scale=5.0), VOCAB)} if policy != "none" else {}
+    loop = Loop(HFTarget(made), team, chosen.policy, chosen.recorder)
+    settings = Sampling(max_new_tokens=40, temperature=temperature, processors=(Once(),), ends=ends, seed=1)
+    request = loop.add(PROMPTS[0], settings, picked=True)
+    finish(loop, {})
+    assert request.finish_reason == "stop" and len(request.tokens) == 16
+    assert seen == [*range(len(PROMPTS[0]), 16)]
+    if not temperature:
+        assert request.tokens == PROMPTS[0] + own_text(made, PROMPTS[0], 16 - len(PROMPTS[0]))
+
+
+def test_a_text_that_fails_has_all_that_plain_decoding_writes_before() -> None:
+    made = model("llama", scale=5.0)
+    for policy in ("none", "static-8"):
+        chosen = method(policy, ["good"])
+        team: dict[str, Any] = {"good": LMDrafter(model("llama", scale=5.0), VOCAB)}
+        loop = Loop(HFTarget(made), team if policy != "none" else {}, chosen.policy, chosen.recorder)
+        request = loop.add(PROMPTS[0], Sampling(max_new_tokens=40, processors=(Breaks(15),)))
+        assert finish(loop, {}) and request.tokens == PROMPTS[0] + own_text(made, PROMPTS[0], 10)
 
 
 @pytest.mark.parametrize("hint", [None, float("nan"), "high"])

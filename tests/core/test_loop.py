@@ -161,12 +161,12 @@ def test_a_parked_request_goes_on_to_the_end_of_the_window() -> None:
     request = loop.add([0] * 8, Sampling(max_new_tokens=2), keep=True)
     while loop.open:
         loop.step()
-    with pytest.raises(UserError, match="24 tokens and the target's window 24"):
-        loop.extend(request, [0] * 14)
+    with pytest.raises(UserError, match="25 tokens and the target's window 24"):
+        loop.extend(request, [0] * 15)
     loop.extend(request, [0] * 13, Sampling(max_new_tokens=9))
     while loop.open:
         loop.step()
-    assert len(request.tokens) == 24
+    assert len(request.tokens) == 25, "the last one is never read"
 
 
 def test_closing_a_request_early_leaves_nothing_behind() -> None:
@@ -189,8 +189,8 @@ def test_what_cannot_be_decoded_is_refused() -> None:
     with pytest.raises(UserError, match="empty"):
         loop.add([])
     with pytest.raises(UserError, match="window"):
-        loop.add([1] * 10)
-    assert len(loop.add([1] * 8, Sampling(max_new_tokens=99)).tokens) == 8
+        loop.add([1] * 11)
+    assert len(loop.add([1] * 9, Sampling(max_new_tokens=99)).tokens) == 9
     loop.step(), loop.step()
     assert not loop.open
 

@@ -92,18 +92,24 @@ def test_other_precisions_run(dtype: torch.dtype) -> None:
     assert all(len(t) == 12 for t in texts)
 
 
+@pytest.mark.filterwarnings("error")  # no text is longer than what was trained, however batches are padded
 def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
     target = HFTarget(model("gpt2"))
     chosen = method("static-6", ["ngram"])
     loop = Loop(target, {"ngram": NgramDrafter()}, chosen.policy, chosen.recorder)
     request = loop.add([5, 6, 5, 6] * 30, Sampling(max_new_tokens=50))
-    short = loop.add([7, 8], Sampling(max_new_tokens=126))
+    short = loop.add([7, 8], Sampling(max_new_tokens=200))
     while loop.open:
         loop.step()
-    assert len(request.tokens) == 128 and len(short.tokens) == 128
+    assert len(request.tokens) == 129 and len(short.tokens) == 129, "the last one is never read"
+    for one, prompt in ((request, [5, 6, 5, 6] * 30), (short, [7, 8])):
+        assert one.tokens == prompt + own_text(model("gpt2"), prompt, 129 - len(prompt))
     assert request.finish_reason == "length"
     with pytest.raises(UserError, match="128"):
-        loop.add([5] * 128)
+        loop.add([5] * 129)
+    loop.add([5] * 128, Sampling(max_new_tokens=9))
+    (last,) = loop.step()
+    assert [*last.tokens] == own_text(model("gpt2"), [5] * 128, 1) and last.done
 
 
 def test_samples_of_one_prompt_read_it_once() -> None:
@@ -231,3 +237,38 @@ def test_what_cannot_be_exact_is_refused_by_name(fields: dict[str, Any], said: s
     with pytest.raises(UserError, match=said) as error:
         HFTarget(made)
     assert "\n" not in str(error.value) and "Llama" in str(error.value)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-6])
+@pytest.mark.parametrize("policy", ["none", "static-4"])
+def test_greedy_with_processors_takes_the_largest_logit_and_not_the_largest_chance(
+    scale: float, policy: str
+) -> None:
+    """A softmax in float32 gives logits that differ by little the same chance."""
+    made = model("llama", scale=5.0).float()
+    made.lm_head.weight.data *= scale
+    team: dict[str, Any] = {"ngram": NgramDrafter(), "bad": LMDrafter(model("llama", seed=9), VOCAB)}
+    settings = Sampling(max_new_tokens=25, repetition_penalty=1.0 + 1e-7)
+    for prompt in prompts(4):
+        chosen = method(f"{policy}?drafter=bad" if policy != "none" else policy, list(team))
+        loop = Loop(HFTarget(made), team, chosen.policy, chosen.recorder)
+        request = loop.add(prompt, settings)
+        while loop.open:
+            loop.step()
+        ids = torch.tensor([prompt])
+        asked = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 25, "do_sample": False}
+        own = made.generate(ids, **asked, repetition_penalty=1.0 + 1e-7)[0].tolist()
+        assert request.tokens == own
+
+
+def test_a_processor_may_force_a_token_with_an_infinite_logit() -> None:
+    def four(ids: Any, scores: Any) -> Any:
+        scores[:, 4] = float("inf")
+        return scores
+
+    chosen = method("none", [])
+    loop = Loop(HFTarget(model("llama")), {}, chosen.policy, chosen.recorder)
+    request = loop.add([5, 6], Sampling(max_new_tokens=5, processors=(four,)))
+    while loop.open:
+        loop.step()
+    assert request.tokens[2:] == [4] * 5

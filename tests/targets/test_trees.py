@@ -210,7 +210,7 @@ def test_more_nodes_than_positions_are_left() -> None:
     """The window of GPT-2 has an embedding for each of 128 positions: depth counts, not nodes."""
     made = model("gpt2")
     prompt = [5, 6, 5, 6] * 28
-    own = own_text(made, prompt, 16)
+    own = own_text(made, prompt, 17)
     loop = grown(HFTarget(made), {"wide": Forester({tuple(prompt): own}, 0.6, 99)}, [Arm("wide", 8, width=8)])
     request = loop.add(prompt, Sampling(max_new_tokens=50))
     beside = loop.add([7, 8], Sampling(max_new_tokens=126))
@@ -219,7 +219,7 @@ def test_more_nodes_than_positions_are_left() -> None:
         for round in loop.step():
             drafted = max(drafted, round.drafted)
     assert drafted > 16 and not loop.faults["wide"]
-    assert request.tokens[112:] == own and len(beside.tokens) == 128
+    assert request.tokens[112:] == own and len(beside.tokens) == 128 == 2 + 126
 
 
 def test_memory_that_was_never_written_does_no_harm() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from .drafts import NOTHING, Draft, Verdict
 from .roles import Scores
 
+Over = Callable[[Sequence[int]], bool]
+"""Whether the text ends with the last node of an accepted path."""
 
-def accept(draft: Draft, scores: Scores, rng: Random, ends: Collection[int] = ()) -> Verdict:
+
+def accept(draft: Draft, scores: Scores, rng: Random, over: Over | None = None) -> Verdict:
     """Find the longest accepted path through the draft.
 
     A *picked* draft is verified by equality: the target draws its own token at each node, and the child with
@@ -19,17 +22,32 @@ def accept(draft: Draft, scores: Scores, rng: Random, ends: Collection[int] = ()
     A *sampled* draft is verified by rejection sampling (Leviathan et al. 2023, Algorithm 1): a token is
     accepted with probability min(1, p/q), otherwise replaced by a sample from the normalised (p - q)+.
 
-    An accepted token in `ends` stops the walk. The verdict's token is then `NOTHING`, since no token follows
-    the end of the text.
+    The walk stops where `over` says that the text does. The verdict's token is then `NOTHING`, since no token
+    follows the end of the text.
 
     Raises:
         ValueError: a sampled draft has two children under one node; siblings must be picked.
     """
-    if draft.dist is not None:
-        return _accept_sampled(draft, scores, rng, ends)
     path: list[int] = []
-    node = -1
-    chain = draft.is_chain
+    token = walk(draft, scores, rng, path, over)
+    return Verdict(tuple(path), token)
+
+
+def walk(draft: Draft, scores: Scores, rng: Random, path: list[int], over: Over | None = None) -> int:
+    """The token of `accept`'s verdict; accepted nodes are appended to `path`, also if the walk then raises.
+
+    Raises:
+        ValueError: as `accept`.
+    """
+    if draft.dist is None:
+        return _picked(draft, scores, path, over)
+    if not draft.is_chain:
+        raise ValueError("a sampled draft must be a chain: siblings must be picked, not sampled")
+    return _sampled(draft, scores, rng, path, over)
+
+
+def _picked(draft: Draft, scores: Scores, path: list[int], over: Over | None) -> int:
+    node, chain = -1, draft.is_chain
     while True:
         token = scores.choice(node)
         if chain:
@@ -38,22 +56,21 @@ def accept(draft: Draft, scores: Scores, rng: Random, ends: Collection[int] = ()
             below = (i for i, parent in enumerate(draft.parents) if parent == node)
             after = next((i for i in below if draft.tokens[i] == token), None)
         if after is None:
-            return Verdict(tuple(path), token)
+            return token
         path.append(after)
-        if token in ends:
-            return Verdict(tuple(path), NOTHING)
+        if over is not None and over(path):
+            return NOTHING
         node = after
 
 
-def _accept_sampled(draft: Draft, scores: Scores, rng: Random, ends: Collection[int]) -> Verdict:
-    if not draft.is_chain:
-        raise ValueError("a sampled draft must be a chain: siblings must be picked, not sampled")
+def _sampled(draft: Draft, scores: Scores, rng: Random, path: list[int], over: Over | None) -> int:
     for node, q in enumerate(draft.probs):
         if rng.random() * q >= scores.prob(node):
-            return Verdict(tuple(range(node)), scores.residual(node))
-        if draft.tokens[node] in ends:
-            return Verdict(tuple(range(node + 1)), NOTHING)
-    return Verdict(tuple(range(len(draft.tokens))), scores.choice(len(draft.tokens) - 1))
+            return scores.residual(node)
+        path.append(node)
+        if over is not None and over(path):
+            return NOTHING
+    return scores.choice(len(draft.tokens) - 1)
 
 
 def block(draft: Draft, path: Sequence[int], overlaps: Sequence[float]) -> tuple[float, ...]:
@@ -73,6 +90,6 @@ def block(draft: Draft, path: Sequence[int], overlaps: Sequence[float]) -> tuple
     found: list[float] = []
     node, ahead = -1, list(path)
     while siblings := below.get(node):
-        found.append(sum(overlaps[i] for i in siblings))
+        found.append(sum({draft.tokens[i]: overlaps[i] for i in siblings}.values()))
         node = ahead.pop(0) if ahead else siblings[0]
     return tuple(found)

@@ -157,7 +157,7 @@ class Batch:
         """
         if length == 0:
             raise UserError("the prompt is empty: give at least one token")
-        if length >= self.target.max_length:
+        if length > self.target.max_length:
             raise UserError(
                 f"the prompt has {length} tokens and the target's window {self.target.max_length}: "
                 "shorten the prompt"
@@ -179,7 +179,8 @@ class Batch:
             self.close(request)
 
     def _begin(self, request: Request, tokens: Sequence[int], sampling: Sampling) -> None:
-        room = self.target.max_length - len(request.tokens) - len(tokens)
+        # The last token of a text is never read.
+        room = self.target.max_length + 1 - len(request.tokens) - len(tokens)
         fitting = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         seed = f"{self.seed} {request.id}" if sampling.seed is None else f"{sampling.seed}"
         request.begin(tokens, fitting, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite
 from numbers import Integral
 
@@ -45,22 +46,37 @@ def wrong_tokens(tokens: Sequence[int], most: int, vocab_size: int) -> str:
     """What is wrong with one or more tokens of a draft that may have at most `most`; "" if nothing."""
     if len(tokens) > most:
         return f"{len(tokens)} tokens where {most} were asked for"
-    if set(map(type, tokens)) != {int} and not all(isinstance(t, Integral) for t in tokens):
+    if not _whole(tokens):
         return "a token that is no whole number"
     if not (min(tokens) >= 0 and max(tokens) < vocab_size):
         return f"a token outside the vocabulary of {vocab_size}"
     return ""
 
 
+def of_integers(draft: Draft) -> Draft:
+    """A sound draft with its tokens and parents as tuples of Python's own integers, whatever they were."""
+    both = (draft.tokens, draft.parents)
+    if all(type(ids) is tuple and set(map(type, ids)) <= {int} for ids in both):
+        return draft
+    tokens, parents = (tuple(map(int, ids)) for ids in both)
+    return replace(draft, tokens=tokens, parents=parents)
+
+
 def _breach(draft: Draft, most: int, vocab_size: int) -> str:
+    draft.tokens[0]  # raises where they are no sequence, such as a set
     if wrong := wrong_tokens(draft.tokens, most, vocab_size):
         return wrong
     n = len(draft.tokens)
-    if len(draft.parents) != n or any(not -1 <= p < i for i, p in enumerate(draft.parents)):
+    ordered = all(-1 <= parent < node for node, parent in enumerate(draft.parents))
+    if len(draft.parents) != n or not ordered or not _whole(draft.parents):
         return "parents that are not earlier nodes"
     if not all(0.0 <= p <= 1.000001 for p in draft.probs):  # false for NaN as well
         return "a probability outside [0, 1]"
     return "" if draft.dist is None else _unlawful(draft, vocab_size)
+
+
+def _whole(ids: Sequence[int]) -> bool:
+    return set(map(type, ids)) == {int} or all(isinstance(one, Integral) for one in ids)
 
 
 def _unlawful(draft: Draft, vocab_size: int) -> str:

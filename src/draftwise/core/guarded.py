@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from warnings import warn
@@ -25,8 +25,10 @@ class Guarded:
     Errors at the beginning or end of a text are logged as warnings.
     """
 
-    def __init__(self, policy: Policy, recorder: Recorder, faults: MutableMapping[str, int]) -> None:
-        self.policy, self.recorder, self.faults = policy, recorder, faults
+    def __init__(
+        self, policy: Policy, recorder: Recorder, drafters: Collection[str], faults: MutableMapping[str, int]
+    ) -> None:
+        self.policy, self.recorder, self.drafters, self.faults = policy, recorder, drafters, faults
         self.planner = policy if isinstance(policy, Planner) else None
         self.rester = policy if isinstance(policy, Rester) else None
 
@@ -34,7 +36,10 @@ class Guarded:
         """The decision and its arm; `UNDECIDED` and no draft if the policy raises."""
         try:
             decision = self.policy.choose(context, rng)
-            return decision, self.policy.arms[decision.arm], ""
+            arm = self.policy.arms[decision.arm]
+            if arm.length > 0 and arm.drafter not in self.drafters:
+                raise ValueError(f"{arm} has a drafter that is not there")
+            return decision, arm, ""
         except Exception as error:
             return UNDECIDED, PLAIN, self._blame(error)
 
@@ -59,7 +64,7 @@ class Guarded:
     def grade(self, batch: Sequence[Seen], graders: Graders) -> tuple[Sequence[Feedback], str]:
         """The recorder's feedback on some rounds."""
         try:
-            return (self.recorder.add(batch, graders) if batch else ()), ""
+            return (tuple(self.recorder.add(batch, graders)) if batch else ()), ""
         except Exception as error:
             return (), self._blame(error)
 

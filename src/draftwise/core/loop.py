@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from time import perf_counter
 
+from ..errors import one_line
 from .batch import Batch
 from .clock import Clock
 from .guarded import Guarded
@@ -56,7 +57,7 @@ class Loop(Batch):
         if not isinstance(drafters, Team):
             size = target.vocab_size
             drafters = Team(drafters, vocab_size=size, strikes=strikes, slow_seconds=slow_seconds)
-        super().__init__(target, drafters, Guarded(policy, recorder, drafters.faults), seed)
+        super().__init__(target, drafters, Guarded(policy, recorder, drafters.names, drafters.faults), seed)
         self.policy, self.recorder, self.clock = policy, recorder, clock
         self.limited = target if isinstance(target, Limited) else None
         self.reused = getattr(target, "reused", None)
@@ -117,7 +118,8 @@ class Loop(Batch):
         """A decision for each request; none, and no draft, if the policy raises."""
         if self.limited is not None:
             for turn in turns:
-                turn.request.reach = self.limited.reach(turn.request)
+                request, reach = turn.request, self.limited.reach(turn.request)
+                request.reach, request.widest = reach, max(request.widest, reach)
         decide(turns, self.team, self.guarded, self.rng)
 
     def _draft(self, turns: Sequence[Turn]) -> None:
@@ -172,7 +174,10 @@ class Loop(Batch):
         for turn in turns:
             drafted = self.team.compiled(turn.arm.drafter)
             spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted, again, width)
-            turn.look(spent, timed=timed, overlap=overlap)
+            try:
+                turn.look(spent, timed=timed, overlap=overlap)
+            except Exception as error:  # rows that are none, for example
+                self.team.fault(turn.arm.drafter, turn.request, one_line(error))
         decided = [turn for turn in turns if turn.decided]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]
         feedback, trouble = self.guarded.grade([turn.seen for turn in decided if turn.seen], self.team)

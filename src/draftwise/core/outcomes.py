@@ -56,6 +56,7 @@ class Outcome:
         spent: The seconds by part; None if they are not known.
         head: Of a composite draft, how many tokens its first part had.
         match: The match with which its second part took over; 0 if it did not.
+        asked: The longest draft of this arm in this text: its length, or less if all drafts are limited.
     """
 
     arm: int
@@ -69,6 +70,7 @@ class Outcome:
     spent: Spent | None = None
     head: int = 0
     match: int = 0
+    asked: int = 0
 
     def rewarded(self, reward: float) -> Outcome:
         """A copy with its reward set; much faster than `dataclasses.replace`, which matters once a round."""
@@ -84,6 +86,7 @@ class Outcome:
             self.spent,
             self.head,
             self.match,
+            self.asked,
         )
 
     @property

@@ -69,7 +69,10 @@ class Reading:
 
     def _parts(self, name: str) -> Collection[str]:
         """The drafters that this one asks, or itself."""
-        return getattr(self.drafters.get(name), "parts", None) or (name,)
+        try:
+            return tuple(getattr(self.drafters.get(name), "parts", None) or (name,))
+        except Exception:  # another's property, or its type
+            return (name,)
 
     def _used(self, name: str) -> bool:
         return len(self.open) == 1 or self.steps - self.named.get(name, 0) < IDLE

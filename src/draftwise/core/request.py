@@ -31,6 +31,7 @@ class Request:
         out: Drafters disabled for it after a fault.
         waits: Drafters that are not ready for it.
         reach: The longest draft that the target can verify in its next pass, in tokens.
+        widest: The longest that it could verify in any pass of this text so far; 0 if nothing limits it.
         longest: The longest draft that its caller allows, in tokens.
         picked: Ask for picked drafts only, so that a sampled text depends on its seed alone.
         reused: Tokens of the text that the target took over from other texts, as far as it tells.
@@ -52,6 +53,7 @@ class Request:
     waits: frozenset[str] = frozenset()
     drawn: tuple[int, float] = (-1, 0.0)
     reach: int = ENDLESS
+    widest: int = 0
     longest: int = ENDLESS
     picked: bool = False
     reused: int = 0
@@ -70,6 +72,11 @@ class Request:
     def room(self) -> int:
         """Number of tokens that may still be written."""
         return self.sampling.max_new_tokens - self.position
+
+    @property
+    def longest_of_all(self) -> int:
+        """The longest draft that this text may have where it has most room, in tokens."""
+        return min(self.longest, max(self.reach, self.widest), self.sampling.max_new_tokens - 1)
 
     def begin(self, tokens: Sequence[int], sampling: Sampling, seed: str) -> None:
         """Start an answer after `tokens`; its random numbers depend on the seed and the start position."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from ..errors import one_line
 from .arms import NEVER, Arm
-from .contract import finite, wrong_draft, wrong_grades, wrong_tokens
+from .contract import finite, of_integers, wrong_draft, wrong_grades, wrong_tokens
 from .drafts import Draft, Job
 from .fitting import drafted
 from .guide import guide_of
@@ -51,6 +51,7 @@ class Team:
         slow_seconds: float = inf,
     ) -> None:
         self.drafters, self.open = dict(drafters), dict[int, Request]()
+        self.names: Collection[str] = self.drafters  # that an arm may have
         self.vocab_size, self.strikes = vocab_size, strikes
         self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
         self.broken: set[str] = set()
@@ -124,7 +125,7 @@ class Team:
         for k, job in enumerate(jobs):
             if fault := said or self._wrong(name, job, made[k]):
                 self.fault(name, job.request, fault)
-            drafts.append(EMPTY if fault else made[k])
+            drafts.append(EMPTY if fault else of_integers(made[k]))
             if job.guide is not None and job.guide.said:
                 self._said.setdefault(job.request.id, job.guide.said)
         return drafts
@@ -178,7 +179,7 @@ class Team:
 
     def width(self, name: str) -> int:
         """The number of branches of a drafter's own trees: 1 for chains."""
-        return int(getattr(self.drafters.get(name), "branches", 1))
+        return self._told_of(name, "branches", 1)
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The tokens of `redraft`; for a tree, those of its first branch."""
@@ -228,6 +229,7 @@ class Team:
         try:
             (made,) = drafted(self.drafters[name], [job], partial(self._wrong, name))
             fault = self._wrong(name, job, made)
+            made = made if fault else of_integers(made)
         except Exception as error:
             fault = one_line(error)
         if fault:
@@ -252,7 +254,14 @@ class Team:
 
     def compiled(self, name: str) -> bool:
         """Whether this drafter's passes are compiled at present."""
-        return bool(getattr(self.drafters.get(name), "compiled", False))
+        return bool(self._told_of(name, "compiled", 0))
+
+    def _told_of(self, name: str, attribute: str, usual: int) -> int:
+        """A number that a drafter may tell of itself; the usual one if it does not, or cannot."""
+        try:
+            return int(getattr(self.drafters.get(name), attribute, usual))
+        except Exception:  # another's property, or its type
+            return usual
 
     def took(self, seconds: float) -> None:
         """Record the duration of a target pass."""

@@ -8,7 +8,7 @@ from math import nan
 from random import Random
 
 from ..errors import one_line
-from .accept import accept, block
+from .accept import block, walk
 from .arms import Arm, Context, Decision
 from .drafts import NOTHING, Draft, Job, Verdict
 from .guarded import PLAIN, UNDECIDED, Guarded
@@ -29,7 +29,8 @@ class Turn:
 
     `start` is the length of the text before the round. `decision` is `UNDECIDED` if the policy raised: the
     round is then decoded plainly and gives no feedback. `error` is what ended the request early; `trouble` is
-    a fault that did not affect the text.
+    a fault that did not affect the text. `looked` is how many new tokens `Sampling.ends` was asked about
+    while the draft was verified, and `stopped` is whether it ended the text with the last of them.
     """
 
     request: Request
@@ -45,6 +46,8 @@ class Turn:
     seen: Seen | None = None
     error: Exception | None = None
     trouble: str = ""
+    looked: int = 0
+    stopped: bool = False
 
     @property
     def decided(self) -> bool:
@@ -85,14 +88,43 @@ class Turn:
 
     def accept(self, scores: Scores) -> None:
         """Find the accepted path of the draft, and append the verified tokens."""
-        self.scores, sampling = scores, self.request.sampling
-        # A processor with a state must not see tokens beyond the end of its text.
-        ends = sampling.eos if sampling.processors else ()
+        self.scores = scores
+        # A processor must not see tokens beyond the end of its text: it may have a state, or raise.
+        over = self._over if self.request.sampling.processors else None
+        path: list[int] = []
         try:
-            self.verdict = accept(self.draft, scores, self.request.rng, ends)
+            try:
+                token = walk(self.draft, scores, self.request.rng, path, over)
+                self.verdict = Verdict(tuple(path), token)
+            except Exception as error:
+                self.verdict = self._kept(path, error, scores)
             self.write()
         except Exception as error:
             self.fail(error)
+
+    def _over(self, path: Sequence[int]) -> bool:
+        """Whether the text ends with the last token of this path, as plain decoding would find there."""
+        request, sampling = self.request, self.request.sampling
+        new = [self.draft.tokens[node] for node in path]
+        if new[-1] in sampling.eos:
+            return True
+        if sampling.ends is not None:
+            self.looked = len(new)
+            self.stopped = sampling.ends([*request.tokens, *new], self.start + len(new) - 1) is not None
+        return self.stopped
+
+    def _kept(self, path: Sequence[int], error: Exception, scores: Scores) -> Verdict:
+        """What a walk that raised had accepted: the next round continues from there without this drafter.
+
+        If the target, or a processor, was what raised, it raises there again, as in plain decoding.
+        """
+        if not path and self.draft.dist is None:
+            raise error
+        self.trouble = self.trouble or f"{self.arm.drafter}: {one_line(error)}"
+        self.request.out.add(self.arm.drafter)
+        if path:
+            return Verdict(tuple(path[:-1]), self.draft.tokens[path[-1]])
+        return Verdict((), scores.choice(-1))
 
     def write(self) -> None:
         """Append the verified tokens, cut at the end of the text; returns whether the text ends."""
@@ -111,18 +143,20 @@ class Turn:
                     keep, reason = i + 1, "eos"
                     break
         request.tokens += new[:keep]
-        if ends is not None and (cut := ends(request.tokens, self.start)) is not None:
-            keep, reason = cut, "stop"
-            del request.tokens[self.start + cut :]
+        if ends is not None:
+            cut = None if self.stopped else ends(request.tokens, self.start + self.looked)
+            if self.stopped or cut is not None:
+                keep, reason = self.looked + (cut or 0), "stop"
+                del request.tokens[self.start + keep :]
         request.done, request.finish_reason = bool(reason), reason
         self.tokens = tuple(new[:keep])
 
     def look(self, spent: Spent, *, timed: bool, overlap: bool, cut: bool = False) -> None:
         """Compute the outcome of the round, before the text is cut at its end.
 
-        A round is not counted for its arm if its draft was shortened by the token budget, the target or the
-        caller, failed, was not ready, or was not verified to its end (`cut`). `timed` is false if the pass
-        included a prefill.
+        A round is not counted for its arm if its draft was shortened by the end of the text or for this pass
+        alone, failed, was not ready, or was not verified to its end (`cut`). What shortens all drafts of a
+        text does not matter: no arm would ever count. `timed` is false if the pass included a prefill.
         """
         self.spent = spent
         if self.scores is None or self.error is not None:
@@ -131,7 +165,8 @@ class Turn:
         most = min(request.room - 1 + len(self.tokens), request.reach, request.longest)
         out = arm.drafter in request.waits or arm.drafter in request.out
         cut = cut or (self.over and len(self.verdict.path) < drafted)
-        censored = cut or arm.length > most <= drafted or out
+        asked = min(arm.length, request.longest_of_all)
+        censored = cut or out or asked > most <= drafted or asked < min(arm.length, 1)
         overlaps = block(self.draft, self.verdict.path, self.scores.overlaps()) if overlap and drafted else ()
         seconds = spent.draft + spent.share(1 + drafted) if timed else nan
         outcome = Outcome(
@@ -145,6 +180,7 @@ class Turn:
             spent=spent,
             head=self.draft.head,
             match=self.draft.match,
+            asked=asked,
         )
         # An engine may have written more tokens than it verified.
         walked, count = (-1, *self.verdict.path), len(self.tokens)

@@ -55,7 +55,7 @@ class Follower:
         self.rng = Random(seed)
         self.team = Team(drafters, vocab_size=vocab_size, strikes=strikes, slow_seconds=slow_seconds)
         self.open = self.team.open
-        self.guarded = Guarded(method.policy, method.recorder, self.team.faults)
+        self.guarded = Guarded(method.policy, method.recorder, self.team.names, self.team.faults)
         self.tally = Tally(self.policy.arms)
         self._requests: dict[Hashable, Request] = {}
         self._keys: dict[int, Hashable] = {}

@@ -158,11 +158,11 @@ def choices(logits: Tensor) -> Any:
     return tokens.masked_fill(~(logits.gather(-1, tokens) > -inf), NO_TOKEN)[..., 0].tolist()
 
 
-def top_token(distribution: Tensor) -> int:
-    """The most likely token of probabilities, shape (vocabulary,)."""
-    at = distribution.argmax()
-    token, p = torch.stack((at.double(), distribution[at].double())).tolist()  # one transfer
-    if not p > 0:
+def top_token(logits: Tensor) -> int:
+    """The most likely token of a row of logits, shape (vocabulary,)."""
+    at = logits.argmax()
+    token, largest = torch.stack((at.double(), logits[at].double())).tolist()  # one transfer
+    if not largest > -inf:  # NaN as well
         raise no_token()
     return int(token)
 

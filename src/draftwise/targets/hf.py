@@ -125,7 +125,7 @@ class HFTarget(Prefill):
         self.began = {request.id: held[row] for row, (request, _) in zip(rows, batch, strict=True)}
         guesses = any(draft.tokens for _, draft in batch)
         logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees, lengths=lengths, guesses=guesses)
-        if self.rows.cache.plan.total > self.trained:
+        if max(len(request.tokens) for request, _ in batch) > self.trained:
             warn_of(self.rows.model, self.trained)
             self.trained = ENDLESS
         return self._scores(batch, rows, [len(t) for t in texts], logits)

@@ -28,7 +28,8 @@ def overlaps(draft: Draft, logits: Tensor) -> list[float]:
     if draft.rows is None or not draft.is_chain:
         tokens = torch.tensor(draft.tokens, device=logits.device)
         return cast("list[float]", p.gather(1, tokens[:, None])[:, 0].tolist())
-    q = torch.stack(draft.rows).to(p.device).float().softmax(-1)
+    rows = draft.rows if isinstance(draft.rows, Tensor) else [torch.as_tensor(row) for row in draft.rows]
+    q = (rows if isinstance(rows, Tensor) else torch.stack(rows)).to(p.device).float().softmax(-1)
     shared = min(p.shape[-1], q.shape[-1])  # tokens in one vocabulary only have no overlap
     return cast("list[float]", torch.minimum(p[:, :shared], q[:, :shared]).sum(-1).tolist())
 
@@ -100,7 +101,9 @@ class GreedyScores:
 
 
 class SampledScores:
-    """The processed distribution of every node.
+    """The processed distribution of every node; with greedy decoding its processed logits instead.
+
+    A softmax rounds: logits that differ may get the same probability.
 
     All nodes are computed at once; if a processor depends on the history, each on request. Such a processor
     is called once per committed token, in order, with the committed prefix, exactly as in plain decoding; so
@@ -110,13 +113,25 @@ class SampledScores:
     start.
     """
 
-    __slots__ = ("_distributions", "chain", "draft", "host", "logits", "probs", "request", "rows", "start")
+    __slots__ = (
+        "_distributions",
+        "chain",
+        "draft",
+        "greedy",
+        "host",
+        "logits",
+        "probs",
+        "request",
+        "rows",
+        "start",
+    )
 
     def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
         self.request, self.draft, self.logits, self.chain = request, draft, logits, chain
         self.start = len(request.tokens)  # scores are used after their round is committed
+        self.greedy = request.sampling.greedy
         self._distributions: dict[int, Tensor] = {}
-        self.rows = None if chain.historic else warp(chain.warpers, logits)
+        self.rows = None if chain.historic else self._warped(logits)
         self.host = self.rows.numpy() if self.rows is not None and self.rows.device.type == "cpu" else None
         self.probs: list[float] | None = None
         if self.rows is not None and self.host is None and draft.dist is not None:
@@ -125,7 +140,7 @@ class SampledScores:
 
     def choice(self, node: int) -> int:
         """The target's own token after `node`."""
-        if self.request.sampling.greedy:
+        if self.greedy:
             return top_token(self._distribution(node))
         p = self._distribution(node) if self.host is None else self.host[node + 1]
         return draw(p, self.request.uniform(self.request.position + len(self._path(node))))
@@ -133,7 +148,7 @@ class SampledScores:
     def prob(self, node: int) -> float:
         """The target's probability of the drafted token `node`."""
         parent, token = self.draft.parents[node], self.draft.tokens[node]
-        if self.request.sampling.greedy:
+        if self.greedy:
             return float(top_token(self._distribution(parent)) == token)
         p = self._chance(parent, token) if self.probs is None else self.probs[node]
         if isnan(p):
@@ -143,7 +158,7 @@ class SampledScores:
     def residual(self, node: int) -> int:
         """A token from the normalised (p - q)+ at the parent of `node`; from p if rounding leaves nothing."""
         parent = self.draft.parents[node]
-        if self.request.sampling.greedy:
+        if self.greedy:
             return top_token(self._distribution(parent))
         q = self.draft.dist[node]  # or an array of NumPy
         p: Any
@@ -166,13 +181,13 @@ class SampledScores:
 
     def chance(self, node: int, token: int) -> float:
         """The target's probability of `token` after `node`."""
-        if self.request.sampling.greedy:
+        if self.greedy:
             return float(self._distribution(node).argmax() == token)
         return self._chance(node, token)
 
     def distributions(self, nodes: Sequence[int]) -> Tensor | None:
         """The distributions after `nodes`, shape (nodes, vocabulary), float32; None if they are one-hot."""
-        if self.request.sampling.greedy:
+        if self.greedy:
             return None
         return torch.stack([self._distribution(node) for node in nodes])
 
@@ -200,5 +215,9 @@ class SampledScores:
             ids: Any = torch.tensor([history], device=self.logits.device)
             # A copy: a processor may write to its input, and these rows are needed unchanged.
             row = self.chain.historic(ids, self.logits[node + 1][None].to(torch.float32, copy=True))
-            self._distributions[node] = warp(self.chain.warpers, row)[0]
+            self._distributions[node] = self._warped(row)[0]
         return self._distributions[node]
+
+    def _warped(self, logits: Tensor) -> Tensor:
+        """The distributions of some rows, or their logits if the most likely token is all that counts."""
+        return logits.float().detach() if self.greedy else warp(self.chain.warpers, logits)

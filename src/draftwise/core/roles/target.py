@@ -150,8 +150,9 @@ class Target(Protocol):
 
     Between rounds its KV cache holds every committed token of an open request but the last. The loop calls it
     from one thread at a time, under its lock, though not always from the same thread. `vocab_size` is the
-    number of token ids; `max_length` the most tokens that a text may have, prompt included. A target that
-    takes over what it has read of other texts may tell of how many tokens, as `reused(request)`.
+    number of token ids; `max_length` the most tokens of a text that it can read: a text may have one more,
+    since its last token is not read. A target that takes over what it has read of other texts may tell of how
+    many tokens, as `reused(request)`.
     """
 
     vocab_size: int

@@ -59,6 +59,7 @@ class Cast(Team):
         super().__init__({}, vocab_size=header.vocab_size)
         self.header = header
         self.relays = Relays(relays, header.drafters, self._play, self._pay)
+        self.names = {*header.drafters, *self.relays.made, TOGETHER}
         self.costs = {name: costs.of(name) for name in header.drafters}
         self.behind = {name for name, cost in self.costs.items() if cost.catch_up}
         self.stage: Stage
