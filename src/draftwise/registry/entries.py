@@ -17,6 +17,8 @@ from typing import Any, get_args, get_type_hints
 from . import names, point
 
 SOURCE = "Source: "  # the line of a docstring that names paper and reference
+USAGES = {"relay": "zoo:general,ngram,relay:zoo:general>ngram?match=1"}
+"""How to write a component that needs others beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,10 @@ class Entry:
 
     @property
     def usage(self) -> str:
-        """How to write the component on a command line, with its first option at its default."""
+        """How to write the component on a command line, with its first option at its default, or by
+        `USAGES`."""
+        if self.name in USAGES:
+            return USAGES[self.name]
         said = f"{self.name}:{self.argument}" if self.argument else self.name
         first = next(((k, o.default) for k, o in self.options.items() if o.default != ""), None)
         return f"{said}?{first[0]}={shown(first[1])}" if first else said

@@ -23,7 +23,8 @@ docs/reference/inputs.md`; a part of the sweep runs with the tests.
 - **equal**: every text is the model's own; a tie of two tokens by rounding counts as equal.
 - **refused**: with the reason, before the first token.
 - **not run here**: Transformers itself cannot be shown to write text with a small random model of the class,
-  for the reason given. Nothing is known about it; the [trial](limits.md) decides when it is used.
+  for the reason given. Nothing is known about it; the
+  [trial](../how-to/transformers.md#images-sound-and-encoders) decides when it is used.
 
 Inputs are found by trying the forms that processors make, and must matter: other pictures or sound change the
 logits. Drafts must be taken: a class whose own `generate` ignores `custom_generate` is not counted as equal.

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...errors import UserError
+from .library import library
 from .tokenizer import GgufTokenizer
 from .vocabulary import BYTES, Vocabulary, normalizer, write, writer_module
 
@@ -42,8 +43,10 @@ def find(vocabulary: Vocabulary, tokenizer: Any, *, tell: Callable[[str, int, in
     """The first pre-tokenizer with which llama.cpp gives a tokenizer's ids and texts.
 
     Raises:
-        UserError: none agrees; the line has the nearest one and a text on which it differs.
+        UserError: llama.cpp is missing, or none agrees: the line has the nearest one and a text on which it
+            differs.
     """
+    library()  # an error below is then that of a pre-tokenizer
     texts = list(corpus(vocabulary, tokenizer))
     expected = [(text, tokenizer(text)["input_ids"]) for text in texts]
     names = PRES if vocabulary.model == BYTES else (SENTENCE,)
