@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -104,6 +105,27 @@ def test_a_grammar_holds_with_drafts_and_without(busy: Any) -> None:
     wrong = form | {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "colour"}}}}
     refused = httpx.post(f"{url}/v1/chat/completions", json=body | wrong, timeout=None, trust_env=False)
     assert refused.status_code == 400 and "cannot be obeyed" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("form", "fits"),
+    [
+        ({"regex": "[ab]{3}"}, "[ab]{3}"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["a", "b"]}}}},
+            '"[ab]"',
+        ),
+    ],
+    ids=["regex", "schema"],
+)
+def test_a_form_ends_the_text_although_eos_is_ignored(busy: Any, form: dict[str, Any], fits: str) -> None:
+    url, _ = busy
+    import httpx
+
+    body = {"model": study.MODEL, "prompt": "Once", "max_tokens": 40, "ignore_eos": True} | form
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=None, trust_env=False).json()
+    (choice,) = answer["choices"]
+    assert re.fullmatch(fits, choice["text"]) and choice["finish_reason"] == "stop"
 
 
 def test_a_bias_leaves_one_token(busy: Any) -> None:

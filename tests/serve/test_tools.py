@@ -121,6 +121,22 @@ def test_calls_are_found_as_they_arrive(name: str, size: int) -> None:
     assert len({one.id for one in found if one.name}) == len(calls)
 
 
+@pytest.mark.parametrize("before", ["", "\n "])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_stream_has_the_same_white_space(name: str, before: str) -> None:
+    """What stands before a call alone, and between a call and what follows, does not count."""
+    end = FORMS[name].closer + FORMS[name].last
+    said = f"{before}{FORMS[name].first}f{FORMS[name].middle}{{}}{end}\n\n Done.\n"
+    for size in (1, 2, 5, 1000):
+        parser = Calls(FORMS[name], {"f"})
+        found = [
+            one for i in range(0, len(said), size) for one in parser.feed(said[i : i + size], last=False)
+        ]
+        assert merged(found + parser.feed("", last=True)) == ("Done.\n", [("f", {})])
+    parser = Calls(FORMS[name], {"f"})
+    assert merged(parser.feed(said.removesuffix("Done.\n"), last=True)) == ("", [("f", {})])
+
+
 @pytest.mark.parametrize("said", LIKE_CALLS)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_what_is_no_call_stays_as_it_is(name: str, said: str) -> None:

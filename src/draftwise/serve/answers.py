@@ -131,7 +131,7 @@ class Answer:
                 found.append(ended | self._reason(text, event.reason))
             return [self._chunk(choice) for choice in found]
         before, scores = self._echo(text) if first else ("", [])
-        offset = len(self._echo(text)[0])
+        offset = len(self._before(text))
         table = self._table([*scores, *event.entries], offset)
         ended = {"index": text.place, "finish_reason": reason}
         return [self._chunk(ended | {"text": before + event.text, "logprobs": table})]
@@ -179,19 +179,19 @@ class Answer:
 
     def _echo(self, text: Text) -> tuple[str, list[Entry]]:
         """The prompt that the answer repeats, and the scores of its tokens; the first has none."""
-        if not self.asked.echoes:
-            return "", []
-        before = self.asked.echoes[text.place // self.asked.n]
-        if text.wish.scored is None:
+        before = self._before(text)
+        if not self.asked.begins:
             return before, []
-        prompt, begin, entries = text.wish.prompt, 0, []
-        for k, token in enumerate(prompt):
+        entries, begins = [], self.asked.begins[text.place // self.asked.n]
+        for k, token in enumerate(text.wish.prompt):
             score = text.scores[k - 1] if k else None
-            entries.append(
-                Entry(token, score and score.logprob, score.tops if score else (), begin - len(before))
-            )
-            begin = min(len(before), begin + len(self.names.text(token)))
+            begin = begins[k] - len(before)
+            entries.append(Entry(token, score and score.logprob, score.tops if score else (), begin))
         return before, entries
+
+    def _before(self, text: Text) -> str:
+        """The prompt that the answer repeats."""
+        return self.asked.echoes[text.place // self.asked.n] if self.asked.echoes else ""
 
     def _logprobs(self, entries: Sequence[Entry]) -> Json | None:
         """As chat has them: an object for each token."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version as version_of
 from reprlib import Repr
 from time import time
@@ -17,7 +19,6 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 
 from ..errors import UserError
-from ..generation.prompts import encode
 from .fields import Chat, Completion, Detokenize, Tokenize
 from .gate import Gate
 from .items import Responses
@@ -26,8 +27,9 @@ from .messages import messages
 from .refusal import Refusal
 from .service import Json, Service
 
-KIND = re.compile(r"[A-Z]|.*\[|(str|int|bool|float)$")  # what a place in a union is named after
+KIND = re.compile(r"[A-Z]|.*\[|constrained-|(str|int|bool|float)$")  # what a place in a union is named after
 VERSION = version_of("draftwise")
+WINDOWS = 4  # whose tokens `/tokenize` and `/detokenize` take
 SHOWN = 60  # characters of a value in an error
 SHORT = Repr()  # a value may be megabytes, nested a thousand times
 SHORT.maxstring = SHORT.maxlong = SHORT.maxother = 2 * SHOWN
@@ -98,16 +100,15 @@ def _texts(app: FastAPI, service: Service) -> None:
         if (body.prompt is None) == (body.messages is None):
             raise Refusal("give a prompt or messages, and not both", param="prompt")
         given: Any = body.prompt if body.messages is None else messages(body.messages)
-        size = service.decoder.loop.target.vocab_size
-        ids = await service.read(
-            lambda: encode(service.decoder.tokenizer, given, vocab_size=size, chat=False)
-        )
+        ids = await service.read(partial(service.reader.read, given, windows=WINDOWS))
         return Json({"count": len(ids), "max_model_len": window, "tokens": ids})
 
     @app.post("/detokenize")
     async def detokenize(body: Detokenize) -> Response:
         service.check(body.model)
-        ids = service.decoder.encode(body.tokens, chat=False) if body.tokens else []
+        if not body.tokens:
+            return Json({"prompt": ""})
+        ids = await service.read(partial(service.reader.read, body.tokens, windows=WINDOWS))
         return Json({"prompt": await service.read(service.reader.echo, ids, ids)})
 
 
@@ -149,25 +150,38 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:
         said = {404: f"no such address {request.url.path[:SHOWN]!r}", 405: f"no {request.method} there"}
+        if isinstance(error.__cause__, (ValueError, RecursionError)):
+            said[400] = _unreadable(error.__cause__)
         told = said.get(error.status_code, str(error.detail))
         return Json(Refusal(told, error.status_code).body, error.status_code, headers=error.headers)
 
     @app.exception_handler(RecursionError)
     async def deep(request: Request, error: RecursionError) -> Response:
-        return Json(Refusal("the body is nested too deeply").body, 400)
+        return Json(Refusal(_unreadable(error)).body, 400)
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
         return Json(Refusal("the server made a mistake: its log has more", 500).body, 500)
 
 
+def _unreadable(error: ValueError | RecursionError) -> str:
+    """Why a body that may be JSON cannot be read."""
+    if isinstance(error, RecursionError):
+        return "the body is nested too deeply: send fewer levels"
+    if isinstance(error, UnicodeError):
+        return "the body is not UTF-8: repair its encoding"
+    return f"the body has a number of more than {sys.get_int_max_str_digits()} digits: give a shorter one"
+
+
 def _invalid(error: RequestValidationError) -> Refusal:
     """The first thing that is wrong with a body, in one line."""
-    first = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union, what came closest
+    first = max(error.errors(), key=_depth)  # of a union, what came closest
     place = [str(part) for part in first["loc"][1:] if not KIND.match(str(part))]
     name, param = ".".join(place) or "the body", place[0] if place else None
     if first["type"] == "json_invalid":
         return Refusal(f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    if first["loc"] == ("body",) and isinstance(first.get("input"), bytes):
+        return Refusal("the body is not sent as JSON: send it as Content-Type: application/json")
     if first["type"] == "extra_forbidden":
         above = [str(part) for part in first["loc"][1:-1] if not KIND.match(str(part))]
         name = ".".join([*above, str(first["loc"][-1])])  # which may look like a kind
@@ -176,5 +190,13 @@ def _invalid(error: RequestValidationError) -> Refusal:
         return Refusal(f"{name} is missing: give it", param=param)
     shown = SHORT.repr(first.get("input")).encode("ascii", "backslashreplace").decode()
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
-    said = f"{name[:SHOWN]}={shown}: {first['msg'][:1].lower()}{first['msg'][1:]}"
-    return Refusal(said, param=param)
+    reason = first["msg"].removeprefix("Value error, ")
+    lower = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
+    return Refusal(f"{name[:SHOWN]}={shown}: {lower}", param=param)
+
+
+def _depth(error: dict[str, Any]) -> tuple[int, list[int], bool]:
+    """How far a reading came: how deep, past how many items of lists, and whether the value had its type."""
+    place = error["loc"]
+    items = [part for part in place if isinstance(part, int)]
+    return len(place), items, not error["type"].endswith("_type")

@@ -50,7 +50,8 @@ class Calls:
     def __init__(self, form: Format, names: Collection[str]) -> None:
         self.form, self.names = form, names
         self.held, self.begun = "", False  # text not yet given out; whether some was, or a call
-        self.after = False  # a call has just ended
+        self.after = False  # a call has just ended, and what closes it may follow
+        self.closed = False  # a call was the last thing: white space after it does not count
 
     def feed(self, text: str, *, last: bool) -> list[Found]:
         """See `Parser`."""
@@ -67,9 +68,13 @@ class Calls:
         """Take one part off the text held back; False if there is none, or more must come first."""
         if self.after:
             return self._end(last)
+        if self.closed:
+            self.held = self.held.lstrip()
+            self.closed = not self.held
         at, end = self._opening(last)
-        if at and (free := self.held[:at]):
-            self.begun = self.begun or bool(free.strip())
+        free = self.held[:at]
+        if free.strip() or (free and self.begun):  # white space at the beginning belongs to what follows
+            self.begun = True
             found.append(Found(free))
             self.held = self.held[at:]
             return True
@@ -100,7 +105,7 @@ class Calls:
             self.held, self.begun = self.held[begin:], True
             return True
         found.append(made[0])
-        self.held, self.begun, self.after = self.held[made[1] :], True, True
+        self.held, self.begun, self.after, self.closed = self.held[made[1] :], True, True, True
         return True
 
     def _read(self, begin: int) -> tuple[Found, int] | None:
@@ -129,11 +134,11 @@ class Calls:
         if next_ not in (None, OPEN):
             self.held, self.after, self.begun = form.first + self.held[next_:], False, False
         elif closed not in (None, OPEN):
-            self.held, self.after = self.held[closed:].lstrip(), False
+            self.held, self.after = self.held[closed:], False
         elif OPEN in (next_, closed):
             return self._wait(last)
         else:
-            self.held, self.after = self.held[at:].lstrip(), False
+            self.held, self.after = self.held[at:], False
         return True
 
     def _wait(self, last: bool) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 MOST_TEXTS, MOST_STOPS, MOST_TOPS, MOST_TOOLS, MOST_FIELDS = 128, 16, 20, 128, 64
 WHOLE = 2**63 - 1
@@ -16,6 +17,22 @@ Several = Annotated[list[T], Field(fail_fast=True)]
 Unset = Annotated[list[Any] | dict[str, Any] | None, Field(max_length=0)]
 """A field that may be there if it is empty."""
 
+
+def finite(given: dict[str, Any]) -> dict[str, Any]:
+    """The object itself: Python reads NaN and Infinity, which an answer cannot hold.
+
+    Raises:
+        ValueError: it has one of them.
+    """
+    try:
+        json.dumps(given, allow_nan=False)
+    except ValueError:
+        raise ValueError("JSON has no NaN and no Infinity: give a finite number") from None
+    return given
+
+
+Object = Annotated[dict[str, Any], AfterValidator(finite)]
+"""Any object of JSON."""
 
 Stop = Annotated[str, Field(max_length=4096)]
 
@@ -56,7 +73,7 @@ class JsonSchema(Strict):
 
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    schema_: Object | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -92,7 +109,7 @@ class Settings(Strict):
     regex: str | None = None
     # These change no text here.
     user: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Object | None = None
     store: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
@@ -137,7 +154,7 @@ class Function(Strict):
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Object | None = None
     strict: bool | None = None
 
 

@@ -73,8 +73,8 @@ class Grammars:
         except RecursionError:
             wrong = "it is nested too deeply"
         if wrong:
-            said = f"the {kind} cannot be obeyed: {wrong.splitlines()[0][:200]}"
-            raise Refusal(said + SOFTER.get(kind, ""), param=kind)
+            said = f"the {kind.split()[-1]} cannot be obeyed: {' '.join(wrong.split())[:200]}"
+            raise Refusal(said + SOFTER.get(kind, ""), param=FIELDS.get(kind, kind))
         return matcher
 
     def _own(self) -> Any:
@@ -113,6 +113,7 @@ def tried(matcher: Any) -> str:
     return ""
 
 
+FIELDS = dict.fromkeys(("json", "schema", "loose schema"), "response_format")  # that a kind comes from
 SOFTER = {"schema": "; leave it out, or set strict to false"}
 
 
@@ -167,7 +168,8 @@ def form(body: Settings, more: Form | None = None) -> Form | None:
         return None
     ((kind, source),) = forms
     if len(source) > LONGEST:
-        raise Refusal(f"the {kind} has {len(source)} characters: give at most {LONGEST}", param=kind)
+        said = f"the {kind.split()[-1]} has {len(source)} characters: give at most {LONGEST}"
+        raise Refusal(said, param=FIELDS.get(kind, kind))
     return kind, source
 
 

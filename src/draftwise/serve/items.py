@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from .fields import MOST_TOOLS, WHOLE, Chat, Function, Several, Speculative, Strict, Unset
+from .fields import MOST_TOOLS, WHOLE, Chat, Function, Object, Several, Speculative, Strict, Unset
 from .refusal import Refusal
 
 
@@ -43,7 +43,7 @@ class Form(Strict):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: Object | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -93,7 +93,7 @@ class Responses(Strict):
     previous_response_id: str | None = None
     store: bool | None = None
     # These change no text here.
-    metadata: dict[str, Any] | None = None
+    metadata: Object | None = None
     user: str | None = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
@@ -103,6 +103,7 @@ class Responses(Strict):
     prompt_cache_key: str | None = None
 
 
+NAMES = {"messages": "input", "response_format": "text", "grammar": "text"}
 SAME = ("temperature", "top_p", "parallel_tool_calls", "stream", "seed", "speculative", "model")
 
 
@@ -117,6 +118,8 @@ def chat(body: Responses) -> Chat:
         said = f"{name}: no response is stored here; send the whole conversation as input, with store false"
         raise Refusal(said, param=name)
     talk = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else _messages(body.input)
+    if not talk:
+        raise Refusal("input has no message: give one", param="input")
     if body.instructions is not None:
         talk = [{"role": "system", "content": body.instructions}, *talk]
     choice = body.tool_choice
@@ -128,19 +131,28 @@ def chat(body: Responses) -> Chat:
         for tool in body.tools or ()
     ]
     made = {name: getattr(body, name) for name in SAME}
-    return Chat(
-        **made,
-        messages=talk,  # type: ignore[arg-type]
-        max_completion_tokens=body.max_output_tokens,
-        response_format=_form(body.text.format if body.text else None),  # type: ignore[arg-type]
-        tools=tools or None,  # type: ignore[arg-type]
-        tool_choice=named,  # type: ignore[arg-type]
-    )
+    made |= {"messages": talk, "tools": tools or None, "tool_choice": named}
+    made |= {"max_completion_tokens": body.max_output_tokens}
+    made |= {"response_format": _form(body.text.format if body.text else None)}
+    try:
+        return Chat(**made)
+    except ValidationError as error:  # calls in a row make one message, which holds only so many
+        first = error.errors()[0]
+        raise Refusal(f"input: {first['loc'][-1]}: {first['msg']}", param="input") from None
+
+
+def renamed(refusal: Refusal) -> Refusal:
+    """A refusal of the chat that a body stands for, by the names of the body."""
+    refusal.param = NAMES.get(refusal.param or "", refusal.param)
+    refusal.message = refusal.message.replace("response_format", "text.format")
+    return refusal
 
 
 def _form(form: Form | None) -> dict[str, Any] | None:
     if form is None or form.type != "json_schema":
         return None if form is None else {"type": form.type}
+    if form.schema_ is None:
+        raise Refusal("text.format.schema is missing: give it", param="text")
     schema = {"name": form.name, "schema": form.schema_, "strict": form.strict}
     return {"type": form.type, "json_schema": schema}
 

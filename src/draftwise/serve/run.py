@@ -114,13 +114,14 @@ def bound(host: str, port: int) -> socket.socket:
 
 def known_as(host: str) -> Collection[str]:
     """The names by which a server at this address may be called; any, if other machines can reach it."""
-    return LOCAL if is_local(host) else ()
+    name = host.lower()
+    return (*LOCAL, f"[{name}]" if ":" in name else name) if is_local(host) else ()
 
 
 def is_local(host: str) -> bool:
     """Whether only this machine reaches an address."""
     try:
-        return host == "localhost" or ip_address(host).is_loopback
+        return host.lower() == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -82,7 +82,8 @@ def _unobeyed(one: dict[str, Any], inner: bool) -> str:
     if _repeats(one):
         return "minProperties, which one name written twice would meet"
     fixed = [word for word in ("const", "enum") if any(map(CODED.search, _strings(one.get(word))))]
-    patterns = [*_strings(one.get("pattern")), *(one.get("patternProperties") or ())]
+    named = one.get("patternProperties")
+    patterns = [*_strings(one.get("pattern")), *(named if isinstance(named, dict) else ())]
     if fixed or any(map(_coded, map(str, patterns))):
         return f"{fixed[0] if fixed else 'pattern'} with a control character"
     return ""

@@ -20,18 +20,16 @@ from .answers import Answer, metrics
 from .engine import Engine
 from .fields import Chat, Completion
 from .grammar import Form
-from .items import Responses, chat
+from .items import Responses, chat, renamed
 from .limits import Limits
 from .metrics import Metrics
 from .refusal import Refusal
 from .texts import Event, Text
-from .tokens import TokenTexts
 from .wishes import Asked, Grammar, Reader
 
 REQUESTS = getLogger(f"{__package__}.requests")
 LATER = 10.0  # seconds that a client has to read the end of a stream after its text must be over
 MOST_COMPILED = 32  # grammars that may wait to be compiled
-GONE = Event(-1)
 T = TypeVar("T")
 
 
@@ -71,7 +69,6 @@ class Service:
         self.metrics = Metrics(self.engine, model)
         self.engine.watchers.append(self.metrics)
         self.reader = Reader(decoder, limits, seed=decoder.seed)
-        self.names = TokenTexts(decoder.tokenizer)
         self.reading = ThreadPoolExecutor(1, "draftwise-prompts")
         self.compiling = ThreadPoolExecutor(1, "draftwise-grammars")
         self.compiled = 0  # grammars that are compiled now, or wait for it
@@ -93,12 +90,12 @@ class Service:
     async def completion(self, body: Completion, request: Request) -> Response:
         """The answer to `/v1/completions`."""
         self.check(body.model)
-        return await self._answer(await self._asked(self.reader.completion, body), request)
+        return await self._answer(self._asked(self.reader.completion, body), request)
 
     async def chat(self, body: Chat, request: Request) -> Response:
         """The answer to `/v1/chat/completions`."""
         self.check(body.model)
-        return await self._answer(await self._asked(self.reader.chat, body), request)
+        return await self._answer(self._asked(self.reader.chat, body), request)
 
     def close(self) -> None:
         """End the threads that read what clients send."""
@@ -124,10 +121,28 @@ class Service:
     async def responses(self, body: Responses, request: Request) -> Response:
         """The answer to `/v1/responses`."""
         self.check(body.model)
-        asked = replace(await self._asked(self.reader.chat, chat(body)), usage=True)
-        return await self._answer(asked, request, partial(responses.Response, body=body))
+        return await self._answer(self._chat(body), request, partial(responses.Response, body=body))
 
-    async def _answer(self, asked: Asked, request: Request, kind: Callable[..., Answer] = Answer) -> Response:
+    async def _chat(self, body: Responses) -> Asked:
+        """What a body asks for by the chat that it stands for."""
+        try:
+            return replace(await self._asked(self.reader.chat, chat(body)), usage=True)
+        except Refusal as refusal:
+            raise renamed(refusal) from None
+
+    async def _answer(
+        self, asking: Awaitable[Asked], request: Request, kind: Callable[..., Answer] = Answer
+    ) -> Response:
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            asked = await _either(asking, gone)
+            return _left() if asked is None else await self._written(asked, gone, kind)
+        finally:
+            gone.cancel()
+
+    async def _written(
+        self, asked: Asked, gone: asyncio.Future[None], kind: Callable[..., Answer]
+    ) -> Response:
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -137,19 +152,17 @@ class Service:
 
         seconds = self.limits.timeout
         texts = self.engine.submit(asked.wishes, sink, seconds)
-        answer = kind(asked, self.model, self.names)
-        gone = asyncio.ensure_future(_gone(request))
+        answer = kind(asked, self.model, self.reader.names)
         streamed = False
         try:
             first = await _either(events.get(), gone)
-            if asked.stream:
+            if asked.stream and first is not None:
                 if first.refusal is not None:
                     raise first.refusal
                 streamed = True
                 return Stream(self._stream(answer, texts, events, first), seconds + LATER)
             return await self._whole(answer, texts, events, first, gone)
         finally:
-            gone.cancel()
             if not streamed:
                 self._over(answer, texts)
 
@@ -158,14 +171,12 @@ class Service:
         answer: Answer,
         texts: list[Text],
         events: asyncio.Queue[Event],
-        event: Event,
-        gone: asyncio.Future[Any],
+        event: Event | None,
+        gone: asyncio.Future[None],
     ) -> Response:
         found: list[list[Event]] = [[] for _ in texts]
         left = len(texts)
-        while True:
-            if event is GONE:
-                return Response(status_code=499)  # the client has left
+        while event is not None:
             if event.refusal is not None:
                 raise event.refusal
             found[event.place].append(event)
@@ -173,6 +184,7 @@ class Service:
             if not left:
                 return Json(answer.whole(texts, found))
             event = await _either(events.get(), gone)
+        return _left()
 
     async def _stream(
         self, answer: Answer, texts: list[Text], events: asyncio.Queue[Event], event: Event
@@ -216,18 +228,23 @@ class Service:
         REQUESTS.info("%s", json.dumps(told, separators=(",", ":")))
 
 
-async def _gone(request: Request) -> Event:
+def _left() -> Response:
+    """The answer to a client that has gone."""
+    return Response(status_code=499)
+
+
+async def _gone(request: Request) -> None:
     """Wait until the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    return GONE
 
 
-async def _either(event: Awaitable[Event], gone: asyncio.Future[Event]) -> Event:
-    """The next event, or `GONE` if the client has gone before."""
-    waiting = asyncio.ensure_future(event)
+async def _either(what: Awaitable[T], gone: asyncio.Future[None]) -> T | None:
+    """What is waited for, or None if the client has gone before: what has not begun is then left out."""
+    waiting = asyncio.ensure_future(what)
+    both: set[asyncio.Future[Any]] = {waiting, gone}
     try:
-        await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return waiting.result() if waiting.done() else GONE
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        return waiting.result() if waiting.done() else None
     finally:
         waiting.cancel()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ..generation.text import BROKEN, BYTE, decode
+from ..generation.text import BROKEN, BYTE, SILENT, Detokenizer, decode
+
+END = -1  # in place of a token
 
 
 def byte_letters() -> dict[str, int]:
@@ -34,6 +37,25 @@ class TokenTexts:
             lead, length = self._before()
             self._texts[token] = decode(self.tokenizer, [lead, token], special=True)[length:]
         return self._texts[token]
+
+    def begins(self, tokens: Sequence[int], text: str) -> list[int]:
+        """Where the text of each token begins in their `text`; those of one character begin where it does."""
+        spoken, at, found = Detokenizer(self.tokenizer), 0, dict[int, int]()
+        for place, token in enumerate([*tokens, END]):
+            silent = token == END or spoken.kinds[token] == SILENT
+            pieces = spoken.flush(str(place - 1)) if silent else spoken.push([token], str(place))
+            for piece in pieces:
+                found.setdefault(int(piece.source), at)
+                at += len(piece.text)
+            # Special tokens are in some texts, and not in others.
+            if silent and token != END and text.startswith(name := self.text(token), at):
+                found[place] = at
+                at += len(name)
+        begins = []
+        for place in reversed(range(len(tokens))):
+            at = found.get(place, at)
+            begins.append(min(at, len(text)))
+        return begins[::-1]
 
     def bytes(self, token: int) -> bytes:
         """The token's bytes."""

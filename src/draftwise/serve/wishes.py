@@ -13,19 +13,21 @@ from ..core.arms import Arm
 from ..core.request import ENDLESS
 from ..core.roles import window_of
 from ..core.sampling import Sampling
-from ..errors import UserError
 from ..generation.decoder import Decoder
-from ..generation.prompts import prompt_ids
+from ..generation.prompts import encode
 from ..generation.text import stop_strings
 from ..policies.catalogue import method
+from .bias import bias
 from .calls import Calls, Parser, Shipped
 from .constraint import Constraint
 from .fields import Chat, Completion, Settings, Speculative, Tool
 from .grammar import Form, Grammars, form
+from .lengths import bounded, several
 from .limits import Limits
 from .messages import messages
 from .refusal import Refusal
 from .texts import Wish
+from .tokens import TokenTexts
 from .tools import Template, grammar, offered
 
 LONGEST = 128  # tokens of a draft that a client may ask for
@@ -39,7 +41,8 @@ OWN_NAMES = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_pe
 class Asked:
     """What one request asks for: its texts, and how to answer.
 
-    `echoes` are the texts of the prompts where the answer repeats them; with `drafters` a stream says who
+    `echoes` are the texts of the prompts where the answer repeats them, and `begins` tells where the text of
+    each of their tokens begins, where these are scored; with `drafters` a stream says who
     guessed each piece; `parser` makes what finds the calls of tools in a text.
     """
 
@@ -51,21 +54,9 @@ class Asked:
     logprobs: bool
     n: int
     echoes: Sequence[str] = ()
+    begins: Sequence[Sequence[int]] = ()
     drafters: bool = False
     parser: Callable[[], Parser] | None = None
-
-
-class Bias:
-    """OpenAI's `logit_bias`: added to the logits of some tokens, at every place of the text."""
-
-    def __init__(self, tokens: Sequence[int], values: Sequence[float]) -> None:
-        self.tokens, self.values = list(tokens), list(values)
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """The scores with the bias, shape (rows, vocabulary)."""
-        scores = scores.clone()
-        scores[:, self.tokens] += scores.new_tensor(self.values)
-        return scores
 
 
 class Reader:
@@ -75,6 +66,7 @@ class Reader:
         self.decoder, self.limits = decoder, limits or Limits()
         self.window = min(self.limits.window or ENDLESS, window_of(decoder.loop.target))
         self.grammars, self.template = Grammars(decoder), Template(decoder.tokenizer)
+        self.names = TokenTexts(decoder.tokenizer)
         self.seeds = Random(f"server {seed}")
 
     def form(self, body: Settings) -> Form | None:
@@ -94,16 +86,21 @@ class Reader:
         """
         if body.best_of is not None and body.best_of != (body.n or 1):
             raise Refusal(f"best_of={body.best_of}: give the same as n, or leave it out", param="best_of")
-        self._few(len(several := _several(body.prompt)) * (body.n or 1), "prompt")
-        prompts = [self.decoder.encode(prompt, chat=False) for prompt in several]
+        self._few(len(given := several(body.prompt)) * (body.n or 1), "prompt")
+        prompts = [self.read(prompt) for prompt in given]
         most = NO_TOKENS if body.max_tokens is None else body.max_tokens
         if most == 0 and not body.echo:
             raise Refusal("max_tokens=0: give 1 or more, or set echo", param="max_tokens")
         scored = body.logprobs if body.echo else None
         settings = {"logprobs": body.logprobs is not None, "top_logprobs": body.logprobs or 0}
         wishes = self._wishes(body, prompts, most, settings, scored, grammar)
-        echoes = [self.echo(p, ids) for p, ids in zip(several, prompts, strict=True)]
-        return self._asked(body, wishes, prompts, body.logprobs is not None, echoes if body.echo else ())
+        asked = self._asked(body, wishes, prompts, body.logprobs is not None)
+        if not body.echo:
+            return asked
+        echoes = [self.echo(p, ids) for p, ids in zip(given, prompts, strict=True)]
+        pairs = zip(prompts, echoes, strict=True)
+        begins = () if scored is None else [self.names.begins(ids, text) for ids, text in pairs]
+        return replace(asked, echoes=echoes, begins=begins)
 
     def chat(self, body: Chat, grammar: Grammar | None = None) -> Asked:
         """The texts of `/v1/chat/completions`.
@@ -122,11 +119,11 @@ class Reader:
         talk = messages(body.messages, as_text=self.template.as_text)
         if any(one["role"] == "tool" for one in talk) and not self.template.takes_answers:
             raise Refusal("the chat template takes no messages of role 'tool'", param="messages")
-        ids = prompt_ids(self.decoder.tokenizer, talk, tools=tools)
+        ids = self.read(talk, tools=tools)
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         settings = {"logprobs": bool(body.logprobs), "top_logprobs": body.top_logprobs or 0}
         wishes = self._wishes(body, [ids], most, settings, None, grammar)
-        asked = replace(self._asked(body, wishes, [ids], bool(body.logprobs), ()), chat=True)
+        asked = replace(self._asked(body, wishes, [ids], bool(body.logprobs)), chat=True)
         return self._with_calls(asked, tools) if tools else asked
 
     def _tools(self, body: Chat) -> list[Tool]:
@@ -156,21 +153,31 @@ class Reader:
         wishes = [replace(wish, spoken=template.spoken) for wish in asked.wishes]
         return replace(asked, wishes=wishes, parser=parser)
 
+    def read(self, prompt: Any, *, tools: Sequence[Any] = (), windows: int = 1) -> list[int]:
+        """The tokens of a prompt, which must not be longer than so many windows.
+
+        Raises:
+            Refusal: it is longer, as far as its beginning tells.
+            UserError: it is empty or wrong.
+        """
+        tokenizer, size = self.decoder.tokenizer, self.decoder.loop.target.vocab_size
+        bounded(tokenizer, prompt, windows * self.window, tools)
+        return encode(tokenizer, prompt, vocab_size=size, chat=False, tools=tools)
+
     def echo(self, prompt: Any, ids: Sequence[int]) -> str:
         """The text of a prompt."""
         if isinstance(prompt, str):
             return prompt
         return str(self.decoder.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
-    def _asked(
-        self, body: Settings, wishes: list[Wish], prompts: Any, logprobs: bool, echoes: Sequence[str]
-    ) -> Asked:
+    def _asked(self, body: Settings, wishes: list[Wish], prompts: Any, logprobs: bool) -> Asked:
         usage = bool(body.stream_options and body.stream_options.include_usage)
         if body.stream_options is not None and not body.stream:
             raise Refusal("stream_options: set stream to true as well", param="stream_options")
         total = sum(map(len, prompts))
-        drafters = bool(body.stream_options and body.stream_options.include_drafters)
-        return Asked(wishes, total, False, bool(body.stream), usage, logprobs, body.n or 1, echoes, drafters)
+        told = bool(body.stream_options and body.stream_options.include_drafters)
+        stream, n = bool(body.stream), body.n or 1
+        return Asked(wishes, total, False, stream, usage, logprobs, n, drafters=told)
 
     def _few(self, texts: int, param: str) -> None:
         """See that a request asks for no more texts than there is room for, before anything is made of them.
@@ -232,24 +239,16 @@ class Reader:
             settings["top_k"] = max(0, body.top_k)
         if body.seed is not None:
             settings["seed"] = body.seed
-        if body.ignore_eos:
+        if body.ignore_eos and grammar is None:  # a text under a grammar ends where its form does
             settings["eos"] = ()
         processors: list[Any] = []
         if body.logit_bias:
-            processors.append(self._bias(body.logit_bias))
+            processors.append(bias(body.logit_bias, self.decoder.loop.target.vocab_size))
         if grammar is not None:
             processors.append(grammar)
         if processors:
             settings["processors"] = processors
         return settings
-
-    def _bias(self, given: dict[str, float]) -> Bias:
-        size = self.decoder.loop.target.vocab_size
-        for token in given:
-            if not (token.isascii() and token.isdigit() and len(token) < 10 and int(token) < size):
-                said = f"logit_bias has {token[:20]!r}: give token ids from 0 to {size - 1}"
-                raise Refusal(said, param="logit_bias")
-        return Bias([int(token) for token in given], list(given.values()))
 
     def _speculation(self, asked: bool | Speculative | None) -> tuple[frozenset[str], int, Arm | None]:
         """The drafters that must not draft, the longest draft, and an arm instead of the policy's."""
@@ -285,16 +284,3 @@ class Reader:
             said = f"speculative.policy={policy[:60]!r}: give drafts of at most {LONGEST} tokens"
             raise Refusal(said, param="speculative")
         return arm
-
-
-def _several(prompt: Any) -> list[Any]:
-    """The prompts of a completion, each a text or token ids.
-
-    Raises:
-        UserError: there is none.
-    """
-    if not prompt:
-        raise UserError("the prompt is empty: give some text")
-    if isinstance(prompt, str) or isinstance(prompt[0], int):
-        return [prompt]
-    return list(prompt)
