@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from time import perf_counter
 
-from ..errors import one_line
 from .batch import Batch
 from .clock import Clock
 from .guarded import Guarded
@@ -177,7 +176,7 @@ class Loop(Batch):
             try:
                 turn.look(spent, timed=timed, overlap=overlap)
             except Exception as error:  # rows that are none, for example
-                self.team.fault(turn.arm.drafter, turn.request, one_line(error))
+                self.team.fault(turn.arm.drafter, turn.request, error)
         decided = [turn for turn in turns if turn.decided]
         lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]
         feedback, trouble = self.guarded.grade([turn.seen for turn in decided if turn.seen], self.team)

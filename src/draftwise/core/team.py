@@ -76,7 +76,7 @@ class Team:
                 try:
                     hints[name] = finite(drafter.hint(request))
                 except Exception as error:
-                    self.fault(name, request, one_line(error))
+                    self.fault(name, request, error)
         return hints
 
     def waiting(self, request: Request) -> frozenset[str]:
@@ -89,7 +89,7 @@ class Team:
                 if name not in request.out and not waiter.ready(request):
                     waits.add(name)
             except Exception as error:
-                self.fault(name, request, one_line(error))
+                self.fault(name, request, error)
         return frozenset(waits)
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
@@ -138,7 +138,7 @@ class Team:
         try:
             more = name not in request.out and self.reading.preparers[name].prepare(request)
         except Exception as error:
-            self.fault(name, request, one_line(error))
+            self.fault(name, request, error)
             more = False
         if not more:
             self.reading.done(name, request)
@@ -246,7 +246,7 @@ class Team:
             try:
                 self.drafters[name].observe(request, request.tokens[start:upto])
             except Exception as error:
-                self.fault(name, request, one_line(error))
+                self.fault(name, request, error)
                 return False
         return True
 
@@ -287,7 +287,7 @@ class Team:
             try:
                 drafter.close(request)
             except Exception as error:
-                self.fault(name, request, one_line(error))
+                self.fault(name, request, error)
         self._told.pop(request.id, None)
         self._read.pop(request.id, None)
         self._said.pop(request.id, None)
@@ -297,8 +297,9 @@ class Team:
         """The first fault since the last call, or ""."""
         return self._said.pop(request.id, "") if self._said else ""
 
-    def fault(self, name: str, request: Request, said: str) -> None:
+    def fault(self, name: str, request: Request, what: str | Exception) -> None:
         """Disable a drafter for a request, and after repeated faults for all."""
+        said = what if isinstance(what, str) else one_line(what)
         request.out.add(name)
         self._said.setdefault(request.id, f"{name}: {said}")
         self.faults[name] += 1
