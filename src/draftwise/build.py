@@ -36,10 +36,17 @@ def build_target(
     device_map: Any,
     **load: Any,
 ) -> tuple[Target, Any, Any]:
-    """The target role, the underlying model and the tokenizer."""
+    """The target role, the underlying model and the tokenizer.
+
+    Raises:
+        UserError: something that does not exist, or is not what it was given as.
+    """
     model = target
     checked(pack)
     compiled.checked(compile)
+    if load["device"] is None:
+        raise UserError("device=None: choose auto, cpu, cuda or mps")
+    tokenizer = known_tokenizer(tokenizer, trust_remote_code=load["trust_remote_code"])
     if isinstance(target, str) and (file := gguf_spec(target)) is not None:
         opened = registry.build("targets", _opened(file, device_map=device_map, **load), file.path)
         return opened, opened.model, tokenizer or opened.model.tokenizer
@@ -55,6 +62,19 @@ def build_target(
         arrange(model, pack)
     compiled.compile_rows(built.rows, compile)
     return built, model, tokenizer
+
+
+def known_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
+    """A tokenizer as it is, or loaded by a model's name; None stays None.
+
+    Raises:
+        UserError: there is none under this name, or it is no tokenizer.
+    """
+    if isinstance(tokenizer, str):
+        return load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
+    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
+        raise UserError(f"tokenizer={tokenizer!r}: give a model's name, or a loaded tokenizer")
+    return tokenizer
 
 
 def _opened(
@@ -103,11 +123,8 @@ def build_drafters(
             if hasattr(team[name], "check"):
                 from .drafters.lookup.datastore import tokenizer_fingerprint
 
-                if tokenizer is None:
-                    raise UserError(
-                        f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=..."
-                    )
-                team[name].check(target.vocab_size, tokenizer_fingerprint(tokenizer.get_vocab()))  # type: ignore[attr-defined]
+                vocabulary = _needed(tokenizer, name).get_vocab()
+                team[name].check(target.vocab_size, tokenizer_fingerprint(vocabulary))  # type: ignore[attr-defined]
         else:
             team[name] = _load_lm(name, spec, target, tokenizer, pack=pack, **load)
     for name, drafter in team.items():
@@ -115,6 +132,13 @@ def build_drafters(
         if way := getattr(drafter, "way", ""):
             LOG.info("drafter %s has another tokenizer than %s: vocabulary=%s", name, target_name, way)
     return team
+
+
+def _needed(tokenizer: Any, name: str) -> Any:
+    """The target's tokenizer, which this drafter is checked with."""
+    if tokenizer is None:
+        raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
+    return known_tokenizer(tokenizer)
 
 
 def _registered(spec: registry.Spec, target: Target, *, pack: bool | str) -> Drafter:
@@ -229,8 +253,7 @@ def _load_lm(
     **load: Any,
 ) -> Drafter:
     path = spec.path if spec.name == "lm" else name.partition("?")[0]
-    if tokenizer is None:
-        raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
+    tokenizer = _needed(tokenizer, name)
     theirs = load_tokenizer(path, trust_remote_code=load["trust_remote_code"])
     other = disagreement(theirs, tokenizer) is not None
     model = load_model(path, **load)
@@ -245,8 +268,8 @@ def _load_gguf(name: str, file: registry.Spec, target: Target, tokenizer: Any, *
     """A GGUF file as drafter; one without a vocabulary must have as many tokens as the target."""
     built: Any = registry.build("drafters", _opened(file, **load), file.path, target.vocab_size, tokenizer)
     model = getattr(built, "model", None)
-    if model is not None and model.has_vocabulary and tokenizer is None:
-        raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
+    if model is not None and model.has_vocabulary:
+        _needed(tokenizer, name)
     if model is not None and not model.has_vocabulary and model.vocab_size != target.vocab_size:
         raise UserError(
             f"the drafter {file.path} has {model.vocab_size} tokens and no vocabulary, and the target "

@@ -128,3 +128,91 @@ def test_a_stop_string_that_was_cut_off_is_not_in_the_next_prompt() -> None:
     list(chat.send("Hello", stop=".", max_new_tokens=9))
     assert chat.messages[-1]["content"] == "ab"
     assert not world.turn(chat, "And then?", 6)
+
+
+def patient(world: World, most: int = 99) -> None:
+    """More steps than this are an endless loop."""
+    loop: Any = world.decoder.loop
+    step, calls = loop.step, list[Any]()
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        assert len(calls) <= most, "the answer does not end"
+        return step(*given)
+
+    loop.step = counted
+
+
+def test_a_chat_that_is_closed_ends_the_answer_that_is_being_read() -> None:
+    world = World(REPEATS, "abcdefgh")
+    patient(world)
+    chat = world.decoder.chat()
+    answer = chat.send("Hello", max_new_tokens=30)
+    assert next(answer).text == "a"
+    chat.close()
+    assert "".join(piece.text for piece in answer) in "bcdefgh"
+    assert not chat.messages and not world.decoder.loop.open and not world.decoder.loop.parked
+    assert not world.turn(chat, "Hello", 4)
+
+
+def test_a_message_ends_the_answer_that_is_being_read() -> None:
+    world = World(REPEATS, "abcdefgh")
+    patient(world)
+    chat = world.decoder.chat()
+    answer = chat.send("Hello", max_new_tokens=30)
+    assert next(answer).text == "a"
+    assert not world.turn(chat, "And then?", 6)
+    list(answer)
+    said = [m["content"] for m in chat.messages]
+    assert said == ["Hello", "a", "And then?", chat.last.text]
+    assert world.turn(chat, "So?", 6)
+
+
+@pytest.mark.parametrize("stop", [(), "c"])
+def test_an_answer_that_has_ended_and_was_not_read_to_its_end_is_in_the_history(stop: Any) -> None:
+    world = World(REPEATS, "abcd")
+    patient(world)
+    loop: Any = world.decoder.loop
+    loop.step = whole(loop.step)
+    chat = world.decoder.chat()
+    answer = chat.send("Hello", max_new_tokens=30, stop=stop)
+    assert next(answer).text == "a" and chat.messages[1:] == []
+    assert not world.turn(chat, "And then?", 6)
+    del answer
+    assert [m["content"] for m in chat.messages] == [
+        "Hello",
+        "ab" if stop else "abcd",
+        "And then?",
+        chat.last.text,
+    ]
+    assert world.turn(chat, "So?", 6)
+
+
+def whole(step: Any) -> Any:
+    """A step that takes its requests to their ends at once."""
+
+    def all_of_it(requests: list[Any]) -> list[Any]:
+        rounds = []
+        while not all(request.done for request in requests):
+            rounds += step(requests)
+        return rounds
+
+    return all_of_it
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_turn_that_failed_is_read_anew(after: int) -> None:
+    """A failed request cannot be extended."""
+
+    def fails(tokens: Sequence[int], start: int) -> int:
+        raise RuntimeError("this criterion fails")
+
+    world = World(REPEATS, "abcd")
+    chat = world.decoder.chat()
+    for text in ("Hello", "And then?")[:after]:
+        world.turn(chat, text, 6)
+    with pytest.raises(RuntimeError, match="this criterion fails"):
+        list(chat.send("So?", max_new_tokens=6, ends=fails))
+    assert chat.messages[-1] == {"role": "assistant", "content": ""}
+    assert not world.turn(chat, "Why?", 6)
+    assert world.turn(chat, "Is it?", 6)

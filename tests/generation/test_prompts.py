@@ -58,10 +58,12 @@ def test_ids_may_come_in_any_row(tokenizer: Any, ids: Any) -> None:
         ({"role": "user", "content": "x"}, "'role'"),
         ([], "empty"),
         (torch.tensor([]), "empty"),
-        ("  ", "empty"),
+        ("", "empty"),
         (["one", "two"], "'one'"),
         ([1, 2.0], "2.0"),
         ([True], "True"),
+        ([None], "None"),
+        ([3, None], "None"),
         ([3, 9], "9"),
         ([-1], "-1"),
         (torch.tensor(3), "3"),
@@ -83,6 +85,24 @@ def test_what_is_no_prompt_is_refused_in_one_line(tokenizer: Any, prompt: Any, s
     with pytest.raises(UserError) as error:
         encode(tokenizer, prompt, vocab_size=9)
     assert said in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_white_space_is_a_prompt_where_it_has_tokens(name: str) -> None:
+    made = MAKERS[name]()
+    for text in (" ", "\n"):
+        ids = list(made(text)["input_ids"])
+        if ids:
+            assert encode(made, text, vocab_size=len(made)) == ids
+        else:
+            with pytest.raises(UserError, match="empty"):
+                encode(made, text, vocab_size=len(made))
+
+
+def test_a_message_may_be_white_space() -> None:
+    made = MAKERS["byte-level"]()
+    made.chat_template = "{% for m in messages %}{{ m.role + m.content }}{% endfor %}"
+    assert encode(made, " ", vocab_size=len(made)) == list(made("user ")["input_ids"])
 
 
 def test_what_a_template_refuses_is_said_in_one_line() -> None:

@@ -110,6 +110,41 @@ def test_other_refusals(target: Any, drafted: Any, given: dict[str, Any], said: 
         written(target, **given, custom_generate=drafted)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"drafters": None}, "drafters None: give a list"),
+        ({"drafters": 5}, "drafters 5: give a list"),
+        ({"drafters": (name for name in ["ngram"])}, "give a list"),
+        ({"drafters": ["ngrm"]}, "did you mean ngram"),
+        ({"policy": "best"}, "'best'"),
+        ({"policy": 5}, "5 is not a name"),
+        ({"seed": "x"}, "seed='x'"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"compile": "x"}, "compile='x'"),
+    ],
+)
+def test_the_arguments_of_the_method_itself_are_looked_at_when_it_is_made(
+    given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        transformers_generate(**given)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_tokenizer_is_a_name_or_one_that_is_loaded(plain_model: Any, tokenizer: Any) -> None:
+    ids = tokenizer("Ein Hund", return_tensors="pt").input_ids
+    asked = {"max_new_tokens": 6, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    own = plain_model.generate(ids, **asked)
+    for given in ("zoo:target", tokenizer):
+        named = transformers_generate(drafters=["zoo:general"], tokenizer=given)
+        assert torch.equal(plain_model.generate(ids, custom_generate=named, **asked), own)
+    for wrong in (5, object()):
+        with pytest.raises(UserError, match=r"tokenizer=.*: give a model's name, or a loaded tokenizer"):
+            odd = transformers_generate(drafters=["zoo:general"], tokenizer=wrong)
+            plain_model.generate(ids, custom_generate=odd, **asked)
+
+
 def test_settings_of_the_model_itself_are_obeyed(drafted: Any) -> None:
     shipped = model("llama")
     shipped.generation_config.update(repetition_penalty=1.7, max_new_tokens=9, pad_token_id=0)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..core.loop import Loop
 from ..core.request import Request
 from ..core.sampling import Sampling
 from ..errors import UserError
 from .output import Output
+from .processors import reusable
 from .prompts import Prompt, rendered
-from .text import Piece, Stops, decode
+from .text import TARGET, Detokenizer, Piece, Stops, decode, stop_strings
 
 
 class Partner(Protocol):
@@ -31,12 +32,26 @@ class Partner(Protocol):
     def follow(self, request: Request, stop: Stops) -> Generator[Piece, None, None]: ...
 
 
+class Answer(NamedTuple):
+    """An answer that is being written."""
+
+    request: Request
+    stop: tuple[str, ...]
+
+    def text(self, tokenizer: Any) -> str:
+        """What was written so far, read or not."""
+        detokenizer, request = Detokenizer(tokenizer, self.stop), self.request
+        pieces = detokenizer.push(request.tokens[request.prompt_length :], TARGET)
+        return "".join(piece.text for piece in [*pieces, *detokenizer.flush()])
+
+
 class Chat:
     """A conversation with a decoder. `messages` is the history, `last` the newest answer.
 
     Turns are joined at the level of tokens, so nothing is prefilled twice. If the chat template renders an
     earlier turn differently from what was generated, for example without its reasoning, the whole
-    conversation is prefilled again.
+    conversation is prefilled again. An answer that is still being read ends with the next message; what was
+    written of it stays in the history.
     """
 
     def __init__(self, decoder: Partner) -> None:
@@ -45,6 +60,7 @@ class Chat:
         self.last = Output()
         self._request: Request | None = None
         self._said = ""  # the text that the request's prompt was made from
+        self._open: Answer | None = None  # the one that is being read
 
     def __repr__(self) -> str:
         return f"Chat({len(self.messages)} messages, {self.decoder!r})"
@@ -53,7 +69,9 @@ class Chat:
         """Send a message and receive the answer piece by piece."""
         if not isinstance(text, str) or not text.strip():
             raise UserError("the message is empty: give some text")
+        self._break_off()
         decoder = self.decoder
+        stop, sampling = stop_strings(stop), reusable(sampling)
         messages = [*self.messages, {"role": "user", "content": text}]
         # Invalid input raises here, and leaves the conversation unchanged.
         ids, said = decoder.encode(messages), rendered(decoder.tokenizer, messages)
@@ -66,18 +84,28 @@ class Chat:
             settings = decoder.settings(stop, len(request.tokens) + len(more), **sampling)
             decoder.loop.extend(request, more, settings)
         self.messages, self._request, self._said = messages, request, said
+        self._open = answer = Answer(request, stop)
         try:
             yield from decoder.follow(request, stop)
         finally:
-            self.last = decoder.last
-            self.messages.append({"role": "assistant", "content": self.last.text})
-            if not request.done:
-                self._request = None
+            if self._open is answer:  # else the conversation continued without it, or was closed
+                self._open, self.last = None, decoder.last
+                self.messages.append({"role": "assistant", "content": self.last.text})
+                if request.id not in decoder.loop.parked:
+                    self._request = None
 
     def close(self) -> None:
-        """End the conversation and free its KV cache."""
+        """End the conversation, with an answer that is still being read, and free its KV cache."""
+        self._open = None
         self._drop()
         self.messages.clear()
+
+    def _break_off(self) -> None:
+        """End an answer that is still being read."""
+        answer, self._open = self._open, None
+        if answer is not None:
+            self._drop()
+            self.messages.append({"role": "assistant", "content": answer.text(self.decoder.tokenizer)})
 
     def _drop(self) -> None:
         if self._request is not None:

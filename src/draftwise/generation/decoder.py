@@ -20,7 +20,7 @@ from ..models.threads import release
 from ..policies.catalogue import Method
 from ..state.file import StateFile, usable
 from .output import Output, Writer
-from .processors import own
+from .processors import own, reusable
 from .prompts import Prompt, encode
 from .text import Piece, Stops, StopStrings, stop_strings
 
@@ -158,6 +158,7 @@ class Decoder:
         if whole_number("n", n) < 1:
             raise UserError(f"n={n}: give 1 or more samples")
         ids = self.encode(prompt, chat=chat)
+        stop, sampling = stop_strings(stop), reusable(sampling)
         if n > 1 and sampling.get("seed") is None:
             sampling["seed"] = _fresh(self.seeds)  # each sample adds its index
         settings = [self.settings(stop, len(ids), i, alone=n == 1, **sampling) for i in range(n)]
@@ -189,6 +190,7 @@ class Decoder:
             raise UserError("generate_many takes several prompts: put the text in a list")
         encoded = [self.encode(p, chat=chat) for p in prompts]
         alone = len(encoded) == 1
+        stop, sampling = stop_strings(stop), reusable(sampling)
         jobs = [(ids, self.settings(stop, len(ids), alone=alone, **sampling)) for ids in encoded]
         return self._run(jobs, batch, stop)
 
@@ -199,7 +201,7 @@ class Decoder:
 
         `last` then holds the text written so far.
         """
-        ids = self.encode(prompt, chat=chat)
+        ids, stop = self.encode(prompt, chat=chat), stop_strings(stop)
         request = self.loop.add(ids, self.settings(stop, len(ids), 0, **sampling))
         yield from self.follow(request, stop)
 
@@ -220,10 +222,13 @@ class Decoder:
         return encode(self.tokenizer, prompt, vocab_size=self.loop.target.vocab_size, chat=chat)
 
     def follow(self, request: Request, stop: Stops) -> Generator[Piece, None, None]:
-        """Run an open request to its end, piece by piece; closing the generator closes the request."""
+        """Run an open request to its end, piece by piece; closing the generator closes the request.
+
+        It ends early if the request is closed elsewhere.
+        """
         writer = Writer(self.tokenizer, stop_strings(stop), request.sampling.seed)
         try:
-            while not request.done:
+            while not request.done and request.id in self.loop.open:
                 for round in self.loop.step([request]):
                     writer.add(round)
                 yield from writer.fresh()

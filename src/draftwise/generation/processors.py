@@ -1,20 +1,27 @@
-"""Logits processors for several texts: each text gets its own. Standard library only."""
+"""Settings for several texts: each text gets its own logits processors. Standard library only."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..errors import UserError, one_line
 
 
+def reusable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with iterators read into tuples: each text reads them."""
+    return {k: tuple(value) if isinstance(value, Iterator) else value for k, value in settings.items()}
+
+
 def own(processors: Sequence[Any], *, alone: bool) -> tuple[Any, ...]:
     """The processors of one text: a processor may keep a state, which belongs to one text only.
 
-    A function or class without arguments is called to make a new one. Other processors are copied, unless the
-    text is `alone`: then the given object itself is used. Models inside a processor are shared, not copied.
+    A class, or a function that takes no arguments, is called to make a new one. Other processors are copied,
+    unless the text is `alone`: then the given object itself is used. Models inside a processor are shared,
+    not copied.
 
     Raises:
         UserError: a processor cannot be copied.
@@ -23,11 +30,22 @@ def own(processors: Sequence[Any], *, alone: bool) -> tuple[Any, ...]:
 
 
 def _makes(processor: Any) -> bool:
-    """Whether this is a factory of processors: a class, or a function that needs no arguments."""
-    if inspect.isclass(processor):
-        return True
+    """Whether this is a factory of processors: a class, or a function that takes no token ids and scores.
+
+    A module of torch takes any arguments itself, and passes them on to `forward`.
+    """
+    made = processor
+    while isinstance(made, partial):
+        made = made.func
+    return inspect.isclass(made) or (
+        _takes(made := getattr(processor, "forward", processor)) and not _takes(made, "ids", "scores")
+    )
+
+
+def _takes(call: Any, *arguments: str) -> bool:
+    """Whether this can be called with such arguments, as far as it tells."""
     try:
-        inspect.signature(processor).bind()
+        inspect.signature(call).bind(*arguments)
     except (TypeError, ValueError):
         return False
     return True

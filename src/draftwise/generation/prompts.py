@@ -13,8 +13,10 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 KINDS = "give text, token ids, or messages with role and content"
 
 
-def encode(tokenizer: Any, prompt: Any, *, vocab_size: int, chat: bool = True) -> list[int]:
-    """Token ids of a prompt; an array of ids has shape (n,) or (1, n).
+def encode(
+    tokenizer: Any, prompt: Any, *, vocab_size: int, chat: bool = True, tools: Sequence[Any] | None = None
+) -> list[int]:
+    """Token ids of a prompt; an array of ids has shape (n,) or (1, n). For `tools` see `prompt_ids`.
 
     Raises:
         UserError: an empty prompt, one of another kind, or ids outside the vocabulary.
@@ -29,10 +31,12 @@ def encode(tokenizer: Any, prompt: Any, *, vocab_size: int, chat: bool = True) -
         raise UserError(f"a prompt cannot be {_shown(prompt)}: {KINDS}")
     items = list(prompt)
     if items and isinstance(items[0], Mapping):
-        return prompt_ids(tokenizer, items, chat=chat)
-    wrong = next((x for x in items if isinstance(x, bool) or not isinstance(x, Integral)), None)
-    if wrong is not None:
-        raise UserError(f"a prompt cannot hold {_shown(wrong)}: {KINDS}; generate_many takes several prompts")
+        return prompt_ids(tokenizer, items, tools=tools)
+    wrong = [x for x in items if isinstance(x, bool) or not isinstance(x, Integral)]
+    if wrong:
+        raise UserError(
+            f"a prompt cannot hold {_shown(wrong[0])}: {KINDS}; generate_many takes several prompts"
+        )
     ids = [int(token) for token in items]
     if not ids:
         raise UserError("the prompt is empty: give some text")
@@ -58,10 +62,12 @@ def prompt_ids(
     """
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(prompt, str):
-        if not whole(prompt, "the prompt").strip():
+        plain = not (chat and template)
+        ids = list(tokenizer(whole(prompt, "the prompt"))["input_ids"]) if plain and prompt else []
+        if not prompt or (plain and not ids):  # some tokenizers read no white space
             raise UserError("the prompt is empty: give some text")
-        if not (chat and template):
-            return list(tokenizer(prompt)["input_ids"])
+        if plain:
+            return ids
         prompt = [{"role": "user", "content": prompt}]
     if not template:
         return list(tokenizer(rendered(tokenizer, prompt))["input_ids"])
@@ -69,10 +75,13 @@ def prompt_ids(
     return list(_templated(tokenizer, prompt, return_dict=True, **more)["input_ids"])
 
 
-def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
+def rendered(
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None
+) -> str:
     """The text of messages, up to where the next answer begins; `prompt_ids` returns its tokens."""
     if getattr(tokenizer, "chat_template", None):
-        return str(_templated(tokenizer, messages, tokenize=False))
+        more = {"tools": list(tools)} if tools else {}
+        return str(_templated(tokenizer, messages, tokenize=False, **more))
     _check(messages)
     return "".join(f"{m['content']}\n" for m in messages)  # a base model: the contents line by line
 

@@ -15,7 +15,7 @@ from ..inputs import whole
 BROKEN = "�"  # what an unfinished UTF-8 character decodes to
 TARGET = "target"
 
-Stops = str | Sequence[str]  # one stop string, or several
+Stops = str | Iterable[str]  # one stop string, or several
 
 SILENT, PLAIN = -2, -1
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # SentencePiece's name of a byte-fallback token

@@ -83,11 +83,16 @@ NO_IDS = torch.zeros((1, 0), dtype=torch.long)
 
 def warp(chain: LogitsProcessorList, rows: Tensor) -> Tensor:
     """Apply the warpers to logits and return probabilities, float32, shape (rows, vocabulary)."""
+    return warped(chain, rows).softmax(-1)
+
+
+def warped(chain: LogitsProcessorList, rows: Tensor) -> Tensor:
+    """Logits after the warpers, float32, shape (rows, vocabulary)."""
     rows = rows.float()
     ids: Any = NO_IDS  # the warpers ignore it
     for processor in chain:
         rows = processor(ids, rows)
-    return rows.softmax(-1).detach()  # a processor may learn
+    return rows.detach()  # a processor may learn
 
 
 def draw(p: Tensor | NDArray[Any], u: float) -> int:

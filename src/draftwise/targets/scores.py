@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.drafts import Draft
 from ..core.request import Request
 from ..core.sampling import Sampling
-from ..models.distributions import NO_TOKEN, Chain, array_of, draw, no_token, top_token, warp
+from ..models.distributions import NO_TOKEN, Chain, array_of, draw, no_token, top_token, warp, warped
 
 
 def overlaps(draft: Draft, logits: Tensor) -> list[float]:
@@ -220,4 +220,4 @@ class SampledScores:
 
     def _warped(self, logits: Tensor) -> Tensor:
         """The distributions of some rows, or their logits if the most likely token is all that counts."""
-        return logits.float().detach() if self.greedy else warp(self.chain.warpers, logits)
+        return (warped if self.greedy else warp)(self.chain.warpers, logits)

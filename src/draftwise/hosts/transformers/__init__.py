@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
@@ -12,18 +12,21 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
-from ...build import assemble, complete
+from ...build import assemble, complete, known_tokenizer
 from ...core.lock import OneAtATime
 from ...core.loop import Loop
+from ...core.sampling import whole_number
 from ...errors import UserError
 from ...models.cache_names import CACHE
 from ...models.compiled import checked, compile_rows
 from ...models.load import load_tokenizer
+from ...models.positions import ENDLESS
 from ...models.probe.checks import device_of
 from ...models.threads import release
+from ...names import check_names
 from .arguments import Asked, check, check_cache
 from .call import Call
-from .prompt import fill, read_prompt
+from .prompt import Prompt, fill, read_prompt
 from .prompted import Inputs, PromptedTarget, encoded
 from .steps import Steps
 from .target import HostTarget
@@ -41,14 +44,16 @@ def transformers_generate(
 
     Drafters are names or loaded models. The model is used unchanged. Reuse the returned function for many
     calls: it keeps what the policy learned. `compile` runs passes as compiled graphs, as for `Decoder`.
-    `tokenizer` is the model's; it is only needed to check a drafter
+    `tokenizer` is the model's, or a name; it is only needed to check a drafter
     given by name, and by default it is loaded by the model's own name. Sampling follows `torch.manual_seed`.
     Calls from several threads run one after another.
 
     Raises:
-        UserError: an argument of `generate` that is not supported, or a model that is rejected
-            (docs/reference/arguments.md).
+        UserError: an unknown name or option, an argument of `generate` that is not supported, or a model that
+            is rejected (docs/reference/arguments.md).
     """
+    check_names(drafters, policy)
+    seed = whole_number("seed", seed)
     host = Host(drafters, policy, tokenizer, seed, compile)
 
     def decode(
@@ -70,7 +75,7 @@ def transformers_generate(
         steps = Steps(input_ids, criteria, generation_config, asked.streamer)
         returned = bool(generation_config.return_dict_in_generate)
         with host.turn():
-            prompt: Any = read_prompt(model, input_ids, generation_config, model_kwargs)
+            prompt: Any = host.read(model, input_ids, generation_config, model_kwargs)
             target: Any
             if prompt is None:
                 loop, target = host.of(model, prompted=True)
@@ -129,6 +134,19 @@ class Host:
                 self.caller = 0
                 release()  # the next caller may be another thread
 
+    def read(
+        self, model: Any, input_ids: Tensor, config: GenerationConfig, model_kwargs: Mapping[str, Any]
+    ) -> Prompt | None:
+        """The rows of a call; None if only the model knows how to read them."""
+        prompt = read_prompt(model, input_ids, config, model_kwargs)
+        if prompt is None or not prompt.padded:
+            return prompt
+        target: Any = self.of(model)[1]
+        # Rotary frequencies that change with the length are those of the longest row for all rows.
+        longest = (config.max_length or ENDLESS) + prompt.virtual
+        crossing = target.rows.rope.last(min(map(len, prompt.texts))) < longest
+        return prompt if target.neutral and not crossing else None
+
     def of(self, model: Any, *, prompted: bool = False) -> tuple[Loop, HostTarget | PromptedTarget]:
         """The loop of a model and its target, `prompted` if the model reads its prompts itself.
 
@@ -156,10 +174,12 @@ class Host:
         tokenizer = self._tokenizer(model)
         if tokenizer is None:
             raise UserError(f"stop_strings={strings!r}: give transformers_generate the model's tokenizer")
-        return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, strings)])
+        return StoppingCriteriaList([*criteria, StopStringCriteria(known_tokenizer(tokenizer), strings)])
 
     def _tokenizer(self, model: Any) -> Any:
         """The model's tokenizer: the given one, or the one loaded by the model's name; None if not found."""
+        if isinstance(self.tokenizer, str):
+            self.tokenizer = load_tokenizer(self.tokenizer)
         if self.tokenizer is not None:
             return self.tokenizer
         name = _name(model)

@@ -26,13 +26,14 @@ class Prompt:
 
     `texts` are each row's tokens without padding; tokens that only a cache holds are 0 there. `held` has the
     keys and values of the first of them, `virtual` the number of slots in `cache` without a token in
-    `input_ids`.
+    `input_ids`. Some are `padded`.
     """
 
     texts: list[list[int]]
     held: list[Held]
     cache: Any = None
     virtual: int = 0
+    padded: bool = False
 
 
 def read_prompt(
@@ -40,8 +41,8 @@ def read_prompt(
 ) -> Prompt | None:
     """The rows as plain decoding would read them, derived from the inputs it would pass to the model.
 
-    None: they are not tokens alone, at positions 0, 1, 2, ... of each row, so that only the model knows how
-    to read them (see `prompted`).
+    None: they are not tokens alone, side by side at positions 0, 1, 2, ... of each row, so that only the
+    model knows how to read them (see `prompted`).
 
     Raises:
         UserError: rows that plain decoding does not read as they are meant.
@@ -58,11 +59,11 @@ def read_prompt(
     if more or not input_ids.shape[1] or given is None or given > past:
         return None
     seen, ids = _seen(input_ids, past, config, model_kwargs.get("attention_mask"))
-    if not _counted(seen, model_kwargs.get("position_ids")):
+    if _gapped(seen) or not _counted(seen, model_kwargs.get("position_ids")):
         return None
     texts = [row[own].tolist() for row, own in zip(ids, seen, strict=True)]
     held = held_rows(cache, seen[:, :past]) if past else [Held()] * len(texts)
-    return Prompt(texts, held, cache, ids.shape[1] - input_ids.shape[1])
+    return Prompt(texts, held, cache, ids.shape[1] - input_ids.shape[1], not bool(seen.all()))
 
 
 def _fed(
@@ -102,6 +103,14 @@ def _seen(input_ids: Tensor, past: int, config: GenerationConfig, mask: Any) -> 
     if not bool(seen[:, -1].all()):
         raise UserError("attention_mask: a row is padded on the right; set padding_side='left'")
     return seen, ids
+
+
+def _gapped(seen: Tensor) -> bool:
+    """Whether a row has padding after its first token.
+
+    Its tokens could not be moved together: windows and chunks count the padding, and states read it.
+    """
+    return bool((seen[:, 1:] < seen[:, :-1]).any())
 
 
 def _counted(seen: Tensor, positions: Any) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,13 +15,17 @@ from ...core.drafts import Draft, Verdict
 from ...core.request import Request
 from ...core.roles import Scores
 from ...drafters.neural.prompted import PromptedDrafter
-from ...errors import UserError
+from ...errors import UserError, one_line
+from ...models.cache_names import cache_in, name_for
 from ...models.distributions import Chain, choices, on_host
-from ...models.positions import ENDLESS
+from ...models.positions import ENDLESS, Rope, pretended
 from ...models.probe.checks import device_of
 from ...models.prompted import Prompted
 from ...models.prompted.trial import Trials
+from ...models.traits import ask
 from ...targets.scores import GreedyScores, SampledScores
+from .padding import dense
+from .prompt import FED
 from .steps import Steps
 from .together import Together
 
@@ -57,6 +62,29 @@ class Inputs:
             seen[:, : mask.shape[1]] = mask != 0
         return [row[own].tolist() or [0] for row, own in zip(rows, seen, strict=True)]
 
+    @property
+    def padded(self) -> bool:
+        """Whether the inputs are tokens alone, some of them masked."""
+        mask = self.kwargs.get("attention_mask")
+        more = any(value is not None and name not in FED for name, value in self.kwargs.items())
+        return self.encoded is None and not more and mask is not None and not bool((mask != 0).all())
+
+    def lengths(self, new: int) -> tuple[int, int]:
+        """The least and the most that the length of the longest row may be taken for after `new` tokens:
+        with or without padding."""
+        mask, places = self.kwargs["attention_mask"], self.kwargs.get("position_ids")
+        known = [mask.shape[1], int((mask != 0).sum(1).max())]
+        known += [] if places is None else [int(places.max()) + 1]
+        return min(known) + new, max(known) + new
+
+
+def drops(model: Any, length: int) -> bool:
+    """Whether the model's own decoding drops its cache after this number of tokens."""
+    ids = torch.zeros((1, length + 1), dtype=torch.long, device=device_of(model))
+    prepare = model.prepare_inputs_for_generation
+    given = {"attention_mask": torch.ones_like(ids), name_for(prepare): pretended(length)}
+    return cache_in(prepare(ids, next_sequence_length=1, use_cache=True, **given)) is None
+
 
 def encoded(model: Any, inputs: Tensor | None) -> Tensor | None:
     """The input of the encoder, if there is one."""
@@ -80,6 +108,8 @@ class PromptedTarget:
         self.max_length = self.window = ENDLESS
         self.device, self.dtype = device_of(model), model.dtype
         self.trials = Trials(model)
+        self.ways: dict[bool, Prompted] = {}  # for batches or not, what was found out without padding
+        self.rope = Rope()
         self.shapes: dict[int, Chain] = {}
         self.together: Together | None = None
         self.inputs: Inputs | None = None
@@ -93,10 +123,20 @@ class PromptedTarget:
         """Take the inputs of a call; the model reads them in the first pass."""
         self.inputs, self.steps, self.made, self.said = inputs, steps, None, None
         inputs.vocab_size = self.vocab_size
+        self.rope = self._borders if inputs.padded else Rope()
         self.order.clear()
         for drafter in drafters:
             if isinstance(drafter, PromptedDrafter):
                 drafter.begin(inputs.encoded, inputs.kwargs, steps)
+
+    @cached_property
+    def _borders(self) -> Rope:
+        """Where rotary frequencies change; `anew` if the model's own decoding then drops its cache."""
+        rope, text = ask(self.model).rope, self.model.config.get_text_config(decoder=True)
+        border = int(getattr(text, "original_max_position_embeddings", None) or 0)
+        if border and drops(self.model, border):
+            return replace(rope, borders=tuple(sorted({*rope.borders, border})), anew=True)
+        return rope
 
     def end(self) -> Any:
         """Forget the call; returns its cache, which holds what plain decoding leaves in it."""
@@ -120,8 +160,12 @@ class PromptedTarget:
         """Nothing is held before the model has read its inputs."""
 
     def reach(self, request: Request) -> int:
-        """The model reads its prompt without a draft."""
-        return ENDLESS if self.made is not None else 0
+        """The model reads its prompt without a draft, and no draft across a change of rotary frequencies."""
+        if self.made is None or not self.rope.borders:
+            return ENDLESS if self.made is not None else 0
+        assert self.inputs is not None and self.steps is not None
+        least, most = self.inputs.lengths(self.steps.count)
+        return max(self.rope.last(least) - most, 0)
 
     def padding(self, steps: Steps, limit: int, prompt: Any) -> PromptedTarget:
         """Finished rows continue in the same passes."""
@@ -152,20 +196,67 @@ class PromptedTarget:
         if any(not draft.is_chain for _, draft in batch):
             raise UserError(
                 f"{type(self.model).__name__} cannot read a tree of drafted tokens after inputs other than "
-                "text: use a policy that drafts chains"
+                "text, or padding between tokens: use a policy that drafts chains"
             )
         self.since = self.steps.count
         if self.made is None:
-            self.made = Prompted(self.model, self.steps.ids, self.inputs.config, self.inputs.kwargs)
-            self.trials.settle(self.made, self.steps.ids)
+            self.made = self._begun(self.inputs, self.steps.ids)
             self.said = self.made.said[:, None]
         else:
+            if self.rope.borders:
+                self._cross(self.inputs, self.steps.count)
             width = max(len(draft.tokens) for _, draft in batch)
             self.said = self.made.read(self._drafted(batch, width), width)
         rows = [self.said[self.order[r.id], : 1 + len(d.tokens)] for r, d in batch]
         if self.together is not None:
             return list(self.together.scores(batch, rows))
         return [self._score(r, d, own) for (r, d), own in zip(batch, rows, strict=True)]
+
+    def _begun(self, inputs: Inputs, ids: Tensor) -> Prompted:
+        """The rows after their first pass, and a way to take back what follows them."""
+        try:
+            made = Prompted(self.model, ids, inputs.config, inputs.kwargs)
+            if not inputs.padded:
+                self._settle(made, ids)
+                return made
+            found = self._way(len(ids) > 1)
+        except UserError as error:
+            if not inputs.padded:
+                raise
+            raise UserError(f"{error}; without padding in attention_mask it may work") from error
+        made.rewind, made.limits = type(found.rewind)(made.cache), found.limits
+        return made
+
+    def _way(self, batch: bool) -> Prompted:
+        """Rows without padding, and how what follows them is taken back: padding would hide differences."""
+        if batch not in self.ways:
+            ids = dense(self.model, 1 + batch)
+            settings: Any = GenerationConfig
+            given = {"attention_mask": torch.ones_like(ids), "use_cache": True}
+            made = Prompted(self.model, ids, settings(), given)
+            self._settle(made, ids)
+            self.ways[batch] = made
+        return self.ways[batch]
+
+    def _settle(self, made: Prompted, ids: Tensor) -> None:
+        try:
+            self.trials.settle(made, ids)
+        except (UserError, torch.OutOfMemoryError):
+            raise
+        except Exception as trouble:  # a class that reads no tokens after a prompt may raise anything
+            raise UserError(
+                f"{type(self.model).__name__} cannot read several tokens after this prompt "
+                f"({one_line(trouble)}): use it as it is"
+            ) from trouble
+
+    def _cross(self, inputs: Inputs, new: int) -> None:
+        """Raise a UserError if the model's own decoding has now dropped its cache."""
+        (_, start), (_, most) = inputs.lengths(0), inputs.lengths(new)
+        if self.rope.anew and self.rope.last(start) < most:
+            raise UserError(
+                f"{type(self.model).__name__} drops its cache after {most - 1} tokens, which draftwise "
+                "cannot do with padding in attention_mask: leave it out, or give a smaller max_new_tokens"
+            )
 
     def _drafted(self, batch: Sequence[tuple[Request, Draft]], width: int) -> Tensor:
         """The rows with their drafts, padded on the right, as finished rows are: shape (rows, tokens)."""

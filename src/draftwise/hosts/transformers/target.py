@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ...core.roles import Scores
 from ...models.distributions import Chain
 from ...targets.hf import HFTarget
 from .caches import Held
+from .padding import neutral
 from .prompt import Prompt
 from .steps import Steps
 from .together import Padding, Together
@@ -31,6 +33,11 @@ class HostTarget(HFTarget):
         self.usual = self.chunk
         self.shapes: dict[int, Chain] = {}
         self.together: Together | None = None
+
+    @cached_property
+    def neutral(self) -> bool:
+        """Whether padding before a row changes nothing in it."""
+        return neutral(self.rows.model)
 
     @property
     def device(self) -> torch.device:
@@ -51,7 +58,9 @@ class HostTarget(HFTarget):
         def read(row: int, tokens: Sequence[int], n: int) -> Tensor:
             return self.logits([*prompt.texts[row], *tokens], n, prompt.held[row])
 
-        return Padding(steps, limit, read)
+        # A token beyond the model's positions would fail, although the text may end before it.
+        limits = [min(limit, self.max_length + 1 - len(text)) for text in prompt.texts]
+        return Padding(steps, limits, read)
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """One pass over each request's last token and its draft."""

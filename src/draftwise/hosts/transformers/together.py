@@ -151,19 +151,19 @@ class Padding:
 
     They do not affect the text, but processors receive them and `output_scores` contains them. They are
     computed ahead, twice as many each time. `read` returns a row's logits at the last n of the tokens that
-    follow its prompt, shape (n, vocabulary), and `limit` is the maximum number of steps.
+    follow its prompt, shape (n, vocabulary), and `limits` are the maximum numbers of steps by row.
     """
 
-    def __init__(self, steps: Steps, limit: int, read: Reader) -> None:
-        self.steps, self.limit, self.read = steps, limit, read
+    def __init__(self, steps: Steps, limits: Sequence[int], read: Reader) -> None:
+        self.steps, self.limits, self.read = steps, limits, read
         self.ahead: dict[int, tuple[int, Tensor]] = {}  # by row: first step, and the logits from it on
 
     def read_ahead(self, row: int, n: int) -> None:
         """Compute the logits for the next `n` steps of a finished row."""
-        step = self.steps.count
+        step, limit = self.steps.count, self.limits[row]
         first, known = self.ahead.get(row, (step, torch.empty(0)))
-        if step + n > first + len(known) < self.limit:
-            n = max(min(max(n, 2 * len(known), 16), self.limit - step), 1)
+        if step + n > first + len(known) < limit:
+            n = max(min(max(n, 2 * len(known), 16), limit - step), 1)
             written = self.steps.ids[row, self.steps.ids.shape[1] - step :].tolist()
             self.ahead[row] = step, self.read(row, [*written, *(self.steps.pad,) * (n - 1)], n)
 

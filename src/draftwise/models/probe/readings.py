@@ -121,7 +121,7 @@ def _own(model: Any, prompt: list[int], device: torch.device) -> tuple[list[int]
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     ids = torch.tensor([prompt], device=device)
     settings: Any = GenerationConfig
-    with quiet(), _settings(inner, settings()):
+    with quiet(), having(inner, settings()):
         out = type(inner).generate(
             inner,
             ids,
@@ -135,7 +135,7 @@ def _own(model: Any, prompt: list[int], device: torch.device) -> tuple[list[int]
 
 
 @contextmanager
-def _settings(model: Any, settings: Any) -> Iterator[None]:
+def having(model: Any, settings: Any) -> Iterator[None]:
     """Decode with these settings and none of the model's own, such as beams, then restore the model.
 
     Attributes of this model object are ignored too: a `generate` patched by draftwise, a tuned prompt.

@@ -1,0 +1,65 @@
+"""Whether padding before a row changes nothing in it, so that the row can be read without."""
+
+from __future__ import annotations
+
+from logging import getLogger
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from ...models.load import quiet
+from ...models.probe.checks import device_of
+from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up
+from ...models.recurrent import in_modules, kinds, put
+
+LOG = getLogger(__name__)
+PADS = 13  # odd, so that layers that read tokens by groups see other groups
+
+
+def neutral(model: Any) -> bool:
+    """Whether `generate` decodes made-up tokens with padding before them from the logits without it.
+
+    Where a class counts positions by slots, or its states read padding, they differ.
+    """
+    try:
+        known = Readings(model)
+        error = known.error(_padded(model, known.tokens[: known.n]), range(NEW))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as trouble:  # a class not made for padding may raise anything
+        LOG.info("%s does not read padding: %s", type(model).__name__, trouble)
+        return False
+    return error <= known.tolerance
+
+
+def dense(model: Any, rows: int) -> Tensor:
+    """Made-up rows without padding, longer than a short window, shape (rows, tokens)."""
+    text = model.config.get_text_config(decoder=True)
+    borders = [getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
+    n = PROMPT + max(border for border in (0, *borders) if border <= LONGEST)
+    made = made_up(rows * n, model.config, int(text.vocab_size))
+    return torch.tensor(made, device=device_of(model)).view(rows, n)
+
+
+@torch.inference_mode()
+def _padded(model: Any, prompt: list[int]) -> Tensor:
+    """The logits that `generate` decodes from after padding and a prompt, shape (NEW, vocabulary)."""
+    ids = torch.tensor([[*prompt[:1] * PADS, *prompt]], device=device_of(model))
+    mask = torch.ones_like(ids)
+    mask[:, :PADS] = 0
+    settings: Any = GenerationConfig
+    kept = {"output_logits": True, "return_dict_in_generate": True}
+    asked = settings(max_new_tokens=NEW, do_sample=False, **kept)
+    _forget(model)
+    with quiet(), having(model, settings()):
+        out = type(model).generate(model, ids, attention_mask=mask, generation_config=asked)
+    _forget(model)
+    return torch.cat(list(out.logits))
+
+
+def _forget(model: Any) -> None:
+    """Drop states that modules keep from one text to the next."""
+    if kinds(model.config.get_text_config(decoder=True)):
+        put(in_modules(model), None)
