@@ -184,6 +184,26 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, more: tuple[str, str], 
     assert said in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bench", "--policies", "ucb1?nope=1"], "ucb1 has no option 'nope'"),
+        (["bench", "--policies", "auto,auto"], "auto is repeated"),
+        (["bench", "--out", "{}/file/x"], "file is no folder; choose another --out"),
+        (["tune", "--policy", "static", "--grid", "nope=1"], "static has no option 'nope'"),
+        (["tune", "--policy", "svip", "--grid", "threshold=x"], "'x' is not a number"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_one_is_loaded(
+    run: Run, tmp_path: Path, models: list[Any], arguments: list[str], said: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    asked = [one.format(tmp_path) for one in arguments[1:]]
+    status, out, err = run(arguments[0], *SMALL, "--out", str(tmp_path / "out"), *asked)
+    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
+    assert not models and not (tmp_path / "out").exists()
+
+
 def test_progress_is_a_line_now_and_then(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftwise.cli.progress.EVERY", 0.0)
     _, _, err = run("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from draftwise.cli.demo import pick
-from draftwise.core.drafts import Verdict
 from draftwise.data import spec_bench
 
 from .conftest import Letters, Models, Result, after
@@ -56,10 +55,11 @@ def test_json_adds_up(models: Models, run: Run) -> None:
 def test_a_different_text_is_found(models: Models, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that believes its drafter is what this check is there for."""
 
-    def believe(draft, scores, rng, ends=()):  # type: ignore[no-untyped-def]
-        return Verdict(tuple(range(len(draft.tokens))), scores.choice(len(draft.tokens) - 1))
+    def believe(draft, scores, rng, path, over=None):  # type: ignore[no-untyped-def]
+        path += range(len(draft.tokens))
+        return scores.choice(len(draft.tokens) - 1)
 
-    monkeypatch.setattr("draftwise.core.turn.accept", believe)
+    monkeypatch.setattr("draftwise.core.turn.walk", believe)
     status, out, _ = run(*SMALL, "--drafters", "ngram", "--policy", "static-5")
     assert status == 1
     assert "Same text in 0 of 3 prompts" in out

@@ -88,8 +88,6 @@ def test_loading_packing_and_probing_are_logged(caplog: pytest.LogCaptureFixture
     Decoder.from_pretrained("zoo:general", drafters=["ngram"], pack=True)
     said = caplog.text
     assert "loaded zoo:general: " in said and "M parameters, torch.float32 on cpu, in " in said
-    assert (
-        "linear layers packed (onednn 2); 5 fused to 2 (pack=True)" in said or "columns 2); 5" in said
-    )
+    assert "linear layers packed (onednn 2); 5 fused to 2 (pack=True)" in said or "columns 2); 5" in said
     assert "reads batches in one pass" in said
     assert "policy auto over drafters ngram" in said

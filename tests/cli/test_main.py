@@ -105,6 +105,28 @@ def test_more_samples_than_can_be_held_are_refused(models: Models, run: Run) -> 
     assert not models.asked, "before anything is loaded"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["generate", "a", "--temperature", "nan"], "temperature=nan"),
+        (["generate", "a", "--stop", ""], "stop string"),
+        (["generate", "a", "--explain", "--policy", "static-4"], "--explain: only the policy auto"),
+        (["generate", "a", "--policy", "ucb1?nope=1"], "no option 'nope'"),
+        (["chat", "--top-p", "0"], "top_p=0"),
+        (["demo", "--max-new-tokens", "0"], "max_new_tokens=0"),
+        (["serve", "--print-vllm", "--batch", "-1"], "batch=-1: give 1 or more texts"),
+        (["serve", "--print-grafana", "--window", "-5"], "window=-5"),
+        (["bench", "--peers", ",", "--out", "x"], "--peers ',' has an empty name"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_one_is_loaded(
+    models: Models, run: Run, arguments: list[str], said: str
+) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
+    assert not models.asked
+
+
 def test_python_errors_are_not_hidden(models: Models, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(history: object) -> None:
         raise ZeroDivisionError

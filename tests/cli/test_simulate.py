@@ -122,6 +122,11 @@ def test_every_drift_runs_every_policy_by_default(
     assert all(row["rounds"] > 0 for row in found["policies"])
 
 
+def test_a_comma_inside_an_option_separates_no_policies(simulated: Callable[..., dict[str, Any]]) -> None:
+    found = simulated("--policies", "ucb1?lengths=2,8,random")
+    assert [row["policy"] for row in found["policies"]] == ["ucb1?lengths=2,8", "random"]
+
+
 def test_the_report(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "new"
     status, said, _ = run("simulate", "--policies", "ucb1,ucbspec,random", "--seeds", "2", "--out", str(out))
@@ -139,6 +144,10 @@ def test_the_report(run: Run, tmp_path: Path) -> None:
     [
         (("--policies", "nope"), "unknown policy 'nope'"),
         (("--policies", "ucb1,,random"), "give A,B"),
+        (("--policies", "ucb1,random,ucb1"), "ucb1 is repeated"),
+        (("--policies", "metasd-petc?constant=1e308"), "constant=1e308: give 0 to 1e+06"),
+        (("--drafters", "1000", "--tokens", "10000000"), "--tokens 10000000 in --texts 1 for 1000 arms"),
+        (("--lengths", "251"), "--lengths 251: give finite numbers from 0 to 250"),
         (("--policies", "static-3"), "no learner over arms"),
         (("--policies", "draft-all"), "no learner over arms"),
         (("--policies", "hedgespec?play=best"), "leave play=best out"),

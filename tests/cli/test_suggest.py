@@ -89,7 +89,7 @@ def test_offline_published_names_are_not_checked(run: Run, monkeypatch: pytest.M
 
     monkeypatch.setattr(hub, "ask", ask)
     rows = found(run, "Qwen/Qwen3-8B")
-    assert len(asked) == 1, "without an answer nothing more is asked"
+    assert set(asked) == {"Qwen/Qwen3-8B"}, "without an answer nothing more is asked"
     assert rows["Qwen/Qwen3-0.6B"]["status"] == "not checked, no network"
     assert rows["eagle:AngelSlim/Qwen3-8B_eagle3"]["weight_bytes"] is None
     out = run("suggest", "Qwen/Qwen3-8B")[1]
@@ -97,8 +97,31 @@ def test_offline_published_names_are_not_checked(run: Run, monkeypatch: pytest.M
     assert out.endswith("Start with: --drafters ngram,suffix\n")
 
 
+@pytest.mark.parametrize("there", [False, None])
+def test_a_target_that_is_nowhere_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, there: bool | None
+) -> None:
+    monkeypatch.setattr(hub, "ask", lambda name: (there, None))
+    status, out, err = run("suggest", "nope")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: no folder 'nope' here") and "zoo:target" in err
+    if there is False:
+        assert run("suggest", "some/target")[0] == 2
+
+
+@pytest.mark.parametrize(("config", "said"), [(None, "has no config.json"), ("{", "cannot be read")])
+def test_a_folder_that_holds_no_model_is_refused(
+    run: Run, tmp_path: Path, config: str | None, said: str
+) -> None:
+    if config:
+        (tmp_path / "config.json").write_text(config)
+    status, out, err = run("suggest", str(tmp_path))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert str(tmp_path) in err and said in err
+
+
 def test_with_a_network_only_what_exists_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"Qwen/Qwen3-0.6B": 600_000_000, "AngelSlim/Qwen3-8B_eagle3": None}
+    there = {"Qwen/Qwen3-8B": None, "Qwen/Qwen3-0.6B": 600_000_000, "AngelSlim/Qwen3-8B_eagle3": None}
     monkeypatch.setattr(hub, "ask", lambda name: (name in there, there.get(name)))
     rows = found(run, "Qwen/Qwen3-8B")
     assert [name for name, row in rows.items() if row["status"] == "on the hub"] == [

@@ -121,6 +121,10 @@ def test_recording_goes_on_where_it_stopped(run: Run, models: Models, workload: 
         (["--policies", "nobody"], "unknown policy 'nobody'"),
         (["--drafters", "nobody"], "drafter 'nobody' was not recorded"),
         (["--policies", ""], "no policy is named"),
+        (["--policies", "auto,auto"], "auto is repeated"),
+        (["--policies", "auto,,none"], "has an empty name"),
+        (["--drafters", ","], "--drafters ',' has an empty name"),
+        (["--drafters", "ngram,ngram"], "ngram is repeated"),
         (["--costs", "nothing"], "cannot read the costs 'nothing'"),
     ],
 )
@@ -136,6 +140,30 @@ def test_a_benchmark_is_not_written_over(run: Run, traced: Path, tmp_path: Path)
     (tmp_path / "run.json").write_text("{}")
     status, _, err = run("replay", str(traced), "--policies", "ucb1", "--out", str(tmp_path))
     assert status == 2 and "holds a benchmark: choose another --out" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--length", "99999999999"], "--length 99999999999: give 1 to 4096"),
+        (["--length", "0"], "--length 0: give 1 to 4096"),
+        (["--temperature", "nan"], "temperature=nan"),
+        (["--temperature", "1", "--overlap"], "record at --temperature 0"),
+        (["--max-new-tokens", "0"], "max_new_tokens=0"),
+        (["--out", "{}/bench"], "holds a benchmark: choose another --out"),
+        (["--out", "{}/file/x"], "file is no folder; choose another --out"),
+    ],
+)
+def test_what_no_trace_can_hold_is_told_before_anything_is_loaded(
+    arguments: list[str], said: str, run: Run, models: Models, tmp_path: Path
+) -> None:
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "run.json").write_text("{}")
+    (tmp_path / "file").write_text("")
+    asked = [one.format(tmp_path) for one in arguments]
+    status, out, err = run("trace", "--out", str(tmp_path / "new"), *asked)
+    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
+    assert not models.asked and not (tmp_path / "new").exists()
 
 
 def test_no_trace_there(run: Run, tmp_path: Path) -> None:

@@ -302,7 +302,8 @@ def test_a_distribution_of_nonsense_ends_no_text(row: list[Any]) -> None:
     rounds = [*loop.run([[0], [1]], Sampling(max_new_tokens=40, temperature=1.0, seed=3), batch=2)]
     assert not any(round.error for round in rounds)
     assert [sum(len(r.tokens) for r in rounds if r.request == i) for i in (0, 1)] == [40, 40]
-    assert {r.request for r in rounds if r.fault.startswith("odd: ")} <= {0, 1}
+    faults = [r.request for r in rounds if r.fault.startswith("odd: ")]
+    assert len(faults) == len(set(faults)), "it drafts no more for a text"
 
 
 class Mute(ValueError):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.hosts.engine import Row
+from draftwise.hosts.follow import Follower
 from draftwise.hosts.llamacpp import llama_drafts
 
 
@@ -50,3 +52,22 @@ def test_policies_that_draft_trees_are_refused() -> None:
 def test_a_policy_is_checked_as_for_a_decoder(tokenizer: Any) -> None:
     with pytest.warns(DraftwiseWarning, match="trained for another drafter than zoo:sql"):
         llama_drafts(vocab_size=4096, drafters=["zoo:sql"], policy="disco", tokenizer=tokenizer)
+
+
+def test_the_next_turn_of_a_chat_is_no_accepted_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It extends the last text by what a user typed, in the time that this took."""
+    seen: list[Row] = []
+    step = Follower.step
+
+    def spied(self: Follower, rows: Sequence[Row], alive: Any = None) -> list[list[int]]:
+        seen.extend(rows)
+        return step(self, rows, alive)
+
+    monkeypatch.setattr(Follower, "step", spied)
+    draft = llama_drafts(vocab_size=40, policy="static-4?drafter=ngram")
+    text, _ = generate(draft, [3, 4], 30)
+    one, at = seen[-1].key, len(seen)
+    whole = [3, 4, *text][: seen[-1].length]
+    draft(np.array([*whole, 30, 31, 32, 33, 34, 35, 36], dtype=np.intc))
+    assert seen[at].key != one and len(seen[at].new) == 1
+    assert len({row.key for row in seen[:at]}) == 1, "accepted drafts extend one text"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -209,6 +210,14 @@ def test_what_was_learnt_is_saved_and_found_again(tmp_path: Path) -> None:
     first.propose([], *arrays([]))
     report = first._keeper.report
     assert json.loads(report.read_text()) == first.follower.totals()
+    shutil.rmtree(report.parent)  # as a cleaner of temporary files does
+    first._keeper.tell()
+    assert json.loads(report.read_text()) == first.follower.totals()
+    shutil.rmtree(report.parent)
+    report.parent.write_text("")  # no folder can be made there
+    first._keeper.tell()
+    report.parent.unlink()
+    first._keeper.tell()
     first._keeper.end()
     assert not report.exists()
     second = build(told)

@@ -180,6 +180,36 @@ def test_a_request_for_picked_drafts_is_graded_by_them(picked: bool) -> None:
     assert graded == pytest.approx(own, rel=0.1) and (own > 300) == picked
 
 
+@pytest.mark.parametrize(("longest", "tokens"), [(0, 30), (ENDLESS, 1)])
+def test_an_arm_that_cannot_draft_at_all_is_not_counted(longest: int, tokens: int) -> None:
+    _, loop = play("ucb1", longest=longest, tokens=tokens, texts=3)
+    assert isinstance(loop.policy, BanditPolicy) and loop.policy.shared is not None
+    assert not any(loop.policy.shared.estimates()) and not any(getattr(loop.policy.shared, "pulls"))  # noqa: B009
+
+
+class Border(SimTarget):
+    """Verifies four tokens, and one token at every third place, as where rotary frequencies change."""
+
+    def reach(self, request: Request) -> int:
+        return 1 if len(request.tokens) % 3 == 0 else 4
+
+
+def test_a_draft_that_is_cut_in_one_pass_alone_is_not_counted() -> None:
+    drafted, counted = list[int](), list[int]()
+
+    class Listen(BanditPolicy):
+        def learn(self, feedback: Feedback) -> None:
+            counted.extend(one.drafted for one in feedback.outcomes)
+
+    made, good = method("static-4?drafter=good", ["good"]), SimDrafter(markov(CYCLE), sampled=False)
+    policy = Listen(made.policy.arms, lambda n: Fixed(n))
+    loop = Loop(Border(markov(CYCLE), SIZE), {"good": good}, policy, made.recorder)
+    loop.add([0, 1], Sampling(max_new_tokens=60))
+    while loop.open:
+        drafted += [round.drafted for round in loop.step()]
+    assert 1 in drafted and counted and set(counted) == {4}
+
+
 def test_an_outcome_says_how_long_its_draft_could_be() -> None:
     seen: list[Outcome] = []
 

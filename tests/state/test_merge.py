@@ -34,7 +34,7 @@ from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.learners.swucb import SlidingWindowUCB
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.learners.ucbtuned import UCBTuned
-from draftwise.state.file import StateFile
+from draftwise.state.file import StateFile, _seal
 from draftwise.state.learned import LEARNED, adds, follows, learned
 from draftwise.state.merge import combine
 from draftwise.state.merge import merge as merge_files
@@ -338,9 +338,46 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, capsys: pytest
     assert "two" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("drafters", 5), ("drafters", None), ("drafters", []), ("drafters", {"ngram": 1}), ("policy", None)],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, key: str, value: object, sealed: bool) -> None:
+    one = saved(tmp_path / "one.json", "ucb1", taught("ucb1", 1))
+    body = json.loads(one.read_text()) | {key: value}
+    if sealed:  # as if another program had written it
+        body.pop("sha256")
+        body["sha256"] = _seal(body)
+    (bad := tmp_path / "bad.json").write_text(json.dumps(body))
+    for files in ([bad, one], [one, bad]):
+        with pytest.raises(UserError, match=r"bad\.json") as caught:
+            merge(files, tmp_path / "out.json")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_policy_that_is_no_more_is_named_with_its_file(tmp_path: Path) -> None:
+    one = saved(tmp_path / "one.json", "ucb1", taught("ucb1", 1))
+    body = {k: v for k, v in json.loads(one.read_text()).items() if k != "sha256"} | {"policy": "gone"}
+    one.write_text(json.dumps(body | {"sha256": _seal(body)}))
+    (two := tmp_path / "two.json").write_bytes(one.read_bytes())
+    with pytest.raises(UserError, match=r"one\.json: unknown policy 'gone'"):
+        merge([one, two], tmp_path / "out.json")
+
+
 def close(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(close(a[k], b[k]) for k in a)
     if isinstance(a, list):
         return len(a) == len(b) and all(map(close, a, b))
     return bool(a == b or a == pytest.approx(b, rel=1e-6, abs=1e-9))
+
+
+def test_mappings_are_added_by_key() -> None:
+    @dataclass
+    class Counted:
+        counts: dict[str, float] = field(default_factory=dict, metadata=learned(adds))
+
+    into = Counted()
+    combine(into, [Counted({"a": 1.0, "b": 2.0}), Counted({"b": 3.0})])
+    assert into.counts == {"a": 1.0, "b": 5.0}

@@ -17,6 +17,7 @@ from pkgutil import iter_modules
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -611,3 +612,36 @@ def test_permissions_and_links_stay(path: Path, tmp_path: Path) -> None:
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o600
     assert restored(path)[1] == BLANK
+
+
+@dataclass
+class Counting:
+    """A plug-in's policy whose numbers came from NumPy."""
+
+    arms: tuple[Arm, ...] = (Arm("none", 0),)
+    mean: Any = field(default=0.0, metadata=LEARNED)
+
+
+Counting.__annotations__["mean"] = "float"
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert dump(Counting(mean=np.float32(2.0))) == {"mean": 2.0}
+    assert type(dump(Counting(mean=np.int64(3)))["mean"]) is int
+
+
+def test_what_a_plug_in_holds_or_annotates_costs_no_text(tmp_path: Path) -> None:
+    made: Any = Counting()
+    file = StateFile(tmp_path / "state.json", made, name="counting", target="t", drafters={})
+    made.mean = {1, 2}
+    with pytest.warns(StateWarning, match="is learned, and no number"):
+        file.keep()
+    made.mean = 1.0
+    Counting.__annotations__["mean"] = "Nowhere"
+    try:
+        with pytest.warns(StateWarning, match="a field whose type cannot be found"):
+            file.keep()
+    finally:
+        Counting.__annotations__["mean"] = "float"
+    file.keep()
+    assert file.load()

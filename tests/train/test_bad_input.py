@@ -11,6 +11,7 @@ import yaml
 
 from draftwise.cli import main
 from draftwise.errors import UserError
+from draftwise.train.folder import Folder
 from draftwise.train.reading import read
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Training
 
@@ -174,3 +175,25 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, world: Path, opti
 def test_routes_that_lead_nowhere(options: Options, routes: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="write DOMAIN=DRAFTER"):
         RouterRun(data=("x",), routes=routes)
+
+
+@pytest.mark.parametrize("text", ["[1", "", "7", "a: [b", "\x00", "[1]", "[" * 5000])
+@pytest.mark.parametrize("name", ["training/run.yaml", "results.json", "training/before.json"])
+def test_a_damaged_file_of_a_training_is_named(
+    tmp_path: Path, options: Options, name: str, text: str
+) -> None:
+    folder, run = Folder(tmp_path / "made"), DrafterRun(**options())
+    assert folder.claim("drafter", run) is None
+    (folder.out / name).write_text(text)
+    with pytest.raises(UserError, match=f"{name} is damaged: give a new folder as --out") as caught:
+        folder.claim("drafter", run)
+        folder.once("before", dict)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_text_is_damaged_too(tmp_path: Path, options: Options) -> None:
+    folder, run = Folder(tmp_path / "made"), DrafterRun(**options())
+    folder.claim("drafter", run)
+    (folder.out / "results.json").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"results\.json is damaged"):
+        folder.claim("drafter", run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; exit status 1 is a failed check, 2 bad input, 130 Ctrl-C, at any moment."""
+    _open_closed_streams()
     try:
         from .app import run
 
@@ -19,6 +21,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == INTERRUPTED:
         _leave_queued_work()
     return status
+
+
+def _open_closed_streams() -> None:
+    """Give a stream that the caller has closed, which Python sets to None, an end that holds nothing."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open to the end
 
 
 def _leave_queued_work() -> None:

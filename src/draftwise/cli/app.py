@@ -25,8 +25,8 @@ from .generate import generate
 from .lists import drafters, models, policies
 from .logs import set_level, to_stderr
 from .merge import merge
-from .options import utf8
 from .oracle import oracle
+from .reading import utf8
 from .replay import replay
 from .report import report
 from .serve import serve
@@ -107,6 +107,22 @@ def start(
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; gives the exit status."""
     try:
+        return _run(arguments)
+    except BrokenPipeError:
+        _drop_output()  # the reader has left
+        return 1
+    except OSError as error:
+        if error.errno is None or isinstance(error, (ConnectionError, TimeoutError)):
+            raise  # what a library says, or a network, is not about a file
+        _drop_output()
+        name = error.filename2 or error.filename
+        what = f"use {name}" if name else "write the output"
+        return _fail(f"cannot {what}: {error.strerror}; free it, or name another place")
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run a command line whose output can be written."""
+    try:
         for given in arguments:
             utf8(given, "an argument")
         width = min(shutil.get_terminal_size().columns, WIDEST)
@@ -119,11 +135,15 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(_usage(error))
     except typer.Abort:
         return 130
-    except BrokenPipeError:
-        # The reader has left; what is still buffered must not fail a second time at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return status if isinstance(status, int) else 0
+
+
+def _drop_output() -> None:
+    """Write what standard output still holds, or else drop it: it must not fail a second time at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(error: Exception) -> str:

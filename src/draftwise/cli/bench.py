@@ -110,7 +110,7 @@ def bench(
     """
     from draftwise.measure.bench import peers as peer
     from draftwise.measure.bench.run import bench as measure
-    from draftwise.measure.bench.run import policy_names
+    from draftwise.measure.named import policy_names
 
     settings = run.settings(policies=policy_names(policies), peers=tuple(peer.names(peers)), split=split)
     try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, ModelOptions, PrefixCache, SamplingOptions, standard_input, with_options
+from .options import AsJson, ModelOptions, PrefixCache, SamplingOptions, with_options
+from .reading import standard_input
 
 if TYPE_CHECKING:
     from draftwise.generation.chat import Chat
@@ -34,6 +35,7 @@ def chat(
     draftwise chat
     draftwise chat --drafters zoo:qa,suffix --temperature 0.7
     """
+    sampling.check()
     decoder = models.load(seed=sampling.seed, prefix_cache=prefix_cache)
     colours, settings = show.styles(models.drafter_names), sampling.settings()
     person = sys.stdin.isatty() and sys.stdout.isatty() and not as_json

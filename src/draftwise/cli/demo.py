@@ -72,8 +72,10 @@ def demo(
     """
     if prompts < 1:
         raise UserError(f"--prompts {prompts}: give 1 or more")
+    from draftwise.core.sampling import Sampling
     from draftwise.data import spec_bench
 
+    Sampling(max_new_tokens=max_new_tokens)
     questions = spec_bench()
     decoders = _decoders(models)
     shortest = min(questions, key=lambda question: len(question.text))

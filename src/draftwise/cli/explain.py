@@ -14,10 +14,24 @@ from .tables import table
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
+    from draftwise.policies.auto.policy import AutoPolicy
     from draftwise.policies.auto.worth import Reason
 
 STRETCH = 16  # tokens in one row
 CELL = "tokens for time: worth in tokens"
+
+
+def gives_reasons(policy: object) -> AutoPolicy:
+    """The policy itself, which can say why it chose an arm.
+
+    Raises:
+        UserError: it is not `auto`.
+    """
+    from draftwise.policies.auto.policy import AutoPolicy
+
+    if not isinstance(policy, AutoPolicy):
+        raise UserError("--explain: only the policy auto gives reasons; leave out --policy or --explain")
+    return policy
 
 
 def reasons_of(decoder: Decoder) -> list[Reason]:
@@ -26,11 +40,7 @@ def reasons_of(decoder: Decoder) -> list[Reason]:
     Raises:
         UserError: the policy is not `auto`.
     """
-    from draftwise.policies.auto.policy import AutoPolicy
-
-    policy = decoder.loop.policy
-    if not isinstance(policy, AutoPolicy):
-        raise UserError("--explain: only the policy auto gives reasons; leave out --policy or --explain")
+    policy = gives_reasons(decoder.loop.policy)
     policy.reasons = []
     return policy.reasons
 

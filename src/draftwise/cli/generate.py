@@ -10,10 +10,11 @@ import typer
 from draftwise.errors import UserError
 
 from . import show
-from .explain import reasons_of, show_reasons
+from .explain import gives_reasons, reasons_of, show_reasons
 from .logs import verbose
-from .options import AsJson, ModelOptions, Raw, SamplingOptions, read_prompt, with_options
+from .options import AsJson, ModelOptions, Raw, SamplingOptions, with_options
 from .progress import waiting
+from .reading import read_prompt
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
@@ -49,6 +50,9 @@ def generate(
         raise UserError(
             f"--samples {samples}: give 1 to {MOST_SAMPLES}; for more, run again with another --seed"
         )
+    sampling.check()
+    if explain:
+        gives_reasons(models.method().policy)
     decoder = models.load(seed=sampling.seed)
     why = reasons_of(decoder) if explain else None
     settings = {**sampling.settings(), "chat": not raw}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
@@ -18,9 +17,9 @@ from .progress import waiting
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
+    from draftwise.policies.catalogue import Method
 
 MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
-MOST_SHOWN = 40  # characters of an argument in an error
 SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
 
 OWN = "Default: from the model's generation_config, else"
@@ -81,6 +80,18 @@ def drafters_of(target: str, asked: str | None) -> list[str]:
     return listed(asked, "--drafters")
 
 
+def distinct(names: str, option: str) -> list[str]:
+    """Comma-separated names, each once; none where nothing is given.
+
+    Raises:
+        UserError: a name is empty or repeated.
+    """
+    found = listed(names, option)
+    if twice := [name for name in found if found.count(name) > 1]:
+        raise UserError(f"{option} {names}: {twice[0]} is repeated; give each once")
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """The target, the drafters and the policy."""
@@ -120,9 +131,20 @@ class ModelOptions:
             raise UserError("--policy is empty: give a name from `draftwise policies`, or leave it out")
         return self.policy
 
+    def method(self) -> Method:
+        """The policy for these drafters by their names, which needs no models.
+
+        Raises:
+            UserError: an unknown policy, or one that cannot be built.
+        """
+        from draftwise.policies.catalogue import method
+
+        return method(self.policy_name, self.drafter_names)
+
     def load(self, *, seed: int | None = 0, prefix_cache: float = 0) -> Decoder:
         """The decoder for these options; `seed` also fixes the policy's choices, None draws one."""
         names = self.drafter_names
+        self.method()  # its options are refused before minutes of loading
         with waiting(f"loading {self.target}"):
             from draftwise import Decoder
             from draftwise.models.keeper import bounded
@@ -200,6 +222,19 @@ class SamplingOptions:
         """Keyword arguments for the decoder; options that were not given keep the model's defaults."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    def check(self) -> None:
+        """See that all values can be used, before models are loaded.
+
+        Raises:
+            UserError: one is out of its range.
+        """
+        from draftwise.core.sampling import Sampling
+        from draftwise.generation.text import stop_strings
+
+        known = {option.name for option in fields(Sampling)}
+        Sampling(**{name: value for name, value in self.settings().items() if name in known})
+        stop_strings(self.stop)
+
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Turn the fields of a verb's dataclass parameters into options."""
@@ -233,41 +268,3 @@ def _parameters(group: Any) -> list[Parameter]:
 
 def _default(option: Field[Any]) -> Any:
     return option.default if option.default_factory is MISSING else option.default_factory()
-
-
-def utf8(text: str, what: str) -> str:
-    """The text, checked: Python reads bytes that are not UTF-8 as lone surrogates, which cannot be encoded.
-
-    Raises:
-        UserError: it is not UTF-8.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        shown = ascii(text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}...")
-        raise UserError(f"{what} is not UTF-8 text: {shown}; convert it first") from None
-    return text
-
-
-def standard_input(read: Callable[[], str]) -> str:
-    """The text that `read` takes from standard input.
-
-    Raises:
-        UserError: it is not UTF-8.
-    """
-    try:
-        return utf8(read(), "standard input")
-    except UnicodeDecodeError as error:
-        raise UserError("standard input is not UTF-8 text: convert it first") from error
-
-
-def read_prompt(prompt: str) -> str:
-    """The prompt itself, or standard input for `-`.
-
-    Raises:
-        UserError: it is empty.
-    """
-    text = standard_input(sys.stdin.read).removesuffix("\n") if prompt == "-" else prompt
-    if not text.strip():
-        raise UserError("the prompt is empty: give some text, or - for standard input")
-    return text

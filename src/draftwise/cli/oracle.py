@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from . import show
-from .options import AsJson
+from .options import AsJson, distinct
 from .progress import progress
-from .replay import COSTS, DRAFTERS, WHEN, costs_of, listed
+from .replay import COSTS, DRAFTERS, WHEN, costs_of
 from .tables import line, table
 
 
@@ -32,13 +32,15 @@ def oracle(
     """
     from draftwise.measure.trace import Trace
     from draftwise.measure.trace.files import write_json
-    from draftwise.measure.trace.results import folder, foreseen
+    from draftwise.measure.trace.results import foreseen
+    from draftwise.measure.writing import folder
 
-    recorded = Trace(trace, listed(drafters))
+    recorded = Trace(trace, distinct(drafters, "--drafters"))
+    if out is not None:
+        folder(out)
     with progress("computing the optimum") as tell:
         found = foreseen(recorded, costs_of(recorded, costs), tell=partial(tell, "prompts"))
     if out is not None:
-        folder(out)
         write_json(out / "oracle.json", found)
     if as_json:
         show.dump(found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import show
-from .options import AsJson, Policies
+from .options import AsJson, Policies, distinct
 from .progress import progress
 from .tables import table
 
@@ -37,12 +37,12 @@ def replay(
     draftwise replay my-trace --out replayed
     draftwise replay my-trace --policies auto,ucb1,static-4 --costs c=0.05 --out replayed
     """
-    from draftwise.measure.bench.run import policy_names
+    from draftwise.measure.named import policy_names
     from draftwise.measure.trace import Trace
     from draftwise.measure.trace.results import replayed
 
     names = policy_names(policies)
-    recorded = Trace(trace, listed(drafters))
+    recorded = Trace(trace, distinct(drafters, "--drafters"))
     with progress("replaying") as tell:
         count = partial(tell, "prompts")
         found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, tell=count)
@@ -70,11 +70,6 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{row['mean_accepted']:.2f}",
         "" if optimum is None else f"{100 * optimum:.1f} %",
     ]
-
-
-def listed(names: str) -> list[str]:
-    """Comma-separated names."""
-    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def costs_of(trace: Trace, asked: str) -> Costs:

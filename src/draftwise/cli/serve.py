@@ -78,13 +78,14 @@ def serve(
     draftwise serve --port 9000 --batch 4 --queue 16 --timeout 60
     draftwise serve --print-grafana > draftwise.json
     """
+    limits = _limits(bounds)
     if print_vllm:
         print(_vllm(models, address, bounds))
         return
     if print_grafana:
         print((files("draftwise.serve") / "grafana.json").read_text(encoding="utf-8"), end="")
         return
-    run, limits = _server(), _limits(bounds)
+    run = _server()
     key = os.environ.get(KEY, "") if address.api_key is None else address.api_key
     run.bound(address.host, address.port).close()  # before minutes of loading
     if not key and not run.is_local(address.host):

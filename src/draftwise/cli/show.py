@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,8 @@ def as_dict(output: Output) -> dict[str, Any]:
 
 def report(output: Output, *, wanted: bool) -> None:
     """After a text: faults as warnings, and the closing line on a terminal or if wanted."""
-    for fault in output.stats.faults:
-        LOG.warning("%s", fault)
+    for fault, times in Counter(output.stats.faults).items():
+        LOG.warning("%s%s", fault, f" ({times} times)" if times > 1 else "")
     on_terminal = sys.stdout.isatty()
     if wanted or (not quiet() and (on_terminal or sys.stderr.isatty())):
         print(output.summary(), file=sys.stdout if on_terminal else sys.stderr)

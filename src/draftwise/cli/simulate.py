@@ -27,8 +27,9 @@ POLICIES = "random,ucb1,metasd-ucb,ucbspec,exp3spec,tapout-seq-ts,hedgespec,linu
 DRIFTS = ("none", "phases", "texts", "runs")
 REWARDS = ("auto", "accepted", "blended", "rate")
 BEST, WORST = 0.8, 0.4  # acceptance rates where --chances is not given
-LONGEST = 1000  # tokens of a draft
+LONGEST = 250  # tokens of a draft
 SEEDS = 100_000
+MOST = 500_000_000  # arms times tokens of all texts, which are held at once: about 2 GB
 LIMITS = {
     "drafters": (1, 1000),
     "every": (1, 10_000_000),
@@ -134,6 +135,11 @@ class WorldOptions:
         if self.reward not in REWARDS:
             raise UserError(f"--reward {self.reward}: choose from {', '.join(REWARDS)}")
         arms = self.arms()
+        if (size := len(arms) * self.tokens * self.texts) > MOST:
+            raise UserError(
+                f"--tokens {self.tokens} in --texts {self.texts} for {len(arms)} arms (--drafters times "
+                f"--lengths) are {size:,}, more than fit into memory: give at most {MOST:,} in all"
+            )
         auto = "accepted" if len({arm.length for arm in arms}) == 1 else "rate"
         reward = auto if self.reward == "auto" else self.reward
         worth = {"accepted": None, "blended": by_reward(arms, blended), "rate": by_rate(arms)}[reward]
@@ -165,12 +171,16 @@ def simulate(
     draftwise simulate
     draftwise simulate --policies ucb1,exp3spec --chances 0.8,0.5/0.5,0.8 --drift phases --out simulated
     """
+    from draftwise.measure.named import policy_names
     from draftwise.measure.simulate.study import study
+    from draftwise.measure.writing import folder
 
     if not 1 <= seeds <= SEEDS:
         raise UserError(f"--seeds {seeds}: give 1 to {SEEDS:,}")
     simulated = world.world()
-    players = [player(name, simulated.arms) for name in names(policies)]
+    players = [player(name, simulated.arms) for name in policy_names(policies)]
+    if out:
+        folder(out)
     with progress("simulating") as tell:
         found = study(players, simulated, seeds=seeds, tell=partial(tell, "seeds"))
     settings = asdict(world) | {"chances": world.phases(), "seeds": seeds}
@@ -183,18 +193,6 @@ def simulate(
         _print(found)
         if out:
             print(f"\n{out / 'report.html'}")
-
-
-def names(policies: str) -> list[str]:
-    """The policies as a list.
-
-    Raises:
-        UserError: a name is empty or stands twice.
-    """
-    found = [name.strip() for name in policies.split(",")]
-    if not all(found) or len(set(found)) < len(found):
-        raise UserError(f"--policies {policies!r}: give A,B, each once")
-    return found
 
 
 def numbers(option: str, text: str, *, low: float = 0.0, high: float = inf) -> list[float]:
@@ -236,17 +234,11 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
 
 
 def _write(found: dict[str, Any], out: Path) -> None:
-    import json
-
     from draftwise.measure import machine
     from draftwise.measure.report import write_report
+    from draftwise.measure.trace.files import write_json
 
-    found = {"run": machine.run(), "machine": machine.describe()} | found
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "simulation.json").write_text(json.dumps(found), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--out {out}: {error.strerror}; name a folder that you can write to") from None
+    write_json(out / "simulation.json", {"run": machine.run(), "machine": machine.describe()} | found)
     write_report(out)
 
 

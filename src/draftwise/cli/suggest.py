@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
+from draftwise.errors import UserError
 from draftwise.models.zoo import PREFIX, list_parts, list_zoo
 from draftwise.registry.entries import describe
 
@@ -57,7 +58,7 @@ def suggest(
     with waiting("looking for drafters"):
         name, folder = locate_target(model)
         found = [*without_weights(model), *own_layer(model, folder)]
-        found += [*local(model, folder), *published(model, name)]
+        found += [*local(model, folder), *published(model, name, model if folder is None else "")]
     if as_json:
         show.dump({"target": model, "name": name, "drafters": [asdict(one) for one in found]})
         return
@@ -93,7 +94,7 @@ def locate_target(model: str) -> tuple[str, Path | None]:
     """The name that publishers know the target by, and its folder if its files are here.
 
     Raises:
-        UserError: nothing can have this name.
+        UserError: nothing can have this name, or the folder holds no model.
     """
     from draftwise.models.footprint import read_config
     from draftwise.models.hub import cached_models
@@ -101,9 +102,39 @@ def locate_target(model: str) -> tuple[str, Path | None]:
 
     place = resolve(model)
     if not Path(place).is_dir():
-        return model, cached_models().get(model)
+        if (downloaded := cached_models().get(model)) is None:
+            look_up(model)
+        return model, downloaded
     folder = Path(place)
-    return ("" if model.startswith(PREFIX) else str(read_config(folder).get("_name_or_path") or "")), folder
+    if not (folder / "config.json").is_file():
+        raise UserError(f"model {model!r} has no config.json: name a model's folder or its Hugging Face id")
+    try:
+        config = read_config(folder)
+    except (OSError, ValueError) as error:
+        raise UserError(f"model {model!r}: config.json cannot be read ({error}); download it again") from None
+    return ("" if model.startswith(PREFIX) else str(config.get("_name_or_path") or "")), folder
+
+
+def look_up(model: str) -> None:
+    """Check that the hub has the target; where it cannot be asked, a publisher in the name is enough.
+
+    Raises:
+        UserError: it has none, or nothing is known of a name without a publisher.
+    """
+    from draftwise.models.hub import ask
+    from draftwise.models.relatives import heads
+
+    there, _ = ask(model)
+    if there is False:
+        raise UserError(
+            f"no folder {model!r} here, and no model of that name on the hub: name a folder, a Hugging Face "
+            "id or zoo:target"
+        )
+    if there is None and not heads(model):
+        raise UserError(
+            f"no folder {model!r} here, and the hub cannot be asked: check the name and the network, or name "
+            "a folder or zoo:target"
+        )
 
 
 def without_weights(target: str) -> Iterator[Suggestion]:
@@ -151,12 +182,15 @@ def local(target: str, folder: Path | None) -> Iterator[Suggestion]:
                 yield _suggestion(target, name, _same(cost, size), HERE, cost.weight_bytes, cost.cache_bytes)
 
 
-def published(target: str, name: str) -> Iterator[Suggestion]:
-    """Heads and smaller models by the names that publishers use; with a network, those that exist."""
+def published(target: str, name: str, asked: str = "") -> Iterator[Suggestion]:
+    """Heads and smaller models by the names that publishers use; with a network, those that exist.
+
+    If the hub had no answer for the name that was `asked` of it before, it is asked for nothing more.
+    """
     from draftwise.models.hub import ask
     from draftwise.models.relatives import heads, smaller
 
-    reached = True
+    reached = not asked or ask(asked)[0] is not None
     named = [
         (f"{kind}:{one}", one, f"a published {kind} head by its usual name") for kind, one in heads(name)
     ]

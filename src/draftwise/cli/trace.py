@@ -97,10 +97,14 @@ def trace(
     """
     from draftwise.measure.machine import load_average
     from draftwise.measure.trace import Trace, record
+    from draftwise.measure.trace.limits import recordable
     from draftwise.measure.trace.results import trust
     from draftwise.measure.trace.samples import write_samples
     from draftwise.measure.workloads import choose, load
 
+    greedy = options.sampling(frozenset()).greedy
+    recordable(options.length, overlap=options.overlap, greedy=greedy)
+    record.usable(out)
     before = load_average()
     found = load(options.workload, seed=options.seed)
     found = choose(found, per_category=options.per_category, limit=options.limit)

@@ -23,7 +23,7 @@ def tune(
     policy: Annotated[
         str,
         Option(
-            help="Comma-separated policies to tune: static, svip, disco?model=FILE, ...",
+            help="Comma-separated policies to tune: static, svip, disco?model=FOLDER, ...",
             autocompletion=policy_names,
         ),
     ],
@@ -44,8 +44,9 @@ def tune(
     draftwise tune --policy static --limit 20
     draftwise tune --policy svip --grid threshold=0.3,0.6 --grid length=10,40 --out tuned
     """
-    from draftwise.measure.bench.run import bench, policy_names
+    from draftwise.measure.bench.run import bench
     from draftwise.measure.bench.tune import best, candidates, parse_grid
+    from draftwise.measure.named import policy_names
 
     asked = policy_names(policy)
     given = parse_grid(grid or [])

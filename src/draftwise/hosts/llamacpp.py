@@ -28,8 +28,8 @@ def llama_drafts(
 
     Reuse the returned function for many calls: it keeps what the policy learned. Drafters are names or loaded
     models; `tokenizer` (Transformers') is only needed to check a model given by name. llama-cpp-python passes
-    only the tokens so far: a text that extends the last one is taken for the same text, any other for a new
-    one.
+    only the tokens so far: a text that extends the last one by some of its draft and one token is taken for
+    the same text, any other for a new one, such as the next turn of a chat.
 
     Raises:
         UserError: an unknown name, or a policy that drafts trees.
@@ -39,17 +39,20 @@ def llama_drafts(
     made = assemble(drafters, policy, engine, tokenizer, "the llama.cpp model", pack="auto", **load)
     follower = Follower(made.team, made.method, vocab_size=vocab_size, seed=seed)
     known = np.empty(0, dtype=np.intc)
+    last: list[int] = []
     number = 0
 
     def draft(input_ids: Ids, /, **options: Any) -> Ids:
-        nonlocal known, number
+        nonlocal known, last, number
         before = len(known)
-        if not 0 < before < len(input_ids) or not np.array_equal(input_ids[:before], known):
+        step = np.array([*known, *last[: len(input_ids) - before - 1]], dtype=np.intc)
+        extends = 0 < before < len(input_ids) == len(step) + 1
+        if not extends or not np.array_equal(input_ids[:-1], step):
             before, number = len(input_ids) - 1, number + 1
         known = np.array(input_ids, dtype=np.intc)
         new = known[before:].tolist()
         row = Row(number, len(known), new, lambda start: known[start:].tolist(), before, ROOM)
-        (made,) = follower.step([row])
-        return np.array(made, dtype=np.intc)
+        (last,) = follower.step([row])
+        return np.array(last, dtype=np.intc)
 
     return draft

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zlib import error as ZlibError
 
 from ..data import Prompt, load_prompts, spec_bench
 from ..errors import UserError
@@ -139,8 +140,10 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         lines = raw.decode("utf-8").split("\n")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        said = (error.strerror if isinstance(error, OSError) else "") or "not UTF-8 text"
+    except (gzip.BadGzipFile, ZlibError, EOFError) as error:
+        raise UserError(f"cannot read {path}: damaged or no gzip file; get it again") from error
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UserError(f"cannot read {path}: {said}") from error
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -7,6 +7,12 @@ from typing import Any
 from ..errors import UserError
 
 
+def embedded(model: Any) -> int:
+    """How many ids a model can read."""
+    table = model.get_input_embeddings()
+    return int(getattr(table, "num_embeddings", 0) or table.weight.shape[0])
+
+
 def disagreement(theirs: Any, ours: Any) -> str | None:
     """A token that two tokenizers have different ids for, or only one of them knows; None if there is none.
 

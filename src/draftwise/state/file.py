@@ -106,10 +106,10 @@ class StateFile:
         Raises:
             UserError: it cannot be written, there is a file that `load` would reject, or nothing to save.
         """
-        numbers = dump(self.policy)
         try:
-            fit(self.policy, self.blank, numbers)
-        except UserError as error:  # a written file must be readable
+            numbers = dump(self.policy)
+            fit(self.policy, self.blank, numbers)  # a written file must be readable
+        except (UserError, TypeError) as error:  # another's policy may hold anything
             raise UserError(f"state file {self.path} is not written: {error}") from error
         body = self.header | {"numbers": numbers}
         text = json.dumps(body | {"sha256": _seal(body)}, allow_nan=False)
@@ -146,7 +146,7 @@ class StateFile:
     def _read(self) -> list[Assignment]:
         """The file's content, completely checked."""
         try:
-            body = _parse(self.path.read_bytes())
+            body = parse(self.path.read_bytes())
             for key, mine in self.header.items():
                 if body[key] != mine:
                     raise UserError(_difference(key, body[key], mine))
@@ -158,8 +158,12 @@ class StateFile:
             ) from error
 
 
-def _parse(raw: bytes) -> dict[str, Any]:
-    """The content of a whole state file of this version."""
+def parse(raw: bytes) -> dict[str, Any]:
+    """The content of a whole state file of this version.
+
+    Raises:
+        UserError: it is damaged, or something else.
+    """
     try:
         body = json.loads(raw)
         strict = json.dumps(body, allow_nan=False)

@@ -56,7 +56,14 @@ def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
 
 
 def adds(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """The sum of each part's increase over a new object; integers stay integers."""
+    """The sum of each part's increase over a new object, of mappings by key; integers stay integers."""
+    if isinstance(getattr(blank, name), Mapping):
+        held = [getattr(part, name) for part in parts]
+        first = getattr(blank, name)
+        keys = dict.fromkeys(key for one in (first, *held) for key in one)
+        return {
+            key: first.get(key, 0) + sum(one.get(key, 0) - first.get(key, 0) for one in held) for key in keys
+        }
     start = np.asarray(getattr(blank, name))
     total = start + sum(np.asarray(getattr(part, name)) - start for part in parts)
     return total.tolist()

@@ -10,8 +10,7 @@ from typing import Any
 
 from ..core.roles import Policy
 from ..errors import UserError
-from ..inputs import parse_json
-from .file import StateFile, StateWarning
+from .file import StateFile, StateWarning, parse
 from .learned import learned_fields
 
 NewPolicy = Callable[[str, Sequence[str]], Policy]
@@ -36,7 +35,7 @@ def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy
         raise UserError(f"{twice[0]} is named twice, and would count twice: name each file once")
     header = _header(Path(files[0]))
     parts = [_loaded(Path(file), header, new_policy) for file in files]
-    fresh = StateFile(out, _policy(header, new_policy), **_identity(header))
+    fresh = StateFile(out, _policy(Path(files[0]), header, new_policy), **_identity(header))
     combine(fresh.policy, parts)
     fresh.save()
     return {"policy": header["policy"], "files": [str(file) for file in files], "out": str(out)}
@@ -67,19 +66,36 @@ def combine(into: Any, parts: Sequence[Any]) -> None:
 
 
 def _header(path: Path) -> dict[str, Any]:
+    """What a file is for: its policy, target and drafters.
+
+    Raises:
+        UserError: it cannot be read, is damaged, or is no state file.
+    """
     try:
-        body = parse_json(path.read_bytes())
-        return {key: body[key] for key in ("policy", "target", "drafters", "arms")}
+        body = parse(path.read_bytes())
     except OSError as error:
         raise UserError(
             f"cannot read {path}: {error.strerror}; name files that draftwise has written"
         ) from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is no state file: name files that draftwise has written") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}; name files that draftwise has written") from None
+    drafters = body["drafters"]
+    named = isinstance(drafters, dict) and all(isinstance(one, str) for one in drafters.values())
+    if not named or not all(isinstance(body[key], str) for key in ("policy", "target")):
+        raise UserError(f"{path}: it is damaged; name files that draftwise has written")
+    return body
 
 
-def _policy(header: Mapping[str, Any], new_policy: NewPolicy) -> Any:
-    return new_policy(header["policy"], list(header["drafters"]))
+def _policy(path: Path, header: Mapping[str, Any], new_policy: NewPolicy) -> Any:
+    """A new policy of the kind that the file at `path` is for.
+
+    Raises:
+        UserError: it cannot be built; names the file.
+    """
+    try:
+        return new_policy(header["policy"], list(header["drafters"]))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +104,7 @@ def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
 
 def _loaded(path: Path, header: Mapping[str, Any], new_policy: NewPolicy) -> Any:
     """The policy with the state of one file, which must be of the same kind as the first file."""
-    policy = _policy(header, new_policy)
+    policy = _policy(path, header, new_policy)
     file = StateFile(path, policy, **_identity(header))
     with warnings.catch_warnings():
         warnings.simplefilter("error", StateWarning)

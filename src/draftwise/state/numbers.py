@@ -9,6 +9,8 @@ from math import isfinite
 from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from ..errors import UserError
 from .learned import is_learned, learned_fields
 
@@ -105,6 +107,8 @@ def _holds(value: Any) -> bool:
 
 
 def _encode(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float) and not isfinite(value):
         return str(value)
     if value is None or isinstance(value, (bool, int, float)):
@@ -119,12 +123,19 @@ def _encode(value: Any) -> Any:
 def _fit(node: Any, blank: Mapping[str, Any], saved: Any, where: str) -> Iterator[Assignment]:
     if not isinstance(saved, dict) or saved.keys() != blank.keys():
         _wrong(where, f"has not the fields {', '.join(blank)}")
-    hints = get_type_hints(type(node)) if is_dataclass(node) else {}
+    hints = _hints(type(node)) if is_dataclass(node) else {}
     for name in _numbers(node):
         yield node, name, _decode(saved[name], blank[name], hints[name], f"{where}.{name}")
     for name, part in _parts(node).items():
         if name in blank:
             yield from _fit(part, blank[name], saved[name], f"{where}.{name}")
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind)
+    except NameError as error:
+        raise UserError(f"{kind.__name__} has a field whose type cannot be found ({error})") from error
 
 
 def _decode(saved: Any, blank: Any, hint: Any, where: str) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..inputs import parse_json
 from .numerics import in_half, on_cpu
 from .reading import packages, plain
 from .settings import Run, Training
@@ -52,12 +53,10 @@ class Folder:
             UserError: it holds another training, or something else.
         """
         packages()
-        import yaml
-
         said = {"train": verb, **plain(run)}
         file = self.work / "run.yaml"
         if file.exists():
-            there = yaml.safe_load(file.read_text(encoding="utf-8"))
+            there = self._read(file)
             other = sorted(k for k in said.keys() | there.keys() if said.get(k) != there.get(k))
             if other and not self._begun(file):
                 self.numerics.unlink(missing_ok=True)
@@ -76,7 +75,24 @@ class Folder:
                 raise UserError(f"cannot make {self.work}: {error.strerror}; give another --out") from error
             self._write(file, said)
         results = self.out / "results.json"
-        return json.loads(results.read_text()) if results.exists() else None
+        return self._read(results) if results.exists() else None
+
+    def _read(self, file: Path) -> dict[str, Any]:
+        """A file of this folder that holds names and values.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        import yaml
+
+        try:
+            text = file.read_text(encoding="utf-8")
+            found = yaml.safe_load(text) if file.suffix == ".yaml" else parse_json(text)
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(f"{file} is damaged: give a new folder as --out")
+        return found
 
     def _begun(self, file: Path) -> bool:
         """Whether the folder holds more than the options and the target's answers."""
@@ -96,8 +112,7 @@ class Folder:
         if not file.exists():
             text = json.dumps(measure())
             replace(file, lambda part: part.write_text(text))
-        found: dict[str, float] = json.loads(file.read_text())
-        return found
+        return self._read(file)
 
     def deliver(self, write: Callable[[Path], None]) -> None:
         """Write files to a temporary folder, then move each in atomically."""

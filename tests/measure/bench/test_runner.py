@@ -15,10 +15,11 @@ import pytest
 from draftwise import UserError
 from draftwise.generation.text import decode
 from draftwise.measure.bench.contender import Generation, Item, Text
-from draftwise.measure.bench.journal import Journal, Unit
+from draftwise.measure.bench.journal import FINISHED, Journal, Unit, usable, write_json
 from draftwise.measure.bench.ours import Models, Policy
 from draftwise.measure.bench.runner import Progress, Runner
 from draftwise.measure.machine import Meter
+from draftwise.measure.writing import replacing
 from draftwise.policies.auto.policy import AutoPolicy
 from tests.cli.conftest import LETTERS
 
@@ -258,6 +259,10 @@ def test_killed_ten_times_it_ends_with_the_same_set_of_results(tmp_path: Path) -
 # -- the journal ---------------------------------------------------------------------------------------
 
 
+WHOLE: dict[str, Any] = dict.fromkeys(FINISHED, 0)
+"""A line of `prompts.jsonl` with all its fields."""
+
+
 @pytest.fixture
 def half(tmp_path: Path) -> Path:
     """Ten units of one method in batches of two, with rounds and pieces."""
@@ -265,7 +270,7 @@ def half(tmp_path: Path) -> Path:
     for at in range(10):
         unit = Unit("m", 2, (2 * at, 2 * at + 1))
         heads = [{"method": "m", "batch": 2, "prompt": p} for p in unit.prompts]
-        rows = [{"key": key, **head} for key, head in zip(unit.keys, heads, strict=True)]
+        rows = [WHOLE | {"key": key, **head} for key, head in zip(unit.keys, heads, strict=True)]
         journal.finish(unit, rows, heads, heads, {"count": at})
     journal.close()
     return tmp_path
@@ -310,7 +315,7 @@ def test_memory_is_that_of_the_last_finished_unit(half: Path) -> None:
 def test_a_peer_that_keeps_nothing_goes_on_too(tmp_path: Path) -> None:
     journal = Journal(tmp_path, {"seed": 1, "limit": 20}, load=0.0)
     unit = Unit("m", 2, (0, 1))
-    rows = [{"key": key, "method": "m", "batch": 2, "prompt": i} for i, key in enumerate(unit.keys)]
+    rows = [WHOLE | {"key": key, "method": "m", "batch": 2, "prompt": i} for i, key in enumerate(unit.keys)]
     journal.finish(unit, rows, [], [], None)
     journal.close()
     again = resume(tmp_path)
@@ -330,6 +335,36 @@ def test_a_broken_line_in_the_middle_is_named(half: Path) -> None:
     (half / "prompts.jsonl").write_text("".join(text[:3]) + "{\n" + "".join(text[3:]))
     with pytest.raises(UserError, match=r"prompts.jsonl, line 4: not JSON"):
         resume(half)
+
+
+@pytest.mark.parametrize("foreign", ["{}", "[1]", "7", '{"prompt": 1, "category": "x"}', '{"key": []}'])
+def test_a_line_of_something_else_is_named_before_anything_is_loaded(half: Path, foreign: str) -> None:
+    with open(half / "prompts.jsonl", "a") as file:
+        file.write(f"{foreign}\n")
+    for use in (resume, usable):
+        with pytest.raises(UserError, match=r"prompts.jsonl, line 21: no line of a run; fix it or name"):
+            use(half)
+
+
+def test_a_file_in_place_of_a_folder_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "x" / "y"):
+        with pytest.raises(UserError, match=r"cannot write to .*file is no folder; choose another --out"):
+            usable(out)
+    usable(tmp_path / "new" / "folder")
+    assert not (tmp_path / "new").exists(), "a check makes nothing"
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_json(path, {"old": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"new": object()})
+    with pytest.raises(OSError, match=r"No space left on device: .*results.json'"), replacing(path) as part:
+        part.write_text("half")
+        raise OSError(28, "No space left on device")
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+    assert json.loads(path.read_text()) == {"old": 1}
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def test_a_packed_data_set_and_one_in_a_folder_of_its_name(tmp_path: Path) -> No
         ("humaneval:{}/other.jsonl", r"other.jsonl, line 1: no prompt of humaneval \(its fields: text\)"),
         ("mbpp:{}/empty.jsonl", "no prompt in"),
         ("mbpp:{}/bytes.jsonl", "not UTF-8"),
-        ("humaneval:{}/torn.jsonl.gz", "cannot read"),
+        ("humaneval:{}/torn.jsonl.gz", "cannot read .*: damaged or no gzip file"),
+        ("humaneval:{}/other.jsonl.gz", "cannot read .*: damaged or no gzip file"),
+        ("humaneval:{}/flipped.jsonl.gz", "cannot read .*: damaged or no gzip file"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_line(tmp_path: Path, name: str, said: str) -> None:
@@ -77,6 +79,9 @@ def test_what_is_wrong_is_said_with_file_and_line(tmp_path: Path, name: str, sai
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe\n")
     (tmp_path / "torn.jsonl.gz").write_bytes(gzip.compress(b"x" * 100)[:20])
+    (tmp_path / "other.jsonl.gz").write_text('{"prompt": "a"}\n')
+    packed = gzip.compress(b"x" * 100)
+    (tmp_path / "flipped.jsonl.gz").write_bytes(packed[:10] + b"\xff" + packed[11:])
     with pytest.raises(UserError, match=said):
         load(name.format(tmp_path))
 

@@ -129,6 +129,31 @@ def test_a_header_with_something_missing(tmp_path: Path) -> None:
         Trace(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("prompts", value) for value in ("x", -1, 0, True, 1.0, 10**12, None)),
+        *(("length", value) for value in ("x", 0, 4097)),
+        *(("temperature", value) for value in ("x", -1.0, True)),
+        ("max_new_tokens", 0),
+        ("vocab_size", -1),
+        ("seed", "x"),
+        ("overlap", 1),
+        ("eos", ["x"]),
+        ("eos", {}),
+        ("target", 7),
+        ("workload", None),
+        ("drafters", ["ngram"]),
+    ],
+)
+def test_a_header_with_something_damaged(key: str, value: object, tmp_path: Path) -> None:
+    recorded(tmp_path, n=1)
+    header = json.loads((tmp_path / "trace.json").read_text())
+    (tmp_path / "trace.json").write_text(json.dumps(header | {key: value}))
+    with pytest.raises(UserError, match=r"^cannot read the trace .*; record one with `draftwise trace"):
+        Trace(tmp_path)
+
+
 def test_no_folder_at_all(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file"):
         Trace(tmp_path / "nowhere")
@@ -140,7 +165,7 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
 def test_what_cannot_be_recorded(tmp_path: Path) -> None:
     models, sampling = target(), settings(8)
     about: dict[str, Any] = {"name": "", "workload": "", "prompts": prompts(1), "length": 2}
-    with pytest.raises(UserError, match="--length 0: record drafts of at least 1 token"):
+    with pytest.raises(UserError, match="--length 0: give 1 to 4096"):
         recorded(tmp_path / "a", length=0, n=1)
     with pytest.raises(UserError, match="record at --temperature 0"):
         header_of(models, team(), settings(8, temperature=1.0), overlap=True, **about)

@@ -266,6 +266,16 @@ def test_nothing_is_left_of_a_failed_compilation(
     assert not [p for p in store.folder().iterdir() if p.suffix != ".lock"]
 
 
+def test_no_home_folder_leaves_passes_eager(plan: Blueprint, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(Unfit, match="set XDG_CACHE_HOME"):
+        store.find(plan)
+
+
 def test_no_space_leaves_passes_eager(plan: Blueprint, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: Any, **named: Any) -> None:
         raise OSError(28, "No space left on device")

@@ -60,7 +60,7 @@ class NgramDrafter:
         return text.continuation(length)[0] if text else []
 
     def match_after(self, request: Request, written: Sequence[int]) -> int:
-        """The hint after the text and these tokens."""
+        """The hint after the text and these tokens, by what is indexed of the text alone."""
         text = self._texts.get(request.id)
         return text.matched(written) if text else 0
 

@@ -50,7 +50,7 @@ class Ngrams:
         self.length = self._common(source, tokens, match) if match == len(self._hits) - 1 else match
 
     def matched(self, new: Sequence[int]) -> int:
-        """The `length` after these tokens as well."""
+        """The `length` after these tokens as well, by the n-grams before them."""
         if not new:
             return self.length
         key = self._key

@@ -14,6 +14,8 @@ from .automaton import ROOT, Step, Walks
 from .indices import Suffixes, automaton
 from .picked import chain, share, tally
 
+MOST = 1 << 20  # of `tries` and `depth`
+
 
 class SuffixDrafter:
     """Follows the most frequent continuation of the text's end, as far as the match and its counts allow.
@@ -55,8 +57,8 @@ class SuffixDrafter:
         _require("offset", offset, 0.0 <= offset < 1e6, "a number from 0 to a million")
         _require("factor", factor, factor + offset > 0.0, "more than 0, or an offset: nothing is drafted")
         _require("min_prob", min_prob, 0.0 <= min_prob <= 1.0, "a probability")
-        _require("tries", tries, tries >= 1, "1 or more")
-        _require("depth", depth, depth >= 1, "1 or more")
+        _require("tries", tries, 1 <= tries <= MOST, f"1 to {MOST}")
+        _require("depth", depth, 1 <= depth <= MOST, f"1 to {MOST}")
         _require("max_tokens", max_tokens, max_tokens >= 2, "2 or more")
         _require("history", history, history == 0 or history >= 2, "0 (off), or 2 or more tokens")
         self.walks = Walks(tries, factor, offset, min_prob)

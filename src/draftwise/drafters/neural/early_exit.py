@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.drafts import Draft, Job
+from ...core.guide import guide_of
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
@@ -101,7 +102,8 @@ class EarlyExitDrafter:
         for job in jobs:
             states = self.features.of(job.request.id, job.start - 1, len(job.request.tokens) - 1)
             logits = self._logits(states)
-            made.append(grades(job, logits, states, vocab_size=self.vocab_size, sample=self.sample))
+            guide, size = guide_of(job.request, job.start), self.vocab_size
+            made.append(grades(job, logits, states, vocab_size=size, sample=self.sample, guide=guide))
         return made
 
     def _logits(self, states: Tensor) -> Tensor:
@@ -109,6 +111,10 @@ class EarlyExitDrafter:
         body, whole = self.model.get_decoder(), self.rows.model
         norm = [module for name, module in body.named_children() if "norm" in name or name == "ln_f"][-1]
         logits: Tensor = whole.get_output_embeddings()(norm(states))
+        if isinstance(scale := getattr(whole, "logit_scale", None), (int, float)):  # Cohere
+            logits = logits * scale
+        if isinstance(scale := getattr(self.rows.config, "logits_scaling", None), (int, float)):  # Granite
+            logits = logits / scale
         cap = getattr(self.rows.config, "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 

@@ -22,6 +22,7 @@ from ...models.keeper import Keeper, length
 from ...models.narrow import narrow
 from ...models.prefixes import Prefixes
 from ...models.probe import rows_of
+from ...models.vocabulary import embedded
 from .chains import Chain, force, grades, known, picks
 from .place import Place
 
@@ -64,6 +65,7 @@ class LMDrafter:
         self.window, self.sinks = window, sinks
         self.rows = rows_of(model, probe=probe)
         self.vocab_size, self.sample = vocab_size, sample
+        self.size = embedded(self.rows.model)
         small = self.rows.device.type == "cpu" and not self.rows.steps
         self.chunk = 96 if small else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
@@ -71,6 +73,12 @@ class LMDrafter:
         self.states: States | None = None  # set when the first rule reads them
         self.hidden: Tensor | None = None  # states that the latest logits came from, shape (rows, width)
         self.keeper: Keeper | None = None
+
+    def _ids(self, tokens: list[int]) -> list[int]:
+        """What the model reads: 0 in place of ids that it does not have, which only the target knows."""
+        if not tokens or max(tokens) < self.size:
+            return tokens
+        return [token if token < self.size else 0 for token in tokens]
 
     def remember(self, prefixes: Prefixes) -> None:
         """Keep what was read of texts that have ended there, where all of a text is read and has no state."""
@@ -105,7 +113,8 @@ class LMDrafter:
             return False
         (row,), held = self._rows_of([request]), self.rows.held
         if len(tokens) - 1 - held[row] > LONG:
-            self.rows.feed(row, [tokens[held[row] : -1][: self.chunk]], 1, slots=len(tokens) + request.room)
+            piece = self._ids(tokens[held[row] : -1][: self.chunk])
+            self.rows.feed(row, [piece], 1, slots=len(tokens) + request.room)
             self.places[request.id].now(held[row])
         return len(tokens) - 1 - held[row] > LONG
 
@@ -214,8 +223,8 @@ class LMDrafter:
             held[row] = min(held[row], first)
             slots = len(tokens) + job.request.room
             while first - held[row] > LONG:
-                self.rows.feed(row, [tokens[held[row] : first][: self.chunk]], 1, slots=slots)
-            texts[row] = tokens[held[row] : -1]
+                self.rows.feed(row, [self._ids(tokens[held[row] : first][: self.chunk])], 1, slots=slots)
+            texts[row] = self._ids(tokens[held[row] : -1])
         widest = max(map(len, texts))
         slots = max(len(job.request.tokens) + job.request.room for job, _ in wanted)
         logits = self.rows.feed(0, texts, widest, slots=slots)[..., : self.vocab_size]
@@ -240,8 +249,8 @@ class LMDrafter:
         for row, request, chain in zip(rows, requests, chains, strict=True):
             tokens = request.tokens
             while len(tokens) - held[row] > (LONG if len(requests) > 1 else self.chunk):
-                self.rows.feed(row, [tokens[held[row] : -1][: self.chunk]], 1, slots=slots)
-            texts[row] = [*tokens[held[row] :], *chain.unread()]
+                self.rows.feed(row, [self._ids(tokens[held[row] : -1][: self.chunk])], 1, slots=slots)
+            texts[row] = self._ids([*tokens[held[row] :], *chain.unread()])
             self.places[request.id].now(len(tokens))
         widths = [len(t) for t in texts]
         keep = max(widths) - min(widths) + 1
@@ -284,12 +293,12 @@ class LMDrafter:
         if len(chains) == 1 and self.states is None and len(chains[0].tokens) == chains[0].read + 1:
             (token,) = chains[0].unread()
             self.places[chains[0].job.request.id].fed.append(token)
-            return narrow(self.rows, rows[0], [token], 1, guesses=True)[0]
+            return narrow(self.rows, rows[0], self._ids([token]), 1, guesses=True)[0]
         idle = [] if self.rows.stateful else [0]  # a state would have to take it back
         texts: list[list[int]] = [idle] * len(chains)
         for chain, row in zip(chains, rows, strict=True):
             if not chain.done:
-                texts[row] = chain.unread()
+                texts[row] = self._ids(list(chain.unread()))
         widths = [len(texts[row]) for chain, row in zip(chains, rows, strict=True) if not chain.done]
         keep = max(widths) - min(widths) + 1
         ends = [max(0, keep - 1 - max(widths) + len(text)) for text in texts]

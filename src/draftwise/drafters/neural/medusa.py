@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core.drafts import Draft, Job
+from ...core.guide import guide_of
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
@@ -160,7 +161,8 @@ class MedusaDrafter:
             rows = logits[k, rest.start - k - 2 - first : len(tokens) - k - 2 - first]
             seen = [MISS] * blind
             if len(rows):
-                seen += grades(rest, rows, None, vocab_size=self.vocab_size, sample=self.sample)
+                guide, size = guide_of(rest.request, rest.start), self.vocab_size
+                seen += grades(rest, rows, None, vocab_size=size, sample=self.sample, guide=guide)
             found.append(seen)
         return [
             replace(by[0], deeper=(*((g.accept, g.overlap) for g in by[1:]), (0.0, 0.0)))

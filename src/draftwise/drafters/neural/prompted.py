@@ -14,6 +14,7 @@ from ...core.request import Request
 from ...errors import UserError
 from ...models.prompted import Prompted
 from ...models.prompted.trial import Trials
+from ...models.vocabulary import embedded
 from .chains import draft_chains
 
 LOOP = ("logits_processor", "stopping_criteria", "streamer", "synced_gpus")  # not for the model
@@ -69,6 +70,7 @@ class PromptedDrafter:
         """One chain per job; every row takes part in each pass until all drafts are complete."""
         assert self.texts is not None
         ids = self.texts.ids.to(self.model.device)
+        ids = ids.where(ids < embedded(self.model), 0)  # ids that only the target knows
         rows = [self.order[job.request.id] for job in jobs]
         logits = self._catch_up(ids)[rows]
         guessed = ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
 from time import monotonic
@@ -65,17 +66,20 @@ class Keeper:
         self._open = open
 
     def tell(self) -> None:
-        """Write the totals."""
+        """Write the totals, if that is possible: they never cost a text."""
         told = json.dumps(self.follower.totals())
         swap = self.report.with_suffix(".writing")
-        swap.write_text(told)
-        os.replace(swap, self.report)
+        with suppress(OSError):  # a full disk, or a folder that was cleared away
+            self.report.parent.mkdir(mode=0o700, exist_ok=True)
+            swap.write_text(told)
+            os.replace(swap, self.report)
 
     def end(self) -> None:
         """Save, and remove the totals."""
         if self.state is not None:
             self.state.keep()
-        self.report.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.report.unlink(missing_ok=True)
 
 
 def _replica(config: Any) -> int:

@@ -17,10 +17,15 @@ from zlib import crc32
 from filelock import FileLock, Timeout
 
 from ...errors import UserError
+from ...inputs import parse_json
+from ..writing import reachable, replacing, write_text
 
 Row = dict[str, Any]
 NOTES = "state/notes.json"
 FILES = ("prompts.jsonl", "rounds.jsonl", "pieces.jsonl")
+PLACE = {"method", "batch", "prompt"}
+FINISHED = PLACE | {"key", "engine", "category", "new_tokens", "seconds", "rounds", "accepted", "drafted"}
+FINISHED |= {"seconds_by_phase", "pulls", "text_sha", "load"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +43,19 @@ class Unit:
 
 
 def usable(folder: Path) -> None:
-    """Check that a folder is new, empty, or a run's.
+    """Check that a folder is new, empty, or a run's, and can be written to.
 
     Raises:
-        UserError: it holds something else, or is a file.
+        UserError: it holds something else, a line that is no run's, or is a file.
     """
+    reachable(folder)
     own = (".lock", "state", *FILES, "results.json")  # files that a killed run may have left
-    try:
-        if (folder / "run.json").exists() or not folder.exists():
-            return
-        others = [path.name for path in folder.iterdir() if path.name not in own]
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}; name another folder") from error
+    begun = (folder / "run.json").exists() or not folder.exists()
+    others = [] if begun else [path.name for path in folder.iterdir() if path.name not in own]
     if others:
         raise UserError(f"{folder} holds {others[0]}, and no run: name a new or empty folder")
+    for _ in _read(folder / FILES[0]):
+        pass
 
 
 class Journal:
@@ -75,7 +79,7 @@ class Journal:
             raise UserError(f"cannot write to {folder}: {said}; name another folder") from error
         try:
             self.starts = [*self._begun(), load]
-            self.done: dict[str, Row] = {row["key"]: row for row in self._read("prompts.jsonl")}
+            self.done: dict[str, Row] = {row["key"]: row for row in _read(folder / FILES[0])}
             write_json(folder / "run.json", {"settings": self.settings, "starts": self.starts})
         except BaseException:
             self._lock.release()
@@ -176,27 +180,8 @@ class Journal:
                 )
         return list(starts)
 
-    def _read(self, name: str) -> Iterator[Row]:
-        """The lines of a file; an incomplete last line is dropped.
-
-        Raises:
-            UserError: an earlier line is broken; names file and line.
-        """
-        path = self.folder / name
-        if not path.exists():
-            return
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    said = f"{path}, line {number}: not JSON; fix it or name another folder"
-                    raise UserError(said) from error
-
     def _keep(self, name: str, wanted: Callable[[Row], bool]) -> None:
-        _write_lines(self.folder / name, (row for row in self._read(name) if wanted(row)))
+        _write_lines(self.folder / name, (row for row in _read(self.folder / name) if wanted(row)))
 
     def _append(self, name: str, rows: Sequence[Row]) -> None:
         if rows:
@@ -211,16 +196,44 @@ def line(row: Row) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a temporary file beside it, then rename it, so that a reader never sees half a file."""
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
 def _write_lines(path: Path, rows: Iterable[Row]) -> None:
-    beside = path.with_name(path.name + ".part")
-    with open(beside, "w", encoding="utf-8") as file:
+    with replacing(path) as part, part.open("w", encoding="utf-8") as file:
         file.writelines(line(row) for row in rows)
-    os.replace(beside, path)
+
+
+def _read(path: Path) -> Iterator[Row]:
+    """The lines of a file; an incomplete last line is dropped.
+
+    Raises:
+        UserError: an earlier line is broken, or not a run's; names file and line.
+    """
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = parse_json(line)
+            except ValueError as error:
+                said = f"{path}, line {number}: not JSON; fix it or name another folder"
+                raise UserError(said) from error
+            if not _ours(row, path.name):
+                said = f"{path}, line {number}: no line of a run; fix it or name another folder"
+                raise UserError(said)
+            yield row
+
+
+def _ours(row: Any, name: str) -> bool:
+    """Whether a line has the fields that a run writes to this file, and its place in the run."""
+    if not isinstance(row, dict) or not row.keys() >= (FINISHED if name == FILES[0] else PLACE):
+        return False
+    method, batch, prompt = _place(row)
+    fits = isinstance(method, str) and type(batch) is int and type(prompt) is int
+    return fits and isinstance(row.get("key", ""), str)
 
 
 def _place(row: Row) -> tuple[str, int, int]:

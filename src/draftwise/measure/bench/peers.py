@@ -37,10 +37,10 @@ def names(text: str) -> list[str]:
     """The peers of an option, separated by commas; an engine alone means all its modes, `all` all peers.
 
     Raises:
-        UserError: an unknown engine or mode.
+        UserError: an unknown engine or mode, or an empty name.
     """
     found: list[str] = []
-    for name in (part.strip() for part in text.split(",") if part.strip()):
+    for name in registry.listed(text, "--peers"):
         for engine in ENGINES if name == "all" else [name]:
             modes = [f"{engine}:{mode}" for mode in ENGINES.get(engine, ())]
             found += [n for n in modes or [_checked(engine)] if n not in found]

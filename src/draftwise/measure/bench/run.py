@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ... import registry
 from ...core.roles import window_of
 from ...core.sampling import Sampling
 from ...errors import UserError
-from ...policies.catalogue import spec_of
+from ...policies.catalogue import method
 from .. import machine
+from ..named import once, policy_names
 from ..quiet import judge
 from ..results import BASELINE, identical, summarize
 from ..workloads import choose, load
@@ -25,6 +23,8 @@ from .live import copying, peers_of
 from .ours import Models, Policy
 from .peers import Absent, Peers
 from .runner import Progress, Runner
+
+__all__ = ["Settings", "bench", "policy_names"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,7 @@ class Settings:
         if not self.batch or min(self.batch) < 1 or len(set(self.batch)) < len(self.batch):
             raise UserError(f"batch={','.join(map(str, self.batch))}: give sizes of at least 1, each once")
         for name in ("policies", "peers"):
-            twice = [n for n, count in Counter(getattr(self, name)).items() if count > 1]
-            if twice:
-                raise UserError(f"{name}: {twice[0]} is repeated: give each once")
+            once(name, getattr(self, name))
         Sampling(max_new_tokens=self.max_new_tokens, temperature=self.temperature)
 
     @property
@@ -66,35 +64,6 @@ class Settings:
         """The options for loading models."""
         names = ("dtype", "device", "compile", "trust_remote_code")
         return {name: getattr(self, name) for name in names}
-
-
-def policy_names(text: str) -> tuple[str, ...]:
-    """Policies separated by commas; or by blanks, and then commas do not separate.
-
-    A comma inside an option (`lengths=2,8`) does not separate: no policy's name follows it.
-
-    Raises:
-        UserError: there is none, or an unknown name.
-    """
-    text = re.sub(r",\s+", ",", text.strip())
-    if len(parts := text.split()) > 1:
-        return tuple(map(_checked, parts))
-    found: list[str] = []
-    for part in text.split(","):
-        name = part.partition("?")[0].partition(":")[0]
-        known = name in registry.names("policies") or name.rpartition("-")[0] == "static"
-        if found and "?" in found[-1] and not known:
-            found[-1] += f",{part}"
-        elif part:
-            found.append(part)
-    if not found:
-        raise UserError("no policy is named: give names of `draftwise policies`, such as auto,static-5")
-    return tuple(map(_checked, found))
-
-
-def _checked(policy: str) -> str:
-    spec_of(policy)
-    return policy
 
 
 def bench(
@@ -108,6 +77,8 @@ def bench(
         UserError: bad settings, names or files, or a folder that belongs to another run.
     """
     usable(out)
+    for name in settings.policies if models is None else ():
+        method(name, settings.drafters)  # its options are refused before anything is loaded
     load_average = machine.load_average()
     prompts = choose(
         load(settings.workload, seed=settings.seed),

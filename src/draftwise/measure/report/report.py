@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..writing import write_text
 from . import tables
 from .data import read, readable
 from .html import page
@@ -22,6 +23,7 @@ def write_report(folder: Path, *, beside: Sequence[Path] = ()) -> None:
 
     Raises:
         UserError: the folder has no results, or a file in it is damaged.
+        OSError: a file of the report cannot be written.
     """
     results = read(folder, beside)
     with readable(folder):  # simulations and optima are read where they are shown
@@ -29,5 +31,5 @@ def write_report(folder: Path, *, beside: Sequence[Path] = ()) -> None:
         tables.simulated_arms(results.simulation or NOBODY)
         tables.optimum(results.optimum)
     story = tell(results, folder / "pictures")
-    (folder / "report.md").write_text(markdown(results, story), encoding="utf-8")
-    (folder / "report.html").write_text(page(results, story), encoding="utf-8")
+    write_text(folder / "report.md", markdown(results, story))
+    write_text(folder / "report.html", page(results, story))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..writing import replacing
 from .colours import COLOURS, INK, colour
 from .labels import brief, rows, wrapped
 from .rounds import Floats
@@ -173,7 +174,8 @@ def below(figure: Figure, *axes: Axes, columns: int = 3) -> None:
 def save(figure: Figure, folder: Path, name: str) -> str:
     """Write the PNG; gives the same picture as SVG for the page, in the page's own ink."""
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / f"{name}.png", dpi=DPI, facecolor="white")
+    with replacing(folder / f"{name}.png") as part:
+        figure.savefig(part, format="png", dpi=DPI, facecolor="white")
     figure.set_layout_engine("none")  # the places are found once
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})

@@ -12,7 +12,6 @@ arrays `i.NAME` of its `Answers`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -29,6 +28,8 @@ from ...errors import UserError
 from ...inputs import parse_json
 from ...policies.catalogue import weighs_relays
 from ...registry.relays import with_lookup
+from ..writing import replacing, write_text
+from .limits import check
 
 FORMAT, VERSION = "draftwise-trace", 1
 FIELDS = ("top1", "top2", "entropy", "chosen")  # the stop signals in a trace
@@ -208,8 +209,7 @@ def read_header(folder: Path) -> Header:
         if said != (FORMAT, VERSION):
             raise UserError(f"it is no {FORMAT} of version {VERSION}")
         header = Header(**found)
-        if not all(isinstance(grades, bool) for grades in header.drafters.values()):
-            raise UserError("its drafters are not described")
+        check(header)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         raise UserError(
@@ -220,12 +220,7 @@ def read_header(folder: Path) -> Header:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file atomically."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def as_json(header: Header) -> dict[str, Any]:
@@ -245,13 +240,8 @@ def save(recording: Recording, path: Path, header: Header) -> None:
     for i, name in enumerate(header.drafters):
         for key in ARRAYS:
             arrays[f"{i}.{key}"] = _packed(getattr(recording.answers[name], key))
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part, part.open("wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def load(path: Path, header: Header) -> Recording:

@@ -15,10 +15,22 @@ from ...core.sampling import Sampling
 from ...core.team import Member
 from ...errors import UserError
 from ..machine import Meter, describe
+from ..writing import reachable
 from . import costs, drawn, models
 from . import lookups as drafts
 from .costs import Costs
-from .files import Answers, Header, Recording, as_json, file_of, load, read_header, save, write_json
+from .files import (
+    Answers,
+    Header,
+    Recording,
+    as_json,
+    file_of,
+    load,
+    read_header,
+    save,
+    write_json,
+)
+from .limits import recordable
 from .lookups import Given
 from .measure import measure
 from .reading import Text, fresh_ids, looked_at, write
@@ -37,6 +49,17 @@ class Prompt:
     tokens: Sequence[int]
 
 
+def usable(folder: Path) -> None:
+    """Check that a trace can be written to a folder, which is not a benchmark's.
+
+    Raises:
+        UserError: it holds a benchmark, or nothing can be written there.
+    """
+    if (folder / "run.json").exists():
+        raise UserError(f"{str(folder)!r} holds a benchmark: choose another --out")
+    reachable(folder)
+
+
 def header_of(
     target: Target,
     drafters: Mapping[str, Drafter],
@@ -51,12 +74,9 @@ def header_of(
     """The header of a recording with these settings.
 
     Raises:
-        UserError: a draft length below 1.
+        UserError: see `recordable`.
     """
-    if length < 1:
-        raise UserError(f"--length {length}: record drafts of at least 1 token")
-    if overlap and not sampling.greedy:
-        raise UserError("--overlap: where drafts are drawn they are not known, record at --temperature 0")
+    recordable(length, overlap=overlap, greedy=sampling.greedy)
     return Header(
         target=name,
         drafters={who: isinstance(drafter, Grader) for who, drafter in drafters.items()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,6 +17,7 @@ from ...policies.catalogue import method
 from .. import machine
 from ..learnt import learnt
 from ..results import BASELINE, summarize
+from ..writing import folder, replacing, write_text
 from .composite import best_composite
 from .costs import MEASURED, Costs, as_json, busy
 from .files import FIELDS, Trace, write_json
@@ -42,16 +43,13 @@ def replayed(
     Raises:
         UserError: an unknown policy, one that the trace does not support, or a folder that cannot be written.
     """
+    vacant(out)
     names = list(dict.fromkeys([BASELINE, *policies]))
     loops = {name: _loop(trace, name, costs, seed) for name in names}
     rows: list[Row] = []
     optimum: dict[int, float] = {}
-    if (out / "run.json").exists():
-        raise UserError(f"{str(out)!r} holds a benchmark: choose another --out")
-    folder(out)
     samples, shown = read_samples(trace.folder), []
-    part = out / "rounds.jsonl.part"
-    with part.open("w", encoding="utf-8") as file:
+    with replacing(out / "rounds.jsonl") as part, part.open("w", encoding="utf-8") as file:
         for i, recording in enumerate(trace):
             stage = Stage(recording)
             if trace.header.greedy:
@@ -65,10 +63,9 @@ def replayed(
                     shown.append(about | said)
             if tell:
                 tell(i + 1, len(trace))
-    part.replace(out / "rounds.jsonl")
     found = _results(trace, names, rows, optimum, costs, seed)
-    _lines(out / "prompts.jsonl", rows)
-    _lines(out / "pieces.jsonl", shown)
+    for name, lines in (("prompts", rows), ("pieces", shown)):
+        write_text(out / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in lines))
     write_json(out / "results.json", found)
     return found
 
@@ -102,22 +99,15 @@ def _named(name: str, rounds: Iterator[Round]) -> Iterator[Round]:
         raise UserError(f"{name}: {error}") from None
 
 
-def _lines(path: Path, rows: Iterable[Row]) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    part.replace(path)
-
-
-def folder(out: Path) -> None:
-    """Make the folder for results.
+def vacant(out: Path) -> None:
+    """Make the folder for a replay's results, which does not replace those of a benchmark.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: it holds a benchmark, or nothing can be written there.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write to {str(out)!r}: {error.strerror}; choose another --out") from None
+    if (out / "run.json").exists():
+        raise UserError(f"{str(out)!r} holds a benchmark: choose another --out")
+    folder(out)
 
 
 def _line(round: Round) -> Row:

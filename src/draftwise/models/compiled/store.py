@@ -24,8 +24,15 @@ MOST = 1 << 29  # bytes kept, the latest used
 
 
 def folder() -> Path:
-    """Where compiled graphs are kept."""
-    return verdicts.place("compiled").with_suffix("")
+    """Where compiled graphs are kept.
+
+    Raises:
+        Unfit: there is no such place.
+    """
+    try:
+        return verdicts.place("compiled").with_suffix("")
+    except RuntimeError as error:
+        raise Unfit("no home folder for compiled graphs: set XDG_CACHE_HOME") from error
 
 
 def find(plan: Blueprint) -> Path | None:

@@ -1,0 +1,55 @@
+"""Policies as they are named on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from .. import registry
+from ..errors import UserError
+from ..policies.catalogue import spec_of
+
+
+def once(what: str, names: Sequence[str]) -> None:
+    """Check that no name is there twice.
+
+    Raises:
+        UserError: one is.
+    """
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UserError(f"{what}: {twice[0]} is repeated: give each once")
+
+
+def policy_names(text: str) -> tuple[str, ...]:
+    """Policies separated by commas; or by blanks, and then commas do not separate.
+
+    A comma inside an option (`lengths=2,8`) does not separate: no policy's name follows it.
+
+    Raises:
+        UserError: there is none, or an unknown, empty or repeated name.
+    """
+    text = re.sub(r",\s+", ",", text.strip())
+    if len(parts := text.split()) > 1:
+        return _checked(parts)
+    found: list[str] = []
+    for part in text.split(","):
+        name = part.partition("?")[0].partition(":")[0]
+        known = name in registry.names("policies") or name.rpartition("-")[0] == "static"
+        if found and "?" in found[-1] and not known:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    if not any(found):
+        raise UserError("no policy is named: give names of `draftwise policies`, such as auto,static-5")
+    if not all(found):
+        raise UserError(f"policies {text!r} has an empty name: give A,B")
+    return _checked(found)
+
+
+def _checked(policies: Sequence[str]) -> tuple[str, ...]:
+    for policy in policies:
+        spec_of(policy)
+    once("policies", policies)
+    return tuple(policies)

@@ -1,0 +1,163 @@
+"""Output that cannot be written, and streams that the caller has closed: one line, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from draftwise.cli import show
+from draftwise.cli.logs import to_stderr
+from draftwise.core.stats import Stats
+from draftwise.generation.output import Output
+from tests.measure.report import folder as made
+
+from .conftest import Models, Result
+from .test_trace import traced, workload  # noqa: F401  # fixtures
+
+Run = Callable[..., Result]
+FULL = Path("/dev/full")
+
+
+def shell(line: str) -> tuple[int, str, str]:
+    """Run a shell line, in which $D stands for the command; gives its exit status, stdout and stderr."""
+    command = f"{sys.executable} -m draftwise"
+    done = subprocess.run(
+        ["sh", "-c", line.replace("$D", command)], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def one_line(result: Result, *said: str) -> None:
+    status, out, err = result
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith("error: ")
+    for part in said:
+        assert part in err
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="the system has no full device")
+@pytest.mark.parametrize("verb", ["models", "models --json", "--help", "--version"])
+def test_a_full_disk_behind_standard_output(verb: str) -> None:
+    one_line(shell(f"$D {verb} > {FULL}"), "cannot write the output: No space left on device;")
+
+
+@pytest.mark.parametrize("verb", ["--version", "models"])
+def test_a_closed_standard_output_is_no_fault(verb: str) -> None:
+    assert shell(f"$D {verb} >&-") == (0, "", "")
+
+
+def test_a_closed_standard_input_is_an_empty_one() -> None:
+    one_line(shell("$D generate - <&-"), "the prompt is empty")
+
+
+def test_a_closed_standard_error_leaves_the_output_alone() -> None:
+    assert shell("$D --version 2>&-")[:2] == (0, shell("$D --version")[1])
+
+
+@pytest.mark.parametrize("place", ["report.html", "report.md", "pictures"])
+def test_a_report_that_cannot_be_written(run: Run, tmp_path: Path, place: str) -> None:
+    here = made.write(tmp_path / "run", "mixed")
+    for path in here.glob("*.jsonl"):
+        path.unlink()
+    if place == "pictures":
+        (here / place).write_text("mine")
+    else:
+        (here / place).mkdir()
+    one_line(run("report", str(here)), f"cannot use {here / place}", "name another place")
+    assert not list(here.rglob("*.part"))
+
+
+def test_half_a_report_never_replaces_a_whole_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    here = made.write(tmp_path / "run", "mixed")
+    for path in here.glob("*.jsonl"):
+        path.unlink()
+    assert run("report", str(here))[0] == 0
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+
+    def full(figure: object, file: Path, **_: object) -> None:
+        Path(file).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    one_line(run("report", str(here)), f"cannot use {here / 'pictures'}", ".png: No space left on device")
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("verb", [["replay", "--policies", "static-3"], ["oracle"]])
+def test_results_that_cannot_be_written_are_told_before_the_work(
+    run: Run,
+    traced: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
+) -> None:
+    def refused(**_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("draftwise.measure.writing.TemporaryFile", refused)
+    monkeypatch.setattr("draftwise.measure.trace.results.Stage", None)
+    out = str(traced.parent / "out")
+    one_line(run(verb[0], str(traced), "--out", out, *verb[1:]), f"cannot write to '{out}': Read-only")
+
+
+def test_a_replay_that_fails_leaves_no_part(
+    run: Run,
+    traced: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (traced / "000002.npz").write_bytes(b"damaged")
+    out = tmp_path / "out"
+    one_line(run("replay", str(traced), "--policies", "static-3", "--out", str(out)), "000002.npz")
+    assert list(out.iterdir()) == []
+
+
+def test_a_simulation_is_written_whole_and_its_folder_tried_first(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ask = ("simulate", "--policies", "ucb1", "--tokens", "50", "--seeds", "1", "--out")
+    one_line(run(*ask, str(tmp_path / "file" / "x")), "cannot write to", "choose another --out")
+    assert run(*ask, str(tmp_path / "new"))[0] == 0
+    assert json.loads((tmp_path / "new" / "simulation.json").read_text())["policies"]
+    assert not list((tmp_path / "new").rglob("*.part"))
+
+
+def test_an_error_of_the_network_is_not_called_one_of_a_file(
+    models: Models, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("draftwise.Decoder.from_pretrained", unreachable)
+    with pytest.raises(ConnectionRefusedError):
+        run("generate", "a")
+
+
+def test_equal_faults_are_told_once_with_their_number(capsys: pytest.CaptureFixture[str]) -> None:
+    stats = Stats(faults=["ngram: it failed"] * 15 + ["suffix: too slow"])
+    output = Output(finish_reason="stop", stats=stats)
+    with to_stderr():
+        show.report(output, wanted=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: ngram: it failed (15 times)",
+        "warning: suffix: too slow",
+    ]
+
+
+def test_a_replay_and_a_simulation_load_no_models() -> None:
+    """Names of policies are read without the engines of a benchmark, which take seconds to import."""
+    code = (
+        "import sys; from draftwise.cli import main; "
+        "status = main(['simulate', '--policies', 'ucb1', '--tokens', '50', '--seeds', '1', '--quiet']); "
+        "main(['replay', 'nowhere', '--out', 'x']); "
+        "sys.exit(status or 'torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=os.sep)
+    assert done.returncode == 0, done.stderr
