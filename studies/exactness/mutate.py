@@ -4,7 +4,7 @@
     python -m studies.exactness.mutate core.accept core.loop --again --out mutants.jsonl     # survivors only
     python -m studies.exactness.mutate --table --out mutants.jsonl
 
-The faults are cosmic-ray's (pip install 'draftwise[mutation]'): another operator, comparison or number, a
+The faults are cosmic-ray's (in a clone: pip install '.[mutation]'): another operator, comparison or number, a
 loop that ends at once, a removed decorator. No file changes: each mutant runs in a fork that imports the
 changed source, so that torch is imported only once. Each place in the source has at most one mutant, sampled
 by the seed; faults in annotations change nothing and are left out. An interrupted run continues.

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
 
 from draftwise.core.accept import block
-from draftwise.core.arms import Arm
+from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.drafts import Draft
 from draftwise.core.loop import Loop
-from draftwise.core.outcomes import Feedback, Outcome
+from draftwise.core.outcomes import Feedback, Outcome, Window
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
-from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed
@@ -111,16 +112,46 @@ def test_a_limited_draft_that_is_right_throughout_moves_no_threshold() -> None:
     assert thresholds == {0.6}
 
 
-def test_auto_learns_how_far_a_lookup_is_right_from_limited_drafts() -> None:
-    """That a draft is limited does not mean that it had no more to offer."""
-    made = method("auto", ["ngram"])
-    loop = Loop(SimTarget(markov(CYCLE), SIZE), {"ngram": NgramDrafter()}, made.policy, made.recorder)
-    loop.add([*range(SIZE)] * 3, Sampling(max_new_tokens=200), longest=2)
+class Always:
+    """Plays the lookup in every round, and keeps what the recorder of `auto` sees."""
+
+    timed = reads_hints = False
+
+    def __init__(self) -> None:
+        self.arms: tuple[Arm, ...] = (Arm("ngram", 8),)
+        self.drafters: tuple[str, ...] = ("ngram",)
+        self.relays: dict[int, int] = {}
+        self.windows: list[Window] = []
+
+    def choose(self, context: Context, rng: Random) -> Decision:
+        return Decision(0)
+
+    def contexts(self, request: int) -> list[int]:
+        return [3]
+
+    def tests(self, i: int) -> float:
+        return 1e9
+
+    def may_pay(self, i: int, batch: int) -> bool:
+        return False
+
+    def learn(self, feedback: Feedback) -> None:
+        self.windows += feedback.windows
+
+    def close(self, request: int) -> None: ...
+
+
+@pytest.mark.parametrize("longest", [ENDLESS, 2])
+def test_a_limited_draft_of_a_lookup_had_no_less_to_offer(longest: int) -> None:
+    """For `auto` a lookup that runs out of tokens was wrong there; one whose draft was limited was not."""
+    policy = Always()
+    loop = Loop(SimTarget(markov(CYCLE), SIZE), {"ngram": NgramDrafter()}, policy, AutoRecorder(policy))
+    loop.add([*range(SIZE)] * 3, Sampling(max_new_tokens=60), longest=longest)
     while loop.open:
         loop.step()
-    assert isinstance(made.policy, AutoPolicy)
-    (skill,) = made.policy.skills
-    assert skill.seen > 15 and skill.level > 0.9
+    depths = {len(window.accepts) for window in policy.windows}
+    assert all(set(window.accepts) == {1.0} for window in policy.windows)
+    assert depths == {2} if longest == 2 else 8 in depths
 
 
 @pytest.mark.parametrize("name", ["metasd-sh", "metasd-petc", "metasd-sh?budget=40"])
