@@ -218,11 +218,11 @@ def test_where_positions_are_learned_the_window_is_the_end() -> None:
     chosen = method("none", [])
     loop = Loop(target, {}, chosen.policy, chosen.recorder)
     with pytest.raises(UserError, match="32"):
-        loop.add([5] * 32, Sampling(max_new_tokens=3))
+        loop.add([5] * 33, Sampling(max_new_tokens=3))
     request = loop.add([5] * 30, Sampling(max_new_tokens=9, eos=frozenset()))
     while loop.open:
         loop.step()
-    assert len(request.tokens) == 32 and request.finish_reason == "length"
+    assert len(request.tokens) == 33 and request.finish_reason == "length", "the last one is never read"
 
 
 def test_where_positions_grow_with_the_text_it_goes_on() -> None:
