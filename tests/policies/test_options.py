@@ -13,6 +13,7 @@ from draftwise.policies.arms import LONGEST
 from draftwise.policies.catalogue import method
 from draftwise.testing import SimDrafter, SimTarget
 from draftwise.testing.distributions import Distribution
+from tests.effort import some
 
 SIZE = 6
 WHOLE = ("-2", "-1", "0", "1", "2", str(LONGEST), str(LONGEST + 1), str(10**9))
@@ -34,7 +35,7 @@ def table(seed: int) -> Distribution:
     return lambda tokens: logits[tokens[-1]]
 
 
-@pytest.mark.parametrize("spec", [*numbers()])
+@pytest.mark.parametrize("spec", some([*numbers()], 5))
 def test_a_number_is_refused_in_one_line_or_plays(spec: str) -> None:
     drafters = {"bad": SimDrafter(table(9)), "good": SimDrafter(table(1))}
     try:

@@ -23,6 +23,7 @@ from draftwise.drafters.neural.medusa import MedusaDrafter
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.drafters.neural.heads import random_eagle, random_medusa, random_mtp, target
+from tests.effort import some
 from tests.tiny import VOCAB, model, own_text
 
 
@@ -32,9 +33,11 @@ def smaller(size: int) -> Any:
     return made
 
 
-@pytest.mark.parametrize("size", [VOCAB - 4, VOCAB, VOCAB + 9])
-@pytest.mark.parametrize("policy", ["static-3", "auto", "hedgespec"])
-@pytest.mark.parametrize("batch", [1, 3])
+SIZES = (VOCAB - 4, VOCAB, VOCAB + 9)
+KINDS = [(size, policy, n) for size in SIZES for policy in ("static-3", "auto", "hedgespec") for n in (1, 3)]
+
+
+@pytest.mark.parametrize(("size", "policy", "batch"), some(KINDS, 5))
 def test_the_text_is_the_targets_own_and_nothing_fails(size: int, policy: str, batch: int) -> None:
     made, chosen = model("llama", scale=5.0), method(policy, ["lm"])
     drafter = LMDrafter(smaller(size), VOCAB)
