@@ -235,9 +235,13 @@ def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
     long = loop.add([5, 6, 5, 6] * 30, Sampling(max_new_tokens=50))
     while loop.open:
         loop.step()
-    assert len(long.tokens) == 128 and long.finish_reason == "length"
+    assert len(long.tokens) == 129 and long.finish_reason == "length", "the last one is never read"
+    last = loop.add([5] * 128, Sampling(max_new_tokens=9))
+    while loop.open:
+        assert not any(round.error for round in loop.step())
+    assert len(last.tokens) == 129
     with pytest.raises(UserError, match="128"):
-        loop.add([5] * 128)
+        loop.add([5] * 129)
 
 
 def test_the_default_window_is_the_models() -> None:
