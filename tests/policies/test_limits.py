@@ -164,7 +164,7 @@ def test_a_drafter_that_is_ready_late_is_not_eliminated_before_it_has_played(nam
 def test_a_drafter_that_is_never_ready_holds_up_nobody() -> None:
     for name in ("metasd-sh", "metasd-petc"):
         played, loop = play(name, late=ENDLESS)
-        assert played["bad"] == 200 and not loop.faults["policy" if "policy" in loop.faults else "bad"]
+        assert played["bad"] == 200 and not any(loop.faults.values())
 
 
 class Ear(BanditPolicy):

@@ -50,6 +50,16 @@ def folder(out: Path) -> None:
         raise UserError(f"cannot write to {str(out)!r}: {error.strerror}; choose another --out") from None
 
 
+def no_benchmark(out: Path) -> None:
+    """Refuse a folder that holds the results of a benchmark.
+
+    Raises:
+        UserError: it does.
+    """
+    if (out / "run.json").exists():
+        raise UserError(f"{str(out)!r} holds a benchmark: choose another --out")
+
+
 def reachable(out: Path) -> None:
     """Check that a folder for results is there or can be made, without making it.
 

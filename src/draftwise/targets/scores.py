@@ -28,8 +28,9 @@ def overlaps(draft: Draft, logits: Tensor) -> list[float]:
     if draft.rows is None or not draft.is_chain:
         tokens = torch.tensor(draft.tokens, device=logits.device)
         return cast("list[float]", p.gather(1, tokens[:, None])[:, 0].tolist())
-    rows = draft.rows if isinstance(draft.rows, Tensor) else [torch.as_tensor(row) for row in draft.rows]
-    q = (rows if isinstance(rows, Tensor) else torch.stack(rows)).to(p.device).float().softmax(-1)
+    given = draft.rows
+    rows = given if isinstance(given, Tensor) else torch.stack([torch.as_tensor(row) for row in given])
+    q = rows.to(p.device).float().softmax(-1)
     shared = min(p.shape[-1], q.shape[-1])  # tokens in one vocabulary only have no overlap
     return cast("list[float]", torch.minimum(p[:, :shared], q[:, :shared]).sum(-1).tolist())
 

@@ -51,8 +51,6 @@ def test_the_text_is_the_targets_own_and_nothing_fails(size: int, policy: str, b
         drafted += round.drafted
     assert [*texts.values()] == [own_text(made, prompt, 30) for prompt in prompts]
     assert drafted or policy == "auto"
-    if size < VOCAB:
-        assert max(token for text in texts.values() for token in text) < VOCAB
 
 
 class Fourths:

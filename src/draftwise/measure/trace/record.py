@@ -15,21 +15,11 @@ from ...core.sampling import Sampling
 from ...core.team import Member
 from ...errors import UserError
 from ..machine import Meter, describe
-from ..writing import reachable
+from ..writing import no_benchmark, reachable
 from . import costs, drawn, models
 from . import lookups as drafts
 from .costs import Costs
-from .files import (
-    Answers,
-    Header,
-    Recording,
-    as_json,
-    file_of,
-    load,
-    read_header,
-    save,
-    write_json,
-)
+from .files import Answers, Header, Recording, as_json, file_of, load, read_header, save, write_json
 from .limits import recordable
 from .lookups import Given
 from .measure import measure
@@ -55,8 +45,7 @@ def usable(folder: Path) -> None:
     Raises:
         UserError: it holds a benchmark, or nothing can be written there.
     """
-    if (folder / "run.json").exists():
-        raise UserError(f"{str(folder)!r} holds a benchmark: choose another --out")
+    no_benchmark(folder)
     reachable(folder)
 
 

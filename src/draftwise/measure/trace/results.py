@@ -17,7 +17,7 @@ from ...policies.catalogue import method
 from .. import machine
 from ..learnt import learnt
 from ..results import BASELINE, summarize
-from ..writing import folder, replacing, write_text
+from ..writing import folder, no_benchmark, replacing, write_text
 from .composite import best_composite
 from .costs import MEASURED, Costs, as_json, busy
 from .files import FIELDS, Trace, write_json
@@ -105,8 +105,7 @@ def vacant(out: Path) -> None:
     Raises:
         UserError: it holds a benchmark, or nothing can be written there.
     """
-    if (out / "run.json").exists():
-        raise UserError(f"{str(out)!r} holds a benchmark: choose another --out")
+    no_benchmark(out)
     folder(out)
 
 
