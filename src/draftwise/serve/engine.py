@@ -272,15 +272,15 @@ class Engine:
         text.sink(event)
 
     def _save(self, *, now: bool = False) -> None:
-        """Save what was learnt, now and then; an error is a warning and costs no text."""
+        """Save what was learnt, now and then, and again after an error, which is a warning."""
         state = self.decoder.state
         if state is None or not self._unsaved:
             self._unsaved = False
             return
         if now or monotonic() - self._saved >= SAVE_SECONDS:
             with self.decoder.loop.lock:
-                state.keep()
-            self._unsaved, self._saved = False, monotonic()
+                self._unsaved = not state.keep()
+            self._saved = monotonic()
 
 
 class _Guard:

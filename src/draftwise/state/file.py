@@ -118,12 +118,18 @@ class StateFile:
                 self._read()
             _replace(self.path, text)
 
-    def keep(self) -> None:
-        """Like `save`, but errors are a `StateWarning`, issued once: they never cost a text."""
+    def keep(self) -> bool:
+        """Like `save`, but errors are a `StateWarning`, issued once: they never cost a text.
+
+        Returns whether it is saved.
+        """
         try:
             self.save()
         except UserError as error:
             self._warn(str(error))
+            return False
+        self.complaint = ""
+        return True
 
     def _warn(self, complaint: str) -> None:
         if complaint != self.complaint:
