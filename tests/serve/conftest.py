@@ -130,7 +130,7 @@ def serve() -> Iterator[Callable[..., Served]]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
     """One server for tests that leave no trace."""
-    one = Served(simulated())
+    one = Served(simulated(), choice="everything")
     yield one
     one.close()
 

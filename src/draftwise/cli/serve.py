@@ -52,6 +52,9 @@ class BoundOptions:
     grace: Annotated[
         float, Option(help="Seconds to finish running texts after SIGTERM; 0: cut them.", **BOUNDS)
     ] = 30.0
+    clients_choose: Annotated[
+        str, Option(help="What clients may choose of speculation: nothing, bounds, everything.", **BOUNDS)
+    ] = "bounds"
 
 
 @with_options
@@ -146,4 +149,5 @@ def _limits(bounds: BoundOptions) -> Any:
         body=bounds.max_body,
         timeout=bounds.timeout,
         grace=bounds.grace,
+        choice=bounds.clients_choose,
     )

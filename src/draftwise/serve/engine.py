@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from logging import getLogger
 from threading import Condition, Thread
 from time import monotonic, perf_counter
@@ -15,6 +15,7 @@ from ..errors import one_line
 from ..generation.decoder import Decoder
 from .limits import Limits
 from .refusal import Refusal, failed, reason, stopping, too_late
+from .schedule import NOBODY, Client, DraftLimit, give_row, next_prompt
 from .texts import Event, Sink, Text, Wish
 
 LOG = getLogger(__name__)
@@ -44,12 +45,14 @@ class Engine:
 
     def __init__(self, decoder: Decoder, limits: Limits, watchers: Sequence[Watcher] = ()) -> None:
         self.decoder, self.limits, self.watchers = decoder, limits, list(watchers)
-        self.waiting: deque[Text] = deque()
-        self.running: list[Text] = []
+        self.waiting: list[Text] = []
+        self.running: list[Text] = []  # some of them may be paused: their rows are others' for a while
+        self.requests, self.pieces, self.draft_limit = count(), 0, DraftLimit()
         self.steps, self.took = 0, 0.0  # seconds of the latest step
         self.seconds = ANSWER  # of a text in the batch, on average
         self.cut_at: float | None = None  # when whatever still runs is cut; None while the server serves
         self._bell, self._unsaved, self._saved = Condition(), False, monotonic()
+        self._changed = False  # a text has come or ended since the rows were shared out
         self.thread = Thread(target=self._run, name="draftwise-engine", daemon=True)
 
     # -- for any thread ---------------------------------------------------------------------------
@@ -69,8 +72,10 @@ class Engine:
         room = self.limits.batch + self.limits.queue
         return room - len(self.running) - len(self.waiting)
 
-    def submit(self, wishes: Sequence[Wish], sink: Sink, seconds: float) -> list[Text]:
-        """Queue the texts of one client; their events go to `sink`, in the engine's thread.
+    def submit(
+        self, wishes: Sequence[Wish], sink: Sink, seconds: float, client: Client = NOBODY
+    ) -> list[Text]:
+        """Queue the texts of one request; their events go to `sink`, in the engine's thread.
 
         Raises:
             Refusal: the queue is full, or the server is stopping.
@@ -78,11 +83,13 @@ class Engine:
         with self._bell:
             if not self.ready:
                 raise stopping()
-            if len(wishes) > self.free:
+            mine = sum(text.owner[0] == client.address for text in (*self.running, *self.waiting))
+            if len(wishes) > min(self.free, self.limits.one_client - mine):
                 raise self._full(len(wishes))
-            deadline = monotonic() + seconds
-            texts = [Text(wish, place, sink, deadline, seconds) for place, wish in enumerate(wishes)]
+            deadline, owner = monotonic() + seconds, (*client, next(self.requests))
+            texts = [Text(wish, place, sink, deadline, seconds, owner) for place, wish in enumerate(wishes)]
             self.waiting += texts
+            self._changed = True
             self._bell.notify()
         return texts
 
@@ -106,7 +113,7 @@ class Engine:
             self.thread.join()
 
     def _full(self, n: int) -> Refusal:
-        room = self.limits.batch + self.limits.queue
+        room = self.limits.one_client
         if n > room:
             said = f"{n} texts in one request: this server takes at most {room} at once"
             return Refusal(said, 400, param="n")
@@ -153,16 +160,24 @@ class Engine:
                 self._end(text, Event(text.place, refusal=too_late(text.seconds)))
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.limits.batch:
+        """Share out the rows, when a text has come or ended."""
+        while self._changed:
             with self._bell:
-                text = self.waiting.popleft()
+                text = give_row(self.running, self.waiting, self.limits.batch)
+                self._changed = text is not None
+                if text is None or text in self.running:
+                    continue
+                self.waiting.remove(text)
                 self.running.append(text)
-            text.times.joined = monotonic()
-            with self._guarded(text):
-                if text.wish.scored is not None and len(text.wish.prompt) > 1:
-                    text.scoring = self.decoder.loop.score(text.wish.prompt, text.wish.scored)
-                else:
-                    self._open(text)
+            self._join(text)
+
+    def _join(self, text: Text) -> None:
+        text.times.joined = monotonic()
+        with self._guarded(text):
+            if text.wish.scored is not None and len(text.wish.prompt) > 1:
+                text.scoring = self.decoder.loop.score(text.wish.prompt, text.wish.scored)
+            else:
+                self._open(text)
 
     def _open(self, text: Text) -> None:
         """The text joins the batch, or is over if nothing is to be written."""
@@ -188,22 +203,24 @@ class Engine:
                 return
 
     def _prompts(self) -> int:
-        """Pieces of prompts, in the order of arrival: at least one, and more while many texts wait for few.
+        """Pieces of prompts, in turns: at least one, and more while many texts wait for few.
 
         Reading takes as much of the time as the texts that wait are of all, and the next step is late by no
         more than `LATE` seconds and one piece. Returns the number of pieces.
         """
-        reading = [text for text in self.running if text.unread]
-        steps = len(reading) / max(1, len(self.running) - len(reading))
-        until, pieces = perf_counter() + min(steps * self.took, LATE), 0
-        for text in reading:
-            while text.unread and not text.over:
-                with self._guarded(text):
-                    self._piece(text)
-                pieces += 1
-                if perf_counter() >= until:
-                    return pieces
-        return pieces
+        active = [text for text in self.running if not text.paused]
+        reading = [text for text in active if text.unread]
+        steps = len(reading) / max(1, len(active) - len(reading))
+        until, before = perf_counter() + min(steps * self.took, LATE), self.pieces
+        while reading:
+            text = next_prompt(reading, self.pieces)
+            with self._guarded(text):
+                self._piece(text)
+            self.pieces += 1
+            if perf_counter() >= until:
+                break
+            reading = [text for text in reading if text.unread and not text.over]
+        return self.pieces - before
 
     def _piece(self, text: Text) -> None:
         """One piece of one prompt."""
@@ -217,9 +234,11 @@ class Engine:
             self._open(text)
 
     def _step(self) -> None:
-        ready = {t.request.id: t for t in self.running if t.request is not None and not t.reading}
+        active = [text for text in self.running if not (text.paused or text.reading)]
+        ready = {text.request.id: text for text in active if text.request is not None}
         if not ready:
             return
+        limit = self.draft_limit.apply([*ready.values()])
         began = perf_counter()
         try:
             rounds = self.decoder.loop.step([t.request for t in ready.values() if t.request is not None])
@@ -230,6 +249,7 @@ class Engine:
             return
         self.took = perf_counter() - began
         self.steps += 1
+        self.draft_limit.add(limit, self.took)
         for round in rounds:
             self._tell(ready[round.request], round)
 
@@ -260,6 +280,7 @@ class Engine:
         if text.request is not None:
             self.decoder.loop.close(text.request)
         with self._bell:
+            self._changed = True
             if text in self.running:
                 self.running.remove(text)
             else:

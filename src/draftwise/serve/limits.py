@@ -8,6 +8,8 @@ from math import isfinite
 from ..errors import UserError
 
 MEBIBYTE = 1 << 20
+CHOICES = ("nothing", "bounds", "everything")
+SPARED = 8  # one place in so many of the queue is kept from a client that has all others
 _LEAST: tuple[tuple[str, float, str], ...] = (
     ("batch", 1, "give 1 or more texts"),
     ("queue", 0, "give 0 or more texts"),
@@ -29,6 +31,8 @@ class Limits:
         body: Longest body of a request, in bytes.
         timeout: Seconds from the arrival of a request to the end of its answer.
         grace: Seconds that running texts have to finish once the server is told to stop.
+        choice: What clients may choose of speculation: nothing, bounds (fewer drafters, shorter drafts,
+            none), or everything (a policy that plays one arm as well).
 
     Raises:
         UserError: a bound out of its range.
@@ -40,9 +44,17 @@ class Limits:
     body: int = 4 * MEBIBYTE
     timeout: float = 600.0
     grace: float = 30.0
+    choice: str = "bounds"
 
     def __post_init__(self) -> None:
         for name, least, remedy in _LEAST:
             value = getattr(self, name)
             if not isfinite(value) or value < least:
                 raise UserError(f"{name}={value}: {remedy}")
+        if self.choice not in CHOICES:
+            raise UserError(f"clients_choose={self.choice!r}: give one of {', '.join(CHOICES)}")
+
+    @property
+    def one_client(self) -> int:
+        """How many texts one client may have here, running and waiting."""
+        return self.batch + self.queue - self.queue // SPARED

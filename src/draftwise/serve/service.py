@@ -18,12 +18,13 @@ from ..generation.decoder import Decoder
 from . import responses
 from .answers import Answer, metrics
 from .engine import Engine
-from .fields import Chat, Completion
+from .fields import Chat, Completion, Settings
 from .grammar import Form
 from .items import Responses, chat, renamed
 from .limits import Limits
 from .metrics import Metrics
 from .refusal import Refusal
+from .schedule import Client
 from .texts import Event, Text
 from .wishes import Asked, Grammar, Reader
 
@@ -90,12 +91,12 @@ class Service:
     async def completion(self, body: Completion, request: Request) -> Response:
         """The answer to `/v1/completions`."""
         self.check(body.model)
-        return await self._answer(self._asked(self.reader.completion, body), request)
+        return await self._answer(self._asked(self.reader.completion, body), request, body)
 
     async def chat(self, body: Chat, request: Request) -> Response:
         """The answer to `/v1/chat/completions`."""
         self.check(body.model)
-        return await self._answer(self._asked(self.reader.chat, body), request)
+        return await self._answer(self._asked(self.reader.chat, body), request, body)
 
     def close(self) -> None:
         """End the threads that read what clients send."""
@@ -121,7 +122,8 @@ class Service:
     async def responses(self, body: Responses, request: Request) -> Response:
         """The answer to `/v1/responses`."""
         self.check(body.model)
-        return await self._answer(self._chat(body), request, partial(responses.Response, body=body))
+        kind = partial(responses.Response, body=body)
+        return await self._answer(self._chat(body), request, body, kind)
 
     async def _chat(self, body: Responses) -> Asked:
         """What a body asks for by the chat that it stands for."""
@@ -131,17 +133,23 @@ class Service:
             raise renamed(refusal) from None
 
     async def _answer(
-        self, asking: Awaitable[Asked], request: Request, kind: Callable[..., Answer] = Answer
+        self,
+        asking: Awaitable[Asked],
+        request: Request,
+        body: Settings | Responses,
+        kind: Callable[..., Answer] = Answer,
     ) -> Response:
+        address = request.client.host if request.client else ""
+        client = Client(address, body.safety_identifier or body.user or "")
         gone = asyncio.ensure_future(_gone(request))
         try:
             asked = await _either(asking, gone)
-            return _left() if asked is None else await self._written(asked, gone, kind)
+            return _left() if asked is None else await self._written(asked, client, gone, kind)
         finally:
             gone.cancel()
 
     async def _written(
-        self, asked: Asked, gone: asyncio.Future[None], kind: Callable[..., Answer]
+        self, asked: Asked, client: Client, gone: asyncio.Future[None], kind: Callable[..., Answer]
     ) -> Response:
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -151,7 +159,7 @@ class Service:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         seconds = self.limits.timeout
-        texts = self.engine.submit(asked.wishes, sink, seconds)
+        texts = self.engine.submit(asked.wishes, sink, seconds, client)
         answer = kind(asked, self.model, self.reader.names)
         streamed = False
         try:

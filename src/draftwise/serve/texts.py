@@ -102,9 +102,11 @@ class Text:
     sink: Sink
     deadline: float
     seconds: float  # what the client may wait in all
+    owner: tuple[str, str, int] = ("", "", 0)  # its client's address and user, and the number of its request
     times: Times = field(default_factory=Times)
     request: Request | None = None
     reading: bool = False
+    paused: bool = False  # its row is another's for a while
     scoring: Any = None  # what is left of the prompt's scores
     scores: list[Scored] = field(default_factory=list)
     writer: Writer | None = None

@@ -185,7 +185,7 @@ class Reader:
         Raises:
             Refusal: it does.
         """
-        room = self.limits.batch + self.limits.queue
+        room = self.limits.one_client
         if texts > room:
             said = f"{texts} texts in one request: this server takes at most {room} at once"
             raise Refusal(said, param=param)
@@ -255,6 +255,9 @@ class Reader:
         everyone = frozenset(self.decoder.loop.team.drafters)
         if asked is None or asked is True:
             return frozenset(), ENDLESS, None
+        if self.limits.choice == "nothing":
+            said = "speculative: clients choose nothing of it here (--clients-choose); leave it out"
+            raise Refusal(said, param="speculative")
         if asked is False or asked.policy == "none":
             return everyone, 0, None
         longest = ENDLESS if asked.max_length is None else asked.max_length
@@ -272,6 +275,12 @@ class Reader:
         Raises:
             Refusal: it is none of these, or its drafts are too long.
         """
+        if self.limits.choice != "everything":
+            said = (
+                f"speculative.policy={policy[:60]!r}: clients choose max_length and drafters, or "
+                "false, and no policy, unless the server is started with --clients-choose everything"
+            )
+            raise Refusal(said, param="speculative")
         if not FIXED.fullmatch(policy.partition("?")[0]):
             said = (
                 f"speculative.policy={policy[:60]!r}: a policy that learns is the server's; give none, or a "

@@ -1,0 +1,191 @@
+"""What the requests of one client may take from those of others: rows, prefills, and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from draftwise import Decoder, method
+from draftwise.core.arms import Arm
+from draftwise.core.sampling import Sampling
+from draftwise.errors import UserError
+from draftwise.serve.engine import Engine
+from draftwise.serve.fields import Completion
+from draftwise.serve.limits import Limits
+from draftwise.serve.refusal import Refusal
+from draftwise.serve.schedule import LONGER, LOOK, Client, DraftLimit, give_row
+from draftwise.serve.texts import Text, Wish
+from draftwise.serve.wishes import Reader
+from draftwise.targets.hf import HFTarget
+from tests import tiny
+from tests.cli.conftest import Letters
+from tests.tiny import COMMON
+
+from .conftest import MODEL, Served, simulated, until
+from .test_engine import Inbox, wishes
+from .test_stall import alone
+
+LONG = 1000  # tokens of a prompt
+
+
+@pytest.fixture(autouse=True)
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts may come before the thread starts, so that all of them are there in its first step."""
+    monkeypatch.setattr(Engine, "ready", True)
+
+
+def texts(address: str, request: int, n: int, user: str = "") -> list[Text]:
+    """The texts of a request."""
+    return [Text(wishes()[0], k, Inbox(), 0.0, 0.0, (address, user, request)) for k in range(n)]
+
+
+def shared_out(running: list[Text], waiting: list[Text], batch: int) -> list[int]:
+    """Share out the rows; return the request of each of them."""
+    while (text := give_row(running, waiting, batch)) is not None:
+        if text in waiting:
+            waiting.remove(text)
+            running.append(text)
+    return sorted(text.owner[2] for text in running if not text.paused)
+
+
+def test_rows_are_shared_out_by_address_then_by_user_and_by_request() -> None:
+    running: list[Text] = []
+    waiting = texts("a", 0, 8)
+    assert shared_out(running, waiting, 4) == [0, 0, 0, 0], "nobody else asks"
+    waiting += texts("a", 1, 1)
+    assert shared_out(running, waiting, 4) == [0, 0, 0, 1], "its own next request does not wait for all of it"
+    waiting += texts("b", 2, 4)
+    assert shared_out(running, waiting, 4) == [0, 1, 2, 2]
+    waiting += texts("b", 3, 1, "x") + texts("b", 4, 1, "y")
+    assert shared_out(running, waiting, 4) == [0, 1, 2, 3], "naming users gains an address nothing"
+    waiting += texts("c", 5, 1)
+    assert shared_out(running, waiting, 4) == [0, 1, 2, 3] and len(running) == 8, "that many may be open"
+    running = [text for text in running if text.owner[0] == "a"]
+    assert shared_out(running, waiting, 4)[-1] == 5, "a paused one goes on where there is a row"
+    running = [text for text in running if text.owner[2] == 0]
+    assert shared_out(running, [], 4) == [0] * 4
+
+
+def test_one_client_does_not_fill_the_queue() -> None:
+    engine = Engine(simulated(), Limits(batch=2, queue=16))
+    engine.submit(wishes(16), Inbox(), 60, Client("a", "x"))
+    with pytest.raises(Refusal) as refused:
+        engine.submit(wishes(1), Inbox(), 60, Client("a", "y"))
+    assert refused.value.status == 429
+    engine.submit(wishes(2), Inbox(), 60, Client("b"))
+    with pytest.raises(Refusal):
+        engine.submit(wishes(1), Inbox(), 60, Client("c"))
+
+
+def test_a_short_request_waits_for_no_long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request of three long prompts has all rows; a short one begins after two more pieces of them."""
+    from transformers import LlamaConfig
+
+    config = lambda: LlamaConfig(**COMMON | {"max_position_embeddings": 4096})  # noqa: E731
+    monkeypatch.setitem(tiny.CONFIGS, "long", config)
+    made = tiny.model("long")
+    target = HFTarget(made)
+    engine = Engine(Decoder(target, {}, method("none", []), Letters(), seed=1), Limits(batch=2))
+    long, short, reads, first = Inbox(), Inbox(), [0], []
+    read = target.read
+
+    def reading(request: Any, others: Any) -> bool:
+        reads[0] += 1
+        if reads[0] == 5:
+            engine.submit([Wish([5, 6, 7] * 10, Sampling(max_new_tokens=8))], arrived, 600)
+        return read(request, others)
+
+    def arrived(event: Any) -> None:
+        first.append(reads[0])
+        short(event)
+
+    target.read = reading  # type: ignore[method-assign]
+    prompts = [[3 + (i + k) % 19 for i in range(LONG)] for k in range(3)]
+    engine.submit([Wish(prompt, Sampling(max_new_tokens=4)) for prompt in prompts], long, 600)
+    engine.start()
+    until(lambda: len(long.ends()) == 3 and short.ends())
+    engine.stop(seconds=0)
+    engine.join()
+    assert first[0] <= 5 + 3 and reads[0] > 3 * LONG // (target.piece + 17)
+    assert first[-1] <= first[0] + 2 * 8, "one piece, or two, between its tokens"
+    assert short.text() == alone(made, [5, 6, 7] * 10, 8)
+    for k, prompt in enumerate(prompts):
+        assert long.text(k) == alone(made, prompt, 4), "the one whose row it had went on as if nothing was"
+
+
+def test_drafts_that_a_client_chose_take_little_of_the_others_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass takes one second and an eighth for each drafted token: two tokens are a quarter."""
+    now, widths = [0.0], list[int]()
+    monkeypatch.setattr("draftwise.serve.engine.perf_counter", lambda: now[0])
+    decoder = simulated("none")
+    target, verify = decoder.loop.target, decoder.loop.target.verify
+
+    def counted(batch: Any) -> Any:
+        widths.append(max(len(draft.tokens) for _, draft in batch))
+        now[0] += 1.0 + widths[-1] / 8
+        return verify(batch)
+
+    target.verify = counted  # type: ignore[method-assign]
+    engine, other, chosen = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
+    wish = Wish([0, 1], Sampling(max_new_tokens=380), arm=Arm("bad", 16))
+    engine.submit([wish], chosen, 600)
+    engine.submit(wishes(tokens=100), other, 600)
+    engine.start()
+    until(lambda: chosen.ends())
+    engine.stop(seconds=0)
+    engine.join()
+    beside, apart = widths[1:101], widths[101:]  # the first step begins before the other text
+    assert max(beside) == 3 and beside.count(3) <= 34, "it tries a longer one, and goes back"
+    assert sum(1.0 + width / 8 for width in beside) < LONGER * 100
+    assert beside.count(0) == 100 // LOOK + 1 and beside.count(2) > 25
+    assert min(apart[:-20]) == 16, "alone it has what it asked for"
+
+
+def test_drafts_that_never_fit_are_tried_once_in_sixteen_steps() -> None:
+    limit, ten = DraftLimit(), texts("a", 0, 1) + texts("a", 1, 1)
+    ten[0].wish = Wish([0], Sampling(), arm=Arm("slow", 4))
+    found = []
+    for _ in range(10 * LOOK):
+        found.append(limit.apply(ten))
+        limit.add(found[-1], 10.0 if found[-1] else 1.0)
+    assert found.count(1) == 10 and found.count(0) == 10 * (LOOK - 1)
+
+
+POLICY, FEWER = {"policy": "static-4?drafter=good"}, {"max_length": 2, "drafters": ["good"]}
+
+
+@pytest.mark.parametrize(
+    ("choice", "taken", "refused"),
+    [
+        ("nothing", [None, True], [False, FEWER, POLICY]),
+        ("bounds", [None, True, False, FEWER, {"policy": "none"}], [POLICY]),
+        ("everything", [False, FEWER, POLICY], [{"policy": "auto"}]),
+    ],
+)
+def test_the_server_says_what_clients_may_choose(choice: str, taken: list[Any], refused: list[Any]) -> None:
+    reader = Reader(simulated(), Limits(choice=choice))
+    body = {"model": MODEL, "prompt": "ab"}
+    for speculative in taken:
+        reader.completion(Completion.model_validate(body | {"speculative": speculative}))
+    for speculative in refused:
+        with pytest.raises(Refusal, match=r"^speculative.*(--clients-choose|a policy that learns)"):
+            reader.completion(Completion.model_validate(body | {"speculative": speculative}))
+    with pytest.raises(UserError, match="nothing, bounds, everything"):
+        Limits(choice="some")
+
+
+def test_a_client_is_an_address_and_the_user_that_it_names(serve: Callable[..., Served]) -> None:
+    server, clients = serve(), list[Client]()
+    submit = server.engine.submit
+
+    def submitted(wishes: Any, sink: Any, seconds: float, client: Client) -> list[Text]:
+        clients.append(client)
+        return submit(wishes, sink, seconds, client)
+
+    server.engine.submit = submitted  # type: ignore[assignment, method-assign]
+    server.complete(max_tokens=1)
+    server.complete(max_tokens=1, user="x")
+    server.ask("/v1/responses", input="ab", max_output_tokens=1, user="x", safety_identifier="y")
+    assert clients == [("127.0.0.1", ""), ("127.0.0.1", "x"), ("127.0.0.1", "y")]
