@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,14 @@ from draftwise.serve.costs import MEETING, MULTIPLE, dear, dear_grammar
 
 TEXTS = [{"pattern": f".*[a{chr(98 + i)}].{{8}}"} for i in range(MEETING + 1)]
 NAMES: dict[str, Any] = {f"^a{i}_[a-z]+$": {} for i in range(300)}
+
+
+def doubled(place: Callable[[Any], Any], levels: int = 40) -> dict[str, Any]:
+    """A schema of a few kB whose every level refers twice to the next."""
+    defs = {f"a{n}": place({"$ref": f"#/$defs/a{n + 1}"}) for n in range(levels)}
+    return {"$ref": "#/$defs/a0", "$defs": defs | {f"a{levels}": {"type": "string", "pattern": "a+"}}}
+
+
 DEAR: dict[str, list[dict[str, Any]]] = {
     "allOf": [
         {"allOf": TEXTS},
@@ -24,6 +33,15 @@ DEAR: dict[str, list[dict[str, Any]]] = {
         {"prefixItems": [{"multipleOf": n} for n in range(900, 1000)]},
     ],
     "patternProperties": [{"patternProperties": NAMES}],
+    "$ref": [
+        doubled(lambda ref: {"allOf": [ref, ref]}),
+        doubled(lambda ref: {"properties": {"x": {"allOf": [ref, {"items": {"allOf": [ref]}}]}}}),
+        doubled(lambda ref: {"prefixItems": [ref | {"type": "array"}, ref | {"minItems": 1}]}),
+        doubled(
+            lambda ref: {"patternProperties": {"^a": ref | {"type": "object"}, "^b": {"anyOf": [ref]} | ref}},
+            80,
+        ),
+    ],
 }
 CHEAP: list[dict[str, Any]] = [
     {"allOf": TEXTS[:MEETING]},
@@ -31,6 +49,8 @@ CHEAP: list[dict[str, Any]] = [
     {"properties": {f"a{i}": text for i, text in enumerate(TEXTS * 9)}},
     {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": TEXTS}}, "title": "A"},
     {"const": {"allOf": TEXTS, "multipleOf": 10**9}},
+    doubled(lambda ref: {"properties": {"x": ref, "y": ref | {"title": "Y"}}, "anyOf": [ref, ref]}),
+    {"allOf": [{"$ref": "#"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"items": {"$ref": "#"}}}},
     {"properties": {"multipleOf": {"type": "null"}, "patternProperties": {"type": "null"}}},
 ]
 

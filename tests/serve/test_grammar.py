@@ -13,6 +13,7 @@ pytest.importorskip("llguidance")
 
 from draftwise import Decoder
 from draftwise.errors import UserError
+from draftwise.serve import forms
 from draftwise.serve import grammar as grammars
 from draftwise.serve.fields import Completion
 from draftwise.serve.grammar import Grammars
@@ -48,9 +49,10 @@ def test_what_costs_too_much_is_refused_and_the_next_is_read(made: Grammars, kin
 def test_what_is_slow_to_write_is_refused(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refusal, match=r"the grammar cannot be obeyed: .*Too many items"):
         made.made(("grammar", 'start: "a"{1000000000}'))
-    monkeypatch.setattr(grammars, "SLOW", -1.0)
-    with pytest.raises(Refusal, match=r"it takes more than 0\.02 seconds a token"):
-        made.made(("regex", "[a-f]{3}"))
+    assert made.sandbox is not None
+    monkeypatch.setattr(forms, "SLOW", -1.0)
+    with pytest.raises(ValueError, match=r"it takes more than 0\.02 seconds a token"):
+        forms.compile_form(made.sandbox.tokens, ("regex", "[a-f]{3}"))
 
 
 DEEP = {
@@ -69,7 +71,7 @@ def test_what_is_nested_too_deeply_is_refused(made: Grammars, kind: str) -> None
 def test_one_that_becomes_too_expensive_ends_its_text(made: Grammars) -> None:
     constraint, text = made.made(("regex", GROWS))(), [1]
     scores, draw = torch.zeros(1, constraint.vocab_size), Random(0)
-    with pytest.raises(UserError, match="the grammar is too expensive"):
+    with pytest.raises(UserError, match=r"the grammar ends the text: .*too many"):
         for _ in range(500):
             allowed = constraint(torch.tensor([text]), scores)[0].isfinite().nonzero()
             text.append(draw.choice([t for t in allowed.flatten().tolist() if t not in constraint.ends]))
@@ -82,6 +84,14 @@ def test_an_error_of_a_grammar_is_one_line(made: Grammars, source: str) -> None:
     with pytest.raises(Refusal, match=r"^the grammar cannot be obeyed: .+$") as refused:
         made.made(("grammar", source))
     assert len(refused.value.message) < 260
+
+
+@pytest.mark.parametrize("source", ["start: a\na: a", "start: T\nT: /a+/ & /b+/"])
+def test_where_no_text_is_whole_the_reason_is_for_people(made: Grammars, source: str) -> None:
+    with pytest.raises(
+        Refusal, match="cannot be obeyed: nothing may follow, and no text is whole: a rule has no end"
+    ):
+        made.made(("grammar", source))
 
 
 @pytest.mark.parametrize("source", ['root ::= "a" [0-9]+', 'start: "a" /[0-9]+/'])

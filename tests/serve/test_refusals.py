@@ -61,10 +61,9 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("path", "change", "said", "param"), WRONG, ids=lambda value: str(value)[:50])
 def test_what_is_wrong_is_named(
-    server: Served, tokenizer: Any, path: str, change: dict[str, Any], said: str, param: str
+    server: Served, sandbox: Any, path: str, change: dict[str, Any], said: str, param: str
 ) -> None:
-    pytest.importorskip("llguidance")
-    server.service.reader.grammars._tokens = _vocabulary(tokenizer)
+    server.service.reader.grammars.sandbox = sandbox
     body = json.dumps({"model": MODEL} | GOOD[path] | change)
     answer = server.client.post(path, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400, answer.text
@@ -73,10 +72,13 @@ def test_what_is_wrong_is_named(
     assert "\n" not in error["message"] and len(error["message"]) < 400
 
 
-def _vocabulary(tokenizer: Any) -> Any:
-    from llguidance.hf import from_tokenizer
+@pytest.fixture(scope="module")
+def sandbox(tokenizer: Any) -> Any:
+    pytest.importorskip("llguidance")
+    from draftwise.serve.grammar import read_vocabulary
+    from draftwise.serve.sandbox import Sandbox
 
-    return from_tokenizer(tokenizer)
+    return Sandbox(read_vocabulary(tokenizer, len(tokenizer), None))
 
 
 @pytest.mark.parametrize(

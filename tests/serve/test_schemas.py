@@ -15,7 +15,7 @@ import llguidance
 import numpy as np
 
 from draftwise.serve.costs import dear
-from draftwise.serve.grammar import written
+from draftwise.serve.forms import written
 from draftwise.serve.schemas import read
 
 from .ascii import vocabulary

@@ -9,7 +9,7 @@ import pytest
 
 from draftwise.serve.calls import Calls, Found, Shipped
 from draftwise.serve.fields import Chat
-from draftwise.serve.grammar import written
+from draftwise.serve.forms import written
 from draftwise.serve.refusal import Refusal
 from draftwise.serve.tools import Format, Template, grammar, offered
 

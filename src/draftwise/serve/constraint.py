@@ -14,7 +14,17 @@ from ..errors import UserError
 
 KEPT = 32  # places whose tokens are known: those of a draft are asked for again when it is verified
 SLOW, PACE = 0.25, 0.02  # seconds that a grammar may take, and how many more with each token
+# For llguidance's NoExtension and NoExtensionBias.
+NOWHERE = "nothing may follow, and no text is whole: a rule has no end, or its parts exclude each other"
 Bits = NDArray[np.bool_]
+
+
+def error_of(matcher: Any) -> str:
+    """Return what is wrong with a matcher in words for people; empty if nothing is."""
+    said = str(matcher.get_error()) if matcher.is_error() else ""
+    return (
+        NOWHERE if said.startswith("NoExtension") else " ".join(said.split()).removesuffix(" <non-verbose/>")
+    )
 
 
 class Constraint:
@@ -115,7 +125,7 @@ class Constraint:
             self.matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
             self.left = min(SLOW, self.left + PACE - (thread_time() - began))
             if self.matcher.is_error():
-                raise UserError(f"the grammar is too expensive: {self.matcher.get_error()[:120]}")
+                raise UserError(f"the grammar ends the text: {error_of(self.matcher)[:120]}")
             bits = np.unpackbits(self.words.view(np.uint8), bitorder="little")[: self.vocab_size]
             free = np.flatnonzero(bits)
             if len(self.known) >= KEPT:

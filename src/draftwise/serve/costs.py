@@ -12,10 +12,26 @@ from .schemas import FORMATS
 MULTIPLE = 10_000  # of whose multiples it makes a machine with so many states
 MEETING = 8  # patterns that one text must fit: what a step costs triples with each
 PAIRED = 900  # pairs of patterns for the names of properties
+WRITTEN = 20_000  # places of a schema whose references are written out where llguidance merges them
 FIXED = ("const", "enum", "default", "examples", "example")
-# Keywords that add no pattern to what stands beside them.
-NOTES = {"title", "description", "$schema", "$id", "id", "$defs", "definitions", "$comment", *FIXED}
-NOTES |= {"type", "required", "minProperties", "maxProperties", "minItems", "maxItems", "minimum", "maximum"}
+# Keywords that change nothing beside a reference, and those that add no pattern to what stands beside them.
+SILENT = {
+    "title",
+    "description",
+    "$schema",
+    "$id",
+    "id",
+    "$defs",
+    "definitions",
+    "$comment",
+    "default",
+    "examples",
+}
+NOTES = (
+    SILENT
+    | {*FIXED}
+    | {"type", "required", "minProperties", "maxProperties", "minItems", "maxItems", "minimum", "maximum"}
+)
 MERGING = ("allOf", "anyOf", "oneOf", "$ref")
 
 
@@ -34,6 +50,8 @@ def dear(*schemas: Any) -> str:
         return f"multipleOf {most}: give {MULTIPLE} at most, for all together"
     if met > 3**MEETING:
         return f"patterns and formats below allOf, or beside anyOf or $ref: give {MEETING} at most"
+    if any(count_places(schema) > WRITTEN for schema in schemas):
+        return f"$ref below allOf, or beside other keywords: written out they have more than {WRITTEN} places"
     return f"patternProperties: give {isqrt(PAIRED)} patterns at most" if pairs > PAIRED else ""
 
 
@@ -57,6 +75,27 @@ def _places(value: Any) -> Iterator[Any]:
             left += [inner for word, inner in one.items() if word not in FIXED]
         elif isinstance(one, list):
             left += one
+
+
+def count_places(schema: Any) -> int:
+    """Return how many places a schema has once every reference that is merged is written out."""
+    counts: dict[tuple[int, bool], int] = {}
+
+    def count(one: Any, merged: bool) -> int:
+        if (id(one), merged) not in counts:
+            counts[id(one), merged] = 0  # what is met again within itself is not written out
+            counts[id(one), merged] = 1 + sum(count(*inner) for inner in below(one, merged))
+        return counts[id(one), merged]
+
+    def below(one: Any, merged: bool) -> Iterator[tuple[Any, bool]]:
+        if isinstance(one, list):
+            yield from ((inner, merged) for inner in one)
+        elif isinstance(one, dict):
+            yield from ((inner, word == "allOf") for word, inner in one.items() if word not in FIXED)
+            if isinstance(ref := one.get("$ref"), str) and (merged or one.keys() - SILENT != {"$ref"}):
+                yield _target(schema, ref), True
+
+    return count(schema, False)
 
 
 def _merges(one: dict[str, Any]) -> bool:

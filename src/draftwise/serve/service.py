@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -19,18 +22,20 @@ from . import responses
 from .answers import Answer, metrics
 from .engine import Engine
 from .fields import Chat, Completion, Settings
-from .grammar import Form
+from .forms import Form
 from .items import Responses, chat, renamed
 from .limits import Limits
 from .metrics import Metrics
 from .refusal import Refusal
+from .sandbox import Connection
 from .schedule import Client
 from .texts import Event, Text
 from .wishes import Asked, Grammar, Reader
 
 REQUESTS = getLogger(f"{__package__}.requests")
 LATER = 10.0  # seconds that a client has to read the end of a stream after its text must be over
-MOST_COMPILED = 32  # grammars that may wait to be compiled
+COMPILERS, EACH = 8, 2  # grammars that are compiled at once, and those of one client among them
+MOST_COMPILED = 32  # grammars of one client that may wait for it
 T = TypeVar("T")
 
 
@@ -71,8 +76,9 @@ class Service:
         self.engine.watchers.append(self.metrics)
         self.reader = Reader(decoder, limits, seed=decoder.seed)
         self.reading = ThreadPoolExecutor(1, "draftwise-prompts")
-        self.compiling = ThreadPoolExecutor(1, "draftwise-grammars")
-        self.compiled = 0  # grammars that are compiled now, or wait for it
+        self.compiling = ThreadPoolExecutor(COMPILERS, "draftwise-grammars")
+        self.asking = Counter[str]()  # grammars that are compiled now, or wait for it, by client
+        self.turns = WeakValueDictionary[str, asyncio.Semaphore]()
 
     def check(self, model: str | None) -> None:
         """See that a request names this model.
@@ -91,44 +97,51 @@ class Service:
     async def completion(self, body: Completion, request: Request) -> Response:
         """The answer to `/v1/completions`."""
         self.check(body.model)
-        return await self._answer(self._asked(self.reader.completion, body), request, body)
+        return await self._answer(self._asked(self.reader.completion, body, request), request, body)
 
     async def chat(self, body: Chat, request: Request) -> Response:
         """The answer to `/v1/chat/completions`."""
         self.check(body.model)
-        return await self._answer(self._asked(self.reader.chat, body), request, body)
+        return await self._answer(self._asked(self.reader.chat, body, request), request, body)
 
     def close(self) -> None:
-        """End the threads that read what clients send."""
+        """End the threads and the process that read what clients send."""
         self.reading.shutdown(wait=False, cancel_futures=True)
         self.compiling.shutdown(wait=False, cancel_futures=True)
+        self.reader.grammars.close()
 
-    async def _asked(self, read: Callable[..., Asked], body: Any) -> Asked:
+    async def _asked(self, read: Callable[..., Asked], body: Any, request: Request) -> Asked:
         """What a body asks for; a grammar is compiled before, while others are served."""
         form = await self.read(self.reader.form, body)
-        return await self.read(read, body, None if form is None else await self._compiled(form))
+        return await self.read(read, body, None if form is None else await self._compiled(form, request))
 
-    async def _compiled(self, form: Form) -> Grammar:
-        if self.compiled >= MOST_COMPILED:
-            said = f"{self.compiled} grammars wait to be compiled: try again in a second"
+    async def _compiled(self, form: Form, request: Request) -> Grammar:
+        """The grammar of a form; what compiles it ends with the request, and no client holds up another."""
+        client = request.client.host if request.client else ""
+        if self.asking[client] >= MOST_COMPILED:
+            said = f"{self.asking[client]} grammars wait to be compiled: try again in a second"
             raise Refusal(said, 429, code="queue_full", headers={"retry-after": "1"})
-        self.compiled += 1
+        self.asking[client] += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self.compiling, self.reader.grammars.made, form)
+            turn = self.turns.setdefault(client, asyncio.Semaphore(EACH))
+            async with turn:
+                with closing(Connection()) as connection:
+                    loop, make = asyncio.get_running_loop(), self.reader.grammars.made
+                    return await loop.run_in_executor(self.compiling, make, form, connection)
         finally:
-            self.compiled -= 1
+            self.asking[client] -= 1
+            self.asking += Counter()  # without those at 0
 
     async def responses(self, body: Responses, request: Request) -> Response:
         """The answer to `/v1/responses`."""
         self.check(body.model)
         kind = partial(responses.Response, body=body)
-        return await self._answer(self._chat(body), request, body, kind)
+        return await self._answer(self._chat(body, request), request, body, kind)
 
-    async def _chat(self, body: Responses) -> Asked:
+    async def _chat(self, body: Responses, request: Request) -> Asked:
         """What a body asks for by the chat that it stands for."""
         try:
-            return replace(await self._asked(self.reader.chat, chat(body)), usage=True)
+            return replace(await self._asked(self.reader.chat, chat(body), request), usage=True)
         except Refusal as refusal:
             raise renamed(refusal) from None
 

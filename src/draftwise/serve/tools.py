@@ -15,7 +15,7 @@ from typing import Any
 
 from .costs import dear
 from .fields import Chat, Tool
-from .grammar import LOOSE, STRICT, affordable
+from .forms import LOOSE, STRICT, affordable
 from .refusal import Refusal
 from .schemas import read
 

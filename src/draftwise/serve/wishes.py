@@ -21,7 +21,8 @@ from .bias import bias
 from .calls import Calls, Parser, Shipped
 from .constraint import Constraint
 from .fields import Chat, Completion, Settings, Speculative, Tool
-from .grammar import Form, Grammars, form
+from .forms import Form
+from .grammar import Grammars, form
 from .lengths import bounded, several
 from .limits import Limits
 from .messages import messages
