@@ -72,7 +72,7 @@ def test_commands_and_options_exist(page: Path) -> None:
 
 
 def options(command: Any) -> set[str]:
-    own = {option for parameter in command.params for option in parameter.opts}
+    own = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     return own.union(*(options(sub) for sub in getattr(command, "commands", {}).values()))
 
 

@@ -32,7 +32,7 @@ def test_a_stream_without_its_first_piece(serve: Any, caplog: pytest.LogCaptureF
         )
         until(target.taken.is_set)
         client.close()
-        until(lambda: any("prompt_tokens" in record.getMessage() for record in caplog.records))
+        until(lambda: any("'client_left'" in record.getMessage() for record in caplog.records))
         target.release()
         until(lambda: not server.engine.running)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -70,7 +70,8 @@ def test_sigterm_in_mid_stream_finishes_or_cuts_and_saves(tmp_path: Path, grace:
         assert TEXT.startswith(text) and len(text) < 60
         assert [error["code"] for error in errors] == ["server_stopping"]
     (logged,) = [json.loads(row) for row in told.splitlines()]
-    assert logged["tokens"] >= len(text) and logged["level"] == "info"
+    assert logged["tokens"] >= len(text) and logged["level"] == "info" and logged["status"] == 200
+    assert logged["reason"] == ("ok" if grace else "server_stopping")
     assert json.loads((tmp_path / "state").read_text())["format"] == "draftwise-state"
 
 

@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from ..errors import UserError
 from .fields import Chat, Completion, Detokenize, Tokenize
@@ -25,6 +26,7 @@ from .items import Responses
 from .live import add_page
 from .messages import messages
 from .refusal import Refusal
+from .request_log import RequestLog, facts_of, note_refusal
 from .service import Json, Service
 
 KIND = re.compile(r"[A-Z]|.*\[|constrained-|(str|int|bool|float)$")  # what a place in a union is named after
@@ -37,7 +39,7 @@ SHORT.maxstring = SHORT.maxlong = SHORT.maxother = 2 * SHOWN
 
 def make_app(
     service: Service, *, key: str = "", hosts: Collection[str] = (), origins: Collection[str] = ()
-) -> FastAPI:
+) -> RequestLog:
     """The ASGI application: its start starts the engine, its end stops it.
 
     With a `key` all routes but `/health`, `/ready` and the files of the live page need it. Only pages of
@@ -64,7 +66,7 @@ def make_app(
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
         )
-    return app
+    return RequestLog(app, service.metrics, {route.path for route in app.routes if isinstance(route, Route)})
 
 
 def _texts(app: FastAPI, service: Service) -> None:
@@ -137,15 +139,15 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
-        return Json(error.body, error.status, headers=error.headers)
+        return _refused(request, error)
 
     @app.exception_handler(UserError)
     async def wrong(request: Request, error: UserError) -> Response:
-        return Json(Refusal(str(error)).body, 400)
+        return _refused(request, Refusal(str(error)))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return Json(_invalid(error).body, 400)
+        return _refused(request, _invalid(error))
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:
@@ -153,15 +155,20 @@ def _errors(app: FastAPI) -> None:
         if isinstance(error.__cause__, (ValueError, RecursionError)):
             said[400] = _unreadable(error.__cause__)
         told = said.get(error.status_code, str(error.detail))
-        return Json(Refusal(told, error.status_code).body, error.status_code, headers=error.headers)
+        return _refused(request, Refusal(told, error.status_code, headers=error.headers))
 
     @app.exception_handler(RecursionError)
     async def deep(request: Request, error: RecursionError) -> Response:
-        return Json(Refusal(_unreadable(error)).body, 400)
+        return _refused(request, Refusal(_unreadable(error)))
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
-        return Json(Refusal("the server made a mistake: its log has more", 500).body, 500)
+        return _refused(request, Refusal("the server made a mistake: its log has more", 500))
+
+
+def _refused(request: Request, refusal: Refusal) -> Response:
+    note_refusal(facts_of(request.scope), refusal)
+    return Json(refusal.body, refusal.status, headers=refusal.headers)
 
 
 def _unreadable(error: ValueError | RecursionError) -> str:
@@ -179,20 +186,23 @@ def _invalid(error: RequestValidationError) -> Refusal:
     place = [str(part) for part in first["loc"][1:] if not KIND.match(str(part))]
     name, param = ".".join(place) or "the body", place[0] if place else None
     if first["type"] == "json_invalid":
-        return Refusal(f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+        said = f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+        return Refusal(said, code="invalid_json")
     if first["loc"] == ("body",) and isinstance(first.get("input"), bytes):
-        return Refusal("the body is not sent as JSON: send it as Content-Type: application/json")
+        said = "the body is not sent as JSON: send it as Content-Type: application/json"
+        return Refusal(said, code="invalid_content_type")
     if first["type"] == "extra_forbidden":
         above = [str(part) for part in first["loc"][1:-1] if not KIND.match(str(part))]
         name = ".".join([*above, str(first["loc"][-1])])  # which may look like a kind
-        return Refusal(f"the field {name[:SHOWN]!r} is not known here: leave it out", param=param)
+        said = f"the field {name[:SHOWN]!r} is not known here: leave it out"
+        return Refusal(said, code="unknown_parameter", param=param)
     if first["type"] == "missing":
-        return Refusal(f"{name} is missing: give it", param=param)
+        return Refusal(f"{name} is missing: give it", code="missing_required_parameter", param=param)
     shown = SHORT.repr(first.get("input")).encode("ascii", "backslashreplace").decode()
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
     reason = first["msg"].removeprefix("Value error, ")
     lower = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
-    return Refusal(f"{name[:SHOWN]}={shown}: {lower}", param=param)
+    return Refusal(f"{name[:SHOWN]}={shown}: {lower}", code="invalid_value", param=param)
 
 
 def _depth(error: dict[str, Any]) -> tuple[int, list[int], bool]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .request_log import FACTS
+
 CONNECTIONS = 512  # at once, within the 1,024 files of most systems; beyond, requests get status 503
 ROOM = 64  # further ones that are told so; beyond, a connection is closed before it says anything
 PATIENCE = 30.0  # seconds that a client has for the head of a request, or to take more of an answer
@@ -41,6 +43,12 @@ class Connection(H11Protocol):
         """Something of a request has come."""
         super().handle_events()
         self._look()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP; it is logged and counted like any other request."""
+        super().send_400_response(msg)
+        log: Any = self.config.app
+        log.record({"client": self.client, FACTS: {"reason": "invalid_http"}}, 400, 0.0)
 
     def on_response_complete(self) -> None:
         """All of an answer has been written."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Collection, MutableMapping
 from hmac import compare_digest
 from typing import Any
 
 from .pages import page_files
 from .refusal import Refusal
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from .request_log import App, Receive, Scope, Send, facts_of, note_refusal
 
 OPEN = frozenset({"/health", "/ready", *page_files()})  # need no key: they tell nothing of any text
 BODY_SECONDS = 30.0  # within which a body must have arrived
@@ -44,6 +40,7 @@ class Gate:
             if body is not None:
                 await self.app(scope, _again(body, receive), send)
         except Refusal as refusal:
+            note_refusal(facts_of(scope), refusal)
             await refuse(refusal, send)
         finally:
             self.held -= sum(held)

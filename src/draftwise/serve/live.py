@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator
-from logging import getLogger
 from time import monotonic
 from typing import Any
 
@@ -15,11 +14,11 @@ from fastapi.responses import StreamingResponse
 
 from .pages import HEADERS, page_files
 from .refusal import Refusal
+from .request_log import facts_of
 from .service import Json, Service
 from .snapshot import Snapshots
 from .strips import Cell, Strips
 
-LOG = getLogger(__name__)
 WATCHERS = 8  # at once
 EVERY = 0.5  # seconds between two frames
 FRAMES = 8  # kept for readers that are late; older ones are lost to them
@@ -122,6 +121,7 @@ class Frames(StreamingResponse):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Send frames until either side ends; the place is free then."""
+        self.facts = facts_of(scope)
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -136,7 +136,7 @@ class Frames(StreamingResponse):
         try:
             await super().stream_response(patiently)
         except asyncio.TimeoutError:
-            LOG.warning("a watcher of the live page read nothing for %g seconds and was cut off", PATIENCE)
+            self.facts["reason"] = "slow_reader"
 
 
 def add_page(app: FastAPI, service: Service) -> None:

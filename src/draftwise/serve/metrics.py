@@ -49,6 +49,9 @@ class Metrics:
         self.own_drafted = count(f"{own}_draft_tokens", "Tokens drafted.", "drafter")
         self.own_accepted = count(f"{own}_accepted_tokens", "Drafted tokens that were accepted.", "drafter")
         self.rounds = count(f"{own}_rounds", "Decisions played.", "arm")
+        self.requests = count(
+            "draftwise:http_requests", "Requests by what became of them.", "route", "status", "reason"
+        )
         self.phases = count("draftwise:phase_seconds", "Where the time of rounds went.", "phase")
         faults = Gauge(
             "draftwise:spec_decode_num_faults", "Failures.", (*LABELS, "drafter"), registry=self.registry
@@ -92,6 +95,10 @@ class Metrics:
         self.whole.labels(*self.labels).observe(text.times.ended - text.times.arrived)
         self.prompts.labels(*self.labels).observe(len(text.wish.prompt))
         self.lengths.labels(*self.labels).observe(text.stats.tokens)
+
+    def request(self, route: str, status: int, reason: str) -> None:
+        """Count a request."""
+        self.requests.labels(*self.labels, route, str(status), reason).inc()
 
     def _faults(self, who: str) -> float:
         return self.engine.decoder.loop.faults.get(who, 0)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import socket
-import sys
 from collections.abc import Collection, Sequence
+from contextlib import closing, suppress
 from ipaddress import ip_address
 from typing import Any
 
@@ -18,7 +16,8 @@ from .app import make_app
 from .connection import CONNECTIONS, Connection
 from .engine import Engine
 from .limits import Limits
-from .service import REQUESTS, Service
+from .request_log import json_to_stderr
+from .service import Service
 
 MOST = 65535  # the last port
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
@@ -54,7 +53,7 @@ def serve(
     origins: Sequence[str] = (),
     log: bool = True,
 ) -> None:
-    """Serve a decoder until SIGINT or SIGTERM.
+    """Serve a decoder until SIGINT or SIGTERM; with `log` each request is a line on standard error.
 
     Raises:
         UserError: the address cannot be used.
@@ -66,15 +65,9 @@ def serve(
     config = configured(app, limits.grace)
     where = f"[{name}]" if ":" in name else name
     said = f"serving {model} at http://{where}:{at}/v1"
-    handler = _requests_to_stderr() if log else None
-    try:
+    with json_to_stderr(requests=log), closing(listening), suppress(KeyboardInterrupt):
+        # Ctrl-C is raised again by uvicorn once everything has ended
         Server(config, service.engine, limits.grace, said).run(sockets=[listening])
-    except KeyboardInterrupt:
-        pass  # raised again by uvicorn once everything has ended
-    finally:
-        listening.close()
-        if handler is not None:
-            REQUESTS.removeHandler(handler)
 
 
 def configured(app: Any, grace: float) -> uvicorn.Config:
@@ -124,21 +117,3 @@ def is_local(host: str) -> bool:
         return host.lower() == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _requests_to_stderr() -> logging.Handler:
-    """One line of JSON for each request."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Line())
-    REQUESTS.addHandler(handler)
-    REQUESTS.setLevel(logging.INFO)
-    REQUESTS.propagate = False
-    return handler
-
-
-class _Line(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of JSON, with its time."""
-        said = record.getMessage()
-        told = json.loads(said) if said.startswith("{") else {"message": said}
-        return json.dumps({"time": round(record.created, 3), "level": record.levelname.lower()} | told)

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from logging import getLogger
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -27,12 +26,12 @@ from .items import Responses, chat, renamed
 from .limits import Limits
 from .metrics import Metrics
 from .refusal import Refusal
+from .request_log import LEFT, facts_of, note_refusal
 from .sandbox import Connection
 from .schedule import Client
 from .texts import Event, Text
 from .wishes import Asked, Grammar, Reader
 
-REQUESTS = getLogger(f"{__package__}.requests")
 LATER = 10.0  # seconds that a client has to read the end of a stream after its text must be over
 COMPILERS, EACH = 8, 2  # grammars that are compiled at once, and those of one client among them
 MOST_COMPILED = 32  # grammars of one client that may wait for it
@@ -48,18 +47,31 @@ class Json(JSONResponse):
 
 
 class Stream(StreamingResponse):
-    """Server-sent events; the connection of a client that reads too slowly is cut after `seconds`."""
+    """Server-sent events; the connection of a client that reads too slowly is cut after `seconds`.
 
-    def __init__(self, events: AsyncIterator[str], seconds: float) -> None:
+    `end` is called once nothing more is sent, also where nothing was.
+    """
+
+    def __init__(self, events: AsyncIterator[str], seconds: float, end: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
-        self.seconds = seconds
+        self.seconds, self.end, self.reason = seconds, end, "client_left"
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send events until either side ends."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.end()
+            if self.reason:
+                facts_of(scope)["reason"] = self.reason
 
     async def stream_response(self, send: Any) -> None:
         """Send all events, or as many as the client takes in time."""
         try:
             await asyncio.wait_for(super().stream_response(send), self.seconds)
+            self.reason = ""
         except asyncio.TimeoutError:
-            REQUESTS.warning("a client read too slowly and was cut off")
+            self.reason = "slow_reader"
 
 
 class Service:
@@ -157,12 +169,18 @@ class Service:
         gone = asyncio.ensure_future(_gone(request))
         try:
             asked = await _either(asking, gone)
-            return _left() if asked is None else await self._written(asked, client, gone, kind)
+            facts = facts_of(request.scope)
+            return _left() if asked is None else await self._written(asked, client, gone, kind, facts)
         finally:
             gone.cancel()
 
     async def _written(
-        self, asked: Asked, client: Client, gone: asyncio.Future[None], kind: Callable[..., Answer]
+        self,
+        asked: Asked,
+        client: Client,
+        gone: asyncio.Future[None],
+        kind: Callable[..., Answer],
+        facts: dict[str, Any],
     ) -> Response:
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -174,18 +192,18 @@ class Service:
         seconds = self.limits.timeout
         texts = self.engine.submit(asked.wishes, sink, seconds, client)
         answer = kind(asked, self.model, self.reader.names)
-        streamed = False
+        end, streamed = partial(self._over, answer, texts, facts), False
         try:
             first = await _either(events.get(), gone)
             if asked.stream and first is not None:
                 if first.refusal is not None:
                     raise first.refusal
                 streamed = True
-                return Stream(self._stream(answer, texts, events, first), seconds + LATER)
+                return Stream(self._stream(answer, texts, events, first, facts), seconds + LATER, end)
             return await self._whole(answer, texts, events, first, gone)
         finally:
             if not streamed:
-                self._over(answer, texts)
+                end()
 
     async def _whole(
         self,
@@ -208,37 +226,40 @@ class Service:
         return _left()
 
     async def _stream(
-        self, answer: Answer, texts: list[Text], events: asyncio.Queue[Event], event: Event
+        self,
+        answer: Answer,
+        texts: list[Text],
+        events: asyncio.Queue[Event],
+        event: Event,
+        facts: dict[str, Any],
     ) -> AsyncIterator[str]:
         left, begun = len(texts), set[int]()
-        try:
-            for chunk in answer.openings(texts):
+        for chunk in answer.openings(texts):
+            yield answer.sent(chunk)
+        while True:
+            if event.refusal is not None:
+                note_refusal(facts, event.refusal)
+                yield answer.sent(answer.failed(event.refusal))
+                break
+            chunks = answer.chunks(texts[event.place], event, first=event.place not in begun)
+            if answer.asked.drafters and chunks and event.pieces:
+                pieces = [[piece.source, piece.text] for piece in event.pieces]
+                chunks[0]["draftwise"] = {"pieces": pieces}
+            for chunk in chunks:
                 yield answer.sent(chunk)
-            while True:
-                if event.refusal is not None:
-                    yield answer.sent(answer.failed(event.refusal))
-                    break
-                chunks = answer.chunks(texts[event.place], event, first=event.place not in begun)
-                if answer.asked.drafters and chunks and event.pieces:
-                    pieces = [[piece.source, piece.text] for piece in event.pieces]
-                    chunks[0]["draftwise"] = {"pieces": pieces}
-                for chunk in chunks:
-                    yield answer.sent(chunk)
-                begun.add(event.place)
-                left -= event.last
-                if not left:
-                    if answer.asked.usage:
-                        yield answer.sent(answer.last(texts))
-                    break
-                event = await events.get()
-            yield answer.end
-        finally:
-            self._over(answer, texts)
+            begun.add(event.place)
+            left -= event.last
+            if not left:
+                if answer.asked.usage:
+                    yield answer.sent(answer.last(texts))
+                break
+            event = await events.get()
+        yield answer.end
 
-    def _over(self, answer: Answer, texts: list[Text]) -> None:
+    def _over(self, answer: Answer, texts: list[Text], facts: dict[str, Any]) -> None:
         """The request is answered, refused, or its client has gone."""
         self.engine.leave([text for text in texts if not text.over])
-        told = {
+        facts |= {
             "id": answer.id,
             "texts": len(texts),
             "prompt_tokens": answer.asked.prompt_tokens,
@@ -246,12 +267,11 @@ class Service:
             "finished": sum(text.over for text in texts),
             "metrics": metrics(texts),
         }
-        REQUESTS.info("%s", json.dumps(told, separators=(",", ":")))
 
 
 def _left() -> Response:
     """The answer to a client that has gone."""
-    return Response(status_code=499)
+    return Response(status_code=LEFT)
 
 
 async def _gone(request: Request) -> None:
