@@ -30,8 +30,10 @@ ASKED: dict[str, Any] = {
     "temperature": 0.0,
 }
 
-# A chat template that takes tools; without any it is the bundled one.
-TOLD = "{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.description }}\n{% endfor %}"
+# A chat template that takes tools and a motto; without any it is the bundled one.
+TOLD = (
+    "{{ motto }}{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.description }}\n{% endfor %}"
+)
 CALLS = (
     "<|assistant|>{% for c in m.tool_calls or [] %}<call>"
     "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}</call>{% endfor %}"
@@ -195,6 +197,38 @@ def test_openai_errors(client: Any, url: str) -> None:
         client.chat.completions.create(**ASKED | {"model": "other"})
     with pytest.raises(openai.BadRequestError, match="window"):
         client.chat.completions.create(**ASKED | {"max_tokens": 1 << 20})
+
+
+def test_fields_of_vllm(client: Any, url: str) -> None:
+    def complete(**more: Any) -> Any:
+        asked = {"model": study.MODEL, "prompt": "Once", "max_tokens": 12, "temperature": 0.0}
+        return client.completions.create(**asked, extra_body=more)
+
+    def tokens(**body: Any) -> Any:
+        return client.post(f"{url.removesuffix('/v1')}/tokenize", body=body, cast_to=dict[str, Any])["tokens"]
+
+    plain = complete().choices[0].text
+    word = plain.split()[0]
+    assert word not in complete(bad_words=[word]).choices[0].text.split()
+    some = [tokens(prompt=text)[-1] for text in (" the", " a")]
+    assert set(complete(allowed_token_ids=some).choices[0].text.split()) <= {"the", "a"}
+    chosen = complete(structured_outputs={"choice": ["no", 'ye"s']}).choices[0]
+    assert chosen.text in ("no", 'ye"s') and chosen.finish_reason == "stop"
+    (end,) = tokens(prompt="<|end|>")
+    ends = {"logit_bias": {str(end): 100}}
+    assert complete(**ends).usage.completion_tokens == 1
+    late = complete(**ends, min_tokens=5)
+    assert (late.usage.completion_tokens, late.choices[0].finish_reason) == (6, "stop")
+    shown = complete(**ends, ignore_eos=True, skip_special_tokens=False, max_tokens=2).choices[0].text
+    assert shown and complete(**ends, ignore_eos=True, max_tokens=2).choices[0].text == ""
+    motto = {"chat_template_kwargs": {"motto": "Be brave. "}, "reasoning_effort": "low"}
+    said = tokens(messages=ASKED["messages"])
+    assert tokens(messages=ASKED["messages"], **motto) == [*tokens(prompt="Be brave. "), *said]
+    begun = [*ASKED["messages"], {"role": "assistant", "content": "A dog"}]
+    open_ = tokens(messages=begun, continue_final_message=True, add_generation_prompt=False)
+    assert open_ == [*said, *tokens(prompt="A dog")]
+    whole = client.chat.completions.create(**ASKED | {"messages": begun}, extra_body={"verbosity": "low"})
+    assert whole.choices[0].message.content is not None
 
 
 def test_litellm(url: str, said: str) -> None:

@@ -44,7 +44,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     (RESPONSES, {"input": []}, "at least 1 item", "input"),
     (RESPONSES, form(), "text.format.schema is missing: give it", "text"),
     (RESPONSES, form(schema={"minItems": "x"}), "the schema cannot be obeyed", "text"),
-    (COMPLETION, {"metadata": {"a": [NAN]}}, "metadata={'a': [nan]}", "metadata"),
+    (CHAT, {"chat_template_kwargs": {"a": NAN}}, "chat_template_kwargs={'a': nan}", "chat_template_kwargs"),
     (CHAT, schema({"patternProperties": 5}), "'patternProperties', got 5; leave it out", "response_format"),
     (CHAT, schema({"patternProperties": 5}, strict=False), "patternProperties", "response_format"),
     (CHAT, schema({"minItems": "x"}, strict=False), "the schema cannot be obeyed", "response_format"),

@@ -14,15 +14,22 @@ KINDS = "give text, token ids, or messages with role and content"
 
 
 def encode(
-    tokenizer: Any, prompt: Any, *, vocab_size: int, chat: bool = True, tools: Sequence[Any] | None = None
+    tokenizer: Any,
+    prompt: Any,
+    *,
+    vocab_size: int,
+    chat: bool = True,
+    tools: Sequence[Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Token ids of a prompt; an array of ids has shape (n,) or (1, n). For `tools` see `prompt_ids`.
+    """Token ids of a prompt; an array of ids has shape (n,) or (1, n). For `tools` and `options` see
+    `prompt_ids`.
 
     Raises:
         UserError: an empty prompt, one of another kind, or ids outside the vocabulary.
     """
     if isinstance(prompt, str):
-        return prompt_ids(tokenizer, prompt, chat=chat)
+        return prompt_ids(tokenizer, prompt, chat=chat, options=options)
     if hasattr(prompt, "tolist"):  # an array of NumPy or torch
         prompt = prompt.tolist()
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
@@ -31,7 +38,7 @@ def encode(
         raise UserError(f"a prompt cannot be {_shown(prompt)}: {KINDS}")
     items = list(prompt)
     if items and isinstance(items[0], Mapping):
-        return prompt_ids(tokenizer, items, tools=tools)
+        return prompt_ids(tokenizer, items, tools=tools, options=options)
     wrong = [x for x in items if isinstance(x, bool) or not isinstance(x, Integral)]
     if wrong:
         raise UserError(
@@ -52,10 +59,12 @@ def prompt_ids(
     *,
     chat: bool = True,
     tools: Sequence[Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """The tokens of a text, or of messages, formatted with the tokenizer's chat template if it has one.
 
-    The template is told of `tools`, if there are any.
+    The template is told of `tools`, if there are any. The `options` are those of the template, and variables
+    in it; for a text without a template they are the tokenizer's.
 
     Raises:
         UserError: an empty prompt, one that is not Unicode, or messages that the template rejects.
@@ -63,7 +72,8 @@ def prompt_ids(
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(prompt, str):
         plain = not (chat and template)
-        ids = list(tokenizer(whole(prompt, "the prompt"))["input_ids"]) if plain and prompt else []
+        read = tokenizer(whole(prompt, "the prompt"), **(options or {})) if plain and prompt else {}
+        ids = list(read.get("input_ids", ()))
         if not prompt or (plain and not ids):  # some tokenizers read no white space
             raise UserError("the prompt is empty: give some text")
         if plain:
@@ -71,16 +81,20 @@ def prompt_ids(
         prompt = [{"role": "user", "content": prompt}]
     if not template:
         return list(tokenizer(rendered(tokenizer, prompt))["input_ids"])
-    more = {"tools": list(tools)} if tools else {}
+    more = dict(options or {}) | ({"tools": list(tools)} if tools else {})
     return list(_templated(tokenizer, prompt, return_dict=True, **more)["input_ids"])
 
 
 def rendered(
-    tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> str:
     """The text of messages, up to where the next answer begins; `prompt_ids` returns its tokens."""
     if getattr(tokenizer, "chat_template", None):
-        more = {"tools": list(tools)} if tools else {}
+        more = dict(options or {}) | ({"tools": list(tools)} if tools else {})
         return str(_templated(tokenizer, messages, tokenize=False, **more))
     _check(messages)
     return "".join(f"{m['content']}\n" for m in messages)  # a base model: the contents line by line
@@ -91,7 +105,8 @@ def _templated(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options:
 
     _check(messages)
     try:
-        return tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, **options)
+        options = {"add_generation_prompt": True} | options
+        return tokenizer.apply_chat_template(list(messages), **options)
     except (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"the chat template refuses these messages: {reason}") from error

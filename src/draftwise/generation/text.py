@@ -129,7 +129,7 @@ class Detokenizer:
     """Turns tokens into pieces of text as they arrive.
 
     Text is held back while it may still be an incomplete character, part of a run of fallback bytes, or the
-    beginning of a stop string; nothing follows a stop string.
+    beginning of a stop string; nothing follows a stop string, which is left out unless `keeps_stop` is set.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
@@ -138,7 +138,7 @@ class Detokenizer:
         self.taken = 0  # characters of the window's text that have been passed on
         self.run: list[tuple[str, int]] = []  # source and number of the bytes at the window's end
         self.waiting: list[Piece] = []
-        self.stopped = False
+        self.stopped = self.keeps_stop = False
 
     def push(self, tokens: Sequence[int], source: str) -> list[Piece]:
         """The pieces that are final after `tokens` from `source`."""
@@ -206,10 +206,10 @@ class Detokenizer:
             return []
         self.waiting.append(Piece(new, source))
         text = "".join(piece.text for piece in self.waiting)
-        at = [i for s in self.stop if (i := text.find(s)) >= 0]
+        at = [(i, i + len(s)) for s in self.stop if (i := text.find(s)) >= 0]
         if at:
             self.stopped = True
-            out = self._release(min(at))
+            out = self._release(min(at)[self.keeps_stop])
             self.waiting = []
             return out
         return self._release(len(text) - self._held(text))

@@ -117,6 +117,14 @@ class Answer:
 
     def chunks(self, text: Text, event: Event, *, first: bool) -> list[Json]:
         """The chunks of one event, `first` if it is its text's first one."""
+        found = self._pieces(text, event, first=first)
+        if self.asked.continuous:
+            prompt, written = len(text.wish.prompt), event.tokens
+            total = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+            found = [chunk | {"usage": total} for chunk in found]
+        return found
+
+    def _pieces(self, text: Text, event: Event, *, first: bool) -> list[Json]:
         reason = REASONS.get(event.reason, event.reason) or None
         if self.asked.chat:
             found = []

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version as version_of
-from reprlib import Repr
 from time import time
 from typing import Any
 
@@ -21,10 +20,10 @@ from starlette.routing import Route
 
 from ..errors import UserError
 from .fields import Chat, Completion, Detokenize, Tokenize
+from .foreign import SHOWN, shown
 from .gate import Gate
 from .items import Responses
 from .live import add_page
-from .messages import messages
 from .refusal import Refusal
 from .request_log import RequestLog, facts_of, note_refusal
 from .service import Json, Service
@@ -32,9 +31,6 @@ from .service import Json, Service
 KIND = re.compile(r"[A-Z]|.*\[|constrained-|(str|int|bool|float)$")  # what a place in a union is named after
 VERSION = version_of("draftwise")
 WINDOWS = 4  # whose tokens `/tokenize` and `/detokenize` take
-SHOWN = 60  # characters of a value in an error
-SHORT = Repr()  # a value may be megabytes, nested a thousand times
-SHORT.maxstring = SHORT.maxlong = SHORT.maxother = 2 * SHOWN
 
 
 def make_app(
@@ -101,9 +97,10 @@ def _texts(app: FastAPI, service: Service) -> None:
         service.check(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise Refusal("give a prompt or messages, and not both", param="prompt")
-        given: Any = body.prompt if body.messages is None else messages(body.messages)
-        ids = await service.read(partial(service.reader.read, given, windows=WINDOWS))
-        return Json({"count": len(ids), "max_model_len": window, "tokens": ids})
+        ids = await service.read(partial(service.reader.tokens, body, windows=WINDOWS))
+        names = {"token_strs": [service.reader.names.text(token) for token in ids]}
+        found = {"count": len(ids), "max_model_len": window, "tokens": ids}
+        return Json(found | (names if body.return_token_strs else {}))
 
     @app.post("/detokenize")
     async def detokenize(body: Detokenize) -> Response:
@@ -198,11 +195,10 @@ def _invalid(error: RequestValidationError) -> Refusal:
         return Refusal(said, code="unknown_parameter", param=param)
     if first["type"] == "missing":
         return Refusal(f"{name} is missing: give it", code="missing_required_parameter", param=param)
-    shown = SHORT.repr(first.get("input")).encode("ascii", "backslashreplace").decode()
-    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
     reason = first["msg"].removeprefix("Value error, ")
     lower = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
-    return Refusal(f"{name[:SHOWN]}={shown}: {lower}", code="invalid_value", param=param)
+    told = f"{name[:SHOWN]}={shown(first.get('input'))}: {lower}"
+    return Refusal(told, code="invalid_value", param=param)
 
 
 def _depth(error: dict[str, Any]) -> tuple[int, list[int], bool]:

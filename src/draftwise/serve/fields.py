@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-MOST_TEXTS, MOST_STOPS, MOST_TOPS, MOST_TOOLS, MOST_FIELDS = 128, 16, 20, 128, 64
+from .foreign import translated
+
+MOST_TEXTS, MOST_STOPS, MOST_TOPS, MOST_TOOLS, MOST_FIELDS, MOST_IDS = 128, 16, 20, 128, 64, 1024
 WHOLE = 2**63 - 1
 
 T = TypeVar("T")
@@ -34,7 +36,11 @@ def finite(given: dict[str, Any]) -> dict[str, Any]:
 Object = Annotated[dict[str, Any], AfterValidator(finite)]
 """Any object of JSON."""
 
+
 Stop = Annotated[str, Field(max_length=4096)]
+Word = Annotated[str, Field(min_length=1, max_length=4096)]
+Tokens = Several[Annotated[int, Field(ge=0, le=WHOLE)]]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class Strict(BaseModel):
@@ -65,7 +71,7 @@ class StreamOptions(Strict):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     include_drafters: bool | None = None
-    continuous_usage_stats: Literal[False] | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class JsonSchema(Strict):
@@ -84,10 +90,20 @@ class ResponseFormat(Strict):
     json_schema: JsonSchema | None = None
 
 
-class Settings(Strict):
-    """The fields that chat and plain completions share."""
+class Body(Strict):
+    """The body of a request, which may have fields of other servers."""
 
-    model: str
+    @model_validator(mode="before")
+    @classmethod
+    def own(cls, given: Any) -> Any:
+        """The fields of this server."""
+        return translated(given, cls.model_fields) if isinstance(given, dict) else given
+
+
+class Sampled(Body):
+    """The fields that all routes for texts share."""
+
+    model: str | None = None
     temperature: float | None = Field(None, ge=0.0, le=100.0)
     top_p: float | None = Field(None, gt=0.0, le=1.0)
     top_k: int | None = Field(None, ge=-1, le=WHOLE)
@@ -96,25 +112,30 @@ class Settings(Strict):
     presence_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0)]] | None = Field(None, max_length=1024)
+    allowed_token_ids: Annotated[Tokens, Field(min_length=1)] | None = None
+    bad_words: Annotated[list[Word], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     seed: int | None = Field(None, ge=-WHOLE - 1, le=WHOLE)
-    n: int | None = Field(None, ge=1, le=MOST_TEXTS)
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
-    max_tokens: int | None = Field(None, ge=0, le=WHOLE)
+    stop_token_ids: Annotated[Tokens, Field(max_length=MOST_IDS)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    min_tokens: int | None = Field(None, ge=0, le=WHOLE)
     ignore_eos: bool | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     speculative: bool | Speculative | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
     response_format: ResponseFormat | None = None
     grammar: str | None = None
     regex: str | None = None
-    # These change no text here.
-    user: str | None = None
-    metadata: Object | None = None
-    store: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+
+
+class Settings(Sampled):
+    """The fields that chat and plain completions share."""
+
+    n: int | None = Field(None, ge=1, le=MOST_TEXTS)
+    max_tokens: int | None = Field(None, ge=0, le=WHOLE)
+    stream_options: StreamOptions | None = None
 
 
 class Completion(Settings):
@@ -124,7 +145,17 @@ class Completion(Settings):
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MOST_TOPS)
     best_of: int | None = Field(None, ge=1, le=MOST_TEXTS)
-    suffix: Literal[""] | None = None
+    add_special_tokens: bool | None = None
+
+
+class Templated(Body):
+    """What a chat template is given besides messages and tools."""
+
+    reasoning_effort: Effort | None = None
+    chat_template_kwargs: Object | None = None
+    documents: Annotated[list[dict[str, str]], Field(max_length=128, fail_fast=True)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class Part(Strict):
@@ -132,6 +163,9 @@ class Part(Strict):
 
     type: Literal["text"]
     text: str
+    # Marks for caches change nothing here.
+    cache_control: Any = None
+    prompt_cache_breakpoint: Any = None
 
 
 class Called(Strict):
@@ -194,33 +228,32 @@ class Message(Strict):
     reasoning_content: str | None = None
 
 
-class Chat(Settings):
+class Chat(Settings, Templated):
     """The body of `/v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = Field(None, ge=1, le=WHOLE)
+    add_special_tokens: Literal[False] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_TOPS)
     tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | Choice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Unset = None
-    modalities: list[Literal["text"]] | None = None
-    prediction: dict[str, Any] | None = None  # a guess of the answer: it changes no text
-    verbosity: Literal["medium"] | None = None
 
 
-class Tokenize(Strict):
+class Tokenize(Templated):
     """The body of `/tokenize`: a prompt, or messages."""
 
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
-    add_special_tokens: Literal[True] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
+    return_token_strs: bool | None = None
+    add_special_tokens: bool | None = None
 
 
 class Detokenize(Strict):
     """The body of `/detokenize`."""
 
     model: str | None = None
-    tokens: Several[Annotated[int, Field(ge=0, le=WHOLE)]]
+    tokens: Tokens

@@ -6,8 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from .fields import MOST_TOOLS, WHOLE, Chat, Function, Object, Several, Speculative, Strict, Unset
+from .fields import MOST_TOOLS, WHOLE, Chat, Effort, Function, Object, Sampled, Several, Strict, Unset
 from .refusal import Refusal
+
+# Log-probabilities are not told here; the rest belongs to tools that OpenAI runs.
+Included = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
 
 
 class Text(Strict):
@@ -17,6 +28,7 @@ class Text(Strict):
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: list[Any] | None = None
+    prompt_cache_breakpoint: Any = None  # changes nothing here
 
 
 class Item(Strict):
@@ -51,7 +63,7 @@ class TextSettings(Strict):
     """Settings of the text."""
 
     format: Form | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Any = None  # changes nothing here
 
 
 class FlatTool(Function):
@@ -73,50 +85,44 @@ class Obfuscation(Strict):
     include_obfuscation: bool | None = None
 
 
-class Responses(Strict):
+class Reasoning(Strict):
+    """How much to think; what is told of it here is all of it, or nothing."""
+
+    effort: Effort | None = None
+    summary: Any = None
+    generate_summary: Any = None
+    context: Any = None
+    mode: Any = None
+
+
+class Responses(Sampled):
     """The body of `/v1/responses`."""
 
-    model: str
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1, le=WHOLE)
-    temperature: float | None = Field(None, ge=0.0, le=100.0)
-    top_p: float | None = Field(None, gt=0.0, le=1.0)
     text: TextSettings | None = None
     tools: Annotated[list[FlatTool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
     parallel_tool_calls: bool | None = None
-    stream: bool | None = None
     stream_options: Obfuscation | None = None
-    seed: int | None = Field(None, ge=-WHOLE - 1, le=WHOLE)
-    speculative: bool | Speculative | None = None
-    previous_response_id: str | None = None
-    store: bool | None = None
-    # These change no text here.
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: Object | None = None
+    include: Annotated[list[Included], Field(max_length=8)] | None = None
+    top_logprobs: Literal[0] | None = None
     metadata: Object | None = None
-    user: str | None = None
-    truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
-    include: Annotated[list[Literal["reasoning.encrypted_content"]], Field(max_length=8)] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
 
 
 NAMES = {"messages": "input", "response_format": "text", "grammar": "text"}
-SAME = ("temperature", "top_p", "parallel_tool_calls", "stream", "seed", "speculative", "model")
+SAME = (*Sampled.model_fields, "parallel_tool_calls", "chat_template_kwargs")
 
 
 def chat(body: Responses) -> Chat:
     """The chat that a body stands for.
 
     Raises:
-        Refusal: it asks for what was stored, or an item lacks something.
+        Refusal: it asks for a form twice, or an item lacks something.
     """
-    if body.previous_response_id is not None or body.store:
-        name = "store" if body.store else "previous_response_id"
-        said = f"{name}: no response is stored here; send the whole conversation as input, with store false"
-        raise Refusal(said, param=name)
     talk = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else _messages(body.input)
     if not talk:
         raise Refusal("input has no message: give one", param="input")
@@ -133,7 +139,11 @@ def chat(body: Responses) -> Chat:
     made = {name: getattr(body, name) for name in SAME}
     made |= {"messages": talk, "tools": tools or None, "tool_choice": named}
     made |= {"max_completion_tokens": body.max_output_tokens}
-    made |= {"response_format": _form(body.text.format if body.text else None)}
+    made |= {"reasoning_effort": body.reasoning.effort if body.reasoning else None}
+    if asked := _form(body.text.format if body.text else None):
+        if body.response_format is not None:
+            raise Refusal("text.format and response_format exclude each other: give one", param="text")
+        made["response_format"] = asked
     try:
         return Chat(**made)
     except ValidationError as error:  # calls in a row make one message, which holds only so many

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UserError
@@ -29,7 +29,13 @@ def several(prompt: Any) -> list[Any]:
     return list(prompt)
 
 
-def bounded(tokenizer: Any, prompt: Any, most: int, tools: Sequence[Any] = ()) -> None:
+def bounded(
+    tokenizer: Any,
+    prompt: Any,
+    most: int,
+    tools: Sequence[Any] = (),
+    options: Mapping[str, Any] | None = None,
+) -> None:
     """See that a prompt, text, messages or token ids, has no more than about `most` tokens.
 
     Longer and longer beginnings of a text are read until one has too many. Its bytes would not tell: one
@@ -41,9 +47,9 @@ def bounded(tokenizer: Any, prompt: Any, most: int, tools: Sequence[Any] = ()) -
     """
     text, param = prompt, "prompt"
     if not isinstance(prompt, str) and prompt and isinstance(prompt[0], dict):
-        if len(str(prompt)) + len(str(tools)) <= LETTERS * (most + MARGIN):
+        if sum(len(str(one)) for one in (prompt, tools, options)) <= LETTERS * (most + MARGIN):
             return
-        text, param = rendered(tokenizer, prompt, tools=tools), "messages"
+        text, param = rendered(tokenizer, prompt, tools=tools, options=options), "messages"
     if not isinstance(text, str):
         if len(text) > most:
             raise too_long(most, param)

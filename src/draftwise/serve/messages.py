@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from .fields import Message, ToolCall
+from .fields import Message, Templated, ToolCall
 from .refusal import Refusal
 
+GIVEN = ("reasoning_effort", "documents", "add_generation_prompt", "continue_final_message")  # of a body
 NAMED = ("name", "tool_call_id", "reasoning_content")  # of a message, where they are given
 
 
@@ -34,6 +36,23 @@ def messages(given: Sequence[Message], *, as_text: bool = False) -> list[dict[st
             one["tool_calls"] = [_called(call, as_text) for call in calls]
         found.append(one)
     return found
+
+
+def variables(body: Templated, tokenizer: Any) -> dict[str, Any]:
+    """What the chat template is given besides messages and tools, as vLLM gives it.
+
+    Raises:
+        Refusal: a variable has the name of something else that the template, or its renderer, is given.
+    """
+    given = {name: value for name in GIVEN if (value := getattr(body, name)) is not None}
+    if body.reasoning_effort is not None:
+        given["enable_thinking"] = body.reasoning_effort != "none"
+    own = body.chat_template_kwargs or {}
+    named = inspect.signature(tokenizer.apply_chat_template).parameters
+    if wrong := sorted({*named, *GIVEN[1:], "messages", "chat_template"} & own.keys()):
+        said = f"chat_template_kwargs: {wrong[0]!r} is no variable of the template; leave it out"
+        raise Refusal(said, param="chat_template_kwargs")
+    return given | own
 
 
 def _called(call: ToolCall, as_text: bool) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Wish:
         written: Whether anything is written after the prompt.
         arm: How to draft for it, instead of what the policy decides.
         spoken: What turns its tokens into text, if not the decoder's tokenizer.
+        keeps_stop: Whether the stop string that ends the text belongs to it.
     """
 
     prompt: list[int]
@@ -45,6 +46,7 @@ class Wish:
     written: bool = True
     arm: Arm | None = None
     spoken: Any = None
+    keeps_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,14 @@ class Times:
 
 @dataclass(slots=True)
 class Event:
-    """What a step added to a text; the last event of a text has a `reason` or a `refusal`."""
+    """What a step added to a text, which has `tokens` by then; the last one has a `reason` or a `refusal`."""
 
     place: int
     pieces: Sequence[Piece] = ()
     entries: Sequence[Entry] = ()
     reason: str = ""
     refusal: Refusal | None = None
+    tokens: int = 0
 
     @property
     def text(self) -> str:
@@ -130,6 +133,7 @@ class Text:
         """The text has joined the batch as `request`."""
         self.request, tokenizer = request, self.wish.spoken or tokenizer
         self.writer = Writer(tokenizer, self.wish.stop, request.sampling.seed)
+        self.writer.detokenizer.keeps_stop = self.wish.keeps_stop
         self.tokens = TokenLog(tokenizer) if self.wish.sampling.logprobs else None
 
     def add(self, round: Round) -> Event:
@@ -143,7 +147,8 @@ class Text:
             steps[round.accepted] = steps.get(round.accepted, 0) + 1
         pieces = writer.take(round)  # the totals are kept in `stats`: a long text has many rounds
         entries = self.tokens.add(round, pieces) if self.tokens else ()
-        return Event(self.place, pieces, entries, round.finish_reason if round.done else "")
+        reason = round.finish_reason if round.done else ""
+        return Event(self.place, pieces, entries, reason, tokens=self.stats.tokens)
 
 
 class TokenLog:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -147,24 +147,21 @@ class Template:
         return {text: int(number) for text, number in zip(self.specials, ids, strict=False)}
 
     @cached_property
-    def spoken(self) -> Any:
-        """What turns tokens into text so that the marks of calls are seen; None if the tokenizer does."""
+    def marks(self) -> set[str]:
+        """The special tokens that belong to the form of calls, which a text must show."""
         form = self.format
         shown = json.dumps(self.shipped, ensure_ascii=False) if self.shipped is not None else ""
         if form is not None:
             shown += "".join([form.first, form.middle, form.closer, form.again or "", form.last])
-        kept = {token for token in self.specials if token in shown}
-        return Spoken(self.tokenizer, kept) if kept else None
+        return {token for token in self.specials if token in shown}
 
 
 class Spoken:
-    """A tokenizer whose text has the special tokens `kept`, and no others."""
+    """A tokenizer whose text has all special tokens, and none of those `dropped`, special or not."""
 
-    def __init__(self, tokenizer: Any, kept: set[str]) -> None:
-        self.tokenizer = tokenizer
-        named = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=False))
-        self.dropped = {token for token, name in named.items() if str(name) not in kept}
-        self.convert_ids_to_tokens = tokenizer.convert_ids_to_tokens
+    def __init__(self, tokenizer: Any, dropped: Collection[int]) -> None:
+        self.tokenizer, self.dropped = tokenizer, frozenset(dropped)
+        self.convert_ids_to_tokens = getattr(tokenizer, "convert_ids_to_tokens", str)
 
     def decode(self, tokens: Sequence[int], **options: Any) -> str:
         """The text of some tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -15,18 +15,17 @@ from ..core.roles import window_of
 from ..core.sampling import Sampling
 from ..generation.decoder import Decoder
 from ..generation.prompts import encode
-from ..generation.text import stop_strings
+from ..generation.text import StopStrings, stop_strings
 from ..policies.catalogue import method
-from .bias import bias
 from .calls import Calls, Parser, Shipped
-from .constraint import Constraint
-from .fields import Chat, Completion, Settings, Speculative, Tool
+from .fields import Chat, Completion, Settings, Speculative, StreamOptions, Tokenize, Tool
 from .forms import Form
 from .grammar import Grammars, form
 from .lengths import bounded, several
 from .limits import Limits
-from .messages import messages
+from .messages import messages, variables
 from .refusal import Refusal
+from .settings import Grammar, processors, reading, settings_of, spoken
 from .texts import Wish
 from .tokens import TokenTexts
 from .tools import Template, grammar, offered
@@ -34,8 +33,6 @@ from .tools import Template, grammar, offered
 LONGEST = 128  # tokens of a draft that a client may ask for
 FIXED = re.compile(r"static(-\d+)?")
 NO_TOKENS = 16  # of a plain completion that does not say how many
-Grammar = Callable[[], Constraint]
-OWN_NAMES = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,8 @@ class Asked:
 
     `echoes` are the texts of the prompts where the answer repeats them, and `begins` tells where the text of
     each of their tokens begins, where these are scored; with `drafters` a stream says who
-    guessed each piece; `parser` makes what finds the calls of tools in a text.
+    guessed each piece, and with `continuous` every piece has the usage; `parser` makes what finds the calls
+    of tools in a text.
     """
 
     wishes: list[Wish]
@@ -57,6 +55,7 @@ class Asked:
     echoes: Sequence[str] = ()
     begins: Sequence[Sequence[int]] = ()
     drafters: bool = False
+    continuous: bool = False
     parser: Callable[[], Parser] | None = None
 
 
@@ -88,7 +87,7 @@ class Reader:
         if body.best_of is not None and body.best_of != (body.n or 1):
             raise Refusal(f"best_of={body.best_of}: give the same as n, or leave it out", param="best_of")
         self._few(len(given := several(body.prompt)) * (body.n or 1), "prompt")
-        prompts = [self.read(prompt) for prompt in given]
+        prompts = [self.read(prompt, options=reading(body)) for prompt in given]
         most = NO_TOKENS if body.max_tokens is None else body.max_tokens
         if most == 0 and not body.echo:
             raise Refusal("max_tokens=0: give 1 or more, or set echo", param="max_tokens")
@@ -120,12 +119,12 @@ class Reader:
         talk = messages(body.messages, as_text=self.template.as_text)
         if any(one["role"] == "tool" for one in talk) and not self.template.takes_answers:
             raise Refusal("the chat template takes no messages of role 'tool'", param="messages")
-        ids = self.read(talk, tools=tools)
+        ids = self.read(talk, tools=tools, options=variables(body, self.decoder.tokenizer))
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         settings = {"logprobs": bool(body.logprobs), "top_logprobs": body.top_logprobs or 0}
         wishes = self._wishes(body, [ids], most, settings, None, grammar)
         asked = replace(self._asked(body, wishes, [ids], bool(body.logprobs)), chat=True)
-        return self._with_calls(asked, tools) if tools else asked
+        return self._with_calls(asked, body, tools) if tools else asked
 
     def _tools(self, body: Chat) -> list[Tool]:
         """The tools that the model is told of.
@@ -141,7 +140,7 @@ class Reader:
             raise Refusal(said, param="tools")
         return tools
 
-    def _with_calls(self, asked: Asked, tools: list[Any]) -> Asked:
+    def _with_calls(self, asked: Asked, body: Settings, tools: list[Any]) -> Asked:
         """The same, with its calls told apart from its text."""
         template, names = self.template, {tool["function"]["name"] for tool in tools}
         parser: Callable[[], Parser]
@@ -151,19 +150,42 @@ class Reader:
         else:
             assert template.format is not None
             parser = partial(Calls, template.format, names)
-        wishes = [replace(wish, spoken=template.spoken) for wish in asked.wishes]
+        told = spoken(body, self.decoder, template.marks)
+        wishes = [replace(wish, spoken=told) for wish in asked.wishes]
         return replace(asked, wishes=wishes, parser=parser)
 
-    def read(self, prompt: Any, *, tools: Sequence[Any] = (), windows: int = 1) -> list[int]:
-        """The tokens of a prompt, which must not be longer than so many windows.
+    def tokens(self, body: Tokenize, *, windows: int) -> list[int]:
+        """The tokens of `/tokenize`: those that a prompt or messages would have.
+
+        Raises:
+            Refusal: it is longer than so many windows, or something is asked for that cannot be done.
+            UserError: it is empty or wrong.
+        """
+        if body.messages is None:
+            return self.read(body.prompt, options=reading(body), windows=windows)
+        if body.add_special_tokens:
+            raise Refusal("add_special_tokens: a chat template adds its own", param="add_special_tokens")
+        talk, tools = messages(body.messages, as_text=self.template.as_text), body.tools or ()
+        told = [tool.model_dump(exclude_none=True) for tool in tools]
+        return self.read(talk, tools=told, options=variables(body, self.decoder.tokenizer), windows=windows)
+
+    def read(
+        self,
+        prompt: Any,
+        *,
+        tools: Sequence[Any] = (),
+        options: Mapping[str, Any] | None = None,
+        windows: int = 1,
+    ) -> list[int]:
+        """The tokens of a prompt, which must not be longer than so many windows; for `options` see `encode`.
 
         Raises:
             Refusal: it is longer, as far as its beginning tells.
             UserError: it is empty or wrong.
         """
         tokenizer, size = self.decoder.tokenizer, self.decoder.loop.target.vocab_size
-        bounded(tokenizer, prompt, windows * self.window, tools)
-        return encode(tokenizer, prompt, vocab_size=size, chat=False, tools=tools)
+        bounded(tokenizer, prompt, windows * self.window, tools, options)
+        return encode(tokenizer, prompt, vocab_size=size, chat=False, tools=tools, options=options)
 
     def echo(self, prompt: Any, ids: Sequence[int]) -> str:
         """The text of a prompt."""
@@ -172,13 +194,13 @@ class Reader:
         return str(self.decoder.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _asked(self, body: Settings, wishes: list[Wish], prompts: Any, logprobs: bool) -> Asked:
-        usage = bool(body.stream_options and body.stream_options.include_usage)
         if body.stream_options is not None and not body.stream:
             raise Refusal("stream_options: set stream to true as well", param="stream_options")
-        total = sum(map(len, prompts))
-        told = bool(body.stream_options and body.stream_options.include_drafters)
-        stream, n = bool(body.stream), body.n or 1
-        return Asked(wishes, total, False, stream, usage, logprobs, n, drafters=told)
+        told = body.stream_options or StreamOptions()
+        usage, total = bool(told.include_usage), sum(map(len, prompts))
+        made = Asked(wishes, total, False, bool(body.stream), usage, logprobs, body.n or 1)
+        always = usage and bool(told.continuous_usage_stats)
+        return replace(made, drafters=bool(told.include_drafters), continuous=always)
 
     def _few(self, texts: int, param: str) -> None:
         """See that a request asks for no more texts than there is room for, before anything is made of them.
@@ -200,20 +222,24 @@ class Reader:
         scored: int | None,
         grammar: Grammar | None,
     ) -> list[Wish]:
-        n, settings = body.n or 1, self._settings(body, grammar) | more
-        picked = body.seed is not None
-        stop = stop_strings(() if body.stop is None else body.stop)
+        n, settings = body.n or 1, settings_of(body, self.decoder, grammar) | more
+        picked = "seed" in settings
+        stop, told = stop_strings(() if body.stop is None else body.stop), spoken(body, self.decoder)
         without, longest, arm = self._speculation(body.speculative)
         if n > 1 and settings.get("seed") is None:
             settings["seed"] = self.seeds.getrandbits(32)
         wishes = []
         for ids in prompts:
             room = self._room(len(ids), most)
+            settings["max_new_tokens"] = max(1, room)
+            settings["processors"] = processors(body, self.decoder, grammar, len(ids), room)
             for sample in range(n):
-                settings["max_new_tokens"] = max(1, room)
                 made: Sampling = self.decoder.settings(stop, len(ids), sample, alone=False, **settings)
+                if stop and told is not None:
+                    made = replace(made, ends=StopStrings(told, stop, len(ids)))
                 wish = Wish(ids, made, stop, without, longest, picked, scored, written=room > 0, arm=arm)
-                wishes.append(wish)
+                keeps = bool(body.include_stop_str_in_output)
+                wishes.append(replace(wish, spoken=told, keeps_stop=keeps))
         return wishes
 
     def _room(self, length: int, most: int | None) -> int:
@@ -230,26 +256,6 @@ class Reader:
             )
             raise Refusal(said, code="context_length_exceeded", param="messages" if most is None else None)
         return self.window - length if most is None else most
-
-    def _settings(self, body: Settings, grammar: Grammar | None) -> dict[str, Any]:
-        """Keyword arguments for `Decoder.settings`; the temperature is 1 unless set."""
-        given = {name: value for name in OWN_NAMES if (value := getattr(body, name)) is not None}
-        settings: dict[str, Any] = {"temperature": 1.0} | {**self.decoder.defaults} | given
-        settings.pop("max_new_tokens", None)
-        if body.top_k is not None:
-            settings["top_k"] = max(0, body.top_k)
-        if body.seed is not None:
-            settings["seed"] = body.seed
-        if body.ignore_eos and grammar is None:  # a text under a grammar ends where its form does
-            settings["eos"] = ()
-        processors: list[Any] = []
-        if body.logit_bias:
-            processors.append(bias(body.logit_bias, self.decoder.loop.target.vocab_size))
-        if grammar is not None:
-            processors.append(grammar)
-        if processors:
-            settings["processors"] = processors
-        return settings
 
     def _speculation(self, asked: bool | Speculative | None) -> tuple[frozenset[str], int, Arm | None]:
         """The drafters that must not draft, the longest draft, and an arm instead of the policy's."""
