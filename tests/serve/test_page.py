@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -83,6 +84,7 @@ def visit(browser: Any, serve: Callable[..., Served]) -> Iterator[Callable[..., 
 
 def test_a_typed_prompt_is_answered_twice_and_coloured_by_who_guessed(visit: Callable[..., Visit]) -> None:
     page = visit().open()
+    assert str(page.tab.input_value("#prompt")).startswith("Write the months")
     page.write("abc", 60)
     expect(page.tab.locator("#verdict")).to_contain_text("Both texts are the same: 60 tokens")
     assert page.text("#on") == page.text("#off") == line("c", 60)
@@ -157,6 +159,50 @@ def test_keys_alone_are_enough(visit: Callable[..., Visit]) -> None:
     expect(page.tab.locator("#link")).to_have_text("Live")
 
 
+PARTING = """async ([entries, on, off]) => {
+  const { judged, parting } = await import("./page/explain.js");
+  return judged(parting(entries, on, off));
+}"""
+
+
+def test_a_difference_of_texts_is_explained(visit: Callable[..., Visit]) -> None:
+    page = visit().open()
+
+    def drafted(route: Any) -> None:
+        body = route.request.post_data_json
+        if body["speculative"] is False:
+            return route.continue_()
+        piece = {"choices": [], "draftwise": {"pieces": [["good", "cdq"]]}}
+        usage = {"choices": [], "usage": {"completion_tokens": 3}, "metrics": None}
+        said = "".join(f"data: {json.dumps(one)}\n\n" for one in (piece, usage)) + "data: [DONE]\n\n"
+        return route.fulfill(body=said, content_type="text/event-stream")
+
+    page.tab.route("**/v1/chat/completions", drafted)
+    page.write("ab", 3)
+    verdict = page.tab.locator("#verdict.bad")
+    expect(verdict).to_contain_text("The texts differ from character 3 on. They part at token 3: plain ")
+    expect(verdict).to_contain_text("wrote \u201ce\u201d, with drafts it is ")
+    expect(verdict).to_contain_text("The target's logits of the two differ by ")
+    verdict.locator("a").click()
+    expect(page.tab.locator("#differ p")).to_be_visible()
+
+    def entry(text: str, other: str, gap: float) -> dict[str, Any]:
+        tops = [{"token": text, "logprob": -1.0}, {"token": other, "logprob": -1.0 - gap}]
+        return {"token": text, "text": text, "logprob": -1.0, "tops": tops}
+
+    same = [entry(" A", "x", 9.0), entry("", "x", 9.0)]  # the first half of a character has no text yet
+    told = [
+        page.tab.evaluate(PARTING, [[*same, entry("\u00e4", " b", gap)], "A b", "A\u00e4c"])
+        for gap in (1e-5, 0.1, 2.0)
+    ]
+    assert [one["kind"] for one in told] == ["tie", "tie", "bad"]
+    assert "part at token 3" in told[0]["said"] and "is a tie, which rounding" in told[0]["said"]
+    ended = page.tab.evaluate(PARTING, [[*same, entry("<end>", "!", 1e-4)], "A!", "A"])
+    assert ended["kind"] == "tie" and "\u201c<end>\u201d" in ended["said"]
+    assert page.tab.evaluate(PARTING, [same, "Ab", "Ac"])["kind"] == "bad"
+    assert page.wrong == []
+
+
 LOOKS = [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"), (PHONE, "dark")]
 
 
@@ -169,15 +215,25 @@ def test_it_fits_and_can_be_read(
     page.write("abcabc", 60)
     expect(page.tab.locator("#verdict")).to_contain_text("the same")
     expect(page.tab.locator("#arms tbody tr")).to_have_count(3)
-    expect(page.tab.locator("#fast canvas")).to_have_count(1)
     assert page.tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.tab.evaluate("document.documentElement.scrollHeight") <= 2500
+    if folder := os.environ.get("DRAFTWISE_SHOTS"):
+        page.tab.screenshot(path=f"{folder}/{size['width']}-{scheme}.png", full_page=True)
+    page.tab.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    for chart in ("#fast canvas", "#worth canvas"):
+        expect(page.tab.locator(chart)).to_have_count(1)
+    until(lambda: page.tab.evaluate(CUT) == [])
     assert page.tab.evaluate(UNNAMED) == []
     assert [worst for worst in page.tab.evaluate(CONTRASTS) if worst[0] < 4.5] == []
     assert page.wrong == []
-    if folder := os.environ.get("DRAFTWISE_SHOTS"):
-        page.tab.screenshot(path=f"{folder}/{size['width']}-{scheme}.png", full_page=True)
+    if folder:
+        page.tab.screenshot(path=f"{folder}/{size['width']}-{scheme}-open.png", full_page=True)
 
 
+# Tables that are wider than their place, with nothing that says so.
+CUT = """() => [...document.querySelectorAll(".scroll")]
+  .filter((one) => (one.scrollWidth > one.clientWidth + 1) !== one.previousElementSibling.matches(".cut"))
+  .map((one) => one.ariaLabel)"""
 # Controls and pictures without a name for those who cannot see them.
 UNNAMED = """() => [...document.querySelectorAll("button, input, select, textarea, [role]")]
   .filter((one) => one.offsetParent && one.role !== "status")

@@ -34,6 +34,8 @@ def test_the_numbers_are_those_of_the_texts(serve: Start) -> None:
     assert set(drafters) == {"good", "bad"}
     for name, key in (("drafted", "num_draft_tokens"), ("accepted", "num_accepted_draft_tokens")):
         assert sum(one[name] for one in drafters.values()) == sum(one[key] for one in drafted) > 0
+    for one in drafters.values():
+        assert one["recent"] == {key: one[key] for key in ("drafted", "accepted")}
     assert sum(arm["rounds"] for arm in told["arms"]) == sum(one["draftwise"]["rounds"] for one in made)
     assert told["speed"]["tokens_per_second"] > 0 and told["speed"]["together"] == 1.0
     assert told["speed"]["plain_from"] is None  # no such round was seen, and this policy does not know
@@ -105,3 +107,23 @@ def test_plain_decoding_is_averaged_over_the_same_seconds_of_rounds(monkeypatch:
     assert [one["together"] for one in speeds] == [2.0] * 5
     clock[0] = 60.0
     assert shots.take()["speed"]["over_seconds"] == 55.0
+
+
+def test_acceptance_is_that_of_the_last_minutes(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, clock = serve(), [1000.0]
+    monkeypatch.setattr(snapshot, "monotonic", lambda: clock[0])
+
+    def recent() -> dict[str, int]:
+        drafters = server.client.get("/stats").json()["drafters"].values()
+        return {key: sum(one["recent"][key] for one in drafters) for key in ("drafted", "accepted")}
+
+    server.complete(max_tokens=20)
+    first = recent()
+    clock[0] += 200.0
+    server.complete(max_tokens=20)
+    both = recent()
+    assert both["drafted"] > first["drafted"] > 0
+    clock[0] += 150.0
+    assert recent() == {key: both[key] - first[key] for key in both}
+    clock[0] += 1000.0
+    assert recent() == {"drafted": 0, "accepted": 0}

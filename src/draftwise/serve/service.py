@@ -29,8 +29,9 @@ from .refusal import Refusal
 from .request_log import LEFT, facts_of, note_refusal
 from .sandbox import Connection
 from .schedule import Client
+from .settings import Grammar
 from .texts import Event, Text
-from .wishes import Asked, Grammar, Reader
+from .wishes import Asked, Reader
 
 LATER = 10.0  # seconds that a client has to read the end of a stream after its text must be over
 COMPILERS, EACH = 8, 2  # grammars that are compiled at once, and those of one client among them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 from logging import getLogger
 from math import isfinite
@@ -10,13 +10,16 @@ from time import monotonic, time
 from typing import Any
 
 from ..core.roles import Valuer, Values
+from ..core.round import Round
 from ..errors import one_line
 from .engine import Engine
 from .metrics import LABELS, Metrics
 from .strips import Strips
+from .texts import Event, Text
 
 LOG = getLogger(__name__)
 WINDOW = 5.0  # seconds over which speeds are taken, if there is a reading so old
+LATELY, SLICE = 300, 10  # seconds over which acceptance is counted, and by how many at once
 OFTEN = 0.2  # seconds between two readings at least
 MOST_ARMS = 256  # the most played ones
 COUNTERS = {
@@ -32,6 +35,33 @@ COUNTERS = {
 }
 Json = dict[str, Any]
 Counts = dict[str, dict[str, float]]
+
+
+class Recent:
+    """Tokens that each drafter drafted lately, and those of them that were accepted; watches the engine."""
+
+    def __init__(self) -> None:
+        self.slices: deque[tuple[int, Counter[tuple[str, str]]]] = deque(maxlen=LATELY // SLICE)
+
+    def round(self, text: Text, round: Round, gap: float) -> None:
+        """Count a round with a draft."""
+        if not round.drafted:
+            return
+        now = int(monotonic() // SLICE)
+        if not self.slices or self.slices[-1][0] != now:
+            self.slices.append((now, Counter()))
+        counts, name = self.slices[-1][1], round.arm.drafter
+        counts[name, "drafted"] += round.drafted
+        counts[name, "accepted"] += round.accepted
+
+    def end(self, text: Text, event: Event) -> None:
+        """A text has ended."""
+
+    def of(self, name: str) -> dict[str, int]:
+        """The counts of one drafter."""
+        oldest = monotonic() // SLICE - LATELY // SLICE
+        new = [counts for at, counts in list(self.slices) if at > oldest]
+        return {key: sum(counts[name, key] for counts in new) for key in ("drafted", "accepted")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +88,8 @@ class Snapshots:
         self.engine, self.metrics, self.about, self.began = engine, metrics, about, monotonic()
         self.names = list(COUNTERS.values())
         self.readings: deque[Reading] = deque([Reading(self.began)], maxlen=64)
-        self.warned = False
+        self.warned, self.recent = False, Recent()
+        engine.watchers.append(self.recent)
 
     def take(self, strips: Strips | None = None) -> Json:
         """The state now; with `strips`, plain decoding is measured where the policy does not know it."""
@@ -141,7 +172,11 @@ class Snapshots:
         """Counts of each drafter of the team, also of those that never drafted."""
         names = [name for name in self.engine.decoder.loop.team.drafters if name != "none"]
         keys = ("drafts", "drafted", "accepted", "faults")
-        return {name: {key: int(counts.get(key, {}).get(name, 0)) for key in keys} for name in names}
+        found: dict[str, Json] = {}
+        for name in names:
+            found[name] = {key: int(counts.get(key, {}).get(name, 0)) for key in keys}
+            found[name]["recent"] = self.recent.of(name)
+        return found
 
     def _arms(self, counts: Counts, values: Values | None) -> list[Json]:
         """Every arm with the rounds that it was played, its value, and the seconds that it adds."""

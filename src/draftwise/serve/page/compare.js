@@ -1,5 +1,6 @@
 // A prompt of one's own: its text with drafts and by plain decoding, coloured by who guessed each token.
 
+import { explain, judged } from "./explain.js";
 import { COLOURS, place } from "./marks.js";
 import { events } from "./stream.js";
 
@@ -16,6 +17,7 @@ export class Compare {
     });
     $("stop").addEventListener("click", () => this.stopper?.abort());
     $("order").addEventListener("change", () => this.sides());
+    $("prompt").addEventListener("focus", ({ target }) => target.value === target.defaultValue && target.select());
     this.sides();
   }
 
@@ -109,13 +111,29 @@ export class Compare {
     const common = same(on.text, off.text);
     const short = Math.min(on.text.length, off.text.length);
     if (common < short || (!stopped && on.text.length !== off.text.length)) {
-      return this.verdict("bad", `The texts differ from character ${common + 1} on.`);
+      return this.differ(found, `The texts differ from character ${common + 1} on.`);
     }
     if (stopped) return this.verdict("good", `Stopped. As far as both go, ${common} characters, they are the same.`);
     const rounds = found.map((one) => one.metrics?.draftwise?.rounds);
     const passes = rounds.every(Boolean) ? ` With drafts the target needed ${rounds[0]} passes, without ${rounds[1]}.` : "";
     const fair = order === "both" ? " Both shared the machine: for seconds, run one after the other." : "";
     return this.verdict("good", `Both texts are the same: ${on.tokens} tokens.${passes}${fair}`);
+  }
+
+  /** Say that two texts differ, and then why. */
+  async differ([on, off], said) {
+    this.verdict("bad", `${said} Looking for the token.`);
+    try {
+      const { kind, said: why } = judged(await explain(this.path(), this.body(false), on, off));
+      this.verdict(kind, `${said} ${why} `);
+    } catch (error) {
+      this.verdict("bad", `${said} Why is not known: ${error.message}. `);
+    }
+    const link = document.createElement("a");
+    link.href = "#differ";
+    link.textContent = "When texts may differ";
+    link.addEventListener("click", () => ($("differ").open = true));
+    $("verdict").append(link);
   }
 
   verdict(kind, text) {

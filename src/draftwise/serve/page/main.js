@@ -137,6 +137,7 @@ function draw() {
   prices();
   hits();
   time();
+  hints();
   for (const [name, chart] of Object.entries(charts)) $(`${name}-said`).textContent = chart.said();
 }
 
@@ -155,10 +156,10 @@ function numbers() {
   else $("ratio-note").textContent = `${compact(decoding)} tokens/s in rounds, plain ${compact(plain)}, ${how}`;
   $("running").textContent = `${requests.running} of ${requests.batch}`;
   $("waiting").textContent = `running; ${requests.waiting} waiting`;
-  const all = Object.values(state.drafters);
+  const all = Object.values(state.drafters).map((one) => one.recent);
   const drafted = sum(all.map((one) => one.drafted)), accepted = sum(all.map((one) => one.accepted));
   $("accepted").textContent = drafted ? `${Math.round((100 * accepted) / drafted)} %` : "\u2013";
-  $("accepted-note").textContent = `${accepted} of ${drafted} since the start`;
+  $("accepted-note").textContent = `${accepted} of ${drafted} in the last five minutes`;
 }
 
 function arms() {
@@ -192,24 +193,23 @@ function choices(names) {
 
 function prices() {
   const places = Object.keys(state.price);
-  const section = $("price-title").parentElement;
-  section.hidden = !places.length;
-  if (section.hidden) return;
+  $("prices").hidden = !places.length;
+  if (!places.length) return;
   $("price-note").textContent = "The policy counts a second of drafting as so many tokens, at places where a lookup has a match in the text and where none has.";
   charts.price.show(places.map((label, i) => ({ label, mark: 4 + i, kind: i })));
 }
 
 function hits() {
-  bars($("hits"), Object.entries(state.drafters).map(([name, one]) => ({
+  bars($("hits"), Object.entries(state.drafters).map(([name, { recent: one }]) => ({
     name,
     mark: place(name),
     share: one.drafted ? one.accepted / one.drafted : 0,
     said: one.drafted
       ? `${Math.round((100 * one.accepted) / one.drafted)} %: ${one.accepted} of ${one.drafted} tokens`
-      : "has not drafted yet",
+      : "has not drafted lately",
   })));
   const known = Object.values(state.matches).some((found) => Object.keys(found).length);
-  $("match-title").parentElement.hidden = !known;
+  $("lengths").hidden = !known;
   if (!known) return;
   $("match-note").textContent = "Tokens that the policy tested lately, by how many tokens before the place a lookup found in the text.";
   matchTable($("matches"), state.matches);
@@ -227,6 +227,20 @@ function time() {
     name: words[name], mark: [4, 5, -1][i], share: whole ? seconds / whole : 0,
     said: whole ? `${((100 * seconds) / whole).toFixed(1)} %` : "",
   })));
+}
+
+/** A word above each table that is wider than its place. */
+function hints() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    const cut = box.scrollWidth > box.clientWidth + 1;
+    let hint = box.previousElementSibling;
+    if (cut && !hint.classList.contains("cut")) {
+      hint = document.createElement("p");
+      hint.className = "cut";
+      hint.textContent = "More to the right: move the table sideways.";
+      box.before(hint);
+    } else if (!cut && hint.classList.contains("cut")) hint.remove();
+  }
 }
 
 function sum(values) {
@@ -258,4 +272,6 @@ document.addEventListener("visibilitychange", rest);
 $("lines").addEventListener("change", () => state && arms());
 DARK.addEventListener("change", dress);
 addEventListener("resize", () => state && draw());
+if (matchMedia("(max-width: 40rem)").matches) for (const fold of document.querySelectorAll(".roomy")) fold.open = false;
+for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", () => state && draw());
 connect();

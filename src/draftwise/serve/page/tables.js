@@ -17,6 +17,7 @@ function cell(tag, text, more) {
 function heading(text, scope) {
   const made = cell("th", text);
   made.scope = scope;
+  made.title = text; // long names are cut
   return made;
 }
 
