@@ -170,3 +170,26 @@ def test_scores_of_finished_rows_end_with_the_positions() -> None:
     own, out = (made.generate(ids, **asked, **more) for more in ({}, {"custom_generate": drafted()}))
     assert torch.equal(own.sequences, out.sequences) and own.sequences.shape[1] == 22
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(own.scores, out.scores, strict=True))
+
+
+class Quantised(torch.nn.Module):
+    """A head as quantisation leaves it: it unpacks its weight on demand."""
+
+    def __init__(self, head: torch.nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.head = head.in_features, head.out_features, [head]
+
+    def weight(self) -> torch.Tensor:
+        return self.head[0].weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head[0](x)
+        return found
+
+
+@pytest.mark.parametrize("kind", ["left", "gaps"])
+def test_a_quantised_head(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "neutral", lambda model: False)
+    made = build(CASES["llama"])
+    made.lm_head = Quantised(made.lm_head)
+    assert verdict(made, kind) == (EQUAL, "")

@@ -582,6 +582,8 @@ def test_a_path_that_cannot_hold_a_file_is_refused(path: Path) -> None:
         with pytest.raises(UserError, match=said) as refused:
             usable(wrong)
         assert str(wrong) in str(refused.value)
+    with pytest.raises(UserError, match=r"a.x00b' has a null byte"):
+        usable("a\0b")
     assert not (path.parent / "nowhere").exists()
 
 

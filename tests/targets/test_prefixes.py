@@ -25,7 +25,7 @@ from tests.effort import drawn, some
 from tests.models import test_positions as positions
 from tests.models import test_windows as windows
 from tests.targets import test_hybrids as hybrids
-from tests.tiny import CONFIGS, VOCAB, model, own_text, random_texts
+from tests.tiny import CONFIGS, VOCAB, lively, model, own_text, random_texts
 
 POLICY = "random?arms=drafters*lengths&lengths=0,1,4"
 
@@ -254,3 +254,59 @@ def test_who_is_told_to_keep() -> None:
     whole, part = (LMDrafter(model("llama"), VOCAB, window=w) for w in (0, 8))
     keep_prefixes([whole, part, NgramDrafter()], 1)
     assert whole.keeper is not None and part.keeper is None
+
+
+class Adapted(torch.nn.Linear):
+    """A linear layer with an adapter, which is switched as PEFT's are."""
+
+    def __init__(self, inner: torch.nn.Linear) -> None:
+        super().__init__(inner.in_features, inner.out_features, bias=False, dtype=inner.weight.dtype)
+        self.weight, self._active_adapter = inner.weight, list[str]()
+        self.more = torch.nn.Parameter(torch.randn_like(inner.weight))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        more = torch.nn.functional.linear(x, self.more) if self._active_adapter else 0.0
+        return super().forward(x) + more
+
+
+def change(made: Any, way: str) -> None:
+    weight = made.model.layers[0].mlp.up_proj.weight
+    if way == "adapter":
+        made.model.layers[0].mlp.up_proj._active_adapter = ["one"]
+    elif way == "in place":
+        with torch.no_grad():
+            weight.mul_(-2)
+    elif way == "another tensor":
+        weight.data = -2 * weight.data
+    else:  # as an average of weights is swapped in
+        for parameter in made.parameters():
+            parameter.data.mul_(1.5)
+
+
+def answer(loop: Loop, request: Any) -> list[int]:
+    while not request.done:
+        loop.step([request])
+    return list(request.tokens[request.prompt_length :])
+
+
+@pytest.mark.parametrize("way", ["adapter", "in place", "another tensor", "data"])
+def test_other_weights_are_other_keys(way: str) -> None:
+    """A prefix, an open text, and a conversation are read again; what is read then is kept."""
+    made = lively(CONFIGS["llama"]())
+    made.model.layers[0].mlp.up_proj = Adapted(made.model.layers[0].mlp.up_proj)
+    target, settings = HFTarget(made, chunk=8), Sampling(max_new_tokens=12)
+    loop = looped(target, {"self": LMDrafter(made, VOCAB), "ngram": NgramDrafter()})
+    first, more, other = random_texts((40, 5, 30))
+    own = own_text(made, first, 12)
+    talk, begun = loop.add(first, settings, keep=True), loop.add(other, settings)
+    assert answer(loop, talk) == own == answer(loop, loop.add(first, settings))
+    loop.step([begun])
+    before = list(begun.tokens)
+    change(made, way)
+    truth = own_text(made, first, 12)
+    assert truth != own and len(set(truth)) > 2
+    assert answer(loop, loop.add(first, settings)) == truth
+    assert answer(loop, begun)[len(before) - 30 :] == own_text(made, before, 42 - len(before))
+    loop.extend(talk, more, settings)
+    assert answer(loop, talk) == own_text(made, [*first, *own, *more], 12)
+    assert target.keeper is not None and sum(n for _, n in target.keeper.find(first)) == 40

@@ -79,7 +79,9 @@ def _of_files(digest: Any, files: Sequence[Path]) -> str:
 def _of_parameters(model: Any) -> str:
     digest = sha256(str(type(model).__qualname__).encode())
     for name, tensor in model.named_parameters():
-        flat = tensor.detach().flatten()
-        some = [] if tensor.is_meta else flat[:: max(1, len(flat) // VALUES)][:VALUES].float().tolist()
+        some = list[float]()
+        if not tensor.is_meta and not hasattr(tensor, "__tensor_flatten__"):  # a quantised one has no view
+            flat = tensor.detach().flatten()
+            some = flat[:: max(1, len(flat) // VALUES)][:VALUES].float().tolist()
         digest.update(f"{name} {tuple(tensor.shape)} {some}\n".encode())
     return digest.hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +20,7 @@ from .cache import RowCache
 from .cache_names import name_for
 from .kept import copies, last
 from .masks import BANDED, Masks, grown
+from .modes import evaluating, weights_version
 from .traits import Traits, ask
 
 FREE = -1  # the key of an unused row
@@ -62,14 +64,28 @@ class Rows:
         self.positions = torch.arange(0, device=self.device)
         self.one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         self.few = Few(BANDED[0])
+        self.training = False  # whether a module was in training mode when the latest row was opened
+        self.version: int | None = None  # of the weights, when `changed` was asked
 
     def open(self, key: int) -> None:
         """Add an empty row, reusing a freed one if there is any."""
+        self.training = any(module.training for module in self.model.modules())
         if FREE in self.keys:
             self.keys[self.keys.index(FREE)] = key
         else:
             self.keys.append(key)
             self.held.append(0)
+
+    def changed(self) -> bool:
+        """Whether the weights or the active adapters are others than at the last call.
+
+        Compiled passes, which may have the old ones, are dropped.
+        """
+        before, self.version = self.version, weights_version(self.model)
+        if before in (None, self.version):
+            return False
+        self.graph = self.passes = None
+        return True
 
     def close(self, key: int) -> None:
         """Free a row; rows are moved only when a pass needs the place."""
@@ -187,11 +203,15 @@ class Rows:
         if self.graph is not None and model is None and not self.watchers:
             logits = self.graph(self, ids, named, keep)
         else:
-            with shared_heads():
+            with shared_heads(), self._evaluating():
                 named[self.cache_name] = self.cache
                 logits = (model or self.model)(input_ids=ids, use_cache=True, **named).logits
         self.seconds += perf_counter() - start
         return logits
+
+    def _evaluating(self) -> AbstractContextManager[None]:
+        """No dropout in a pass; what the model's own decoding would write with it is no text to reproduce."""
+        return evaluating(self.model) if self.training or self.model.training else nullcontext()
 
     def _apart(
         self,

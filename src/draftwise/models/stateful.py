@@ -258,7 +258,8 @@ class StateRows(Rows):
             named[self.cache_name] = self.cache
         elif self.box.held is not None:
             named[self.carried] = self.box.held
-        out = self.model(input_ids=ids, use_cache=True, **named)
+        with self._evaluating():
+            out = self.model(input_ids=ids, use_cache=True, **named)
         if self.carried:
             self.box.held = cache_in(out) if self.carried in NAMES else out[self.carried]
         logits: Tensor = out.logits

@@ -36,6 +36,8 @@ def usable(path: str | Path) -> Path:
     Raises:
         UserError: no such folder, a folder of that name, or no permission to read or write there.
     """
+    if "\0" in str(path):
+        raise UserError(f"state file {str(path)!r} has a null byte: name a file without")
     full = Path(os.path.realpath(Path(path).expanduser()))
     if (full.exists() and not full.is_file()) or not full.parent.is_dir():
         what = "is no plain file" if full.exists() else f"would be in {full.parent}, which is no folder"

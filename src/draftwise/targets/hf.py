@@ -81,6 +81,7 @@ class HFTarget(Prefill):
 
     def open(self, request: Request) -> None:
         """Give the request a row; its prompt is prefilled in its first round."""
+        self._forget()
         self.rows.open(request.id)
 
     def reach(self, request: Request) -> int:
@@ -164,6 +165,7 @@ class HFTarget(Prefill):
 
     def close(self, request: Request) -> None:
         """Free the request's row; what it held is kept for others, unless the request failed."""
+        self._forget()
         if self.keeper is not None and request.finish_reason != ERROR:
             self._remember(self.keeper, request)
         self.rows.close(request.id)

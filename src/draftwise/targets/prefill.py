@@ -67,8 +67,19 @@ class Prefill:
             self.rows.held[self.rows.keys.index(key)] = held
         self.began.clear()
 
+    def _forget(self) -> None:
+        """Drop all that was read with other weights."""
+        if self.rows.changed():
+            self.began.clear()
+            for row in range(len(self.rows.keys)):
+                self.rows.settle(row, 0)
+            if self.keeper is not None:
+                self.keeper.tree.clear()
+
     def _renew(self, row: int, request: Request) -> None:
         """Drop the tokens of a row that the model's own decoding would now read differently."""
+        if request.rounds == 0 and self.rows.held[row]:  # a conversation continues
+            self._forget()
         if self.regimes:
             self.regimes.renew(row, request)
         if self.rows.free and (before := self.rows.prompts.get(request.id, 0)) != request.prompt_length:

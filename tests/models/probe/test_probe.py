@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Gemma4TextConfig
 
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models import probe, verdicts
+from draftwise.models.fingerprints import model_fingerprint
 from draftwise.models.masks import Masks
 from draftwise.models.probe import rows_of
 from draftwise.models.probe.readings import Readings
 from draftwise.models.probe.ways import alone, branched, side_by_side
 from draftwise.models.runner import Rows
 from draftwise.targets.hf import HFTarget
-from tests.tiny import VOCAB, model
+from tests.tiny import COMMON, VOCAB, lively, model
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -126,3 +128,34 @@ def test_few_and_short_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     read.clear()
     rows_of(made)
     assert read == [5]  # its masks and positions are asked each time
+
+
+class Scaled(torch.Tensor):
+    """A weight of a class of its own, which says how it is quantised."""
+
+    how = ""
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return [], self.how
+
+
+def test_a_model_that_is_quantised_in_place_is_another_model() -> None:
+    made = model("llama", dtype=torch.float32)
+    quantise: Any = torch.ao.quantization.quantize_dynamic
+    quantised = quantise(copy.deepcopy(made), {torch.nn.Linear})
+    prints = {probe.fingerprint(made), probe.fingerprint(quantised)}
+    for how in ("weights", "activations"):
+        weight = torch.Tensor._make_subclass(Scaled, made.lm_head.weight.detach())
+        made.lm_head.weight = torch.nn.Parameter(weight)
+        made.lm_head.weight.how = how
+        prints.add(probe.fingerprint(made))
+        assert model_fingerprint(made)
+    assert len(prints) == 4
+
+
+def test_a_class_that_cannot_read_is_refused_in_one_line() -> None:
+    """All layers share keys that no layer makes."""
+    sizes: dict[str, Any] = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB}
+    made = lively(Gemma4TextConfig(**COMMON, **sizes, num_kv_shared_layers=2))
+    with pytest.raises(UserError, match=r"Gemma4ForCausalLM.* cannot read a text \(KeyError"):
+        rows_of(made)

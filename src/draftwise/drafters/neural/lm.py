@@ -99,6 +99,8 @@ class LMDrafter:
 
     def close(self, request: Request) -> None:
         """Free the request's row; what it held is kept for others."""
+        if self.keeper is not None:
+            self._forget()
         if (place := self.places.pop(request.id, None)) is not None:
             if self.keeper is not None:
                 held = self.rows.held[self.rows.keys.index(request.id)]
@@ -205,12 +207,21 @@ class LMDrafter:
     def _place(self, request: Request) -> Place:
         """The contents of the request's row; a new row if it has none."""
         if request.id not in self.places:
+            self._forget()
             self.rows.open(request.id)
             self.places[request.id] = Place()
             if self.keeper is not None and length(found := self.keeper.find(request.tokens[:-1])) > LONG:
                 self.keeper.revive(request.id, found, len(request.tokens) + request.room)
                 self.places[request.id].now(length(found))
         return self.places[request.id]
+
+    def _forget(self) -> None:
+        """Drop all that was read with other weights."""
+        if self.rows.changed():
+            for place in self.places.values():
+                place.cut(0)
+            if self.keeper is not None:
+                self.keeper.tree.clear()
 
     def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
         """The logits that predict each job's last `n` tokens, shape (n, vocabulary) each, and the hidden

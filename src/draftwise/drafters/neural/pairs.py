@@ -29,6 +29,7 @@ class Pairs:
         self.head, self.config = head, head.config
         self.weight = next(head.parameters()).new_empty(0)  # the head's device and dtype
         self.dtype, self.ids = self.weight.dtype, head.ids
+        self.modules, self.training = head.modules, False
         self.given = self.states = self.weight.new_empty(0)
 
     def get_input_embeddings(self) -> nn.Module | SimpleNamespace:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import get_ident
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
@@ -20,6 +21,7 @@ from ...errors import UserError
 from ...models.cache_names import CACHE
 from ...models.compiled import checked, compile_rows
 from ...models.load import load_tokenizer
+from ...models.modes import evaluating
 from ...models.positions import ENDLESS
 from ...models.probe.checks import device_of
 from ...models.threads import release
@@ -74,7 +76,7 @@ def transformers_generate(
         criteria = host.ends(stopping_criteria, stop_strings, model)
         steps = Steps(input_ids, criteria, generation_config, asked.streamer)
         returned = bool(generation_config.return_dict_in_generate)
-        with host.turn():
+        with host.turn(), host.evaluating(model):
             prompt: Any = host.read(model, input_ids, generation_config, model_kwargs)
             target: Any
             if prompt is None:
@@ -133,6 +135,19 @@ class Host:
             finally:
                 self.caller = 0
                 release()  # the next caller may be another thread
+
+    def evaluating(self, model: Any) -> AbstractContextManager[None]:
+        """The model and the drafters in evaluation mode: no dropout.
+
+        Raises:
+            UserError: an encoder has already read its input in training mode.
+        """
+        if model.training and model.config.is_encoder_decoder:
+            raise UserError(
+                f"{type(model).__name__} is in training mode, and its encoder has read with dropout: "
+                "call model.eval() before"
+            )
+        return evaluating(model, *(drafter for drafter in self.drafters if isinstance(drafter, Module)))
 
     def read(
         self, model: Any, input_ids: Tensor, config: GenerationConfig, model_kwargs: Mapping[str, Any]

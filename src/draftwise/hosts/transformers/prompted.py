@@ -102,9 +102,9 @@ class PromptedTarget:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.encodes = bool(model.config.is_encoder_decoder)
-        head = model.get_output_embeddings()
         text = model.config.get_text_config(decoder=True)
-        self.vocab_size = int(text.vocab_size if head is None else head.weight.shape[0])
+        # A quantised head has no weight of that shape.
+        self.vocab_size = int(getattr(model.get_output_embeddings(), "out_features", text.vocab_size))
         self.max_length = self.window = ENDLESS
         self.device, self.dtype = device_of(model), model.dtype
         self.trials = Trials(model)

@@ -13,8 +13,7 @@ import inspect
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
@@ -28,6 +27,7 @@ import transformers
 from ...errors import DraftwiseWarning, UserError
 from .. import verdicts
 from ..limits import limited
+from ..modes import evaluating
 from ..recurrent import carriers, kinds
 from ..runner import Rows
 from .checks import check, check_attention, device_of, name
@@ -48,7 +48,8 @@ def rows_of(model: Any, *, probe: bool = True) -> Rows:
         UserError: no way of running it is exact, or Transformers itself cannot decode with it.
     """
     check(model)
-    rows = Rows(model)
+    with evaluating(model):
+        rows = _unprobed(model)
     if wanted(probe) or kinds(rows.config):
         found = _verdict(rows)
         rows = found.rows(model, rows.traits)
@@ -91,7 +92,7 @@ def _verdict(rows: Rows) -> Verdict:
     key = fingerprint(model)
     found = Verdict.of(verdicts.load(KIND, key))
     if found is None:
-        with _evaluating(model):
+        with evaluating(model):
             known = _known(model)
             found = _found(rows, known)
         if known.lively:
@@ -107,7 +108,7 @@ def _why_no_trees(rows: Rows) -> str:
     key = fingerprint(model) + ":trees"
     found = Verdict.of(verdicts.load(KIND, key))
     if found is None:
-        with _evaluating(model):
+        with evaluating(model):
             known = _known(model)
             wrong = _wrong(rows, known, verdict, partial(branched, together=verdict.together))
         found = replace(verdict, why=wrong)
@@ -117,7 +118,7 @@ def _why_no_trees(rows: Rows) -> str:
 
 
 def fingerprint(model: Any) -> str:
-    """Everything except the weights that determines how a model is run."""
+    """Everything except the weights' values that determines how a model is run."""
     config = model.config
     text = config.get_text_config(decoder=True)
     parts = (
@@ -126,12 +127,31 @@ def fingerprint(model: Any) -> str:
         json.dumps(config.to_dict(), sort_keys=True, default=str),
         getattr(text, "_attn_implementation", None),
         str(model.dtype),
+        repr(model),  # its modules, which may have been replaced by quantised ones
+        sorted({f"{type(module).__module__}.{type(module).__qualname__}" for module in model.modules()}),
+        sorted(set(map(_kind, model.parameters()))),
         device_of(model).type,
         torch.__version__,
         transformers.__version__,
         version("draftwise"),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _kind(weight: Any) -> str:
+    """A weight's type and dtype, and how it is quantised if it is of a class of its own."""
+    flattened = getattr(weight, "__tensor_flatten__", None)
+    own = flattened()[1] if flattened is not None else ""
+    return f"{type(weight).__module__}.{type(weight).__qualname__} {weight.dtype} {own}"
+
+
+def _unprobed(model: Any) -> Rows:
+    try:
+        return Rows(model)
+    except (torch.OutOfMemoryError, UserError):
+        raise
+    except Exception as error:  # a class not made to be decoded may raise anything
+        raise UserError(f"{name(model)} cannot read a text ({_line(error)}): choose another model") from error
 
 
 def _known(model: Any) -> Readings:
@@ -203,16 +223,3 @@ def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, R
 def _line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:120]}"
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode (no dropout), then the previous mode."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
