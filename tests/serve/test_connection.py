@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("fastapi")
 
-from draftwise.serve import connection, run
+from draftwise.serve import connection
 
 from .conftest import MODEL, Served, line, until
 
@@ -123,20 +122,64 @@ def test_a_reader_that_leaves_frees_its_rows(serve: Start, monkeypatch: pytest.M
     assert all(text.stats.tokens < 300 for text in texts)
 
 
-def test_only_so_many_connections(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "CONNECTIONS", 3)
+def closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:  # the server had not read all
+        return True
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(connection, "CONNECTIONS", 3)
-    monkeypatch.setattr(connection, "ROOM", 2)
-    monkeypatch.setattr(connection, "PATIENCE", 60.0)
+    monkeypatch.setattr(connection, "LEAST_PATIENCE", seconds)
+    monkeypatch.setattr(connection, "PATIENCE", 3600.0)
+
+
+@pytest.mark.parametrize("said", [b"", HEAD, HEAD + b"content-length: 9\r\n\r\n"])
+def test_clients_that_say_nothing_lock_nobody_out(
+    serve: Start, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """Nothing; half a head; a body that does not come."""
+    limited(monkeypatch, 0.0)
     server = serve()
-    idle = [connected(server) for _ in range(4)]
-    until(lambda: len(connections(server)) == 4)
-    with httpx.Client(base_url=server.url, trust_env=False) as one:
-        assert one.get("/health").status_code == 503
-        idle.append(connected(server))
-        with connected(server) as over:
-            assert over.recv(1) == b""
-    for made in idle:
-        made.close()
+    silent: list[socket.socket] = []
+    while len(silent) < 7:
+        silent.append(connected(server, said))
+        until(lambda: len(connections(server)) == min(len(silent), 3))
+        until(lambda: all(one.since for one in connections(server)))
+    assert server.complete()["choices"][0]["text"] == line("b", 20)
+    assert all(closed(one) for one in silent[:5])  # those that were waited for longest
+    for one in silent:
+        one.close()
+
+
+def test_only_so_many_connections(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New ones wait for nobody's request in vain, and end none that is answered."""
+    limited(monkeypatch, 3600.0)
+    server = serve()
+    target: Any = server.decoder.loop.target
+    target.held.set()
+    asked = [connected(server, asking(prompt="ab", max_tokens=5, temperature=0.0)) for _ in range(3)]
+    until(lambda: len(server.engine.running) + len(server.engine.waiting) == 3)
+    with connected(server) as over:
+        assert closed(over)
+    target.release()
+    assert [one.recv(12) for one in asked] == [b"HTTP/1.1 200"] * 3
+    with connected(server) as over:  # the others may ask again soon
+        assert closed(over)
+    for one in asked:
+        one.close()
     until(lambda: not connections(server))
     assert server.client.get("/health").status_code == 200
+
+
+def test_two_lengths_of_a_body_close_the_connection(serve: Start) -> None:
+    """A proxy may have read the other one: what it took for a body would be a request."""
+    server = serve()
+    both = HEAD + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n"
+    with connected(server, both + b"0\r\n\r\nGET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n") as client:
+        answer = b""
+        while piece := client.recv(1000):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in answer.lower() and b"send one of them" in answer

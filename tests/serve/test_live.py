@@ -17,7 +17,7 @@ from draftwise.core.arms import Arm, Decision
 from draftwise.core.round import Round, Seconds
 from draftwise.serve import live
 from draftwise.serve.limits import Limits
-from draftwise.serve.live import Frames, Live
+from draftwise.serve.live import Frames, Live, check_origin
 from draftwise.serve.pages import page_files
 from draftwise.serve.refusal import Refusal
 from draftwise.serve.service import Service
@@ -194,6 +194,34 @@ def test_a_server_that_stops_ends_every_stream() -> None:
         assert not [one for one in page.engine.watchers if isinstance(one, Strips)]
 
     looked(check)
+
+
+def test_pages_of_other_sites_may_not_watch() -> None:
+    def asked(*, origins: Sequence[str] = (), **headers: str) -> None:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        check_origin({"host": "127.0.0.1:8000"} | named, origins)
+
+    asked()  # no browser
+    asked(sec_fetch_site="same-origin")
+    asked(sec_fetch_site="none")
+    asked(origin="http://127.0.0.1:8000")
+    other = "http://localhost:3000"
+    asked(origin=other, sec_fetch_site="same-site", origins=[other])
+    asked(origin=other, origins=["*"])
+    for headers in (
+        {"sec_fetch_site": "cross-site"},  # a picture whose address is /live
+        {"sec_fetch_site": "same-site"},
+        {"sec_fetch_site": "cross-site", "origin": other},
+        {"origin": other},
+        {"origin": "null"},
+    ):
+        with pytest.raises(Refusal, match="--allow-origin"):
+            asked(**headers)
+
+
+def test_a_page_of_another_site_gets_no_stream(server: Served) -> None:
+    refused = server.client.get("/live", headers={"sec-fetch-site": "cross-site"})
+    assert refused.status_code == 403 and refused.json()["error"]["code"] == "foreign_origin"
 
 
 def test_only_so_many_may_watch(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:

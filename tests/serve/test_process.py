@@ -19,6 +19,8 @@ import pytest
 import draftwise.serve
 from draftwise import vllm_config
 from draftwise.cli import main
+from draftwise.cli.options import ModelOptions
+from draftwise.cli.serve import AddressOptions, served_name
 
 from .conftest import MODEL, line
 
@@ -146,3 +148,15 @@ def test_the_command_for_vllm_has_the_same_drafters_policy_and_state(
     config = json.loads(words[words.index("--speculative-config") + 1])
     state = Path("learnt.json").resolve()
     assert config == vllm_config(drafters=["ngram", "suffix"], policy="metasd-ucb", state=state)
+
+
+def test_a_folder_is_named_by_its_last_part(tmp_path: Path) -> None:
+    folder = tmp_path / "Some-Model-1B"
+    folder.mkdir()
+    for target, name, expected in (
+        (f"{folder}/", None, "Some-Model-1B"),
+        (str(folder), "mine", "mine"),
+        ("zoo:target", None, "zoo:target"),
+        ("org/Some-Model-1B", None, "org/Some-Model-1B"),
+    ):
+        assert served_name(ModelOptions(target=target), AddressOptions(name=name)) == expected

@@ -59,6 +59,25 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
+LONG = "x" * 20_000
+LOUD: list[tuple[str, dict[str, Any]]] = [
+    (COMPLETION, {LONG: 1}),
+    (COMPLETION, {"regex": f"({LONG}"}),
+    (COMPLETION, {"speculative": {"policy": LONG}}),
+    (CHAT, {"tool_choice": {"type": "function", "function": {"name": LONG}}}),
+    (CHAT, schema({LONG: {"type": LONG}, "type": LONG})),
+    (RESPONSES, {"input": [CALL | {"arguments": LONG}]}),
+]
+
+
+@pytest.mark.parametrize(("path", "change"), LOUD, ids=lambda value: str(value)[:50])
+def test_an_error_has_a_short_piece_of_what_was_sent(
+    server: Served, path: str, change: dict[str, Any]
+) -> None:
+    answer = server.client.post(path, json={"model": MODEL} | GOOD[path] | change)
+    assert answer.status_code == 400 and len(answer.content) < 700, answer.text[:1000]
+
+
 @pytest.mark.parametrize(("path", "change", "said", "param"), WRONG, ids=lambda value: str(value)[:50])
 def test_what_is_wrong_is_named(
     server: Served, sandbox: Any, path: str, change: dict[str, Any], said: str, param: str

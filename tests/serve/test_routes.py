@@ -318,6 +318,13 @@ def test_a_body_that_is_no_request_is_refused(server: Served, body: bytes) -> No
     assert answer.status_code == 400 and answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/metrics", "/v1/models", "/"])
+def test_head_is_get_without_a_body(server: Served, path: str) -> None:
+    answer = server.client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert int(answer.headers["content-length"]) > 0
+
+
 def test_addresses_that_are_not_there(server: Served) -> None:
     assert server.client.get("/nowhere").json()["error"]["message"] == "no such address '/nowhere'"
     assert server.client.delete("/v1/models").status_code == 405

@@ -8,6 +8,7 @@ import shlex
 import warnings
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
@@ -31,7 +32,8 @@ class AddressOptions:
         str | None, Option(help=f"Key that clients must send. Default: ${KEY}, or none.", **PLACE)
     ] = None
     name: Annotated[
-        str | None, Option(help="Name of the model for clients. Default: that of --target.", **PLACE)
+        str | None,
+        Option(help="Name of the model for clients. Default: --target, of a path its last part.", **PLACE),
     ] = None
     allow_origin: Annotated[
         list[str], Option(help="Let web pages of this origin call the server; may be repeated.", **PLACE)
@@ -97,7 +99,7 @@ def serve(
     decoder = models.load(seed=None, prefix_cache=prefix_cache)
     run.serve(
         decoder,
-        address.name or models.target,
+        served_name(models, address),
         limits=limits,
         host=address.host,
         port=address.port,
@@ -107,6 +109,12 @@ def serve(
     )
 
 
+def served_name(models: ModelOptions, address: AddressOptions) -> str:
+    """The name of the model for clients, who need not know where its files are."""
+    path = Path(models.target).expanduser()
+    return address.name or (path.resolve().name if path.exists() else models.target)
+
+
 def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -> str:
     """The command that serves the same target with vLLM: same drafters, policy and state file."""
     from draftwise import vllm_config
@@ -114,7 +122,7 @@ def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -
 
     target = str(locate(models.target)) if models.target.startswith("zoo:") else models.target
     words = ["vllm", "serve", target, "--host", address.host, "--port", str(address.port)]
-    words += ["--served-model-name", address.name or models.target, "--max-num-seqs", str(bounds.batch)]
+    words += ["--served-model-name", served_name(models, address), "--max-num-seqs", str(bounds.batch)]
     if bounds.window:
         words += ["--max-model-len", str(bounds.window)]
     if models.dtype != "auto":

@@ -15,16 +15,17 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from ..errors import UserError
 from .fields import Chat, Completion, Detokenize, Tokenize
-from .foreign import SHOWN, shown
+from .foreign import shown
 from .gate import Gate
 from .items import Responses
-from .live import add_page
-from .refusal import Refusal
+from .live import ENDLESS, add_page
+from .refusal import SHOWN, Refusal
 from .request_log import RequestLog, facts_of, note_refusal
 from .service import Json, Service
 
@@ -56,7 +57,8 @@ def make_app(
     _errors(app)
     _texts(app, service)
     _about(app, service)
-    add_page(app, service)
+    add_page(app, service, origins)
+    _add_head(app)
     app.add_middleware(Gate, key=key, body=service.limits.body, hosts=hosts)
     if origins:
         app.add_middleware(
@@ -129,6 +131,13 @@ def _about(app: FastAPI, service: Service) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(service.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_head(app: FastAPI) -> None:
+    """Let load balancers and crawlers ask for what `GET` answers, without its body."""
+    for route in list(app.routes):
+        if isinstance(route, APIRoute) and route.methods == {"GET"} and route.path != ENDLESS:
+            app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
 
 
 def _errors(app: FastAPI) -> None:

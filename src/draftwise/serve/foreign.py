@@ -8,9 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from reprlib import Repr
 from typing import Any
 
-from .refusal import Refusal
-
-SHOWN = 60  # characters of a value in an error
+from .refusal import SHOWN, Refusal
 
 # Storage, caches, a guess of the answer, and how long an answer likes to be.
 OPENAI = (

@@ -47,6 +47,9 @@ class Gate:
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            said = "the request has Content-Length and Transfer-Encoding: send one of them"  # RFC 9112, 6.3
+            raise Refusal(said, code="ambiguous_length", headers={"connection": "close"})
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if self.hosts and name.lower() not in self.hosts:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from .pages import HEADERS, page_files
@@ -19,6 +20,7 @@ from .service import Json, Service
 from .snapshot import Snapshots
 from .strips import Cell, Strips
 
+ENDLESS = "/live"  # the address of a stream without an end
 WATCHERS = 8  # at once
 EVERY = 0.5  # seconds between two frames
 FRAMES = 8  # kept for readers that are late; older ones are lost to them
@@ -139,20 +141,37 @@ class Frames(StreamingResponse):
             self.facts["reason"] = "slow_reader"
 
 
-def add_page(app: FastAPI, service: Service) -> None:
-    """The routes of the page: its files, `/live` and `/stats`."""
+def add_page(app: FastAPI, service: Service, origins: Collection[str]) -> None:
+    """The routes of the page: its files, `/stats`, and `/live` for itself and pages of `origins`."""
     live = Live(service)
 
     @app.get("/stats")
     async def stats() -> Response:
         return Json(await live.state(), headers={"cache-control": "no-store"})
 
-    @app.get("/live", include_in_schema=False)  # it has no end
-    async def frames() -> Response:
+    @app.get(ENDLESS, include_in_schema=False)
+    async def frames(request: Request) -> Response:
+        check_origin(request.headers, origins)
         return Frames(live)
 
     for address, (kind, content) in page_files().items():
         _file(app, address, kind, content)
+
+
+def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
+    """See that no page of another site holds a stream open: browsers say who asks.
+
+    Raises:
+        Refusal: it is a page of an origin that is not among `origins`.
+    """
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if site is not None:
+        own = site in ("same-origin", "none")
+    else:
+        own = origin is None or urlsplit(origin).netloc == headers.get("host")
+    if not own and not {origin, "*"} & set(origins):
+        said = f"a page of {origin or 'another site'} may not watch: name its origin as --allow-origin"
+        raise Refusal(said, 403, code="foreign_origin")
 
 
 def _file(app: FastAPI, address: str, kind: str, content: bytes) -> None:

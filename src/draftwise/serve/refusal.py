@@ -7,6 +7,8 @@ from typing import Any
 
 from ..errors import UserError, one_line
 
+LONGEST = 400  # characters of a message, which may quote what a client sent
+SHOWN = 60  # characters of a value or the name of a field in it
 FINAL = {"x-should-retry": "false"}  # the official client sends nothing again then
 
 
@@ -22,8 +24,10 @@ class Refusal(Exception):
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message, self.status, self.code, self.param = message, status, code, param
+        half = LONGEST // 2
+        self.message = message if len(message) <= LONGEST else f"{message[:half]} ... {message[-half:]}"
+        super().__init__(self.message)
+        self.status, self.code, self.param = status, code, None if param is None else param[:SHOWN]
         self.headers = dict(headers or {})
 
     @property

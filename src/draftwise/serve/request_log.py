@@ -22,6 +22,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOG = logging.getLogger(f"{__package__}.requests")
 FACTS = "draftwise.facts"  # where an ASGI scope holds what the line of its request says besides
 LEFT = 499  # the status of a request whose client has left before its answer
+REASONS = {0: "closed", LEFT: "client_left"}  # of statuses that no answer has
 
 
 class RequestLog:
@@ -83,7 +84,7 @@ def note_refusal(facts: dict[str, Any], refusal: Refusal) -> None:
 
 
 def _reason(status: int) -> str:
-    return "client_left" if status == LEFT else HTTPStatus(status).phrase.lower().replace(" ", "_")
+    return REASONS.get(status) or HTTPStatus(status).phrase.lower().replace(" ", "_")
 
 
 class JsonLine(logging.Formatter):

@@ -13,7 +13,7 @@ import uvicorn
 from ..errors import UserError
 from ..generation.decoder import Decoder
 from .app import make_app
-from .connection import CONNECTIONS, Connection
+from .connection import Connection
 from .engine import Engine
 from .limits import Limits
 from .request_log import json_to_stderr
@@ -79,7 +79,6 @@ def configured(app: Any, grace: float) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=int(grace) + 5,
     )
 
