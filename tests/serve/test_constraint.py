@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from math import inf
 from random import Random
 from typing import Any
@@ -22,6 +23,7 @@ import llguidance
 LETTERS = [*'abcdefghij{}[]":, 0123456789', "name", '":', "ab", "<end>"]
 END = len(LETTERS) - 1
 GRAMMAR = 'start: "{" item ("," item)* "}"\nitem: "name" ":" /[a-c]+/ | "ab" /[0-9]/'
+NOT_A = "start: T\nT: ~/a+/"
 PROMPT = [1, 2, 3]
 
 
@@ -31,7 +33,7 @@ def compiled() -> Any:
 
 
 def fresh(compiled: Any) -> Constraint:
-    return Constraint(compiled.deep_copy(), len(LETTERS), {END})
+    return Constraint(compiled, len(LETTERS), {END})
 
 
 def free(constraint: Constraint, text: list[int], ahead: list[int]) -> list[int]:
@@ -96,3 +98,50 @@ def test_a_grammar_that_takes_too_long_ends_its_text(compiled: Any, monkeypatch:
     constraint = fresh(compiled)
     with pytest.raises(UserError, match="a token: make it simpler"):
         constraint(torch.tensor([PROMPT]), torch.zeros(1, len(LETTERS)))
+
+
+def test_what_is_no_text_is_not_allowed_where_a_grammar_allows_all_but_something() -> None:
+    tokens = vocabulary(["<call>", "a", "b", "<end>"], special=[0])
+    for source, text, allowed in (
+        (NOT_A, [1], [1, 2]),
+        (NOT_A, [1, 2], [1, 2, 3]),
+        ("start: <[0]>", [0], [3]),
+    ):
+        constraint = Constraint(llguidance.LLMatcher(tokens, source), 4, {3}, [0, 3])
+        for n in range(len(text) + 1):
+            scores = constraint(torch.tensor([[1, *text[:n]]]), torch.zeros(1, 4))
+        assert scores[0].isfinite().nonzero().flatten().tolist() == allowed
+
+
+class Fragile:
+    """A matcher that allows all tokens, and is broken by token 7 as llguidance by one that is too much."""
+
+    broken = False
+
+    def deep_copy(self) -> Fragile:
+        return Fragile()
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        self.broken |= 7 in tokens
+        return 0 if self.broken else len(tokens)
+
+    def rollback(self, n: int) -> None:
+        assert not self.broken
+
+    def unsafe_compute_mask_ptr(self, at: int, size: int) -> None:
+        ctypes.memset(at, 0 if self.broken else 255, size)
+
+    def is_error(self) -> bool:
+        return self.broken
+
+    def get_error(self) -> str:
+        return "Too many items"
+
+
+def test_a_drafted_token_that_is_too_much_costs_no_text() -> None:
+    constraint, scores = Constraint(Fragile(), 9, {8}), torch.zeros(1, 9)
+    constraint(torch.tensor([[1]]), scores)
+    assert not constraint.allows([1, 2], 1, [3], 7)
+    assert constraint(torch.tensor([[1, 2, 4]]), scores)[0].isfinite().all()
+    with pytest.raises(UserError, match="the grammar ends the text: Too many items"):
+        constraint(torch.tensor([[1, 2, 4, 7]]), scores)

@@ -75,7 +75,7 @@ def test_a_process_ends_with_its_connection(endless: Sandbox) -> None:
 def test_a_process_that_cannot_start_is_no_fault_of_a_grammar(
     tokens: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftwise.serve.sandbox.vocabulary", lambda tokens: {})
+    monkeypatch.setattr(Sandbox, "_vocabulary", lambda self: {})
     with pytest.raises(RuntimeError, match="did not start"):
         Sandbox(tokens).compile(SMALL, Connection())
 
@@ -133,3 +133,9 @@ def test_a_client_holds_up_no_other(serve: Any, tokenizer: Any, monkeypatch: pyt
         assert ask(server, other, {"regex": SMALL[1]}).status_code == 200
         free.set()
         assert {one.result().status_code for one in bad} == {200}
+
+
+def test_a_tokenizer_that_cannot_be_read_is_a_clear_refusal(serve: Any) -> None:
+    server = serve()
+    answer = ask(server, server.client, {"regex": "a"})
+    assert answer.status_code == 400 and "this model's tokenizer cannot be read" in answer.text

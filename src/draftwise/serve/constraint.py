@@ -32,11 +32,15 @@ class Constraint:
 
     As a processor it is called once for each committed token, with the text so far. As a `Masker` it is asked
     about drafted tokens too, and in any order: llguidance takes back what it has read. It never reads one of
-    the tokens `ends`: these are allowed where the text may end, and anything goes after them.
+    the tokens `ends`: these are allowed where the text may end, and anything goes after them. `special` are
+    the tokens that are no text: where a grammar allows all but something, llguidance's masks have them too.
     """
 
-    def __init__(self, matcher: Any, vocab_size: int, ends: Collection[int]) -> None:
-        self.matcher, self.vocab_size, self.ends = matcher, vocab_size, frozenset(ends)
+    def __init__(
+        self, matcher: Any, vocab_size: int, ends: Collection[int], special: Sequence[int] = ()
+    ) -> None:
+        self.origin, self.matcher, self.error = matcher, matcher.deep_copy(), ""
+        self.vocab_size, self.ends, self.special = vocab_size, frozenset(ends), np.array(special, dtype=int)
         self.words = np.zeros((vocab_size + 31) // 32, dtype=np.int32)
         self.start = -1  # where the answer begins in the text
         self.written: list[int] = []  # the tokens of the answer that were read
@@ -51,6 +55,8 @@ class Constraint:
             self.start = len(text)
         new = text[self.start + self.sure :].tolist()
         if not self._goes(self.sure, new):
+            if self.error:
+                raise UserError(f"the grammar ends the text: {self.error[:120]}")
             token = new[len(self.written) - self.sure]
             raise ValueError(f"token {token} does not fit the grammar")
         self.sure = len(self.written)
@@ -104,7 +110,19 @@ class Constraint:
     def _reads(self, token: int) -> bool:
         if token in self.ends:
             return bool(self.matcher.is_accepting())
-        return bool(self.matcher.try_consume_tokens([token]))
+        return bool(self.matcher.try_consume_tokens([token])) or self._fails()
+
+    def _may_follow(self, token: int) -> bool:
+        """Return whether a token that is no text may follow."""
+        ends = token in self.ends
+        return bool(self.matcher.is_accepting() if ends else self.matcher.validate_tokens([token]))
+
+    def _fails(self) -> bool:
+        """Continue before a token that was too much, as llguidance does not: it may be a drafted one."""
+        if self.matcher.is_error():
+            self.error, self.matcher = error_of(self.matcher), self.origin.deep_copy()
+            self.matcher.try_consume_tokens(self.written)
+        return False
 
     def _back(self, length: int) -> None:
         if length < len(self.written):
@@ -125,8 +143,11 @@ class Constraint:
             self.matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
             self.left = min(SLOW, self.left + PACE - (thread_time() - began))
             if self.matcher.is_error():
-                raise UserError(f"the grammar ends the text: {error_of(self.matcher)[:120]}")
+                self._fails()
+                raise UserError(f"the grammar ends the text: {self.error[:120]}")
             bits = np.unpackbits(self.words.view(np.uint8), bitorder="little")[: self.vocab_size]
+            for token in self.special[bits[self.special] == 1].tolist():
+                bits[token] = self._may_follow(token)
             free = np.flatnonzero(bits)
             if len(self.known) >= KEPT:
                 del self.known[min(self.known)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from ..errors import one_line
 from ..generation.decoder import Decoder
-from ..models.gguf.tokenizer import GgufTokenizer
+from ..models.gguf.tokenizer import UNUSED, GgufTokenizer
 from .constraint import Constraint
 from .fields import Settings
 from .forms import Form, compile_grammar
@@ -18,6 +19,7 @@ from .refusal import Refusal
 from .sandbox import Connection, Sandbox
 
 KEPT = 32  # grammars
+SPECIAL = b"\xff"  # before the name of a special token
 LONGEST = 1 << 16  # characters of a schema or grammar
 
 
@@ -49,7 +51,8 @@ class Grammars:
             self._kept.move_to_end(asked)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        return lambda: Constraint(matcher.deep_copy(), sandbox.tokens.vocab_size, self.decoder.eos)
+        size, ends, special = sandbox.tokens.vocab_size, self.decoder.eos, sandbox.special
+        return lambda: Constraint(matcher, size, ends, special)
 
     def close(self) -> None:
         """End the process that compiles."""
@@ -71,9 +74,7 @@ def read_vocabulary(tokenizer: Any, size: int, ends: list[int] | None) -> Any:
     """
     try:
         if isinstance(tokenizer, GgufTokenizer):
-            from llguidance.llamacpp import lltokenizer_from_vocab
-
-            return lltokenizer_from_vocab(tokenizer.vocab, n_vocab=size, eos_token=ends)
+            return _read_gguf(tokenizer, size, ends)
         from llguidance.hf import from_tokenizer
 
         return from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
@@ -83,6 +84,27 @@ def read_vocabulary(tokenizer: Any, size: int, ends: list[int] | None) -> Any:
     except ValueError as error:
         said = f"no answers in a given form: this model's tokenizer cannot be read ({one_line(error)[:120]})"
         raise Refusal(said, param="response_format") from None
+
+
+def _read_gguf(tokenizer: GgufTokenizer, size: int, ends: list[int] | None) -> Any:
+    """Return the `LLTokenizer` of llama.cpp's vocabulary.
+
+    `llguidance.llamacpp` takes tokens such as `<think>` for special ones; they are text in Transformers.
+    """
+    from llguidance import LLTokenizer
+
+    make: Any = LLTokenizer
+    function = ctypes.cast(tokenizer.lib.llama_cpp._lib.llama_tokenize, ctypes.c_void_p)
+    special, marks = frozenset(tokenizer.all_special_ids), tokenizer.attributes
+    pieces = [b"" if mark & UNUSED else tokenizer.piece(i) for i, mark in enumerate(marks)]
+    named = [SPECIAL + piece if i in special else piece for i, piece in enumerate(pieces)]
+    return make.from_llamacpp(
+        tokens=named + [b""] * (size - len(named)),
+        vocab_ptr=tokenizer.vocab,
+        tokenize_fptr=function.value,
+        eos_token=tokenizer.eos_token_id if ends is None else ends,
+        slices=None,
+    )
 
 
 def _matcher(sandbox: Sandbox, asked: Form, connection: Connection) -> Any:

@@ -62,6 +62,7 @@ class Sandbox:
 
     def __init__(self, tokens: Any, *, seconds: float = SECONDS, memory: int = MEMORY) -> None:
         self.tokens, self.seconds, self.memory, self._lock = tokens, seconds, memory, Lock()
+        self.special = [i for i in range(tokens.vocab_size) if tokens.is_special_token(i)]
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._end: Callable[[], Any] | None = None
@@ -104,23 +105,17 @@ class Sandbox:
                     start_new_session=True,
                 )
             self._end = finalize(self, end_process, self._control, self._process)
-            told = json.dumps(vocabulary(self.tokens)).encode()
+            told = json.dumps(self._vocabulary()).encode()
             self._control.sendall(len(told).to_bytes(8, "big") + told)
             if self._control.recv(1) != READY:
                 self._end()
                 raise RuntimeError("the process that compiles grammars did not start: its error is above")
         return self._control
 
-
-def vocabulary(tokens: Any) -> dict[str, Any]:
-    """Return what `Words` needs of an `LLTokenizer`."""
-    ids = range(tokens.vocab_size)
-    special = [i for i in ids if tokens.is_special_token(i)]
-    return {
-        "tokens": [tokens.decode_bytes([i]).hex() for i in ids],
-        "special": special,
-        "ends": tokens.eos_tokens,
-    }
+    def _vocabulary(self) -> dict[str, Any]:
+        """Return what `Words` needs."""
+        texts = [self.tokens.decode_bytes([i]).hex() for i in range(self.tokens.vocab_size)]
+        return {"tokens": texts, "special": self.special, "ends": self.tokens.eos_tokens}
 
 
 def end_process(control: socket.socket, process: subprocess.Popen[bytes]) -> None:

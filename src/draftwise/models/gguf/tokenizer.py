@@ -132,6 +132,11 @@ class GgufTokenizer:
         """The tokens that `decode` leaves out with `skip_special_tokens`."""
         return [i for i, attribute in enumerate(self.attributes) if attribute & (CONTROL | UNKNOWN)]
 
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """Their names."""
+        return [self.tokens[i] for i in self.all_special_ids]
+
     def get_vocab(self) -> dict[str, int]:
         """The id of every token by its name."""
         return dict(self.ids)
