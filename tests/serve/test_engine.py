@@ -24,6 +24,7 @@ from draftwise.testing.drafter import SimDrafter
 from tests.cli.conftest import LETTERS, after
 
 from .conftest import MODEL, Gated, Served, line, simulated, until
+from .test_gone import sent
 
 Start = Callable[..., Served]
 
@@ -303,6 +304,13 @@ def test_metrics_count_what_happened(serve: Start) -> None:
         shown = ",".join(f'{key}="{text}"' for key, text in sorted(named.items()))
         return float(values[f"{name}{{{shown}}}"])
 
+    for name in ("prefill", "decode", "inference"):
+        assert value(f"vllm:request_{name}_time_seconds_count") == 2
+    prefill, decode, both = (
+        value(f"vllm:request_{name}_time_seconds_sum") for name in ("prefill", "decode", "inference")
+    )
+    assert prefill > 0 and decode > 0 and prefill + decode == pytest.approx(both)
+    assert value("vllm:kv_cache_usage_perc") == 0
     told = [answer["metrics"]["speculative_decoding"] for answer in answers]
     assert value("vllm:generation_tokens_total") == 50 and value("vllm:prompt_tokens_total") == 4
     assert value("vllm:request_success_total", finished_reason="length") == 2
@@ -316,6 +324,18 @@ def test_metrics_count_what_happened(serve: Start) -> None:
     accepted = sum(one["num_accepted_draft_tokens"] for one in told)
     assert value("vllm:spec_decode_num_accepted_tokens_total") == accepted
     assert value("draftwise:spec_decode_num_faults", drafter="good") == 0
+
+
+def test_the_cache_is_used_by_the_texts_that_are_written(serve: Start) -> None:
+    server = serve(batch=2)
+    target: Any = server.decoder.loop.target
+    target.held.set()
+    with sent(server, "/v1/completions", prompt="a" * 100):
+        until(target.taken.is_set)
+        page = server.client.get("/metrics").text
+        (used,) = [row for row in page.splitlines() if row.startswith("vllm:kv_cache_usage_perc{")]
+        assert float(used.rsplit(" ", 1)[1]) == 100 / (2 * 400)
+    target.release()
 
 
 @pytest.mark.parametrize("seconds", [0.01, 3600.0])

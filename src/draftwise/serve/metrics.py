@@ -21,7 +21,8 @@ REASONS = {"eos": "stop", "stop": "stop", "length": "length", "abort": "abort"}
 class Metrics:
     """Counts what the engine does; a watcher of the engine."""
 
-    def __init__(self, engine: Engine, model: str) -> None:
+    def __init__(self, engine: Engine, model: str, window: int) -> None:
+        self.room = engine.limits.batch * window
         self.registry, self.labels, self.engine = CollectorRegistry(), (model, "0"), engine
         self._gauge("vllm:num_requests_running", "Texts that are decoded now.", lambda: len(engine.running))
         self._gauge("vllm:num_requests_waiting", "Texts that wait for a place.", lambda: len(engine.waiting))
@@ -37,6 +38,19 @@ class Metrics:
         self.gaps = histogram("vllm:inter_token_latency_seconds", "Between two writings of a text.", SECONDS)
         self.whole = histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", SECONDS)
         self.queued = histogram("vllm:request_queue_time_seconds", "Waiting for a place.", SECONDS)
+        # As vLLM splits a request after its wait: for boards that are made for it.
+        self.prefill = histogram(
+            "vllm:request_prefill_time_seconds", "From a place to the first token.", SECONDS
+        )
+        self.decode = histogram(
+            "vllm:request_decode_time_seconds", "From the first token to the last.", SECONDS
+        )
+        self.inference = histogram(
+            "vllm:request_inference_time_seconds", "From a place to the last token.", SECONDS
+        )
+        self._gauge(
+            "vllm:kv_cache_usage_perc", "Tokens in all places of those they may hold; 1 is all.", self._usage
+        )
         self.prompts = histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", TOKENS)
         self.lengths = histogram("vllm:request_generation_tokens", "Tokens of a text.", TOKENS)
         self.drafts = count("vllm:spec_decode_num_drafts", "Drafts made.")
@@ -90,15 +104,27 @@ class Metrics:
 
     def end(self, text: Text, event: Event) -> None:
         """Count a text."""
-        reason = REASONS.get(event.reason, "error")
+        reason, times = REASONS.get(event.reason, "error"), text.times
         self.ended.labels(*self.labels, reason).inc()
-        self.whole.labels(*self.labels).observe(text.times.ended - text.times.arrived)
+        self.whole.labels(*self.labels).observe(times.ended - times.arrived)
+        if times.first:
+            self.prefill.labels(*self.labels).observe(times.first - times.joined)
+            self.decode.labels(*self.labels).observe(times.last - times.first)
+            self.inference.labels(*self.labels).observe(times.last - times.joined)
         self.prompts.labels(*self.labels).observe(len(text.wish.prompt))
         self.lengths.labels(*self.labels).observe(text.stats.tokens)
 
     def request(self, route: str, status: int, reason: str) -> None:
         """Count a request."""
         self.requests.labels(*self.labels, route, str(status), reason).inc()
+
+    def _usage(self) -> float:
+        held = sum(
+            len(text.wish.prompt) + text.stats.tokens
+            for text in list(self.engine.running)
+            if text.request is not None
+        )
+        return min(1.0, held / self.room)
 
     def _faults(self, who: str) -> float:
         return self.engine.decoder.loop.faults.get(who, 0)

@@ -85,9 +85,9 @@ class Service:
     def __init__(self, decoder: Decoder, model: str, limits: Limits) -> None:
         self.decoder, self.model, self.limits = decoder, model, limits
         self.engine = Engine(decoder, limits)
-        self.metrics = Metrics(self.engine, model)
-        self.engine.watchers.append(self.metrics)
         self.reader = Reader(decoder, limits, seed=decoder.seed)
+        self.metrics = Metrics(self.engine, model, self.reader.window)
+        self.engine.watchers.append(self.metrics)
         self.reading = ThreadPoolExecutor(1, "draftwise-prompts")
         self.compiling = ThreadPoolExecutor(COMPILERS, "draftwise-grammars")
         self.asking = Counter[str]()  # grammars that are compiled now, or wait for it, by client
