@@ -1,5 +1,5 @@
 # Every job sets itself up first: a fresh machine needs only python3, make and git.
-.PHONY: setup demo test test-thorough test-gguf test-vllm check docs microbench clean
+.PHONY: setup demo test test-thorough test-gguf test-vllm test-clients check docs microbench clean
 
 setup:
 	@scripts/setup
@@ -24,6 +24,10 @@ test-gguf: setup
 test-vllm:
 	@scripts/setup-vllm
 	@scripts/test-vllm
+
+# Clients whose pins exclude ours, against a server of the bundled models; vLLM's where `make test-vllm` has set it up.
+test-clients: setup
+	@scripts/test-clients
 
 check: setup
 	@scripts/check

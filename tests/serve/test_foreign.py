@@ -3,6 +3,7 @@ refused by name."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -177,6 +178,7 @@ def test_a_seed_of_minus_one_is_any(server: Served) -> None:
         (COMPLETION, {"min_tokens": 2, "allowed_token_ids": [1]}, "allowed_token_ids excludes min_tokens"),
         (COMPLETION, {"stop_token_ids": [99]}, "stop_token_ids has 99: give token ids from 0 to 27"),
         (COMPLETION, {"allowed_token_ids": [99]}, "allowed_token_ids has 99"),
+        (COMPLETION, {"bad_words": ["\ud800"]}, "unable to parse raw data as a unicode string"),
         (
             COMPLETION,
             {"structured_outputs": {"structural_tag": "x"}},
@@ -191,8 +193,8 @@ def test_a_seed_of_minus_one_is_any(server: Served) -> None:
     ],
 )
 def test_what_excludes_each_other(server: Served, path: str, more: dict[str, Any], said: str) -> None:
-    body = GOOD[path] | {"model": MODEL, "max_tokens": 20} | more
-    answer = server.client.post(path, json=body)
+    body = json.dumps(GOOD[path] | {"model": MODEL, "max_tokens": 20} | more)
+    answer = server.client.post(path, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
 
 

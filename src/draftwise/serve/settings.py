@@ -80,17 +80,12 @@ def spoken(body: Sampled, decoder: Decoder, kept: Collection[str] = ()) -> Any:
     ends = set() if body.include_stop_str_in_output else set(body.stop_token_ids or ())
     if not (ends or shows or kept):
         return None
-    named = dict(
-        zip(
-            getattr(tokenizer, "all_special_ids", ()),
-            getattr(tokenizer, "all_special_tokens", ()),
-            strict=False,
-        )
-    )
+    special = list(getattr(tokenizer, "all_special_ids", ()))
+    names = tokenizer.convert_ids_to_tokens(special) if special else ()
     if shows and not body.include_stop_str_in_output and not body.ignore_eos:
         ends |= decoder.eos
-    silent = () if shows else (token for token, name in named.items() if str(name) not in kept)
-    return Spoken(tokenizer, {*ends, *silent})
+    silent = {token for token, name in zip(special, names, strict=True) if name not in kept}
+    return Spoken(tokenizer, ends if shows else ends | silent)
 
 
 def reading(body: Completion | Tokenize) -> dict[str, Any]:
