@@ -168,14 +168,15 @@ PARTING = """async ([entries, on, off]) => {
 def test_a_difference_of_texts_is_explained(visit: Callable[..., Visit]) -> None:
     page = visit().open()
 
+    piece: Any = {"choices": [], "draftwise": {"pieces": [["good", "cdq"]]}}
+    usage: Any = {"choices": [], "usage": {"completion_tokens": 3}, "metrics": None}
+    said = "".join(f"data: {json.dumps(one)}\n\n" for one in (piece, usage)) + "data: [DONE]\n\n"
+
     def drafted(route: Any) -> None:
-        body = route.request.post_data_json
-        if body["speculative"] is False:
-            return route.continue_()
-        piece = {"choices": [], "draftwise": {"pieces": [["good", "cdq"]]}}
-        usage = {"choices": [], "usage": {"completion_tokens": 3}, "metrics": None}
-        said = "".join(f"data: {json.dumps(one)}\n\n" for one in (piece, usage)) + "data: [DONE]\n\n"
-        return route.fulfill(body=said, content_type="text/event-stream")
+        if route.request.post_data_json["speculative"] is False:
+            route.continue_()
+        else:
+            route.fulfill(body=said, content_type="text/event-stream")
 
     page.tab.route("**/v1/chat/completions", drafted)
     page.write("ab", 3)
