@@ -21,9 +21,10 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -89,15 +90,25 @@ async def one(client: openai.AsyncOpenAI, model: str, prompt: str, most: int, se
     seen.texts += 1
 
 
-async def turn(url: str, model: str, prompts: Sequence[str], clients: int, seconds: float, most: int) -> Seen:
-    """So many clients for so many seconds, and until their last texts have ended."""
+def drawn(prompts: Sequence[str], client: int) -> Iterator[str]:
+    """The prompts of one client."""
+    draw = Random(client)
+    while True:
+        yield draw.choice(prompts)
+
+
+async def turn(
+    url: str, model: str, asked: Callable[[int], Iterator[str]], clients: int, seconds: float, most: int
+) -> Seen:
+    """So many clients, each with its prompts, for so many seconds, and until their last texts have ended."""
     seen, began = Seen(), time.perf_counter()
     async with openai.AsyncOpenAI(base_url=url, api_key="none", timeout=None, max_retries=0) as client:
 
         async def loop(k: int) -> None:
-            draw = Random(k)
-            while time.perf_counter() - began < seconds:
-                await one(client, model, draw.choice(prompts), most, seen)
+            for prompt in asked(k):
+                if time.perf_counter() - began >= seconds:
+                    break
+                await one(client, model, prompt, most, seen)
 
         await asyncio.gather(*(loop(k) for k in range(clients)))
     seen.seconds = time.perf_counter() - began
@@ -204,7 +215,8 @@ def measured(asked: Any) -> dict[str, dict[str, Any]]:
         def turn_of(name: str, clients: int, seconds: float) -> Seen:
             server = servers[name]
             with server.awake():
-                return asyncio.run(turn(server.url, asked.target, prompts, clients, seconds, asked.most))
+                client = partial(drawn, prompts)
+                return asyncio.run(turn(server.url, asked.target, client, clients, seconds, asked.most))
 
         for name in servers:  # what is compiled or learnt first does not count
             print(f"  {name}", file=sys.stderr, flush=True)

@@ -74,6 +74,18 @@ def test_where_rows_are_padded_the_width_is_chosen_for_all_of_them(
     assert planned < stage.seconds("auto", batch=16) / 1.03
 
 
+def test_interrupted_passes_end_no_drafts_where_rows_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two passes with drafts take five times as long, as beside other work."""
+    drafted = [0]
+
+    def seconds(tokens: int) -> float:
+        drafted[0] += tokens > 4
+        return (10e-3 + 0.2e-3 * tokens) * (5.0 if tokens > 4 and drafted[0] <= 2 else 1.0)
+
+    Stage(monkeypatch, GOOD, Prices(target=seconds, token=0.2e-3), texts=16, padded=True).run("auto", batch=4)
+    assert drafted[0] > 100
+
+
 @pytest.mark.parametrize("world", [script.Stage, drawn.Stage], ids=["greedy", "drawn"])
 def test_a_call_is_made_if_all_who_draft_in_it_gain_more_than_it_takes(
     monkeypatch: pytest.MonkeyPatch, world: type[script.Stage]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import exp, isfinite
 from typing import Any
 
 from ...state.learned import adds, learned, mean_by, mean_over
@@ -44,7 +44,9 @@ class PassCost:
     A pass of more tokens never costs less, so falling means are pooled (isotonic regression). A reading
     counts as at least half and at most twice the known mean of its range: an outlier moves the mean little, a
     lasting change moves it soon. The first pass of a new size is ignored if it takes more than `COLD` times
-    the expected time, because kernels are prepared for a new shape. Outside the sizes seen, the fit continues
+    the expected time, because kernels are prepared for a new shape. Where rows are padded, a size that
+    was not seen for `MEMORY` passes starts again from the fit: passes are interrupted on a busy machine, and
+    one that was must not make its size look too expensive for ever. Outside the sizes seen, the fit continues
     with its slope; with one size only, more tokens are taken to be free, so drafts grow step by step
     (`room`).
 
@@ -62,6 +64,7 @@ class PassCost:
     passes: float = field(default=0.0, metadata=learned(adds))
     since: float = 0.0
     alone: bool = True
+    padded: bool = False
     part: float = 1.0
     idle: float = 0.0
     cold: list[bool] = field(default_factory=lambda: [False] * len(KNOTS))  # its first pass was ignored
@@ -89,7 +92,7 @@ class PassCost:
         if not (isfinite(seconds) and seconds > 0.0):
             return
         at, weight = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1), 1.0 / requests
-        self.alone = requests == 1
+        self.alone, self.padded = requests == 1, padded
         mean, n = self.means[at], self.counts[at]
         if not (n or self.cold[at]) and self.sizes:
             self.cold[at] = True
@@ -98,10 +101,13 @@ class PassCost:
         largest = self.sizes[-1] if self.sizes else 0.0
         if not n and self.sizes:  # no token of a larger pass takes longer
             seconds = min(seconds, self.values[0] * max(1.0, tokens / self.sizes[0]))
+        age = self.passes - self.met[at]
         if self.met[at]:
+            if padded and age > MEMORY:
+                mean = self(tokens)
             seconds = min(max(seconds, 0.5 * mean), 2.0 * mean)
-        age, self.passes, self.met[at] = self.passes - self.met[at], self.passes + weight, self.passes
-        self.counts[at] = count = n / (1.0 + age / MEMORY) + weight
+        self.passes, self.met[at] = self.passes + weight, self.passes
+        self.counts[at] = count = n * self._fresh(age) + weight
         self.means[at] = mean + weight * (seconds - mean) / count
         self.middles[at] += weight * (tokens - self.middles[at]) / count
         self.tops[at] = max(self.tops[at], tokens)
@@ -157,6 +163,10 @@ class PassCost:
         slope = (values[-1] - values[0]) / (sizes[-1] - sizes[0])
         return values[-1] + slope * (tokens - sizes[-1])
 
+    def _fresh(self, age: float) -> float:
+        """What is left of a reading's weight after so many passes."""
+        return exp(-age / MEMORY) if self.padded else 1.0 / (1.0 + age / MEMORY)
+
     def _slope(self) -> float:
         """Seconds per token below the smallest pass seen: the smallest known slope."""
         sizes, values = self.sizes, self.values
@@ -182,14 +192,14 @@ class PassCost:
 
         What was seen long ago counts less, and that a size costs no more than the next smaller one counts
         beside it: where a few slow passes made drafts look too expensive, no pass would show that they are
-        not. In a batch `extra` is computed again instead.
+        not. In a batch whose rows are not padded `extra` is computed again instead.
         """
         pools: list[tuple[float, float, int]] = []  # (mean, weight, knots)
         seen, before = [i for i, n in enumerate(self.counts) if n], 0.0
         for i in seen:
             mean, weight, size = self.means[i], self.counts[i], 1
-            if before and self.alone:
-                fresh = 1.0 / (1.0 + (self.passes - 1.0 - self.met[i]) / MEMORY)
+            if before and (self.alone or self.padded):
+                fresh = self._fresh(self.passes - 1.0 - self.met[i])
                 doubt = DOUBT * (1.0 - fresh)
                 mean = (fresh * weight * mean + doubt * before) / (fresh * weight + doubt)
             before = mean
