@@ -306,10 +306,10 @@ def test_metrics_count_what_happened(serve: Start) -> None:
 
     for name in ("prefill", "decode", "inference"):
         assert value(f"vllm:request_{name}_time_seconds_count") == 2
-    prefill, decode, both = (
+    prefill, decode, whole = (
         value(f"vllm:request_{name}_time_seconds_sum") for name in ("prefill", "decode", "inference")
     )
-    assert prefill > 0 and decode > 0 and prefill + decode == pytest.approx(both)
+    assert prefill > 0 and decode > 0 and prefill + decode == pytest.approx(whole)
     assert value("vllm:kv_cache_usage_perc") == 0
     told = [answer["metrics"]["speculative_decoding"] for answer in answers]
     assert value("vllm:generation_tokens_total") == 50 and value("vllm:prompt_tokens_total") == 4
