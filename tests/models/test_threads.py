@@ -1,4 +1,4 @@
-"""OpenMP's threads: a thread that has computed lets go of them."""
+"""How many threads a model has beside other work; and one that has computed lets go of OpenMP's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
+import torch
 
-from draftwise.models import threads
+from draftwise.core.loop import Loop
+from draftwise.core.sampling import Sampling
+from draftwise.models import steady, threads
+from draftwise.models.processors import Meter
+from draftwise.models.threads import Threads
+from draftwise.policies.catalogue import method
+from draftwise.targets import prefill
+from draftwise.targets.hf import HFTarget
+from tests.tiny import model
 
 STATUS = Path("/proc/self/status")
 SCRIPT = """
@@ -65,3 +75,94 @@ def test_where_openmp_has_no_such_function_nothing_happens(monkeypatch: pytest.M
 
     monkeypatch.setattr("ctypes.CDLL", none)
     threads.release()
+
+
+class Machine:
+    """PyTorch's number of threads, what others use of four cores, and a clock, all made up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int = 4) -> None:
+        self.number, self.now, self.others, self.at = number, 10.0, 0.0, 0.0
+        for name in threads.FIXED:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: self.number)
+        monkeypatch.setattr(torch, "set_num_threads", lambda n: setattr(self, "number", n))
+        monkeypatch.setattr(threads, "cores", lambda: 4)
+        monkeypatch.setattr(threads, "_defaults", lambda: (4, 4))
+        self.threads = Threads(cast("Meter", self), clock=lambda: self.now)
+
+    def sample(self) -> dict[str, float]:
+        self.at = self.now
+        return {"others": self.others}
+
+    def after(self, others: float, seconds: float = 1.0) -> int:
+        """The number of threads once others have used so many cores for so long."""
+        self.others, self.now = others, self.now + seconds
+        self.threads.adapt()
+        return self.number
+
+
+def test_threads_leave_the_cores_to_others_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    assert [machine.after(n) for n in (0.0, 0.4, 1.0, 2.0, 3.9)] == [4, 4, 3, 2, 1]
+    assert machine.after(0.4) == 3, "not as many as the rest of a busy core would do"
+    assert machine.after(0.0, seconds=0.1) == 3, "too short a look says nothing"
+    assert machine.after(0.0) == 4
+
+
+def test_the_first_change_is_said_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(monkeypatch)
+    assert [machine.after(n) for n in (2.0, 0.0, 2.0)] == [2, 4, 2]
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "others use 2.0 of 4 cores" in said and "2 of 4 threads" in said and "OMP_NUM_THREADS=4" in said
+
+
+def test_a_number_of_ones_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, number=3)
+    assert machine.after(4.0) == 3, "three is not PyTorch's default here"
+    machine = Machine(monkeypatch)
+    assert machine.after(4.0) == 1
+    machine.number = 2  # torch.set_num_threads(2)
+    assert machine.after(4.0) == 2 and machine.after(0.0) == 2
+    machine = Machine(monkeypatch)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert machine.after(4.0) == 4 and machine.threads.busy
+
+
+def test_a_thread_gets_its_number_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    assert machine.after(4.0) == 1
+    machine.threads.restore()
+    assert machine.number == 4 and machine.threads.pending()
+    machine.threads.adapt()
+    assert machine.number == 1 and not machine.threads.pending()
+    machine.threads.keep()
+    machine.threads.restore()
+    assert machine.number == 1 and machine.after(0.0) == 1, "what is compared has one number throughout"
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_within_a_text_the_number_changes_only_if_no_logit_does(
+    same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch)
+    monkeypatch.setattr(prefill, "THREADS", machine.threads)
+    monkeypatch.setattr(steady, "_same", lambda rows, numbers: same)
+    plain, numbers = method("none", []), []
+    loop = Loop(HFTarget(model("llama")), {}, plain.policy, plain.recorder)
+    for _ in loop.run([[1, 2, 3], [1, 2, 4]], Sampling(max_new_tokens=3)):
+        numbers.append(machine.number)
+        machine.others, machine.now = 4.0, machine.now + 1.0
+    assert numbers == [4, *[1 if same else 4] * 2, 1, 1, 1]
+
+
+def test_logits_that_depend_on_the_number_of_threads_are_noticed() -> None:
+    """As those of MKL, which splits a sum among threads."""
+    made = model("llama")
+    rows = HFTarget(made).rows
+    assert steady.Steady().holds(rows, (1, 2))
+    head = made.lm_head
+    plain = head.forward
+    head.forward = lambda x: plain(x) * (1.0 + 1e-6 * torch.get_num_threads())
+    assert not steady.Steady().holds(rows, (1, 2))

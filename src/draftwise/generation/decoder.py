@@ -16,7 +16,7 @@ from ..core.request import Request
 from ..core.roles import Drafter, Target
 from ..core.sampling import Sampling, whole_number
 from ..errors import GenerationError, UserError
-from ..models.threads import release
+from ..models.threads import THREADS, release
 from ..policies.catalogue import Method
 from ..state.file import StateFile, usable
 from .output import Output, Writer
@@ -108,6 +108,7 @@ class Decoder:
         if not isinstance(state, (str, PathLike, NoneType)):
             raise UserError(f"state={state!r}: give the name of a file")
         path = None if state is None else usable(state)
+        THREADS.adapt()
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         built, model, tokenizer = build_target(
             target, tokenizer, pack=pack, compile=compile, probe=probe, device_map=device_map, **load

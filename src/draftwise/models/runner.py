@@ -101,6 +101,12 @@ class Rows:
     def _fresh(self) -> RowCache:
         return RowCache(int(getattr(self.config, "num_hidden_layers", None) or 0))
 
+    def scratch(self, graph: Graph | None) -> Rows:
+        """Empty rows of the same model, with or without its compiled passes."""
+        rows = type(self)(self.model, traits=self.traits)
+        rows.together, rows.guided, rows.graph = self.together, self.guided, graph
+        return rows
+
     def front(self, keys: Sequence[int]) -> list[int]:
         """Move the rows of `keys` to the front, so that a pass uses one slice of the cache.
 

@@ -1,21 +1,138 @@
-"""OpenMP's threads, which PyTorch computes with on a CPU, belong to the thread that first computed."""
+"""How many threads PyTorch computes with on a CPU, and which thread has OpenMP's.
+
+OpenMP's threads wait for each other awake. While one of them has lost its core to another process, the others
+wait with theirs: beside two busy processes on two cores, two threads are several times slower than one, and on
+a quiet machine twice as fast (`python -m studies.speed.busy`). So their number follows what others use.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from logging import INFO, WARNING, getLogger
 from typing import Any
 
+from .processors import Meter, cores, physical_cores
+
+LOG = getLogger(__name__)
 SOFT = 1  # omp_pause_soft: what was set, such as the number of threads, stays
+EVERY = 0.5  # seconds between two looks at what others use
+SHORTEST = 0.2  # seconds of a look: the system counts in hundredths
+LONGEST = 5.0  # seconds after which a look says little about now, and the next one follows soon
+LOSING, GAINING = 0.5, 0.3  # how much of a thread's core others may use before it is given up, and taken again
+FIXED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # a user's own number, which stays
+
+
+def fitting(now: int, most: int, free: float) -> int:
+    """The number of threads for `free` cores, where there are `now`: 1 to `most`, changed only if clearly so."""
+    fewer, more = (max(1, min(most, int(free + share))) for share in (LOSING, GAINING))
+    return fewer if fewer < now else max(now, more)
+
+
+class Threads:
+    """Chooses the number of threads by what others use of our cores, again every half second.
+
+    PyTorch has a number for each calling thread: `apply` sets it there, `restore` takes it back. A number
+    that is not PyTorch's default, or that the environment gives, is the user's and stays.
+    """
+
+    def __init__(self, meter: Meter | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.meter, self.clock = meter or Meter(pressing=True), clock
+        self.given = self.wanted = 0  # before the first look
+        self.kept = False
+        self.others: float | None = None  # cores, at the latest look
+        self._due, self._told = 0.0, False
+
+    @property
+    def busy(self) -> bool:
+        """Whether others need some of our cores, as far as is known."""
+        return self.others is not None and self.others > GAINING
+
+    def pending(self) -> bool:
+        """Whether the calling thread has another number than there is room for."""
+        import torch
+
+        now = torch.get_num_threads()
+        if now not in (self.given, self.wanted):
+            self.given = self.wanted = now
+            self.kept = now == 1 or any(map(os.environ.get, FIXED)) or now not in _defaults()
+        if self.clock() >= self._due:
+            self._look()
+        return now != self.wanted
+
+    def apply(self) -> None:
+        """Give the calling thread the number that there is room for."""
+        import torch
+
+        torch.set_num_threads(self.wanted)
+
+    def restore(self) -> None:
+        """Give the calling thread the number back that it had."""
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and not self.kept and torch.get_num_threads() == self.wanted != self.given:
+            torch.set_num_threads(self.given)
+
+    def adapt(self) -> None:
+        """Apply what fits now: for a caller between two texts."""
+        if self.pending():
+            self.apply()
+
+    def keep(self) -> None:
+        """Choose once, and keep the number: what is compared has to run with the same one."""
+        time.sleep(max(0.0, self.meter.at + SHORTEST - self.clock()))
+        self.adapt()
+        self.kept = True
+
+    def _look(self) -> None:
+        now, window = self.clock(), self.clock() - self.meter.at
+        if window < SHORTEST:
+            return
+        self._due = now + (EVERY if window < LONGEST else SHORTEST)
+        self.others = self.meter.sample()["others"]
+        if self.others is None or self.kept:
+            return
+        before, self.wanted = self.wanted, fitting(self.wanted, self.given, cores() - self.others)
+        if before != self.wanted:
+            LOG.log(
+                INFO if self._told else WARNING,
+                "others use %.1f of %d cores: models run in %d of %d threads as long as that is so; "
+                "OMP_NUM_THREADS=%d fixes their number",
+                *(self.others, cores(), self.wanted, self.given, self.given),
+            )
+            self._told = True
+
+
+@cache
+def _defaults() -> tuple[int, int]:
+    """The numbers of threads that PyTorch chooses by itself."""
+    return cores(), physical_cores()
+
+
+THREADS = Threads()
+
+
+def fix_threads(number: int) -> None:
+    """Compute with this number of threads from now on, in this process, whatever others do."""
+    import torch
+
+    os.environ[FIXED[0]] = str(number)
+    torch.set_num_threads(number)
 
 
 def release() -> None:
-    """Let go of the OpenMP threads of the calling thread; when it computes again, it gets new ones.
+    """Give the calling thread its number of threads back, and let go of its OpenMP threads.
 
-    While one thread has them, those of another thread must sleep between two steps of a computation instead
-    of waiting awake, since there would be more threads than cores. So a model that one thread loads and
-    another runs, as in a server, is up to 2.6 times slower (`python -m studies.speed.threads`). New threads
-    take 0.1 to 0.8 ms. Does nothing where OpenMP has no such function.
+    When it computes again, it gets new ones. While one thread has them, those of another thread must sleep
+    between two steps of a computation instead of waiting awake, since there would be more threads than cores.
+    So a model that one thread loads and another runs, as in a server, is up to 2.6 times slower
+    (`python -m studies.speed.threads`). New threads take 0.1 to 0.8 ms. Where OpenMP has no such function
+    only the number is restored.
     """
+    THREADS.restore()
     if (pause := _pause()) is not None:
         pause(SOFT)
 

@@ -82,6 +82,8 @@ class HFTarget(Prefill):
     def open(self, request: Request) -> None:
         """Give the request a row; its prompt is prefilled in its first round."""
         self._forget()
+        if not self.rows.keys:
+            self._adapt([])
         self.rows.open(request.id)
 
     def reach(self, request: Request) -> int:
@@ -94,6 +96,7 @@ class HFTarget(Prefill):
         Raises:
             UserError: a draft is a tree, and the model cannot read trees.
         """
+        self._adapt([request for request, _ in batch])
         if self.began:
             self._rewind()
         if len(batch) == 1 and (logits := self._next(*batch[0])) is not None:

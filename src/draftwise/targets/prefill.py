@@ -11,6 +11,8 @@ from ..core.request import Request
 from ..models.hidden_states import Features
 from ..models.keeper import Keeper, length
 from ..models.runner import Rows
+from ..models.steady import Steady
+from ..models.threads import THREADS
 from .prefixes import longest
 from .regimes import Regimes
 
@@ -36,6 +38,7 @@ class Prefill:
         self.piece = self.chunk // 2 if small else self.chunk  # while others wait
         self.spare = 32 if small else 512  # tokens of padding that take about as long as another pass
         self.began: dict[int, int] = {}  # tokens in each row before an uncommitted pass
+        self.steady = Steady()
         self.took: dict[int, int] = {}  # tokens that each text has taken over from others
 
     @property
@@ -46,6 +49,7 @@ class Prefill:
     @torch.inference_mode()
     def read(self, request: Request, others: Sequence[Request]) -> bool:
         """Prefill one chunk of a long prompt; whether there is another one before the next `verify`."""
+        self._adapt([request, *others])
         self._rewind()
         row, held = self.rows.keys.index(request.id), self.rows.held
         self._renew(row, request)
@@ -56,6 +60,14 @@ class Prefill:
             most = self.piece if others else self.chunk
             self._piece(row, request, last, len(request.tokens) + request.room, most)
         return last - held[row] >= long
+
+    def _adapt(self, requests: Sequence[Request]) -> None:
+        """Take as many threads as the machine has room for: within a text only if that changes no logit."""
+        rows = self.rows
+        if rows.device.type == "cpu" and THREADS.pending():
+            within = any(request.rounds for request in requests)
+            if not within or self.steady.holds(rows, (torch.get_num_threads(), THREADS.wanted)):
+                THREADS.apply()
 
     def _long(self, rows: int) -> int:
         """From this many pending tokens a row of so many has a pass of its own."""

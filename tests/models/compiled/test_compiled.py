@@ -393,7 +393,7 @@ def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyP
     trial.try_out(own, graph)
     said = []
     for way in (None, graph):
-        scratch = trial._scratch(own, way)
+        scratch = own.scratch(way)
         scratch.open(0)
         with torch.inference_mode():
             scratch.feed(0, [list(range(3, 20))], 1)

@@ -24,7 +24,7 @@ from ...models.load import load_tokenizer
 from ...models.modes import evaluating
 from ...models.positions import ENDLESS
 from ...models.probe.checks import device_of
-from ...models.threads import release
+from ...models.threads import THREADS, release
 from ...names import check_names
 from .arguments import Asked, check, check_cache
 from .call import Call
@@ -131,6 +131,7 @@ class Host:
         with self.lock:
             self.caller = get_ident()
             try:
+                THREADS.adapt()
                 yield
             finally:
                 self.caller = 0

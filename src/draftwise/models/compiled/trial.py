@@ -41,7 +41,7 @@ def try_out(rows: Rows, graph: Graph) -> float:
 
 
 def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, float]:
-    eager, compiled = (_scratch(rows, g) for g in (None, graph))
+    eager, compiled = (rows.scratch(g) for g in (None, graph))
 
     def through(scratch: Rows) -> timing.Pass:
         scratch.open(0)
@@ -75,7 +75,7 @@ def _check(rows: Rows, graph: Graph, tokens: list[int]) -> None:
             ([TEXT + 6, TEXT // 2], [tokens[TEXT + 6 : TEXT + 9], tokens[TEXT // 2 : TEXT // 2 + 2]]),
             ([TEXT, TEXT], [tokens[TEXT : TEXT + 4], tokens[TEXT : TEXT + 4]]),
         ]
-    eager, compiled = (_scratch(rows, g) for g in (None, graph))
+    eager, compiled = (rows.scratch(g) for g in (None, graph))
     errors: list[float] = []
     for starts, texts in passes:
         own, said = (_fed(scratch, starts, texts) for scratch in (eager, compiled))
@@ -97,10 +97,3 @@ def _fed(rows: Rows, starts: list[int], texts: list[Sequence[int]]) -> Tensor:
         rows.open(len(rows.keys))
     rows.held[: len(starts)] = starts
     return rows.feed(0, texts, max(map(len, texts)))
-
-
-def _scratch(rows: Rows, graph: Graph | None) -> Rows:
-    """A cache of its own for the same model."""
-    scratch = type(rows)(rows.model, traits=rows.traits)
-    scratch.together, scratch.guided, scratch.graph = rows.together, rows.guided, graph
-    return scratch

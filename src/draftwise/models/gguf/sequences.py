@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
+from ..threads import THREADS
 from .context import BATCH, KINDS, NO_ROOM, OUTPUTS, Context
 from .library import blame
 from .model import GgufModel
@@ -39,7 +40,7 @@ class Sequences:
             raise UserError(f"cache={cache}: choose from auto, {', '.join(KINDS)}")
         self.model, self.api = model, model.api
         self.cache = model.cache if cache == "auto" else cache
-        self.threads = threads or torch.get_num_threads()
+        self.threads, self.adapts = threads or torch.get_num_threads(), not threads
         self.max_length = context or model.trained
         self.most = int(self.api.llama_max_parallel_sequences())
         self.held: dict[int, int] = {}
@@ -59,6 +60,8 @@ class Sequences:
         Raises:
             UserError: llama.cpp has no more sequences.
         """
+        if self.adapts and not self.held:  # another number could change a text
+            self._adapt()
         if not self.free:
             now = self.context.sequences
             if now >= self.most:
@@ -68,6 +71,13 @@ class Sequences:
             self.free = list(range(now, more))[::-1]
         self.number[key] = self.free.pop()
         self.held[key] = self.began[key] = 0
+
+    def _adapt(self) -> None:
+        """Take as many threads as the machine has room for."""
+        THREADS.adapt()
+        if (now := torch.get_num_threads()) != self.threads:
+            self.threads = now
+            self.api.llama_set_n_threads(self.context.handle, now, now)
 
     def close(self, key: int) -> None:
         """Free a text's cells."""
