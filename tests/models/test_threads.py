@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -81,12 +82,14 @@ class Machine:
     """PyTorch's number of threads, what others use of four cores, and a clock, all made up."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int = 4) -> None:
-        self.number, self.now, self.others, self.at = number, 10.0, 0.0, 0.0
+        self.number, self.now, self.others, self.at = number, 10.0, 0.0, 10.0
+        self.used = self.waited = 0.0
         for name in threads.FIXED:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(torch, "get_num_threads", lambda: self.number)
         monkeypatch.setattr(torch, "set_num_threads", lambda n: setattr(self, "number", n))
         monkeypatch.setattr(threads, "cores", lambda: 4)
+        monkeypatch.setattr(threads, "own_time", lambda: (self.used, self.waited))
         monkeypatch.setattr(threads, "_defaults", lambda: (4, 4))
         self.threads = Threads(cast("Meter", self), clock=lambda: self.now)
 
@@ -94,9 +97,10 @@ class Machine:
         self.at = self.now
         return {"others": self.others}
 
-    def after(self, others: float, seconds: float = 1.0) -> int:
-        """The number of threads once others have used so many cores for so long."""
+    def after(self, others: float, seconds: float = 1.0, waited: float = 1.0) -> int:
+        """The number of threads once others have used so many cores for so long, and ours have `waited`."""
         self.others, self.now = others, self.now + seconds
+        self.used, self.waited = self.used + self.number - waited, self.waited + waited
         self.threads.adapt()
         return self.number
 
@@ -107,6 +111,17 @@ def test_threads_leave_the_cores_to_others_and_come_back(monkeypatch: pytest.Mon
     assert machine.after(0.4) == 3, "not as many as the rest of a busy core would do"
     assert machine.after(0.0, seconds=0.1) == 3, "too short a look says nothing"
     assert machine.after(0.0) == 4
+
+
+def test_work_that_gives_way_costs_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    assert machine.after(2.0, waited=0.1) == 4, "as beside work of low priority"
+    assert machine.after(2.0, waited=1.0) == 2, "it is in the way after all"
+    assert [machine.after(2.0, waited=0.0) for _ in range(9)] == [2] * 7 + [4, 4], "seen only if it is tried"
+    assert machine.after(2.0, waited=1.0) == 2
+    assert [machine.after(2.0) for _ in range(17)] == [2] * 15 + [4, 2], "and later if it was in vain"
+    machine.waited = math.nan  # this system does not tell
+    assert machine.after(0.0) == 4 and machine.after(2.0) == 2
 
 
 def test_the_first_change_is_said_with_the_remedy(
@@ -140,6 +155,9 @@ def test_a_thread_gets_its_number_back(monkeypatch: pytest.MonkeyPatch) -> None:
     machine.threads.keep()
     machine.threads.restore()
     assert machine.number == 1 and machine.after(0.0) == 1, "what is compared has one number throughout"
+    machine = Machine(monkeypatch)
+    machine.threads.keep(2)
+    assert machine.number == 2 and machine.after(0.0) == 2, "that of the run which is resumed"
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -13,7 +13,7 @@ from draftwise.errors import UserError
 from draftwise.registry import listed
 
 from .complete import drafter_names, model_name, policy_name, policy_names
-from .progress import waiting
+from .progress import stages
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
@@ -60,6 +60,21 @@ Compile = Annotated[
         "on disk), on (before anything else) or off.",
         autocompletion=lambda: ["auto", "kept", "on", "off"],
         **MODELS,
+    ),
+]
+Trials = Annotated[
+    str,
+    Option(
+        help="Time what is faster on this machine: auto (3 seconds at most, the rest at later starts), off "
+        "(saved answers only) or all (everything again, as long as it takes).",
+        autocompletion=lambda: ["auto", "off", "all"],
+        **MODELS,
+    ),
+]
+Threads = Annotated[
+    int,
+    Option(
+        min=0, help="Threads of models on a CPU; 0: all cores, fewer while other work needs them.", **MODELS
     ),
 ]
 TrustRemoteCode = Annotated[
@@ -113,6 +128,8 @@ class ModelOptions:
     dtype: Dtype = "auto"
     device: Device = "auto"
     compile: Compile = "auto"
+    trials: Trials = "auto"
+    threads: Threads = 0
     trust_remote_code: TrustRemoteCode = False
 
     @property
@@ -143,25 +160,29 @@ class ModelOptions:
 
     def load(self, *, seed: int | None = 0, prefix_cache: float = 0) -> Decoder:
         """The decoder for these options; `seed` also fixes the policy's choices, None draws one."""
-        names = self.drafter_names
         self.method()  # its options are refused before minutes of loading
-        with waiting(f"loading {self.target}"):
+        with stages(f"loading {self.target}"):
             from draftwise import Decoder
             from draftwise.models.keeper import bounded
+            from draftwise.models.threads import fix_threads
+            from draftwise.models.weights.trials import start
 
             bounded(prefix_cache)
-            return Decoder.from_pretrained(
-                self.target,
-                drafters=names,
-                policy=self.policy_name,
-                dtype=self.dtype,
-                device=self.device,
-                compile=self.compile,
-                trust_remote_code=self.trust_remote_code,
-                seed=seed,
-                state=self.state,
-                prefix_cache=prefix_cache,
-            )
+            if self.threads:
+                fix_threads(self.threads)
+            with start(self.trials):
+                return Decoder.from_pretrained(
+                    self.target,
+                    drafters=self.drafter_names,
+                    policy=self.policy_name,
+                    dtype=self.dtype,
+                    device=self.device,
+                    compile=self.compile,
+                    trust_remote_code=self.trust_remote_code,
+                    seed=seed,
+                    state=self.state,
+                    prefix_cache=prefix_cache,
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

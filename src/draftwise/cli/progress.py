@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from threading import Timer
@@ -13,6 +13,7 @@ from typing import Protocol
 from . import logs, show
 
 SOON = 0.5  # seconds until the first plain line, so that a short command or a refused one has none
+LONG = 2.0  # seconds of a stage of loading until it has a line
 EVERY = 10.0  # seconds between two plain lines
 REDRAW = 0.1  # seconds between two pictures of a bar
 NARROW = 60  # columns below which numbers stand alone, without a bar
@@ -51,6 +52,50 @@ def waiting(what: str) -> AbstractContextManager[object]:
     if hidden.get() or logs.quiet():
         return nullcontext()
     return show.console(stderr=True).status(f"{what} ...")
+
+
+@contextmanager
+def stages(begin: str) -> Iterator[None]:
+    """Show `begin` with each stage of loading: in a spinner on a terminal, else a line for each long one."""
+    from draftwise.models.stages import listener
+
+    if hidden.get() or logs.quiet():
+        yield
+        return
+    with _spinner(begin) if sys.stderr.isatty() else _long_ones(begin) as show_stage:
+        token = listener.set(show_stage)
+        try:
+            yield
+        finally:
+            listener.reset(token)
+
+
+@contextmanager
+def _spinner(begin: str) -> Iterator[Callable[[str], None]]:
+    with show.console(stderr=True).status(f"{begin} ...") as status:
+        yield lambda stage: status.update(f"{begin}: {stage} ...")
+
+
+@contextmanager
+def _long_ones(begin: str) -> Iterator[Callable[[str], None]]:
+    """One line for each stage that takes more than `LONG` seconds."""
+    timer, current = Timer(0.0, int), ""
+
+    def show_stage(stage: str) -> None:
+        nonlocal timer, current
+        if stage == current:
+            return
+        timer.cancel()
+        current = stage
+        timer = Timer(LONG, lambda: print(f"{begin}: {stage} ...", file=sys.stderr))
+        timer.daemon = True
+        timer.start()
+
+    show_stage("importing PyTorch")
+    try:
+        yield show_stage
+    finally:
+        timer.cancel()
 
 
 def clock(seconds: float | None) -> str:

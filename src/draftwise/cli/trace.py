@@ -101,6 +101,7 @@ def trace(
     from draftwise.measure.trace.results import trust
     from draftwise.measure.trace.samples import write_samples
     from draftwise.measure.workloads import choose, load
+    from draftwise.models.threads import THREADS
 
     greedy = options.sampling(frozenset()).greedy
     recordable(options.length, overlap=options.overlap, greedy=greedy)
@@ -110,6 +111,7 @@ def trace(
     found = choose(found, per_category=options.per_category, limit=options.limit)
     drafters = drafters_of(options.target, options.drafters)
     with progress("loading models") as tell:
+        THREADS.keep()
         decoder = options.load(drafters)
         prompts, left_out = encoded(decoder, found, options.max_new_tokens, raw=options.raw)
         models, team, sampling = (

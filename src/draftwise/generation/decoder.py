@@ -101,6 +101,7 @@ class Decoder:
         """
         from ..build import assemble, build_target, complete, eos_ids
         from ..models.keeper import keep_prefixes
+        from ..models.weights.trials import start
         from ..names import check_names
         from .generation_config import own_settings
 
@@ -110,10 +111,11 @@ class Decoder:
         path = None if state is None else usable(state)
         THREADS.adapt()
         load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
-        built, model, tokenizer = build_target(
-            target, tokenizer, pack=pack, compile=compile, probe=probe, device_map=device_map, **load
-        )
-        made = assemble(drafters, policy, built, tokenizer, target, pack=pack, compile=compile, **load)
+        with start():
+            built, model, tokenizer = build_target(
+                target, tokenizer, pack=pack, compile=compile, probe=probe, device_map=device_map, **load
+            )
+            made = assemble(drafters, policy, built, tokenizer, target, pack=pack, compile=compile, **load)
         keep_prefixes([built, *made.team.values()], prefix_cache)
         file = None
         if path is not None:

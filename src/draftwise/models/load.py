@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from . import zoo
 from .hub import look_up
+from .stages import announce
 
 if TYPE_CHECKING:
     import torch
@@ -79,6 +80,7 @@ def load_model(
         UserError: the model cannot be found or is of an unsupported kind; the message names the remedy.
     """
     path, began = locate(name), perf_counter()
+    announce(f"reading {name}")
     with quiet():
         config = _config(name, path, trust_remote_code)
         place = _device(device)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 
 
@@ -21,7 +23,8 @@ def physical_cores() -> int:
         return cores()
     ours, found = os.sched_getaffinity(0), set[tuple[str, str]]()
     for block in blocks:
-        facts = {key.strip(): value.strip() for key, _, value in (l.partition(":") for l in block.split("\n"))}
+        pairs = (line.partition(":") for line in block.split("\n"))
+        facts = {key.strip(): value.strip() for key, _, value in pairs}
         if int(facts.get("processor", -1)) in ours and "core id" in facts:
             found.add((facts.get("physical id", ""), facts["core id"]))
     return len(found) or cores()
@@ -39,24 +42,21 @@ def load_average() -> float | None:
 class Meter:
     """Reads, from sample to sample, how many cores others kept busy: all busy time less our own.
 
-    `children` are processes of ours that are still running. If `pressing`, work of low priority does not
-    count, since it gives way to us. Needs /proc; elsewhere `others` is the load average less one's own
-    threads, which knows the last minute only.
+    `children` are processes of ours that are still running. Needs /proc; elsewhere `others` is the load
+    average less one's own threads, which knows the last minute only.
     """
 
     children: set[int] = field(default_factory=set)
-    pressing: bool = False
     busy: float = 0.0
     own: float = 0.0
     at: float = 0.0
 
     def __post_init__(self) -> None:
-        self.pressing = self.pressing and not _niced()
-        self.busy, self.own, self.at = _busy(nice=not self.pressing), self._own(), time.monotonic()
+        self.busy, self.own, self.at = _busy(), self._own(), time.monotonic()
 
     def sample(self) -> dict[str, float | None]:
         """Load and others' cores since the last sample, and over how many seconds."""
-        busy, own, at = _busy(nice=not self.pressing), self._own(), time.monotonic()
+        busy, own, at = _busy(), self._own(), time.monotonic()
         seconds = max(at - self.at, 1e-9)
         load = load_average()
         others: float | None = max(0.0, (busy - self.busy) - (own - self.own)) / seconds
@@ -74,16 +74,23 @@ class Meter:
         return mine.user + mine.system + sum(map(_used, self.children))
 
 
-def _niced() -> bool:
-    """Whether we have a low priority ourselves, as all the others then count."""
-    return hasattr(os, "getpriority") and os.getpriority(os.PRIO_PROCESS, 0) > 0
+def own_time() -> tuple[float, float]:
+    """Seconds that our threads have had a core, and that they have waited for one; NaN if that is not known.
 
-
-def _busy(*, nice: bool = True) -> float:
-    """Seconds that our cores together were busy or stolen since boot; NaN where there is no /proc/stat.
-
-    Without `nice` those of low priority do not count.
+    Those of threads that have ended are missing.
     """
+    mine, waited = os.times(), 0.0
+    try:
+        for thread in os.scandir("/proc/self/task"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                waited += int(Path(thread.path, "schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        waited = nan
+    return mine.user + mine.system, waited
+
+
+def _busy() -> float:
+    """Seconds that our cores together were busy or stolen since boot; NaN where there is no /proc/stat."""
     try:
         lines = Path("/proc/stat").read_text().splitlines()
     except OSError:
@@ -93,8 +100,8 @@ def _busy(*, nice: bool = True) -> float:
     for line in lines:
         name, *parts = line.split()
         if name in ours:
-            user, low, system, _, _, irq, soft, steal = (int(x) for x in parts[:8])
-            ticks += user + nice * low + system + irq + soft + steal  # user and nice count the guests too
+            user, nice, system, _, _, irq, soft, steal = (int(x) for x in parts[:8])
+            ticks += user + nice + system + irq + soft + steal  # user and nice count the guests too
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

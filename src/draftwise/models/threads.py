@@ -1,8 +1,9 @@
 """How many threads PyTorch computes with on a CPU, and which thread has OpenMP's.
 
-OpenMP's threads wait for each other awake. While one of them has lost its core to another process, the others
-wait with theirs: beside two busy processes on two cores, two threads are several times slower than one, and on
-a quiet machine twice as fast (`python -m studies.speed.busy`). So their number follows what others use.
+OpenMP's threads wait for each other awake. While one of them has lost its core to another process, the
+others wait with theirs: beside two busy processes on two cores, two threads are several times slower than
+one, and on a quiet machine twice as fast (`python -m studies.speed.busy`). So their number follows what
+others use.
 """
 
 from __future__ import annotations
@@ -14,21 +15,28 @@ import time
 from collections.abc import Callable
 from functools import cache
 from logging import INFO, WARNING, getLogger
+from math import inf
 from typing import Any
 
-from .processors import Meter, cores, physical_cores
+from .processors import Meter, cores, own_time, physical_cores
 
 LOG = getLogger(__name__)
 SOFT = 1  # omp_pause_soft: what was set, such as the number of threads, stays
 EVERY = 0.5  # seconds between two looks at what others use
 SHORTEST = 0.2  # seconds of a look: the system counts in hundredths
 LONGEST = 5.0  # seconds after which a look says little about now, and the next one follows soon
-LOSING, GAINING = 0.5, 0.3  # how much of a thread's core others may use before it is given up, and taken again
+LOSING, GAINING = (
+    0.5,
+    0.3,
+)  # how much of a thread's core others may use before it is given up, and taken again
+ALL = 0.75  # of our threads' time, from which on all of them compute or wait for a core
+HELD_UP = 0.15  # cores that our threads wait for, above which others are in our way
+ATTEMPTS = 8.0, 64.0  # seconds until all threads are tried again beside others: the first time, and at most
 FIXED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # a user's own number, which stays
 
 
 def fitting(now: int, most: int, free: float) -> int:
-    """The number of threads for `free` cores, where there are `now`: 1 to `most`, changed only if clearly so."""
+    """The number of threads for `free` cores, 1 to `most`; it stays `now` unless another is clearly right."""
     fewer, more = (max(1, min(most, int(free + share))) for share in (LOSING, GAINING))
     return fewer if fewer < now else max(now, more)
 
@@ -36,16 +44,21 @@ def fitting(now: int, most: int, free: float) -> int:
 class Threads:
     """Chooses the number of threads by what others use of our cores, again every half second.
 
+    Others are not in the way if our threads hardly wait for a core, as beside work of low priority. With
+    fewer threads that cannot be seen, so all are tried again now and then, more and more rarely if in vain.
+
     PyTorch has a number for each calling thread: `apply` sets it there, `restore` takes it back. A number
     that is not PyTorch's default, or that the environment gives, is the user's and stays.
     """
 
     def __init__(self, meter: Meter | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.meter, self.clock = meter or Meter(pressing=True), clock
+        self.meter, self.clock = meter or Meter(), clock
         self.given = self.wanted = 0  # before the first look
         self.kept = False
         self.others: float | None = None  # cores, at the latest look
         self._due, self._told = 0.0, False
+        self._used, self._waited = own_time()
+        self._patience, self._attempt = ATTEMPTS[0], inf
 
     @property
     def busy(self) -> bool:
@@ -81,10 +94,13 @@ class Threads:
         if self.pending():
             self.apply()
 
-    def keep(self) -> None:
-        """Choose once, and keep the number: what is compared has to run with the same one."""
+    def keep(self, number: int = 0) -> None:
+        """Choose once, or as in an earlier part of the work, and keep it: what is compared has one number."""
         time.sleep(max(0.0, self.meter.at + SHORTEST - self.clock()))
-        self.adapt()
+        self.pending()
+        if not self.kept and 0 < number <= self.given:
+            self.wanted = number
+        self.apply()
         self.kept = True
 
     def _look(self) -> None:
@@ -93,17 +109,37 @@ class Threads:
             return
         self._due = now + (EVERY if window < LONGEST else SHORTEST)
         self.others = self.meter.sample()["others"]
+        held_up = self._held_up(window)
         if self.others is None or self.kept:
             return
-        before, self.wanted = self.wanted, fitting(self.wanted, self.given, cores() - self.others)
-        if before != self.wanted:
-            LOG.log(
-                INFO if self._told else WARNING,
-                "others use %.1f of %d cores: models run in %d of %d threads as long as that is so; "
-                "OMP_NUM_THREADS=%d fixes their number",
-                *(self.others, cores(), self.wanted, self.given, self.given),
-            )
-            self._told = True
+        fits = fitting(self.wanted, self.given, cores() - self.others)
+        if fits > self.wanted:
+            self._patience, self._attempt = ATTEMPTS[0], inf
+        elif fits < self.wanted:
+            if not held_up:
+                return
+            self._attempt, self._patience = now + self._patience, min(2 * self._patience, ATTEMPTS[1])
+        elif now >= self._attempt:
+            fits, self._due, self._attempt = self.given, now + SHORTEST, inf
+        before, self.wanted = self.wanted, fits
+        if before != fits:
+            self._tell()
+
+    def _held_up(self, window: float) -> bool:
+        """Whether our threads waited for cores; True if they did not all compute in this window."""
+        (used, waited), before = own_time(), (self._used, self._waited)
+        self._used, self._waited = used, waited
+        used, waited = (used - before[0]) / window, (waited - before[1]) / window
+        return not (used + waited >= ALL * self.wanted and waited < HELD_UP)
+
+    def _tell(self) -> None:
+        LOG.log(
+            INFO if self._told else WARNING,
+            "others use %.1f of %d cores: models run in %d of %d threads as long as that is so; "
+            "OMP_NUM_THREADS=%d fixes their number",
+            *(self.others, cores(), self.wanted, self.given, self.given),
+        )
+        self._told = True
 
 
 @cache

@@ -39,7 +39,7 @@ def test_others_are_all_busy_time_less_ours(monkeypatch: pytest.MonkeyPatch) -> 
     clock = iter([0.0, 10.0, 20.0])
     busy, own = iter([100.0, 112.0, 115.0]), iter([50.0, 59.0, 62.5])
     monkeypatch.setattr("draftwise.models.processors.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr(processors, "_busy", lambda **_: next(busy))
+    monkeypatch.setattr(processors, "_busy", lambda: next(busy))
     monkeypatch.setattr(Meter, "_own", lambda self: next(own))
     meter = Meter()
     assert meter.sample()["others"] == 0.3
@@ -47,7 +47,7 @@ def test_others_are_all_busy_time_less_ours(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_proc_the_load_average_must_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "_busy", lambda **_: float("nan"))
+    monkeypatch.setattr(processors, "_busy", lambda: float("nan"))
     monkeypatch.setattr(processors, "load_average", lambda: processors.cores() + 1.5)
     assert Meter().sample()["others"] == 1.5
     monkeypatch.setattr(processors, "load_average", lambda: None)

@@ -474,7 +474,7 @@ def test_attention_is_ours_where_that_is_faster(
     """The answer is saved; a model whose heads the kernel cannot compute asks no clock."""
     asked: list[int] = []
 
-    def measure(theirs: timing.Pass, ours: timing.Pass, *, before: Any) -> timing.Timing:
+    def measure(theirs: timing.Pass, ours: timing.Pass, **_: Any) -> timing.Timing:
         for width in timing.WIDTHS:
             theirs(width), ours(width)
         asked.append(1)

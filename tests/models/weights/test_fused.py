@@ -194,7 +194,7 @@ def test_products_are_fused_where_that_is_faster(
     """The answer is saved and taken from the file in the next process."""
     asked: list[int] = []
 
-    def measure(apart: timing.Pass, together: timing.Pass, *, before: Any) -> timing.Timing:
+    def measure(apart: timing.Pass, together: timing.Pass, **_: Any) -> timing.Timing:
         asked.extend(len(list(run(1))) for run in (apart, together))  # type: ignore[call-overload]
         return timing.Timing(8, 8 * pays, (0.5 if pays else 2.0,) * 4, steady=True)
 

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from draftwise import Decoder
 from draftwise.errors import UserError
 from draftwise.measure.bench.ours import Models
 from draftwise.models import verdicts
-from draftwise.models.weights import choice, packed, timing
+from draftwise.models.weights import choice, packed, timing, trials
 from draftwise.models.weights.layouts import PANELS, TURNED, PackedLinear, TurnedLinear
 from draftwise.models.weights.packed import arrange, layouts, pack_layers
 
@@ -38,8 +39,8 @@ class Bench:
 
         return run
 
-    def measure(self, budget: float = 1e9) -> timing.Timing:
-        return timing.measure(self.kernel(0), self.kernel(1), clock=self.clock, budget=budget)
+    def measure(self, budget: float = 1e9, limit: float = inf) -> Any:
+        return timing.measure(self.kernel(0), self.kernel(1), clock=self.clock, budget=budget, limit=limit)
 
 
 PLAIN = {1: 10.0, 5: 20.0, 9: 30.0, 17: 40.0}
@@ -146,7 +147,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     def make(*, pays: bool = True, steady: bool = True, rounds: int = 8) -> list[Any]:
         seen: list[Any] = []
 
-        def measure(plain: timing.Pass, packed: timing.Pass, *, before: Any) -> timing.Timing:
+        def measure(plain: timing.Pass, packed: timing.Pass, **_: Any) -> timing.Timing:
             for width in timing.WIDTHS:
                 plain(width), packed(width)
             seen.append(plain)
@@ -211,15 +212,67 @@ class Part:
         self.module = module
 
 
-def test_an_unclear_answer_holds_for_this_process_alone(asked: Any, tmp_path: Path) -> None:
-    for told in ({"steady": False}, {"rounds": 3, "pays": False}):
-        seen = asked(**told)
-        model = layers()
+@pytest.mark.parametrize("told", [{"steady": False}, {"rounds": 3, "pays": False}])
+def test_an_unclear_answer_is_kept_and_corrected_once_the_machine_is_quiet(
+    asked: Any, monkeypatch: pytest.MonkeyPatch, told: Any
+) -> None:
+    timings, packed = 2 * len(NAMES), 4 if "steady" in told else 0
+
+    def started(busy: float, **told: Any) -> tuple[int, int]:
+        """How many timings a start made, and the layers that it packed."""
+        seen, model = asked(**told), layers()
+        monkeypatch.setattr(trials.THREADS, "others", busy)
         arrange(model, "auto")
-        assert len(seen) == 2 * len(NAMES) and count(model) == (4 if "steady" in told else 0)
+        arrange(layers(), "auto")  # the same model has the same layout twice in a process
+        return len(seen), count(model)
+
+    assert started(2.0, **told) == (timings, packed)
+    assert started(2.0, pays=not packed) == (0, packed), "a busy machine would tell nothing new"
+    assert started(0.0, pays=not packed) == (timings, 4 - packed)
+    assert started(0.0, **told) == (0, 4 - packed), "a clear answer stays"
+
+
+def test_an_answer_that_stays_unclear_is_asked_a_few_times_only(
+    asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings = []
+    for _ in range(5):
+        seen = asked(steady=False)
+        monkeypatch.setattr(trials.THREADS, "others", 0.0)
         arrange(layers(), "auto")
-        assert len(seen) == 2 * len(NAMES), "the same model has the same layout twice in a process"
-        assert not (tmp_path / "draftwise").exists()
+        timings.append(len(seen) // len(NAMES))
+    assert timings == [2, 2, 2, 0, 0]
+
+
+def test_trials_of_a_start_end_with_their_time(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest layers are timed first; the others have the same layout, and their turn next time."""
+    seen, wide = asked(), nn.Linear(400, 800, bias=False)
+    now = trials.Trials(left=1e-9)
+    monkeypatch.setattr(trials, "Trials", lambda mode: now)
+    model = nn.Sequential(*layers(), wide)
+    with trials.start():
+        arrange(model, "auto")
+    assert len(seen) == len(NAMES) and count(model) == 5 and now.left < 0
+    (key,) = json.loads(verdicts.place("packing").read_text())
+    assert "float32 800 x 400" in key
+
+
+@pytest.mark.parametrize("mode, timings", [("off", 0), ("auto", 0), ("all", 2)])
+def test_trials_can_be_left_out_or_repeated(asked: Any, mode: str, timings: int) -> None:
+    asked(pays=False)
+    arrange(layers(), "auto")
+    seen, model = asked(), layers()
+    with trials.start(mode):
+        arrange(model, "auto")
+    assert len(seen) == timings * len(NAMES) and count(model) == (4 if timings else 0)
+    with pytest.raises(UserError, match="choose from auto, off, all"), trials.start("never"):
+        pass
+
+
+def test_not_even_one_round_of_something_huge_is_timed() -> None:
+    bench = Bench(PLAIN, times(0.5), QUIET)
+    assert bench.measure(limit=100.0) is None and len(bench.order) == 2
+    assert bench.measure(limit=200.0).pays
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"KEY": 3}', '{"KEY": {"layout": "no such"}}'])

@@ -25,6 +25,7 @@ from ...models.modes import evaluating
 from ...models.positions import ENDLESS
 from ...models.probe.checks import device_of
 from ...models.threads import THREADS, release
+from ...models.weights.trials import start
 from ...names import check_names
 from .arguments import Asked, check, check_cache
 from .call import Call
@@ -212,7 +213,8 @@ class Host:
         tokenizer = self._tokenizer(model) if named else None
         load: dict[str, Any] = {"dtype": "auto", "device": target.device, "trust_remote_code": False}
         load |= {"pack": "auto", "compile": self.compile}
-        made = assemble(self.drafters, self.policy, target, tokenizer, _name(model), **load)
+        with start():
+            made = assemble(self.drafters, self.policy, target, tokenizer, _name(model), **load)
         if isinstance(target, HostTarget):
             compile_rows(target.rows, self.compile)
         policy, recorder = made.method.policy, made.method.recorder

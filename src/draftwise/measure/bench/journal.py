@@ -58,6 +58,14 @@ def usable(folder: Path) -> None:
         pass
 
 
+def begun_with(folder: Path) -> int:
+    """The number of threads of a run that is resumed; 0 if none has begun, or its settings are damaged."""
+    file = folder / "run.json"
+    settings = parse_json(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else {}
+    threads = settings.get("threads") if isinstance(settings, dict) else None
+    return threads if isinstance(threads, int) else 0
+
+
 class Journal:
     """Appends to one run's folder, and reads what is already there.
 

@@ -11,6 +11,7 @@ from typing import Any
 from ...core.roles import window_of
 from ...core.sampling import Sampling
 from ...errors import UserError
+from ...models.threads import THREADS
 from ...policies.catalogue import method
 from .. import machine
 from ..named import once, policy_names
@@ -18,7 +19,7 @@ from ..quiet import judge
 from ..results import BASELINE, identical, summarize
 from ..workloads import choose, load
 from .contender import Contender, Generation, Item
-from .journal import Journal, usable, write_json
+from .journal import Journal, begun_with, usable, write_json
 from .live import copying, peers_of
 from .ours import Models, Policy
 from .peers import Absent, Peers
@@ -86,6 +87,7 @@ def bench(
         per_category=settings.per_category,
         limit=settings.limit,
     )
+    THREADS.keep(begun_with(out))
     models = models or Models.load(settings.target, settings.drafters, **settings.load)
     items, left_out = _items(prompts, models, settings)
     peers = Peers(models, settings.target, settings.drafters, settings.load)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from .. import verdicts
 from ..attention import SDPA, attention
 from ..native import attention as native
 from ..weights import choice, timing
@@ -42,7 +41,7 @@ def own_attention(model: Any, layers: Sequence[Layer]) -> bool:
     def timed() -> str:
         return _timed(model.dtype, heads, sorted(sizes), len(layers), key)
 
-    return choice.decided(key, (OURS, THEIRS), timed) == OURS
+    return choice.decided(key, (THEIRS, OURS), timed, OURS) == OURS
 
 
 def _timed(
@@ -73,8 +72,4 @@ def _timed(
         for keys, values in held:
             native.attention(attend, queries[width, keys.shape[3]], keys, values, masks[width], 1.0)
 
-    found = timing.measure(theirs, ours, before=choice.others())
-    answer = OURS if found.pays else THEIRS
-    if found.lasting:
-        verdicts.keep("packing", key, {"layout": answer, "ratios": {f"{OURS} over {THEIRS}": found.rounded}})
-    return answer
+    return choice.compared(theirs, ours, key, (THEIRS, OURS))

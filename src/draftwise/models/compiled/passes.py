@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from logging import getLogger
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 
 from ...errors import DraftwiseWarning, UserError
 from ..runner import Rows
+from ..stages import announce
 from .blueprint import Blueprint, Unfit, blueprint, check_class
 from .graph import Graph
 from .store import find, make
@@ -83,7 +84,7 @@ class Passes:
             self.plan = _plan(rows)
             path = find(self.plan)
             if path is None and self.aloud:
-                LOG.info("compiling the passes of %s: this can take minutes", self.name)
+                announce(f"compiling the passes of {self.name}: this can take minutes")
                 path = make(self.plan)
             if path is not None:
                 self._adopt(path)
@@ -129,7 +130,8 @@ class Passes:
         except (RuntimeError, AttributeError, TypeError, OSError) as error:  # another build of PyTorch
             raise Unfit(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:160]}") from error
         self.rows.graph, self.plan, self.edition = graph, None, self.edition + 1
-        self.state = f"compiled: {ratio:.2f} times the time of eager passes"
+        times = "not timed yet against" if isnan(ratio) else f"{ratio:.2f} times the time of"
+        self.state = f"compiled: {times} eager passes"
         LOG.info("%s: %s", self.name, self.state)
 
     def _refuse(self, reason: Unfit) -> None:

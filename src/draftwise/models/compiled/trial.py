@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from .. import verdicts
 from ..probe.readings import HALF, LEAST, made_up, relative_error
 from ..runner import Rows
 from ..weights import timing
+from ..weights.trials import keep, trials
 from .blueprint import Unfit
 from .graph import Graph
 
@@ -18,6 +20,7 @@ TEXT = 24  # tokens of the first text; the second is shorter
 TIMED = 128  # tokens before the timed passes
 BUDGET = 6.0  # seconds of timing: enough rounds for passes of 0.1 s, and little beside compiling
 KIND = "compiled"  # the file of verdicts
+UNTIMED = {"pays": True, "ratio": nan}  # without the time for a trial: compiled passes are rarely slower
 
 
 @torch.inference_mode()
@@ -33,14 +36,18 @@ def try_out(rows: Rows, graph: Graph) -> float:
     key = f"{graph.plan.key} threads {threads}"
     known = verdicts.load(KIND, key)
     if not isinstance(known, dict) or not isinstance(known.get("ratio"), float) or "pays" not in known:
-        known = _timed(rows, graph, tokens, key)
+        known = None
+    if trials().wants(known):
+        known = _timed(rows, graph, tokens, key) or known
+    known = known or UNTIMED
     if not known["pays"]:
         clearly = "not clearly faster here" if known["ratio"] < 1.0 else "slower here"
         raise Unfit(f"compiled passes are {clearly}: {known['ratio']:.2f} times the time of eager ones")
     return float(known["ratio"])
 
 
-def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, float]:
+def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, float] | None:
+    """The verdict, which is saved; None without the time for a trial."""
     eager, compiled = (rows.scratch(g) for g in (None, graph))
 
     def through(scratch: Rows) -> timing.Pass:
@@ -53,11 +60,15 @@ def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, f
 
         return run
 
-    found = timing.measure(through(eager), through(compiled), budget=BUDGET)
+    now = trials()
+    with now.timed("compiled passes"):
+        budget = now.budget(BUDGET)
+        found = timing.measure(through(eager), through(compiled), budget=budget, limit=now.limit)
+    if found is None:
+        return None
     ratios = sorted(found.ratios)
     verdict = {"pays": found.pays, "ratio": round(ratios[len(ratios) // 2], 3)}
-    if found.lasting:
-        verdicts.keep(KIND, key, verdict)
+    keep(KIND, key, verdict, lasting=found.lasting)
     return verdict
 
 

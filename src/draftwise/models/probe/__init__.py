@@ -30,6 +30,7 @@ from ..limits import limited
 from ..modes import evaluating
 from ..recurrent import carriers, kinds
 from ..runner import Rows
+from ..stages import announce
 from .checks import check, check_attention, device_of, name
 from .readings import Readings
 from .verdict import Verdict
@@ -92,6 +93,7 @@ def _verdict(rows: Rows) -> Verdict:
     key = fingerprint(model)
     found = Verdict.of(verdicts.load(KIND, key))
     if found is None:
+        announce("finding out how the model can be run")
         with evaluating(model):
             known = _known(model)
             found = _found(rows, known)

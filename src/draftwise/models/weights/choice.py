@@ -11,12 +11,14 @@ from .. import verdicts
 from . import timing
 from .fused import joined
 from .layouts import LAYOUTS, PANELS, TURNED, PackedLinear, floats, turn
+from .trials import keep, trials
 
 SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by PyTorch's layouts (measured)
 OURS = 8  # times smaller ones still gain by panels, in graphs that call our kernel (measured)
 TIMED = 1 << 24  # bytes of weights read in a timed pass: more than fits in a core's own cache
 MOST = 1 << 25  # bytes of one weight in a timed pass; of a larger one its first rows
 OTHERS = 1 << 25  # bytes that are read between two timed passes
+KIND = "packing"  # the file of verdicts
 ROWS = "rows"  # PyTorch's own layout
 FUSED, APART = "fused", "apart"  # layers of the same input: one product, or one each
 
@@ -46,10 +48,12 @@ def always(groups: Sequence[Sequence[nn.Linear]]) -> bool:
 def fastest(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
     """The layout in which passes through these layers, all of one shape, are the fastest on this machine.
 
-    The answer is saved, unless it was unclear or the machine was busy.
+    The answer is saved. Without time for a trial it is that of the last other shape, or `first`.
     """
     key = f"{_here(layers[:1])} of {' '.join(names)}"
-    return decided(key, (ROWS, *names), lambda: _timed(layers, names, key))
+    alike = next((answer for answer in reversed(DECIDED.values()) if answer in names), "")
+    guess = alike or first(layers, names)
+    return decided(key, (ROWS, *names), lambda: _timed(layers, names, key), guess)
 
 
 @torch.inference_mode()
@@ -60,26 +64,42 @@ def faster_fused(groups: Sequence[Sequence[nn.Linear]]) -> bool:
     Saved as `fastest` saves its answer.
     """
     key = f"{_here(groups[0])} {FUSED}"
-    return decided(key, (APART, FUSED), lambda: _compared(groups, key)) == FUSED
+    return decided(key, (APART, FUSED), lambda: _compared(groups, key), FUSED) == FUSED
 
 
 def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
-    """The winner of one product against several."""
+    """The winner of one product against several; "" without the time to compare them."""
     size = sum(layer.weight.nbytes for layer in groups[0])
     some = groups[: max(1, TIMED // size)]
     one = _quickest([joined(group) for group in some])
     columns = [_quickest(list(column)) for column in zip(*some, strict=True)]
     several = [layer for group in zip(*columns, strict=True) for layer in group]  # as a model calls them
     inputs = _inputs(groups[0][0].weight)
-    found = timing.measure(
+    return compared(
         lambda width: [layer(inputs[width]) for layer in several],
         lambda width: [layer(inputs[width]) for layer in one],
-        before=others(),
+        key,
+        (APART, FUSED),
     )
-    answer = FUSED if found.pays else APART
-    if found.lasting:
-        verdicts.keep("packing", key, {"layout": answer, "ratios": {f"{FUSED} over {APART}": found.rounded}})
-    return answer
+
+
+def compared(plain: timing.Pass, other: timing.Pass, key: str, answers: tuple[str, str]) -> str:
+    """Time two ways of computing the same, and save the name of the winner; "" without the time for it."""
+    found = measured(plain, other)
+    if found is None:
+        return ""
+    ratios = {f"{answers[1]} over {answers[0]}": found.rounded}
+    keep(KIND, key, {"layout": answers[found.pays], "ratios": ratios}, lasting=found.lasting)
+    return answers[found.pays]
+
+
+def measured(plain: timing.Pass, other: timing.Pass) -> timing.Timing | None:
+    """The times of two ways in turn, within the time left for trials; None without enough of it."""
+    now = trials()
+    with now.timed("layouts of weights"):
+        return timing.measure(
+            plain, other, budget=now.budget(timing.BUDGET), limit=now.limit, before=others()
+        )
 
 
 def _quickest(layers: Sequence[nn.Linear]) -> list[nn.Module]:
@@ -99,12 +119,14 @@ def others() -> Callable[[], object]:
     return torch.ones(OTHERS // 4).sum
 
 
-def decided(key: str, answers: Sequence[str], timed: Callable[[], str]) -> str:
-    """The answer to a question, from this process, the saved ones, or a timing."""
+def decided(key: str, answers: Sequence[str], timed: Callable[[], str], guess: str) -> str:
+    """The answer to a question, from this process, the saved ones, or a timing; else a guess."""
     if key not in DECIDED:
-        known = verdicts.load("packing", key)
+        known = verdicts.load(KIND, key)
         saved = known.get("layout") if isinstance(known, dict) else None
-        DECIDED[key] = next((answer for answer in answers if answer == saved), "") or timed()
+        usable = next((answer for answer in answers if answer == saved), "")
+        new = timed() if trials().wants(known if usable else None) else ""
+        DECIDED[key] = new or usable or guess
     return DECIDED[key]
 
 
@@ -131,7 +153,7 @@ def _inputs(weight: Tensor) -> dict[int, Tensor]:
 
 
 def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
-    """The winner of timings in turn: each layout against the best one before it."""
+    """The winner of timings in turn: each layout against the best one before it; "" without the time."""
     weight = layers[0].weight
     some = [_part(layer) for layer in layers[: max(1, TIMED // weight.nbytes)]]
     inputs = _inputs(weight)
@@ -141,15 +163,18 @@ def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
         return lambda width: [module(inputs[width]) for module in modules]
 
     best, kernel, lasting, ratios = ROWS, through(ROWS), True, dict[str, list[float]]()
-    before = others()
     for name in names:
-        found = timing.measure(kernel, challenger := through(name), before=before)
+        found = measured(kernel, challenger := through(name))
+        if found is None:
+            lasting = False
+            continue
         ratios[f"{name} over {best}"] = found.rounded
         lasting = found.lasting and (lasting or found.pays)  # who beats the best beats all before it
         if found.pays and timing.keeps_up(kernel, challenger):
             best, kernel = name, challenger
-    if lasting:
-        verdicts.keep("packing", key, {"layout": best, "ratios": ratios})
+    if not ratios:
+        return ""
+    keep(KIND, key, {"layout": best, "ratios": ratios}, lasting=lasting)
     return best
 
 

@@ -72,7 +72,7 @@ def fuse_layers(model: nn.Module, siblings: Sequence[Sequence[str]], pays: Verdi
         if all(uses[id(layer.weight)] == 1 for layer in group):
             shapes = tuple(layer.weight.shape for layer in group)
             alike.setdefault((shapes, group[0].weight.dtype, group[0].bias is None), []).append(names)
-    for groups in alike.values():
+    for groups in sorted(alike.values(), key=lambda groups: -_size(layers, groups)):  # worth most first
         if pays([[layers[name] for name in names] for names in groups]):
             for names in groups:
                 fuse(model, names)
@@ -94,7 +94,7 @@ def pack_layers(model: nn.Module, choose: Choice, keep: Collection[str] = ()) ->
         shape = (tuple(weight.shape), weight.dtype, place.layer.bias is None, place.layouts)
         alike.setdefault(shape, []).append(place)
     done: Counter[str] = Counter()
-    for places in alike.values():
+    for places in sorted(alike.values(), key=lambda places: -sum(p.layer.weight.nbytes for p in places)):
         layout = choose([place.layer for place in places], places[0].layouts)
         done[layout] += len(places)
         while places:  # each weight is free as soon as it is packed
@@ -104,6 +104,10 @@ def pack_layers(model: nn.Module, choose: Choice, keep: Collection[str] = ()) ->
             elif layout != ROWS:
                 setattr(place.parent, place.name, PackedLinear(place.layer, layout))
     return done
+
+
+def _size(layers: Mapping[str, nn.Linear], groups: Sequence[Sequence[str]]) -> int:
+    return sum(layers[name].weight.nbytes for names in groups for name in names)
 
 
 def layouts(parts: Mapping[str, Any]) -> dict[str, str]:

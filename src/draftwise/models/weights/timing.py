@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from math import comb
+from math import comb, inf
 from pathlib import Path
 from statistics import median
 
@@ -67,14 +67,19 @@ def measure(
     *,
     clock: Callable[[], float] = time.perf_counter,
     budget: float = BUDGET,
+    limit: float = inf,
     before: Callable[[], object] = int,
-) -> Timing:
+) -> Timing | None:
     """Time both layouts in turn until it is clear which is faster, or the time budget is used up.
 
-    `before` is called before each timed pass.
+    `before` is called before each timed pass. None if even one round would take more than `limit` seconds.
     """
+    began = clock()
     for width in WIDTHS:  # the first pass compiles and allocates
         plain(width), packed(width)
+        if (clock() - began) * 2 * len(WIDTHS) > limit:
+            return None
+        limit = inf  # the first width tells
     began, rounds = clock(), list[list[tuple[float, float]]]()
     while True:
         turned = len(rounds) % 2 == 1
