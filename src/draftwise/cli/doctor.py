@@ -43,6 +43,17 @@ def some(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
+def threads(number: int | None, load: dict[str, Any]) -> str:
+    """How many there are, why, and what to do where others are in their way."""
+    said = f"{number or 'unknown'} by {load['fixed'] or 'PyTorch'}"
+    if not number or load["room"] is None or load["room"] >= number:
+        return said
+    why = f"while others use {load['others']:.1f} cores"
+    if load["fixed"]:
+        return f"{said}, too many {why}: unset it, or set it to {load['room']}"
+    return f"{said}, of which models get {load['room']} {why}"
+
+
 def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """One line for each fact."""
     machine, load = found["machine"], found["load"]
@@ -52,7 +63,7 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "cores",
         f"{machine['cores']} usable" + (f", limited to {limit:g} by a control group" if limit else ""),
     )
-    yield "threads", f"{machine['threads'] or 'unknown'} by PyTorch's default here"
+    yield "threads", threads(machine["threads"], load)
     yield "instructions", ", ".join([machine["instructions"] or "unknown", *machine["features"]])
     yield "memory", f"{machine['memory_gb']} GiB"
     yield "compiler", machine["compiler"] or "none: TorchInductor cannot compile; install g++ or clang"

@@ -19,6 +19,7 @@ from draftwise.errors import UserError, one_line
 from draftwise.models import verdicts
 from draftwise.models.gguf import repacked
 from draftwise.models.gguf.library import library
+from draftwise.models.threads import FIXED, fitting
 from draftwise.models.zoo import INSTALL, list_parts, list_zoo, zoo_folder
 
 from . import machine
@@ -36,9 +37,10 @@ def checkup() -> dict[str, Any]:
             import_module(name)
         except Exception as error:  # whatever a broken installation raises
             broken.append(f"{name} cannot be imported: {one_line(error)}")
+    facts = _machine()
     found = {
-        "machine": _machine(),
-        "load": _load(meter.sample()),
+        "machine": facts,
+        "load": _load(meter.sample(), facts["threads"]),
         "versions": _versions(),
         "llamacpp": _llamacpp(broken),
         "extras": extras(),
@@ -115,11 +117,14 @@ def _features(torch: Any) -> list[str]:
     return sorted(name for name, there in known.items() if there is True and name.startswith(("avx", "amx")))
 
 
-def _load(sample: dict[str, Any]) -> dict[str, Any]:
-    """The load average, the cores that others used during the check, and whether one can measure now."""
+def _load(sample: dict[str, Any], threads: int | None) -> dict[str, Any]:
+    """The load average, the cores that others used during the check, whether one can measure now, for how
+    many threads there is room, and which setting of the user fixes their number."""
     cores, load, others = machine.cores(), sample["load"], sample["others"]
     quiet = load is not None and load <= START * cores and (others is None or others <= MEAN * cores)
-    return {"average": load, "others": others, "quiet": quiet}
+    room = None if threads is None or others is None else fitting(threads, threads, cores - others)
+    fixed = next((name for name in FIXED if os.environ.get(name)), "")
+    return {"average": load, "others": others, "quiet": quiet, "room": room, "fixed": fixed}
 
 
 def _versions() -> dict[str, str]:
