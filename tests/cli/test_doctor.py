@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from draftwise import UserError, registry
-from draftwise.cli.doctor import some
+from draftwise.cli.doctor import some, threads
 from draftwise.measure import checkup
 from draftwise.models.zoo import INSTALL
 
@@ -38,6 +38,27 @@ def test_json_has_the_same_facts(run: Run) -> None:
     assert found["machine"]["instructions"] == torch.backends.cpu.get_cpu_capability()
     assert found["versions"]["torch"] == torch.__version__
     assert found["zoo"]["installed"] and "zoo:target" in found["zoo"]["models"]
+
+
+@pytest.mark.parametrize(
+    "fixed, used, said",
+    [
+        ("", 0.1, "2 by PyTorch"),
+        ("", 1.4, "2 by PyTorch, of which models get 1 while others use 1.4 cores"),
+        ("OMP_NUM_THREADS", 1.4, "too many while others use 1.4 cores: unset it, or set it to 1"),
+        ("", None, "2 by PyTorch"),
+    ],
+)
+def test_threads_are_those_that_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch, fixed: str, used: float | None, said: str
+) -> None:
+    monkeypatch.setattr(checkup.machine, "cores", lambda: 2)
+    for name in checkup.FIXED:
+        monkeypatch.delenv(name, raising=False)
+    if fixed:
+        monkeypatch.setenv(fixed, "2")
+    line = threads(2, checkup._load({"load": 2.0, "others": used}, 2))
+    assert line.endswith(said) and line.startswith(f"2 by {fixed or 'PyTorch'}")
 
 
 def test_llamacpp_has_a_line_where_it_is_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from importlib import import_module
 import pytest
 
 from draftwise.cli import logs
-from draftwise.cli.progress import Pace, clock, hidden, progress, waiting
+from draftwise.cli.progress import Pace, clock, hidden, progress, stages, waiting
+from draftwise.models.stages import announce
 
 from .conftest import Result, Screen
 
@@ -50,6 +51,42 @@ def test_elsewhere_than_on_a_terminal_lines_come_now_and_then(
             tell("recording", done, 20)
         tell("recording", 20, 20, 0.0)
     assert capsys.readouterr().err == "recording 2/20; 0:01:12 left\n"
+
+
+def test_long_stages_of_loading_have_a_line_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        """A timer that a test lets run out."""
+
+        def __init__(self, seconds: float, show_line: Callable[[], None]) -> None:
+            self.show_line = show_line
+
+        def start(self) -> None:
+            timers.append(self)
+
+        def cancel(self) -> None:
+            if self in timers:
+                timers.remove(self)
+
+    timers: list[Clock] = []
+    monkeypatch.setattr(VERB, "Timer", Clock)
+    with stages("loading m"):
+        announce("reading m")
+        announce("timing layouts")
+        announce("timing layouts")
+        (timer,) = timers
+        timer.show_line()
+        announce("compiling")
+    assert capsys.readouterr().err == "loading m: timing layouts ...\n" and not timers
+
+
+def test_stages_pass_a_spinner_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    with stages("loading m"):
+        announce("reading m")
+    assert "loading m: reading m ..." in screen.getvalue() or "loading m ..." in screen.getvalue()
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])

@@ -1,4 +1,4 @@
-"""What a start does at the moment, told to whoever shows it. Standard library only."""
+"""The stages of loading, for a command that shows them. Standard library only."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Threads:
     """Chooses the number of threads by what others use of our cores, again every half second.
 
     Others are not in the way if our threads hardly wait for a core, as beside work of low priority. With
-    fewer threads that cannot be seen, so all are tried again now and then, more and more rarely if in vain.
+    fewer threads that cannot be seen, so all are tried again now and then, after each failure half as often.
 
     PyTorch has a number for each calling thread: `apply` sets it there, `restore` takes it back. A number
     that is not PyTorch's default, or that the environment gives, is the user's and stays.

@@ -60,9 +60,10 @@ def usable(folder: Path) -> None:
 
 def begun_with(folder: Path) -> int:
     """The number of threads of a run that is resumed; 0 if none has begun, or its settings are damaged."""
-    file = folder / "run.json"
-    settings = parse_json(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else {}
-    threads = settings.get("threads") if isinstance(settings, dict) else None
+    try:
+        threads = parse_json((folder / "run.json").read_text(encoding="utf-8"))["threads"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0
     return threads if isinstance(threads, int) else 0
 
 
