@@ -450,7 +450,7 @@ def test_with_our_kernels_a_draft_is_verified_with_the_very_logits_of_plain_deco
     text, before, graph = [(7 * at + 5) % VOCAB for at in range(70)], 30, cast("Graph", native.rows.graph)
     said = {}
     for width in (1, 2, 5, 7, 13):
-        scratch = trial._scratch(native.rows, graph)
+        scratch = native.rows.scratch(graph)
         for key in (0, 1):
             scratch.open(key)
         with torch.inference_mode():

@@ -18,6 +18,7 @@ from draftwise import Decoder
 from draftwise.errors import UserError
 from draftwise.measure.bench.ours import Models
 from draftwise.models import verdicts
+from draftwise.models.threads import THREADS
 from draftwise.models.weights import choice, packed, timing, trials
 from draftwise.models.weights.layouts import PANELS, TURNED, PackedLinear, TurnedLinear
 from draftwise.models.weights.packed import arrange, layouts, pack_layers
@@ -112,7 +113,8 @@ def test_other_memory_is_read_before_each_timed_pass() -> None:
         bench.now += 1e9
 
     found = timing.measure(bench.kernel(0), bench.kernel(1), clock=bench.clock, before=others, budget=1.0)
-    assert bench.order[8:12] == ["others", "plain", "others", "packed"] and found.ratios == (0.5,) * 4
+    assert bench.order[8:12] == ["others", "plain", "others", "packed"]
+    assert found is not None and found.ratios == (0.5,) * 4
 
 
 def test_small_layers_have_our_layout_or_none() -> None:
@@ -221,7 +223,7 @@ def test_an_unclear_answer_is_kept_and_corrected_once_the_machine_is_quiet(
     def started(busy: float, **told: Any) -> tuple[int, int]:
         """How many timings a start made, and the layers that it packed."""
         seen, model = asked(**told), layers()
-        monkeypatch.setattr(trials.THREADS, "others", busy)
+        monkeypatch.setattr(THREADS, "others", busy)
         arrange(model, "auto")
         arrange(layers(), "auto")  # the same model has the same layout twice in a process
         return len(seen), count(model)
@@ -238,7 +240,7 @@ def test_an_answer_that_stays_unclear_is_asked_a_few_times_only(
     timings = []
     for _ in range(5):
         seen = asked(steady=False)
-        monkeypatch.setattr(trials.THREADS, "others", 0.0)
+        monkeypatch.setattr(THREADS, "others", 0.0)
         arrange(layers(), "auto")
         timings.append(len(seen) // len(NAMES))
     assert timings == [2, 2, 2, 0, 0]
