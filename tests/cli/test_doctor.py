@@ -11,7 +11,8 @@ import pytest
 
 from draftwise import UserError, registry
 from draftwise.cli.doctor import some, threads
-from draftwise.measure import checkup
+from draftwise.measure import checkup, machine
+from draftwise.models.threads import FIXED
 from draftwise.models.zoo import INSTALL
 
 from .conftest import Result
@@ -52,8 +53,8 @@ def test_json_has_the_same_facts(run: Run) -> None:
 def test_threads_are_those_that_there_is_room_for(
     monkeypatch: pytest.MonkeyPatch, fixed: str, used: float | None, said: str
 ) -> None:
-    monkeypatch.setattr(checkup.machine, "cores", lambda: 2)
-    for name in checkup.FIXED:
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    for name in FIXED:
         monkeypatch.delenv(name, raising=False)
     if fixed:
         monkeypatch.setenv(fixed, "2")

@@ -248,7 +248,7 @@ def test_an_answer_that_stays_unclear_is_asked_a_few_times_only(
 
 def test_trials_of_a_start_end_with_their_time(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest layers are timed first; the others have the same layout, and their turn next time."""
-    seen, wide = asked(), nn.Linear(400, 800, bias=False)
+    seen, wide = asked(), nn.Linear(400, 1600, bias=False)
     now = trials.Trials(left=1e-9)
     monkeypatch.setattr(trials, "Trials", lambda mode: now)
     model = nn.Sequential(*layers(), wide)
@@ -256,7 +256,7 @@ def test_trials_of_a_start_end_with_their_time(asked: Any, monkeypatch: pytest.M
         arrange(model, "auto")
     assert len(seen) == len(NAMES) and count(model) == 5 and now.left < 0
     (key,) = json.loads(verdicts.place("packing").read_text())
-    assert "float32 800 x 400" in key
+    assert "float32 1600 x 400" in key
 
 
 @pytest.mark.parametrize("mode, timings", [("off", 0), ("auto", 0), ("all", 2)])
