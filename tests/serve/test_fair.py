@@ -188,4 +188,6 @@ def test_a_client_is_an_address_and_the_user_that_it_names(serve: Callable[..., 
     server.complete(max_tokens=1)
     server.complete(max_tokens=1, user="x")
     server.ask("/v1/responses", input="ab", max_output_tokens=1, user="x", safety_identifier="y")
-    assert clients == [("127.0.0.1", ""), ("127.0.0.1", "x"), ("127.0.0.1", "y")]
+    proxied = {"model": MODEL, "prompt": "ab", "max_tokens": 1, "user": "z"}
+    server.client.post("/v1/completions", json=proxied, headers={"x-forwarded-for": "192.0.2.7"})
+    assert clients == [("127.0.0.1", ""), ("127.0.0.1", "x"), ("127.0.0.1", "y"), ("192.0.2.7", "z")]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from logging import getLogger
 from threading import Condition, Thread
@@ -266,8 +267,13 @@ class Engine:
             elif event.pieces or event.entries:
                 text.sink(event)
 
-    def _guarded(self, text: Text) -> _Guard:
-        return _Guard(self, text)
+    @contextmanager
+    def _guarded(self, text: Text) -> Iterator[None]:
+        """What raises within ends one text and no other."""
+        try:
+            yield
+        except Exception as error:
+            self._end(text, Event(text.place, refusal=reason(error)))
 
     def _end(self, text: Text, event: Event) -> None:
         """A text leaves: its row is free at once."""
@@ -302,19 +308,3 @@ class Engine:
             with self.decoder.loop.lock:
                 self._unsaved = not state.keep()
             self._saved = monotonic()
-
-
-class _Guard:
-    """What raises within ends one text and no other."""
-
-    def __init__(self, engine: Engine, text: Text) -> None:
-        self.engine, self.text = engine, text
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self.engine._end(self.text, Event(self.text.place, refusal=reason(error)))
-        return True
