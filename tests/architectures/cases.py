@@ -11,10 +11,11 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from draftwise.models.probe.miniature import spread
+from draftwise.models.probe.small import VOCAB, small
 from draftwise.models.recurrent import in_modules, kinds, put
 
 from .hints import HINTS, VARIANTS
-from .small import VOCAB, small
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def build(case: Case, *, lively: bool = True) -> Any:
         config = kind.config_class  # the text part of a model that reads pictures or sound as well
     fields = HINTS.get(case.type, {}) | case.fields
     torch.manual_seed(0)  # `spread` leaves biases as the class draws them
-    made = kind._from_config(small(config, **fields), attn_implementation=case.attention).float().eval()
+    made = kind._from_config(small(config(), **fields), attn_implementation=case.attention).float().eval()
     made.generation_config = transformers.GenerationConfig()  # type: ignore[no-untyped-call]
     if not lively:
         spread(made, 0, 3.0, 0.1)
@@ -75,19 +76,6 @@ def build(case: Case, *, lively: bool = True) -> Any:
 
 SCALES = ((2.0, 1.0), (2.0, 0.25), (4.0, 0.25), (3.0, 1.0), (3.0, 0.1), (6.0, 0.1), (1.5, 0.5), (8.0, 1.0))
 LIVELY = 16
-
-
-@torch.no_grad()
-def spread(made: Any, seed: int, scale: float, embeddings: float) -> None:
-    """Random weights so large that attention is sharp: a wrong place or mask shows at once."""
-    draw = torch.Generator().manual_seed(seed)
-    tables = {id(m.weight) for m in made.modules() if isinstance(m, torch.nn.Embedding)}
-    for parameter in made.parameters():
-        if parameter.dim() > 1:
-            size = scale * (embeddings if id(parameter) in tables else 1.0)
-            parameter.normal_(0.0, size / parameter.shape[-1] ** 0.5, generator=draw)
-        elif not parameter.any():
-            parameter.normal_(0.0, 0.1, generator=draw)  # biases
 
 
 def liveliness(made: Any) -> int:

@@ -69,6 +69,7 @@ HINTS: dict[str, dict[str, Any]] = {
 }
 
 FULL = ["full_attention"] * 2
+SPARSE = {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2}
 
 
 def rope(kind: str, **more: Any) -> dict[str, Any]:
@@ -137,5 +138,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama/eager": {"attn_implementation": "eager"},
     "biogpt/eager": {"attn_implementation": "eager"},
     "bart/eager": {"attn_implementation": "eager"},
+    "cohere_compass_text/sliding": {"layer_types": KINDS},
+    "deepseek_v4/sliding": {
+        "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention"]
+    },
+    "dots1/sliding": {"layer_types": KINDS, "sliding_window": 9},
+    "laguna/sliding": {"layer_types": KINDS, "sliding_window": 9},
+    "mellum/sliding": {"layer_types": KINDS, "sliding_window": 9},
+    "minimax_m3_vl_text/sparse": SPARSE,
+    "minimax_m3_vl_text/short-blocks": SPARSE | {"index_block_size": 4, "index_topk_blocks": 2},
+    "ministral/full": {"layer_types": KINDS},
+    "qwen2_moe/sliding": {"layer_types": KINDS, "sliding_window": 9, "use_sliding_window": True},
+    "smollm3/sliding": {"layer_types": KINDS, "sliding_window": 9, "use_sliding_window": True},
+    "zaya/sliding": {"layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 9},
     "gpt_neo/global": {"attention_types": [[["global"], 2]]},
 }

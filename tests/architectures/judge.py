@@ -21,13 +21,13 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.cache_names import cache_in, name_for
 from draftwise.models.positions import pretended
+from draftwise.models.probe.small import POSITIONS, VOCAB
 from draftwise.models.weights import choice
 from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, Stateless
 
 from .cases import Case, build, own_text
-from .small import POSITIONS, VOCAB
 
 NEW = 16  # tokens written to each prompt
 PIECES = 8  # tokens of a prompt read at once, so that prompts come in pieces

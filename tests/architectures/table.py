@@ -24,6 +24,12 @@ token, as far as rounded embeddings explain it), and at least that of the format
 twenty short passes, once: its verdict is kept in the user's cache folder by class, configuration, versions,
 precision and kind of device. `probe=False`, or `DRAFTWISE_PROBE=0`, turns it off.
 
+An index that keeps 2048 tokens, or 16 blocks of 128, leaves nothing out of a short text. So a **small model**
+of such a class is tried as well: the configuration with small sizes and every kind of its layers, random
+weights, in float32 on the CPU. Every class is tried so at the first padded batch inside `generate`, with more
+padding than text, in passes with drafts that are rejected. What disagrees there is refused: see
+[limits](limits.md#an-index-that-counts-padding).
+
 - **one pass**: a batch is read in one pass, whatever the lengths of its texts.
 - **equal widths**: padding would enter a state, so rows share a pass where theirs have equal width.
 - **one by one**: each text of a batch is read in a pass of its own, because the class counts positions

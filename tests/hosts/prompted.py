@@ -19,7 +19,7 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from tests.architectures.cases import spread
+from draftwise.models.probe.miniature import spread
 
 VOCAB = 64
 IMAGE = 62

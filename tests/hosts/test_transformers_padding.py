@@ -11,12 +11,12 @@ import torch
 from transformers import GPT2Config
 
 from draftwise import UserError, transformers_generate
-from draftwise.hosts.transformers import prompt, target
+from draftwise.hosts.transformers import padding, prompt, target
 from draftwise.models.cache_names import cache_in, name_for
+from draftwise.models.probe.small import VOCAB
 from draftwise.models.recurrent import in_modules, kinds, put
 from tests.architectures.cases import Case, build, cases
 from tests.architectures.judge import CRASH, DIFFERENT, EQUAL, PARTED, REFUSED, TIE, TIED, loses
-from tests.architectures.small import VOCAB
 from tests.effort import THOROUGH, some
 from tests.tiny import VOCAB as FEW
 from tests.tiny import lively
@@ -29,7 +29,7 @@ NEW = 14
 LEFT = torch.tensor([[0] * 5 + [1] * 13, [1] * 18, [0] * 2 + [1] * 16])
 GAPS = torch.tensor([[1] * 6 + [0] * 8 + [1] * 4, [1] * 18, [0] * 2 + [1] * 9 + [0] * 3 + [1] * 4])
 TURNS = torch.tensor([[1] * 11 + [0] * 9 + [1] * 3, [1] * 23, [1] * 17 + [0] * 3 + [1] * 3])
-LONG = torch.tensor([[0] * 12 + [1] * 10, [1] * 22])  # beyond changes of rotary frequencies
+LONG = torch.tensor([[0] * 17 + [1] * 5, [1] * 22])  # beyond changes of rotary frequencies; blocks of padding
 MASKS = {"left": LEFT, "left, long": LONG, "gaps": GAPS, "one row": GAPS[:1], "second turn": TURNS}
 
 
@@ -110,6 +110,25 @@ def test_states_that_read_padding_are_refused(name: str, left: str) -> None:
     assert verdict(made, "left")[0] == left
     word, why = verdict(made, "gaps")
     assert word == REFUSED and why.endswith("without padding in attention_mask it may work")
+
+
+@pytest.mark.parametrize("blocks", [(4, 2), (128, 16)])
+def test_an_index_whose_blocks_hold_padding_is_refused(blocks: tuple[int, int]) -> None:
+    """Where a block holds nothing else, a token sees all that the pass reads, a draft after it as well.
+
+    Released models have blocks of 128 tokens: a small model of the class shows it.
+    """
+    sizes = dict(zip(("index_block_size", "index_topk_blocks"), blocks, strict=True))
+    fields = CASES["minimax_m3_vl_text/sparse"].fields | sizes
+    made = build(Case("minimax", "minimax_m3_vl_text", fields), lively=False)
+    assert not padding.neutral(made)
+    word, why = verdict(made, "left, long")
+    assert word == REFUSED and "reads several tokens after padding otherwise than one by one" in why
+    assert why.endswith("without padding in attention_mask it may work")
+    ids = torch.tensor([[*range(3, 25)]])
+    asked = {"max_new_tokens": NEW, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    own = made.generate(ids, **asked)
+    assert torch.equal(made.generate(ids, custom_generate=drafted(), **asked), own)
 
 
 @pytest.mark.parametrize("name", ["phi3", "phi3/longrope"])

@@ -18,9 +18,11 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.models.positions import Bounded
+from draftwise.models.positions import ENDLESS, Bounded
+from draftwise.models.traits import ask
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from tests.architectures.cases import Case, build
 from tests.core.turns import written
 from tests.effort import some
 from tests.models.test_hidden_states import right
@@ -244,6 +246,13 @@ def test_a_plain_model_pays_nothing_for_borders() -> None:
     assert target.regimes is None and not target.rows.rope.borders
 
 
+def test_an_index_has_no_last_position() -> None:
+    """Beyond its training a text goes on, as in plain decoding; a far token is outside of its blocks."""
+    fields = {"layer_types": ["full_attention", "minimax_m3_sparse"]}
+    made = build(Case("minimax", "minimax_m3_vl_text", fields), lively=False)
+    assert ask(made).limit == ENDLESS
+
+
 def test_a_look_up_outside_its_table_is_stopped_before_it_runs() -> None:
     """On a GPU it would end every later use of the device by this process."""
     table, outside = torch.zeros(4, 2), torch.tensor([0, 4])
@@ -252,6 +261,7 @@ def test_a_look_up_outside_its_table_is_stopped_before_it_runs() -> None:
         lambda: table[outside],
         lambda: table.index_select(0, outside),
         lambda: table.gather(0, outside[:, None]),
+        lambda: table.scatter_(0, outside[:, None], 1.0),
     )
     for look in looks:
         with pytest.raises(IndexError, match="position 4 in a table of 4"), Bounded():  # type: ignore[no-untyped-call]

@@ -17,13 +17,14 @@ from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.compiled import compile_rows
+from draftwise.models.probe.miniature import spread
+from draftwise.models.probe.small import VOCAB
 from draftwise.models.recurrent import StateCache, in_modules, put
 from draftwise.models.stateful import StateRows
 from draftwise.targets.hf import HFTarget
-from tests.architectures.cases import Case, cases, own_text, spread
+from tests.architectures.cases import Case, cases, own_text
 from tests.architectures.cases import build as built
 from tests.architectures.judge import EQUAL, Guesser, run
-from tests.architectures.small import VOCAB
 from tests.core.turns import Anyone
 from tests.distributions import p_value, sample
 from tests.effort import some

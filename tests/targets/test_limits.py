@@ -15,11 +15,11 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.models import limits, probe
+from draftwise.models.probe.small import VOCAB
 from draftwise.models.stateful import StateRows
 from draftwise.targets.hf import HFTarget
 from tests.architectures.cases import Case, build, own_text
 from tests.architectures.judge import EQUAL, Guesser, run
-from tests.architectures.small import VOCAB
 from tests.core.turns import Anyone
 
 NEW = 12

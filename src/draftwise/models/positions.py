@@ -160,6 +160,12 @@ class PretendedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its h
         both = (nn.functional.pad(new, (0, 0, self.length, 0)) for new in (key_states, value_states))
         return next(both), next(both)
 
+    def update_index(self, states: Tensor) -> Tensor:
+        """The pass's states for sparse attention after `length` zeros, shape (..., tokens, size)."""
+        return nn.functional.pad(states, (0, 0, self.length, 0))
+
+    update_indexer = update_index
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Number of visible slots, and the first of them."""
         return self.length + query_length, 0
@@ -202,7 +208,7 @@ class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook f
             pairs = [(args[0].shape[0], args[1])]
         elif func.overloadpacket is aten.index:
             pairs = list(zip(args[0].shape, args[1], strict=False))
-        elif func.overloadpacket in (aten.index_select, aten.gather):
+        elif func.overloadpacket in (aten.index_select, aten.gather, aten.scatter, aten.scatter_):
             pairs = [(args[0].shape[args[1]], args[2])]
         for size, at in pairs:
             if at is not None and at.dtype != torch.bool and at.numel() and int(at.max()) >= size:

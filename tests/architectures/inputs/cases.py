@@ -12,8 +12,8 @@ import transformers
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.architectures.cases import spread
-from tests.architectures.small import VOCAB, small
+from draftwise.models.probe.miniature import spread
+from draftwise.models.probe.small import VOCAB, small
 
 from .hints import HINTS, SETTINGS
 
@@ -56,7 +56,7 @@ def build(case: Case, scale: float = 2.0, embeddings: float = 0.25, seed: int = 
     config = CONFIG_MAPPING[case.type]
     if config is not kind.config_class and isinstance(kind.config_class, type):
         config = kind.config_class
-    made = kind._from_config(small(config, **fields(config, HINTS.get(case.type, {})))).float().eval()
+    made = kind._from_config(small(config(), **fields(config, HINTS.get(case.type, {})))).float().eval()
     for module in made.modules():
         if hasattr(module, "generation_config"):
             module.generation_config = settings()

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftwise.models.probe.small import VOCAB
 from tests.architectures.judge import reason
-from tests.architectures.small import VOCAB
 
 from .forms import Given, drawn, pictures, sounds, tokens
 from .hints import ARGUMENTS

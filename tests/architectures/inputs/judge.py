@@ -12,8 +12,8 @@ from torch import Tensor
 
 from draftwise import UserError, transformers_generate
 from draftwise.core.drafts import Draft, Job
+from draftwise.models.probe.small import VOCAB
 from tests.architectures.judge import CRASH, DIFFERENT, EQUAL, REFUSED, TIE, TIED, Verdict, reason
-from tests.architectures.small import VOCAB
 from tests.core.turns import Stateless
 
 from .cases import Case, build

@@ -14,13 +14,17 @@ from transformers import Gemma4TextConfig
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models import probe, verdicts
+from draftwise.models.cache import RowLayer
 from draftwise.models.fingerprints import model_fingerprint
 from draftwise.models.masks import Masks
 from draftwise.models.probe import rows_of
+from draftwise.models.probe.miniature import miniature, selects
 from draftwise.models.probe.readings import Readings
 from draftwise.models.probe.ways import alone, branched, side_by_side
 from draftwise.models.runner import Rows
 from draftwise.targets.hf import HFTarget
+from tests.architectures.cases import Case, build
+from tests.architectures.hints import HINTS
 from tests.tiny import COMMON, VOCAB, lively, model
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -159,3 +163,28 @@ def test_a_class_that_cannot_read_is_refused_in_one_line() -> None:
     made = lively(Gemma4TextConfig(**COMMON, **sizes, num_kv_shared_layers=2))
     with pytest.raises(UserError, match=r"Gemma4ForCausalLM.* cannot read a text \(KeyError"):
         rows_of(made)
+
+
+def test_an_index_that_chooses_among_more_than_a_short_text_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a few tokens an index of 2048 leaves nothing out: a small model of the class is tried as well."""
+    case = Case("dsa", "deepseek_v32", {"index_topk": 2048})
+    keep = RowLayer.update_indexer
+    monkeypatch.setattr(RowLayer, "update_indexer", lambda self, states: keep(self, states).flip(1))
+    with pytest.warns(DraftwiseWarning, match="a pass of its own"):
+        assert rows_of(build(case, lively=False)).stateful  # read with a cache of the class's own
+
+
+def test_the_small_model_costs_little_and_changes_nothing_of_the_other() -> None:
+    made = build(Case("dsa", "deepseek_v32", {"index_topk": 2048}), lively=False)
+    before, drawn = copy.deepcopy(made.state_dict()), torch.random.get_rng_state()
+    small = miniature(made.to(torch.bfloat16))
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    assert small.dtype == torch.float32 and small.config.index_topk == 8
+    assert sum(p.numel() for p in small.parameters()) < 1e6
+    assert all(torch.equal(value.bfloat16(), made.state_dict()[name]) for name, value in before.items())
+    assert not selects(model("mistral-window")) and selects(made)
+
+
+def test_a_class_without_a_small_model_is_tried_as_it_is() -> None:
+    """Sizes of this one do not go together when each is made small."""
+    assert miniature(build(Case("mamba2", "mamba2", HINTS["mamba2"]), lively=False)) is None

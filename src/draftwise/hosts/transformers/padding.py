@@ -11,18 +11,29 @@ from transformers import GenerationConfig
 
 from ...models.load import quiet
 from ...models.probe.checks import device_of
+from ...models.probe.miniature import miniature
 from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up
 from ...models.recurrent import in_modules, kinds, put
 
 LOG = getLogger(__name__)
-PADS = 13  # odd, so that layers that read tokens by groups see other groups
 
 
 def neutral(model: Any) -> bool:
     """Whether `generate` decodes made-up tokens with padding before them from the logits without it.
 
-    Where a class counts positions by slots, or its states read padding, they differ.
+    Where a class counts positions by slots, its states read padding, or its index counts it in blocks, they
+    differ. A small model of the class has to agree, since blocks may be longer than a short text.
     """
+    return _neutral(model) and ((small := miniature(model)) is None or _neutral(small))
+
+
+def padding(n: int) -> int:
+    """Padding before a prompt of `n` tokens: so much that the blocks where a token would be without it hold
+    padding alone, and odd, so that groups of tokens become others."""
+    return 2 * n + 3
+
+
+def _neutral(model: Any) -> bool:
     try:
         known = Readings(model)
         error = known.error(_padded(model, known.tokens[: known.n]), range(NEW))
@@ -32,6 +43,15 @@ def neutral(model: Any) -> bool:
         LOG.info("%s does not read padding: %s", type(model).__name__, trouble)
         return False
     return error <= known.tolerance
+
+
+def padded(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Longer rows, of which the first is only as long as it was and has padding before it; their mask."""
+    n = ids.shape[1]
+    ids = ids.repeat(1, 4)[:, -n - padding(n) :]
+    mask = torch.ones_like(ids)
+    mask[0, : padding(n)] = 0
+    return ids, mask
 
 
 def dense(model: Any, rows: int) -> Tensor:
@@ -46,9 +66,10 @@ def dense(model: Any, rows: int) -> Tensor:
 @torch.inference_mode()
 def _padded(model: Any, prompt: list[int]) -> Tensor:
     """The logits that `generate` decodes from after padding and a prompt, shape (NEW, vocabulary)."""
-    ids = torch.tensor([[*prompt[:1] * PADS, *prompt]], device=device_of(model))
+    pads = padding(len(prompt))
+    ids = torch.tensor([[*prompt[:1] * pads, *prompt]], device=device_of(model))
     mask = torch.ones_like(ids)
-    mask[:, :PADS] = 0
+    mask[:, :pads] = 0
     settings: Any = GenerationConfig
     kept = {"output_logits": True, "return_dict_in_generate": True}
     asked = settings(max_new_tokens=NEW, do_sample=False, **kept)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,11 +22,12 @@ from ...models.cache_names import cache_in, name_for
 from ...models.distributions import Chain, choices, on_host
 from ...models.positions import ENDLESS, Rope, pretended
 from ...models.probe.checks import device_of
+from ...models.probe.miniature import miniature
 from ...models.prompted import Prompted
-from ...models.prompted.trial import Trials
+from ...models.prompted.trial import Trials, check_way
 from ...models.traits import ask
 from ...targets.scores import GreedyScores, SampledScores
-from .padding import dense
+from .padding import dense, padded
 from .prompt import FED
 from .steps import Steps
 from .together import Together
@@ -217,7 +220,8 @@ class PromptedTarget:
         try:
             made = Prompted(self.model, ids, inputs.config, inputs.kwargs)
             if not inputs.padded:
-                self._settle(made, ids)
+                with self._explained():
+                    self.trials.settle(made, ids)
                 return made
             found = self._way(len(ids) > 1)
         except UserError as error:
@@ -228,19 +232,34 @@ class PromptedTarget:
         return made
 
     def _way(self, batch: bool) -> Prompted:
-        """Rows without padding, and how what follows them is taken back: padding would hide differences."""
+        """Rows without padding, and how what follows them is taken back: padding would hide differences.
+
+        That way has to be exact after padding too, also in a small model of the class: its blocks of tokens
+        are short enough that some hold padding alone.
+        """
         if batch not in self.ways:
-            ids = dense(self.model, 1 + batch)
-            settings: Any = GenerationConfig
-            given = {"attention_mask": torch.ones_like(ids), "use_cache": True}
-            made = Prompted(self.model, ids, settings(), given)
-            self._settle(made, ids)
+            with self._explained():
+                made = self._made_up(self.model, ids := dense(self.model, 1 + batch))
+                way = self.trials.settle(made, ids)
+                for model in (self.model, miniature(self.model)):
+                    if model is not None:
+                        ids, mask = padded(dense(model, 1 + batch))
+                        check_way(self._made_up(model, ids, mask), ids, way)
             self.ways[batch] = made
         return self.ways[batch]
 
-    def _settle(self, made: Prompted, ids: Tensor) -> None:
+    def _made_up(self, model: Any, ids: Tensor, mask: Tensor | None = None) -> Prompted:
+        settings: Any = GenerationConfig
+        given: dict[str, Any] = {"attention_mask": torch.ones_like(ids) if mask is None else mask}
+        if "position_ids" in inspect.signature(model.forward).parameters:
+            given["position_ids"] = model._prepare_position_ids_for_generation(ids, given)
+        return Prompted(model, ids, settings(), {**given, "use_cache": True})
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A UserError in place of any other error of the model within the block."""
         try:
-            self.trials.settle(made, ids)
+            yield
         except (UserError, torch.OutOfMemoryError):
             raise
         except Exception as trouble:  # a class that reads no tokens after a prompt may raise anything

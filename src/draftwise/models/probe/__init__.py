@@ -32,6 +32,7 @@ from ..recurrent import carriers, kinds
 from ..runner import Rows
 from ..stages import announce
 from .checks import check, check_attention, device_of, name
+from .miniature import miniature, selects
 from .readings import Readings
 from .verdict import Verdict
 from .ways import alone, branched, neighbours, side_by_side, stateful
@@ -158,7 +159,10 @@ def _unprobed(model: Any) -> Rows:
 
 def _known(model: Any) -> Readings:
     try:
-        return Readings(model)
+        known = Readings(model)
+        if selects(model) and (made := miniature(model)) is not None:
+            known.small = Readings(made)
+        return known
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever the class raises, it cannot generate text
@@ -208,7 +212,10 @@ def _recurrent(rows: Rows, known: Readings, why: str = "") -> Verdict:
 
 
 def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, Readings], float]) -> str:
-    """What is wrong with a way of running the model; "" if it reproduces the model's own logits."""
+    """What is wrong with a way of running the model; "" if it reproduces the model's own logits.
+
+    The small model of its class is tried too, if there is one: it selects among fewer tokens.
+    """
     try:
         rows = verdict.rows(like.model, like.traits)
         rows.prompts |= {0: known.n, 1: known.n}
@@ -218,7 +225,8 @@ def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, R
     except Exception as trouble:  # a class not made for this may raise anything
         return _line(trouble)
     if error <= known.tolerance:
-        return ""
+        small = known.small
+        return "" if small is None else _wrong(Rows(small.model), small, verdict, way)
     return f"its logits are off by {error:.1g} of their spread, where rounding explains {known.tolerance:.1g}"
 
 

@@ -36,6 +36,7 @@ class Readings:
         self.n = PROMPT + max(border for border in (0, *borders) if border <= LONGEST)
         self.tokens, self.logits = _own(model, made_up(self.n, model.config, int(text.vocab_size)), device)
         self.noise = self._noise(device)
+        self.small: Readings | None = None  # those of a small model of the class, which has to agree as well
 
     @property
     def tolerance(self) -> float:

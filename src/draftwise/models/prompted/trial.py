@@ -30,11 +30,11 @@ class Trials:
         self.model = model
         self.found: dict[str, str] = {}
 
-    def settle(self, made: Prompted, ids: Tensor) -> None:
+    def settle(self, made: Prompted, ids: Tensor) -> str:
         """Give `made` the first way of rewinding that leaves the model's own logits as they are.
 
         `ids` are the prompts, shape (rows, tokens). Compared are passes with drafts and passes of one token,
-        after this very prompt. The verdict is saved.
+        after this very prompt. The verdict is saved, and returned.
 
         Raises:
             UserError: no way is exact.
@@ -46,6 +46,21 @@ class Trials:
             self.found[kind] = known if known in ALL else _found(made, ids)
             verdicts.keep(KIND, key, self.found[kind])
         _apply(made, self.found[kind])
+        return self.found[kind]
+
+
+def check_way(made: Prompted, ids: Tensor, way: str) -> None:
+    """Raise a UserError unless this way of rewinding is exact after these prompts, shape (rows, tokens)."""
+    start = _State(made)
+    truth, ids = _own(made, ids)
+    start.restore(made)
+    _apply(made, way)
+    error = _error(made, ids, truth)
+    if error > _tolerance(made.model):
+        raise UserError(
+            f"{name(made.model)} reads several tokens after padding otherwise than one by one "
+            f"(its logits are off by {error:.1g} of their spread)"
+        )
 
 
 def _found(made: Prompted, ids: Tensor) -> str:

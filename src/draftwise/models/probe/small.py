@@ -14,13 +14,16 @@ WINDOW = 9
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 LAYERS = 4  # at most, unless there are more kinds of layers
 
+WINDOWS = r"max_position_embeddings|n_positions|n_ctx|max_(seq_len|target_positions)|model_max_length"
+TRAINED = r"original_max_position_embeddings|context_length"
+
 # Sizes by the name of the field, the first pattern that fits; what fits none and is large becomes 32.
 SIZES: tuple[tuple[str, Any], ...] = (
     (r"seed|.*max_distance|sampling_rate|chunk_size_feed_forward|.*_scal\w*|.*multiplier", None),
     (r"keep_window_size", None),  # its choice of keys is open as well: they tie
     (r"(.*_)?vocab(_size)?(_per_layer_input|_base)?|decoder_vocab_size|.*hash_byte_group_vocab", VOCAB),
-    (r"max_position_embeddings|n_positions|n_ctx|max_(seq_len|target_positions)|model_max_length", POSITIONS),
-    (r"original_max_position_embeddings|context_length", POSITIONS // 2),
+    (WINDOWS, POSITIONS),
+    (TRAINED, POSITIONS // 2),
     (r".*sliding_window(_size)?|window_size|local_attention|.*attention_window\w*", WINDOW),
     (r".*chunk_length", 8),
     (r"codebook_size", 64),
@@ -47,24 +50,26 @@ NUMBER_OF_LAYERS = (
 INDICES = r".*(layer_ids|idxs|indexes|indices)|moe_layers|cross_attention_layers|mlp_only_layers"
 
 
-def small(kind: type[Any], **hints: Any) -> Any:
-    """A configuration of this class with small sizes and every kind of layer it has by default.
+def small(made: Any, *, kept: str = "", **hints: Any) -> Any:
+    """A configuration like `made` with small sizes and every kind of layer that it has.
 
-    `hints` are fields that the recipe cannot find out; those of an inner configuration as a dictionary.
+    Fields whose names match `kept` stay as they are. `hints` are fields that the recipe cannot find out;
+    those of an inner configuration as a dictionary.
     """
-    made = kind()
-    values = {f.name: _value(made, f) for f in dataclasses.fields(kind) if not f.name.startswith("_")}
+    kind = type(made)
+    own, names = kind(), [f.name for f in dataclasses.fields(kind) if not f.name.startswith("_")]
+    values = {name: _value(made, kind, name) for name in names}
     inner = {n: v for n, v in values.items() if isinstance(v, PreTrainedConfig)}
     values = {n: v for n, v in values.items() if n not in inner}
     layers = _layers(values)
-    fields = {n: _smaller(n, v, layers) for n, v in values.items() if n not in hints}
+    fields = {n: v if re.fullmatch(kept, n) else _smaller(n, v, layers) for n, v in values.items()}
     if values.get("num_attention_heads", 0) == values.get("num_key_value_heads"):
         fields["num_key_value_heads"] = fields["num_attention_heads"]  # latent attention has no groups
     if "is_decoder" in values:
         fields["is_decoder"] = True
-    fields = {n: v for n, v in fields.items() if v != values[n]}
+    fields = {n: v for n, v in fields.items() if v != _value(own, kind, n)}
     for name, part in inner.items():
-        fields[name] = small(type(part), **hints.get(name, {}))
+        fields[name] = small(part, kept=kept, **hints.get(name, {}))
     return kind(**fields | {n: v for n, v in hints.items() if n not in inner})
 
 
@@ -77,11 +82,11 @@ def _layers(values: dict[str, Any]) -> list[int]:
     return first if len(first) > 1 else [0, 1][: max(depth, 1)]
 
 
-def _value(made: Any, field: dataclasses.Field[Any]) -> Any:
+def _value(made: Any, kind: type[Any], name: str) -> Any:
     try:
-        return getattr(made, field.name, None)
+        return getattr(made, name, None)
     except Exception:  # Transformers refuses to name one value for a field that differs by layer
-        return field.default
+        return next(field.default for field in dataclasses.fields(kind) if field.name == name)
 
 
 def _smaller(name: str, value: Any, layers: list[int]) -> Any:
