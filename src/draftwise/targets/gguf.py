@@ -26,6 +26,7 @@ PIECE = 256  # tokens of a prompt that is read between the rounds of others
 class GgufTarget:
     """The target role for a GGUF file: each request is a sequence of one llama_context.
 
+    If `exact`, on a CPU, its text does not depend on drafts, on other requests or on the number of threads.
     `max_length` is `context`, or what the model was trained for. A model whose state llama.cpp cannot take
     back is decoded without drafts, with a warning.
 
@@ -33,9 +34,11 @@ class GgufTarget:
         UserError: an unusable option, or not enough memory.
     """
 
-    def __init__(self, model: GgufModel, *, context: int = 0, threads: int = 0, cache: str = "auto") -> None:
+    def __init__(
+        self, model: GgufModel, *, context: int = 0, threads: int = 0, cache: str = "auto", exact: bool = True
+    ) -> None:
         self.model = model
-        self.rows = Sequences(model, context=context, threads=threads, cache=cache)
+        self.rows = Sequences(model, context=context, threads=threads, cache=cache, exact=exact)
         self.vocab_size, self.max_length = model.vocab_size, self.rows.max_length
         self.window = min(model.trained, self.max_length)
         self.chains: dict[int, Chain] = {}
@@ -159,6 +162,7 @@ def gguf(
     threads: Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has"] = 0,
     gpu_layers: Annotated[int, "layers on the GPU, where llama.cpp was built for one; -1: all"] = -1,
     cache: Annotated[str, "precision of keys and values: auto, f32, f16, bf16 or q8_0"] = "auto",
+    exact: Annotated[bool, "on a CPU: texts depend on no draft, other text or number of threads"] = True,
 ) -> GgufTarget:
     """A GGUF file as target, run by llama.cpp.
 
@@ -166,4 +170,4 @@ def gguf(
         UserError: no such file, or one that llama.cpp cannot run.
     """
     model = GgufModel(path, gpu_layers=gpu_layers)
-    return GgufTarget(model, context=context, threads=threads, cache=cache)
+    return GgufTarget(model, context=context, threads=threads, cache=cache, exact=exact)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ LOG = getLogger(__name__)
 EXTRA = "pip install 'draftwise[gguf]'"
 NEEDED = ("llama_memory_seq_rm", "llama_n_rs_seq", "llama_model_is_hybrid")
 WARNING, SEVERE = 3, 4  # GGML_LOG_LEVEL_WARN, GGML_LOG_LEVEL_ERROR
+UNTILED = ("GGML_CPU_TILED_MM", "0")  # products of many rows round as those of few; read at the first of them
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 
 _SAID: deque[str] = deque(maxlen=20)  # the newest errors
@@ -44,6 +46,7 @@ def library() -> Any:
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"llama-cpp-python cannot be loaded ({reason}): install it again, {EXTRA}") from error
+    os.environ.setdefault(*UNTILED)
     missing = next((name for name in NEEDED if not hasattr(module, name)), None)
     if missing:
         raise UserError(f"llama-cpp-python is too old (it has no {missing}): {EXTRA}")

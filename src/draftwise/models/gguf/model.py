@@ -20,7 +20,7 @@ class GgufModel:
 
     `vocab_size` is the number of token ids, `trained` the longest text that the model was trained for.
     `stateful` models keep one state for each text, which does not go back to every earlier token. Layers lie
-    on the GPU if llama.cpp was built for one: the first `gpu_layers` of them, -1 for all.
+    on the GPU if llama.cpp was built for one (`on_gpu`): the first `gpu_layers` of them, -1 for all.
 
     Raises:
         UserError: no such file, one that llama.cpp cannot read, or no causal language model.
@@ -32,6 +32,7 @@ class GgufModel:
         began, self.name_or_path = perf_counter(), path
         self.handle = load(path, n_gpu_layers=gpu_layers)
         self.api = api = library()
+        self.on_gpu = bool(api.llama_supports_gpu_offload() and gpu_layers)
         weakref.finalize(self, api.llama_model_free, self.handle)
         self._refuse_other_kinds()
         self.vocab_size = int(api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.handle)))
@@ -62,6 +63,14 @@ class GgufModel:
         """The precision of keys and values: float32 where all weights are, else llama.cpp's default."""
         kind = self.api.llama_model_ftype(self.handle) & ~self.api.LLAMA_FTYPE_GUESSED
         return "f32" if kind == self.api.LLAMA_FTYPE_ALL_F32 else "f16"
+
+    @cached_property
+    def floating(self) -> bool:
+        """Whether matrices are float: most of them, or those that choose among experts."""
+        api, kind = self.api, self.api.llama_model_ftype(self.handle) & ~self.api.LLAMA_FTYPE_GUESSED
+        most = (api.LLAMA_FTYPE_ALL_F32, api.LLAMA_FTYPE_MOSTLY_F16, api.LLAMA_FTYPE_MOSTLY_BF16)
+        experts = metadata(self.handle, f"{metadata(self.handle, 'general.architecture')}.expert_count")
+        return kind in most or int(experts or 0) > 0
 
     @property
     def has_vocabulary(self) -> bool:

@@ -9,22 +9,23 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..threads import THREADS
-from .context import BATCH, KINDS, NO_ROOM, OUTPUTS, Context
+from .context import BATCH, NO_ROOM, OUTPUTS, TYPES, Context, settings
 from .library import blame
 from .model import GgufModel
 
 Part = tuple[int, Sequence[int], int]
 """A text's key, its new tokens, and for how many of the last of them logits are wanted."""
 
-FIRST_CELLS, FIRST_SEQUENCES = 4096, 4  # the memory to begin with; it grows
+FIRST_CELLS, FIRST_SEQUENCES = 4096, 4  # the memory to begin with, if texts share it; it grows
 SMALLEST = 512  # cells: at least a whole pass
 
 
 class Sequences:
     """Texts of one model, identified by a key.
 
-    `held[key]` is the number of tokens with valid keys and values. Texts share the cells of one memory, which
-    grows as they need it; texts of one prompt share its cells. `max_length` is the most tokens that a text
+    `held[key]` is the number of tokens with valid keys and values. The memory grows as the texts need it. If
+    `exact`, on a CPU, each has cells of its own, and its logits depend on nothing but its tokens; else all
+    share one memory, where texts of one prompt share its cells. `max_length` is the most tokens that a text
     may have: `context`, or what the model was trained for. `rollback` is the number of tokens that can be
     taken back, -1 for any. A model with a state for each text can only be taken back within its latest pass,
     and not before that pass's second token; such texts are read one at a time.
@@ -33,13 +34,22 @@ class Sequences:
         UserError: an unusable option, or not enough memory.
     """
 
-    def __init__(self, model: GgufModel, *, context: int = 0, threads: int = 0, cache: str = "auto") -> None:
+    def __init__(
+        self,
+        model: GgufModel,
+        *,
+        context: int = 0,
+        threads: int = 0,
+        cache: str = "auto",
+        exact: bool = False,
+    ) -> None:
         if min(context, threads) < 0:
             raise UserError(f"context={context}&threads={threads}: give 0 or more; 0 is the default")
-        if cache not in ("auto", *KINDS):
-            raise UserError(f"cache={cache}: choose from auto, {', '.join(KINDS)}")
+        if cache not in ("auto", *TYPES):
+            raise UserError(f"cache={cache}: choose from auto, {', '.join(TYPES)}")
         self.model, self.api = model, model.api
-        self.cache = model.cache if cache == "auto" else cache
+        self.settings = settings(model, cache, exact=exact)
+        self.paired = self.settings.paired and not model.stateful
         self.threads, self.adapts = threads or torch.get_num_threads(), not threads
         self.max_length = context or model.trained
         self.most = int(self.api.llama_max_parallel_sequences())
@@ -47,11 +57,12 @@ class Sequences:
         self.began: dict[int, int] = {}  # tokens of each text before its latest pass
         self.asked: dict[int, int] = {}  # tokens that each text may have in the end
         self.number: dict[int, int] = {}
-        self.free = list(range(FIRST_SEQUENCES))[::-1]
-        least = min(FIRST_CELLS, self.max_length)
+        first = FIRST_SEQUENCES if self.settings.shared else 1
+        self.free = list(range(first))[::-1]
+        least = min(FIRST_CELLS * first // FIRST_SEQUENCES, self.max_length)
         if self.max_length > model.switches_at > 0:
             least = model.switches_at + 1  # above it from the start: a text's frequencies must not change
-        self.context = self._made(_cells(least), FIRST_SEQUENCES)
+        self.context = self._made(_cells(least), first)
         self.rollback = self.context.rollback if model.stateful else -1
 
     def open(self, key: int) -> None:
@@ -84,18 +95,19 @@ class Sequences:
         number = self.number.pop(key, None)
         if number is not None:
             self.api.llama_memory_seq_rm(self.context.memory, number, -1, -1)
-            self.free.append(number)
+            self.free = sorted([*self.free, number], reverse=True)  # llama.cpp reads neighbours together
             self.asked.pop(key, None)
             del self.held[key], self.began[key]
 
     def reserve(self, lengths: Mapping[int, int]) -> None:
         """Make room for the longest of these texts, so that the memory need not grow while it is written.
 
-        With a state, for all of them: a memory that grows loses states.
+        With a state, for all of them where they share it: a memory that grows loses states.
         """
         self.asked.update(lengths)
-        wanted = self.asked.values() if self.model.stateful else lengths.values()
-        most = (sum if self.model.stateful else max)(min(n, self.max_length) for n in wanted)
+        all_of = self.model.stateful and self.settings.shared
+        wanted = self.asked.values() if all_of else lengths.values()
+        most = (sum if all_of else max)(min(n, self.max_length) for n in wanted)
         if most > self.context.cells:
             self._grow(_cells(most), self.context.sequences)
 
@@ -115,7 +127,8 @@ class Sequences:
             return False
         self.rewind(key, 0)
         numbers = self.number[other], self.number[key]
-        self.api.llama_memory_seq_cp(self.context.memory, *numbers, 0, length)
+        self.api.llama_memory_seq_cp(self.context.memory, *numbers, -1, -1)  # another memory is copied whole
+        self.api.llama_memory_seq_rm(self.context.memory, numbers[1], length, -1)
         self.held[key] = length
         return True
 
@@ -143,31 +156,48 @@ class Sequences:
         for group in _groups([(key, new[:silent], 0)]):
             self._pass(*group)
         rows = [self._pass(*group) for group in _groups([(key, new[silent:], keep)])]
-        return torch.cat(rows) if rows else self.context.rows(0)
+        return torch.cat(rows) if rows else self.context.rows([])
 
     def _pass(self, parts: Sequence[Part], tokens: int, kept: int) -> Tensor:
         if not tokens:
-            return self.context.rows(0)
-        context, at = self.context, 0
-        context.outputs[:tokens] = 0
-        for key, new, keep in parts:
-            first, end = self.held[key], at + len(new)
-            context.tokens[at:end] = new
-            context.places[at:end] = range(first, first + len(new))
-            context.numbers[at:end] = self.number[key]
-            if keep:
-                context.outputs[end - keep : end] = 1
-            at = end
-        code = context.decode(tokens)
+            return self.context.rows([])
+        total, wanted, padded = self._laid(parts)
+        code = self.context.decode(total)
         if code == NO_ROOM:
-            code = self._again(tokens)
+            code = self._again(total)
         if code:
             self._undo(parts)
             raise RuntimeError(f"llama.cpp cannot read these tokens (code {code}): {blame()}")
         for key, new, _ in parts:
             self.began[key] = self.held[key]
             self.held[key] += len(new)
-        return self.context.rows(kept)
+        for key in padded:
+            self.api.llama_memory_seq_rm(self.context.memory, self.number[key], self.held[key], -1)
+        return self.context.rows(wanted)
+
+    def _laid(self, parts: Sequence[Part]) -> tuple[int, list[int], list[int]]:
+        """Write a pass into the batch: its tokens, the rows that are wanted of it, the texts to cut after it.
+
+        llama.cpp cuts a pass where one text has more tokens than the next; of paired ones every piece has an
+        even number of tokens and of rows of logits.
+        """
+        context, at, row, padded = self.context, 0, 0, list[int]()
+        first_rows: dict[int, int] = {}
+        context.outputs[:] = 0
+        for key, new, keep in sorted(parts, key=lambda part: self.number[part[0]]):
+            held, pad = self.held[key], len(new) % 2 if self.paired else 0
+            end = at + len(new) + pad
+            context.tokens[at:end] = [*new, 0][: end - at]
+            context.places[at:end] = range(held, held + end - at)
+            context.numbers[at:end] = self.number[key]
+            shown = keep + pad if keep else 0
+            shown += shown % 2 if self.paired else 0
+            context.outputs[end - shown : end] = 1
+            first_rows[key] = row + shown - pad - keep
+            at, row = end, row + shown
+            padded += [key] * pad
+        wanted = [first_rows[key] + i for key, _, keep in parts for i in range(keep)]
+        return at, wanted, padded
 
     def _again(self, tokens: int) -> int:
         """Repeat a pass in a larger memory."""
@@ -209,7 +239,7 @@ class Sequences:
             self.began = dict.fromkeys(self.held, 0)
 
     def _made(self, cells: int, sequences: int) -> Context:
-        return Context(self.model, cells, sequences, threads=self.threads, cache=self.cache)
+        return Context(self.model, cells, sequences, threads=self.threads, settings=self.settings)
 
 
 def _cells(length: int) -> int:

@@ -1,0 +1,113 @@
+"""Does a GGUF model's greedy text depend on its neighbours, on drafts or on the number of threads?
+
+    python -m studies.exactness.gguf_neighbours MODEL[?options]... [--texts 100] [--new-tokens 12]
+        [--neighbours 8] [--threads 1,2] [--length 3] [--json FILE]
+
+Writes texts of 1 to `--new-tokens` tokens after prompts of Spec-Bench, of which one in ten is long enough to
+be read in pieces: each alone, without drafts and with the first number of threads. With that text all other
+ways are compared: every number of threads, alone and beside so many others that come and go, without drafts
+and with n-gram drafts. Prints how many texts differ, by file, threads and way. The exit status is 1 if one
+does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from draftwise import registry
+from draftwise.core.loop import Loop
+from draftwise.core.sampling import Sampling
+from draftwise.data import spec_bench
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.errors import UserError
+from draftwise.generation.prompts import encode
+from draftwise.models.gguf.names import gguf_spec
+from draftwise.policies.catalogue import method
+from studies.common.command import command, numbers, start
+
+PAGE = "docs/how-to/gguf.md"
+SHORT, LONG = 100, 1400  # characters of a prompt
+
+Text = tuple[list[int], int]
+"""The tokens of a prompt, and how many to write."""
+
+
+def main() -> int:
+    parser = command(__doc__, PAGE)
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--texts", type=int, default=100)
+    parser.add_argument("--new-tokens", type=int, default=12)
+    parser.add_argument("--neighbours", type=int, default=8)
+    parser.add_argument("--threads", type=numbers, default=[1, 2])
+    parser.add_argument("--length", type=int, default=3, help="tokens of a draft")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found: dict[str, dict[str, int]] = {}
+    for model in options.models:
+        found[Path(model).name] = ways(model, options)
+    if options.json:
+        options.json.write_text(json.dumps({"texts": options.texts, "different": found}, indent=1))
+    return int(any(any(counts.values()) for counts in found.values()))
+
+
+def ways(model: str, options: Any) -> dict[str, int]:
+    """How many texts differ from the first way, by way."""
+    texts: list[Text] = []
+    truth: list[list[int]] = []
+    counts: dict[str, int] = {}
+    for threads in options.threads:
+        for batch in (1, 1 + options.neighbours):
+            for length in (0, options.length):
+                target = opened(model, threads)
+                texts = texts or drawn(target, options.texts, options.new_tokens)
+                got = written(target, texts, batch, length)
+                truth = truth or got
+                beside = f"beside {batch - 1}" if batch > 1 else "alone"
+                way = f"threads={threads}, {beside}, {f'drafts of {length}' if length else 'no drafts'}"
+                counts[way] = sum(mine != own for mine, own in zip(got, truth, strict=True))
+                print(f"{Path(model).name}: {way}: {counts[way]} of {len(texts)} differ", flush=True)
+    return counts
+
+
+def opened(model: str, threads: int) -> Any:
+    """A target from a file, which may have options after a question mark."""
+    spec = gguf_spec(model)
+    if spec is None:
+        raise UserError(f"{model!r} is no GGUF file: give a path that ends in .gguf")
+    asked = registry.Spec(spec.name, spec.path, spec.options | {"threads": str(threads)})
+    return registry.build("targets", asked, spec.path)
+
+
+def drawn(target: Any, n: int, most: int) -> list[Text]:
+    """Prompts, and the lengths of their texts."""
+    draw, words = Random(0), target.model.tokenizer
+    found = []
+    for i, prompt in enumerate(draw.sample(spec_bench(), n)):
+        text = " ".join([prompt.text] * 4)[:LONG] if i % 10 == 9 else prompt.text[:SHORT]
+        found.append((encode(words, text, vocab_size=target.vocab_size), draw.randint(1, most)))
+    return found
+
+
+def written(target: Any, texts: Sequence[Text], batch: int, length: int) -> list[list[int]]:
+    """Their texts, so many at once; a long prompt is read in pieces between the steps of others, as a server
+    does."""
+    policy = method(f"static-{length}" if length else "none", ["ngram"])
+    loop = Loop(target, {"ngram": NgramDrafter()}, policy.policy, policy.recorder)
+    requests: list[Any] = []
+    while len(requests) < len(texts) or loop.open:
+        while len(requests) < len(texts) and len(loop.open) < batch:
+            prompt, most = texts[len(requests)]
+            others = list(loop.open.values())
+            requests.append(loop.add(prompt, Sampling(max_new_tokens=most)))
+            while batch > 1 and loop.read(requests[-1]):
+                loop.step([other for other in others if other.id in loop.open])
+        loop.step()
+    return [request.tokens[request.prompt_length :] for request in requests]
+
+
+if __name__ == "__main__":
+    start(main)

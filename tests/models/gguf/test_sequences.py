@@ -1,0 +1,79 @@
+"""On a CPU, a GGUF target's logits depend on nothing but a text's tokens, to the last bit."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftwise.models.gguf.model import GgufModel
+from draftwise.models.gguf.quantize import quantize
+from draftwise.models.gguf.repacked_child import VOCAB, write
+from draftwise.targets.gguf import GgufTarget
+from tests.gguf import FOLDER
+
+PROMPT, REST = [(7 * i * i + 3) % VOCAB for i in range(290)], [5, 9, 11, 2, 40, 33, 8, 21]
+
+
+@cache
+def model(type: str) -> GgufModel:
+    """A random model of one layer; its prompt is long enough for all ways in which llama.cpp divides work."""
+    path = Path(FOLDER.name) / f"layer-{type}.gguf"
+    if type == "Q4_K":
+        write(path.with_suffix(".f32"), "F32")
+        quantize(path.with_suffix(".f32"), path, "q4_k", tell=lambda *_: None)
+    else:
+        write(path, type)
+    return GgufModel(str(path))
+
+
+def logits(type: str, cache: str, *, threads: int, piece: int, width: int, beside: bool) -> Tensor:
+    """Those after each token of the rest, read so many tokens at once, alone or beside texts that come and
+    go."""
+    rows = GgufTarget(model(type), context=1024, threads=threads, cache=cache).rows
+    if beside:
+        rows.open(7)
+        rows.feed([(7, PROMPT[:33], 1)])
+    rows.open(0)
+    rows.reserve({0: 400})
+    for at in range(0, len(PROMPT), piece):
+        rows.feed([(0, PROMPT[rows.held[0] : at + piece], 0)])
+        if beside and at == piece:
+            rows.close(7)  # its cells are free, and lie before the rest
+            for key in (8, 9):
+                rows.open(key)
+    found = []
+    for at in range(0, len(REST), width):
+        new = [*PROMPT, *REST[: at + width], 1, 2][rows.held[0] :]
+        neighbours = [(9, [4, 4, 4], 2), (8, [at], 1)] if beside else []
+        got = rows.feed([*neighbours[:1], (0, new, width + 2), *neighbours[1:]])
+        found.append(got[2 : 2 + width] if beside else got[:-2])
+        rows.rewind(0, len(PROMPT) + at + width)
+    return torch.cat(found)
+
+
+CASES = [(type, "auto") for type in ("F32", "F16", "Q8_0", "Q5_0", "Q4_1", "Q4_K")]
+
+
+@pytest.mark.parametrize(("type", "cache"), [*CASES, ("F32", "f16"), ("Q4_1", "f16")])
+def test_logits_depend_on_nothing_but_the_text(type: str, cache: str) -> None:
+    own = logits(type, cache, threads=1, piece=290, width=1, beside=False)
+    assert own.shape == (len(REST), VOCAB)
+    for threads, piece, width, beside in ((2, 290, 1, False), (1, 50, 4, True), (2, 120, 1, True)):
+        way = {"threads": threads, "piece": piece, "width": width, "beside": beside}
+        assert torch.equal(logits(type, cache, **way), own), way  # type: ignore[arg-type]
+
+
+def test_a_shared_beginning_is_that_of_the_other_text() -> None:
+    rows = GgufTarget(model("F16"), context=1024, threads=1).rows
+    for key in (0, 1):
+        rows.open(key)
+    rows.feed([(0, PROMPT[:100], 0)])
+    assert rows.share(1, 0, 60) and rows.held == {0: 100, 1: 60}
+    rows.close(0)
+    got = rows.feed([(1, REST, len(REST))])
+    rows.open(2)
+    assert torch.equal(got, rows.feed([(2, [*PROMPT[:60], *REST], len(REST))]))
