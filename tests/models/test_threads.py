@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -15,6 +16,8 @@ import torch
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.models import steady, threads
+from draftwise.models.gguf import sequences
+from draftwise.models.gguf.context import Context
 from draftwise.models.processors import Meter
 from draftwise.models.threads import Threads
 from draftwise.policies.catalogue import method
@@ -184,3 +187,20 @@ def test_logits_that_depend_on_the_number_of_threads_are_noticed() -> None:
     plain = head.forward
     head.forward = lambda x: plain(x) * (1.0 + 1e-6 * torch.get_num_threads())
     assert not steady.Steady().holds(rows, (1, 2))
+
+
+def test_llamacpp_gets_another_number_between_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, told = Machine(monkeypatch), list[tuple[int, ...]]()
+    monkeypatch.setattr(sequences, "THREADS", machine.threads)
+    rows = sequences.Sequences.__new__(sequences.Sequences)
+    rows.threads, rows.adapts, rows.context = 4, True, cast("Context", SimpleNamespace(handle=7))
+    rows.api = SimpleNamespace(llama_set_n_threads=lambda *numbers: told.append(numbers))
+    rows.free, rows.held, rows.began, rows.number = [1, 0], {}, {}, {}
+    rows.open(0)
+    machine.others, machine.now = 4.0, machine.now + 1.0
+    rows.open(1)
+    assert rows.threads == 4 and not told, "a text under way could change"
+    rows.held.clear()
+    rows.free = [1]
+    rows.open(2)
+    assert rows.threads == 1 and told == [(7, 1, 1)]
