@@ -78,7 +78,7 @@ def opened(model: str, threads: int) -> Any:
     spec = gguf_spec(model)
     if spec is None:
         raise UserError(f"{model!r} is no GGUF file: give a path that ends in .gguf")
-    asked = registry.Spec(spec.name, spec.path, spec.options | {"threads": str(threads)})
+    asked = registry.Spec(spec.name, spec.path, {**spec.options, "threads": str(threads)})
     return registry.build("targets", asked, spec.path)
 
 
