@@ -91,8 +91,10 @@ def test_aider(url: str, tmp_path: Path) -> None:
         "--no-git --no-check-update --no-show-model-warnings --analytics-disable --no-pretty --no-gitignore"
     )
     asked = [*quiet.split(), "--yes-always", "--map-tokens", "0", "--message", "Say hello", "a.py"]
-    env = {"OPENAI_API_KEY": "none", "OPENAI_API_BASE": f"{url}/v1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    env = {"OPENAI_API_KEY": "none", "OPENAI_API_BASE": f"{url}/v1"}
     said = run(
         "aider", "aider", "--model", f"openai/{MODEL}", *asked, cwd=tmp_path, HOME=str(tmp_path), **env
     )
-    assert "received" in said and "error" not in said.lower()
+    assert "received" in said and "litellm" not in said.replace(
+        "litellm/main", ""
+    )  # which names errors of ours
