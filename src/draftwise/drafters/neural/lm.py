@@ -63,7 +63,7 @@ class LMDrafter:
         if min(window, sinks) < 0:
             raise UserError(f"window={window}&sinks={sinks}: give 0 or more; window 0 sees all of a text")
         self.window, self.sinks = window, sinks
-        self.rows = rows_of(model, probe=probe)
+        self.rows = rows_of(model, probe=probe, drafts=True)
         self.vocab_size, self.sample = vocab_size, sample
         self.size = embedded(self.rows.model)
         small = self.rows.device.type == "cpu" and not self.rows.steps

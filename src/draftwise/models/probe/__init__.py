@@ -31,7 +31,7 @@ from ..modes import evaluating
 from ..recurrent import carriers, kinds
 from ..runner import Rows
 from ..stages import announce
-from .checks import check, check_attention, device_of, name
+from .checks import check, check_attention, check_steady, device_of, name
 from .miniature import miniature, selects
 from .readings import Readings
 from .verdict import Verdict
@@ -41,10 +41,11 @@ LOG = getLogger(__name__)
 KIND = "probes"  # name of the file of saved verdicts
 
 
-def rows_of(model: Any, *, probe: bool = True) -> Rows:
+def rows_of(model: Any, *, probe: bool = True, drafts: bool = False) -> Rows:
     """A runner of the model that uses only the ways that passed the probe.
 
-    With `probe` off, or DRAFTWISE_PROBE=0, all ways are assumed correct, except for a model with states.
+    With `probe` off, or DRAFTWISE_PROBE=0, all ways are assumed correct, except for a model with states. A
+    model that `drafts` need not have the same logits in every pass.
 
     Raises:
         UserError: no way of running it is exact, or Transformers itself cannot decode with it.
@@ -53,7 +54,7 @@ def rows_of(model: Any, *, probe: bool = True) -> Rows:
     with evaluating(model):
         rows = _unprobed(model)
     if wanted(probe) or kinds(rows.config):
-        found = _verdict(rows)
+        found = _verdict(rows, drafts=drafts)
         rows = found.rows(model, rows.traits)
         if found.steps or not found.together:
             said = f"reads each text in a pass of its own ({found.why}): "
@@ -88,7 +89,7 @@ def wanted(asked: bool) -> bool:
     return asked and os.environ.get("DRAFTWISE_PROBE", "1") != "0"
 
 
-def _verdict(rows: Rows) -> Verdict:
+def _verdict(rows: Rows, *, drafts: bool) -> Verdict:
     """How the model may be run; from the file of verdicts if it was probed before."""
     model = rows.model
     key = fingerprint(model)
@@ -97,9 +98,12 @@ def _verdict(rows: Rows) -> Verdict:
         announce("finding out how the model can be run")
         with evaluating(model):
             known = _known(model)
-            found = _found(rows, known)
+            check_steady(model, 0.0 if drafts else known.unsteady)
+            found = replace(_found(rows, known), noise=known.unsteady)
         if known.lively:
             verdicts.keep(KIND, key, asdict(found))
+    elif not drafts:
+        check_steady(model, found.noise)
     how = "in one pass" if found.together else f"one text a pass ({found.why})"
     LOG.info("%s: reads batches %s", name(model), how)
     return found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 
-from ...errors import UserError
+from ...errors import DraftwiseWarning, UserError
+from .readings import HALF
 
 MASKED = ("sdpa", "eager")  # attention implementations that accept a separate mask for every row
 
@@ -44,4 +46,25 @@ def check_attention(model: Any) -> None:
         raise UserError(
             f"{name(model)} runs {attention} attention, which takes no mask per row: "
             "load it with attn_implementation='sdpa' or 'eager'"
+        )
+
+
+def check_steady(model: Any, noise: float) -> None:
+    """Name a model whose logits move by `noise` with the width of a pass, if that is not 0: warn in half
+    precision, else reject it.
+
+    Raises:
+        UserError: it computes in float32, where texts are promised to be the model's own.
+    """
+    moves = f"{name(model)} is quantised so that its logits move by about {noise:.1g} with a pass's width"
+    if noise and model.dtype in HALF:
+        warnings.warn(
+            f"{moves}, more than rounding explains: text with drafts may part from the model's own",
+            DraftwiseWarning,
+            stacklevel=5,
+        )
+    elif noise:
+        raise UserError(
+            f"{moves}, and text with drafts would not be its own: quantise its weights alone, let it draft, "
+            "or set DRAFTWISE_PROBE=0"
         )

@@ -18,6 +18,8 @@ LONGEST = 64  # longest window that is exceeded; a longer one costs too much
 LEAST = 3e-4  # relative errors below it are rounding: mistakes change logits by hundredths of their spread
 TIMES = 100  # rounding in all layers changes logits by a few times what it changes in the embeddings
 HALF = (torch.float16, torch.bfloat16)
+STEADY = 3e-3  # relative error, about a hundredth of a logit: beyond it greedy text depends on a pass's width
+QUANTISERS = ("torch.ao", "torchao", "bitsandbytes", "optimum.quanto", "hqq")  # of modules in place
 
 
 class Readings:
@@ -26,7 +28,7 @@ class Readings:
     `tokens` are the prompt and the generated tokens; `logits[i]` are those after the first `n + i`. `noise`
     is the relative error of one plain pass over all tokens. It is rounding alone if the model reads a text in
     pieces as it does at once; where rounding the embeddings changes much less, it does not, and that change
-    counts instead.
+    counts instead. `widest` is the largest difference at one position.
     """
 
     def __init__(self, model: Any) -> None:
@@ -35,6 +37,7 @@ class Readings:
         borders = [getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
         self.n = PROMPT + max(border for border in (0, *borders) if border <= LONGEST)
         self.tokens, self.logits = _own(model, made_up(self.n, model.config, int(text.vocab_size)), device)
+        self.quantised, self.widest = _quantised(model), 0.0
         self.noise = self._noise(device)
         self.small: Readings | None = None  # those of a small model of the class, which has to agree as well
 
@@ -43,10 +46,10 @@ class Readings:
         """The relative error above which a reading counts as wrong: eight times the noise, at least the
         rounding error of the dtype, and at most what rounding can explain.
 
-        Quantised models are coarser than their dtype, and count as bfloat16.
+        Models whose quantisation depends on the pass are coarser than their dtype, and count as bfloat16.
         """
         eps = max(torch.finfo(self.model.dtype).eps, torch.finfo(torch.float32).eps)
-        if _quantised(self.model):
+        if self.quantised and self.coarse:
             eps = max(eps, torch.finfo(torch.bfloat16).eps)
         return float(min(max(8 * self.noise, 8 * eps, LEAST), 30 * eps**0.5, 0.3))
 
@@ -67,13 +70,24 @@ class Readings:
     @property
     def coarse(self) -> bool:
         """Whether it computes in half precision, or in less."""
-        return self.model.dtype in HALF or _quantised(self.model)
+        return self.model.dtype in HALF or (self.quantised and self.widest > STEADY)
+
+    @property
+    def unsteady(self) -> float:
+        """How far a quantised model's logits move with the width of a pass; 0 if rounding explains it.
+
+        Activations that are quantised by a pass's largest value are rounded otherwise in every pass.
+        """
+        explained = max(8 * torch.finfo(self.model.dtype).eps, STEADY)
+        moves = self.quantised and self.widest > explained
+        return self.widest * float(self.logits.float().std()) if moves else 0.0
 
     @torch.inference_mode()
     def _noise(self, device: torch.device) -> float:
         ids, places = torch.tensor([self.tokens], device=device), range(len(self.tokens) - self.n + 1)
         try:
             at_once = self.model(input_ids=ids).logits[0, self.n - 1 :]
+            self.widest = max(map(relative_error, at_once, self.logits))
             noise = self.error(at_once, places)
             if 8 * noise <= LEAST or self.coarse:
                 return noise
@@ -161,4 +175,6 @@ def relative_error(said: Tensor, own: Tensor) -> float:
 def _quantised(model: Any) -> bool:
     if getattr(model, "hf_quantizer", None) or getattr(model.config, "quantization_config", None):
         return True
-    return any(type(module).__module__.startswith("torch.ao") for module in model.modules())
+    if any(hasattr(weight, "__tensor_flatten__") for weight in model.parameters()):
+        return True
+    return any(type(module).__module__.startswith(QUANTISERS) for module in model.modules())

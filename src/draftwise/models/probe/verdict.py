@@ -17,7 +17,8 @@ class Verdict:
     `together`: several texts in one pass. `guided`: position ids and attention masks are passed in; otherwise
     the model computes its own. `stateful`: it keeps states that cannot rewind, `carried` in the argument of
     this name or, if "", in its cache or its modules; with `steps` it reads one token a pass, and with `free`
-    the steps of its layers are limited in the prompt alone. `why` names the first way that disagreed.
+    the steps of its layers are limited in the prompt alone. `why` names the first way that disagreed. `noise`
+    is how far its logits move with the width of a pass if rounding does not explain it.
     """
 
     together: bool = True
@@ -27,6 +28,7 @@ class Verdict:
     carried: str = ""
     steps: bool = False
     free: bool = False
+    noise: float = 0.0
 
     @classmethod
     def of(cls, kept: object) -> Verdict | None:
