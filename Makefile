@@ -6,6 +6,7 @@ setup:
 
 demo:
 	@scripts/setup demo
+	@scripts/setup-smollm2
 	@.venv/bin/draftwise demo
 
 test: setup

@@ -62,6 +62,7 @@ def test_any_other_word_may_be_a_model(asked: list[str], tmp_path: Path) -> None
     [
         ("autoo", "did you mean auto?"),
         ("statc-5", "did you mean static?"),
+        ("tapout", "did you mean tapout-seq-ts?"),
         ("guess", "choose from adaedl, auto"),
         (5, "text"),
     ],

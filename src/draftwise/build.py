@@ -207,7 +207,25 @@ def decide(policy: str, team: Mapping[str, Drafter], tokenizer: Any, asked: Mapp
     """The policy of this name for existing drafters, with the same checks."""
     chosen = method(policy, list(team))
     check_policy(chosen, tokenizer, asked)
+    warn_of_stops(policy, chosen, team)
     return chosen
+
+
+def warn_of_stops(name: str, chosen: Method, team: Mapping[str, Drafter]) -> None:
+    """Warn where stop rules read a model's probabilities and a drafter has none.
+
+    `auto` is left out: its rule reads acceptance rates that are calibrated for each drafter.
+    """
+    rules = [*getattr(chosen.policy, "rules", ()), *(arm.stop for arm in chosen.policy.arms)]
+    names = dict.fromkeys(arm.drafter for arm in chosen.policy.arms)
+    blind = [one for one in names if one in team and not getattr(team[one], "has_probabilities", True)]
+    if blind and any(rule.rule not in ("never", "gain") for rule in rules):
+        warnings.warn(
+            f"the stop rules of {name} read a model's probabilities, and {', '.join(blind)} has only the "
+            "frequencies of its matches: a rule may stop all drafts at once or none; give a model as drafter",
+            DraftwiseWarning,
+            stacklevel=4,  # the caller of `Decoder.from_pretrained`
+        )
 
 
 def complete(team: dict[str, Drafter], method: Method) -> dict[str, Drafter]:

@@ -124,7 +124,7 @@ def scaled(options: dict[str, Any], args: Namespace, verb: str) -> dict[str, Any
 SAID: dict[str, int] = {}  # what was told last, in twentieths
 
 
-def tell(what: str, done: int, total: int) -> None:
+def tell(what: str, done: int, total: int, left: float | None = None) -> None:
     """Progress lines: the first, the last and one in twenty."""
     part = done * 20 // max(total, 1)
     if done in (0, total) or part != SAID.get(what):

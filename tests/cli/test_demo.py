@@ -12,12 +12,28 @@ from draftwise.data import spec_bench
 from .conftest import Letters, Models, Result, after
 
 Run = Callable[..., Result]
-SMALL = ("demo", "--prompts", "3", "--max-new-tokens", "20")
+SMALL = ("demo", "--target", "zoo:target", "--prompts", "3", "--max-new-tokens", "20")
 
 
 @pytest.fixture(autouse=True)
 def long_window(models: Models) -> None:
     models.max_length = 100_000
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others use nothing, whatever this machine does."""
+    monkeypatch.setattr("draftwise.cli.demo.Meter", Others)
+    monkeypatch.setattr(Others, "used", 0.0)
+
+
+class Others:
+    """A meter that reads a given number of cores."""
+
+    used = 0.0
+
+    def sample(self) -> dict[str, float]:
+        return {"load": 0.0, "others": self.used, "over": 2.0}
 
 
 def test_pick_takes_the_categories_in_turn() -> None:
@@ -29,14 +45,35 @@ def test_pick_takes_the_categories_in_turn() -> None:
 
 def test_same_text_both_ways(models: Models, run: Run) -> None:
     status, out, err = run(*SMALL)
-    lines = out.splitlines()
     assert (status, err) == (0, "")
-    first = [line.split()[0] for line in lines[:5]]
-    assert first == ["category", "coding", "translation", "summarization", "all"]
+    texts, _, table = out.partition("category")
+    lines = table.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["coding", "translation", "summarization", "all"]
     assert "3/3" in lines[4]
     assert "target" in lines[4]
     assert "Same text in 3 of 3 prompts" in lines[5]
     assert len(models.targets) == 1, "one model serves both sides"
+    first, *prompts = texts.split("\n\n")
+    assert first.startswith("The target is zoo:target, the drafters are zoo:general, ngram, suffix.")
+    assert [prompt.split()[0] for prompt in prompts] == ["1/3", "2/3", "3/3"]
+
+
+def test_where_there_are_no_colours_brackets_show_what_drafters_guessed(models: Models, run: Run) -> None:
+    _, out, _ = run(*SMALL, "--drafters", "suffix", "--policy", "static-5", "--prompts", "1")
+    row = json.loads(
+        run(*SMALL, "--drafters", "suffix", "--policy", "static-5", "--prompts", "1", "--json")[1]
+    )
+    text = out.partition("\n\n")[2].splitlines()[1]
+    guessed = sum(len(part.partition("]")[0]) for part in text.split("[")[1:])
+    assert guessed == row["prompts"][0]["by_drafter"]["suffix"] > 0, "letters are the tokens of this model"
+    assert len(text.replace("[", "").replace("]", "")) == 20
+
+
+def test_a_busy_machine_is_mentioned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Others, "used", 1.9)
+    status, _, err = run(*SMALL)
+    assert status == 0
+    assert [line.split(" of ")[0] for line in err.splitlines()] == ["Others are using 1.9", "Others used 1.9"]
 
 
 def test_json_adds_up(models: Models, run: Run) -> None:
@@ -82,3 +119,4 @@ def test_live_columns(models: Models, on_terminal: Callable[..., str]) -> None:
     assert "adaptive" in shown
     assert "■ zoo:general" in shown
     assert "1/3 coding" in shown
+    assert "left:" in shown, "how long the rest takes is not cut off"

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,18 @@ def test_models(run: Run) -> None:
     assert heading.split()[:2] == ["model", "parameters"]
     assert [row.split()[:2] for row in rows[:2]] == [["zoo:target", "22.8M"], ["zoo:code", "1.2M"]]
     assert len(rows) == len(list_zoo()) + len(list_parts())
+
+
+def test_models_lists_smollm2_without_converting_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some_smollm2").mkdir()
+    for name in ("__init__.py", "model.gguf"):
+        (tmp_path / "some_smollm2" / name).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("draftwise.models.smollm2.PACKAGE", "some_smollm2")
+    last = run("models")[1].splitlines()[-1].split()
+    assert last[:5] == ["zoo:smollm2", "134.5M", "30", "x", "576"]
 
 
 def test_models_as_json(run: Run) -> None:

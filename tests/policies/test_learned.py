@@ -90,7 +90,7 @@ def test_what_cannot_run_is_refused_at_the_start(file: Any, policy: Any) -> None
     kind, other = policy.__name__, "disco" if policy is specdecpp else "specdecpp"
     (arm,) = policy(["a"]).policy.arms  # the bundled one
     assert arm.stop.rule == kind and arm.stop.scorer.drafter
-    with pytest.raises(UserError, match="there is no such file"):
+    with pytest.raises(UserError, match=r"there is no such file.*; or train one: draftwise train classifier"):
         policy(["a"], model="/nowhere/c.safetensors")
     with pytest.raises(UserError, match=f"{other} of itself"):
         policy(["a"], model=file(other))

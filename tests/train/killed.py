@@ -31,7 +31,7 @@ def live(run: DrafterRun, out: Path, reports: int | None, rng: Random) -> str:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        drafter.train(run, out, lambda what, done, total: void(os.write(writing, b".")))
+        drafter.train(run, out, lambda *_: void(os.write(writing, b".")))
         os._exit(0)
     os.close(writing)
     seen = 0

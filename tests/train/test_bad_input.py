@@ -140,7 +140,7 @@ def test_a_misspelt_name_does_not_block_the_corrected_command(
 def test_models_that_do_not_fit(tmp_path: Path, world: Path, options: Options) -> None:
     from draftwise.train import drafter
 
-    def silent(what: str, done: int, total: int) -> None:
+    def silent(what: str, done: int, total: int, left: float | None = None) -> None:
         """Nobody looks."""
 
     for changes, said in (
@@ -158,7 +158,7 @@ def test_packages_that_are_missing(tmp_path: Path, options: Options, monkeypatch
 
     monkeypatch.setattr(reading, "find_spec", lambda name: None if name in ("yaml", "sklearn") else name)
     with pytest.raises(UserError, match=r"training needs sklearn, yaml: pip install 'draftwise\[train\]'"):
-        drafter.train(DrafterRun(**options()), tmp_path / "made", lambda what, done, total: None)
+        drafter.train(DrafterRun(**options()), tmp_path / "made", lambda *_: None)
     with pytest.raises(UserError, match="training needs"):
         read(DrafterRun, tmp_path / "run.yaml", {})
 
@@ -168,7 +168,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, world: Path, opti
 
     run = DrafterRun(**options(start=str(world / "drafter"), rate=1e30, clip=1e30))
     with pytest.raises(UserError, match=r"the loss is (nan|inf) at step \d+: lower --rate"):
-        drafter.train(run, tmp_path / "made", lambda what, done, total: None)
+        drafter.train(run, tmp_path / "made", lambda *_: None)
 
 
 @pytest.mark.parametrize("routes", [(), ("low",), ("low=",), ("=zoo:code",)])

@@ -19,7 +19,7 @@ from draftwise.train.settings import DrafterRun, MedusaRun
 Options = Callable[..., dict[str, Any]]
 
 
-def silent(what: str, done: int, total: int) -> None:
+def silent(what: str, done: int, total: int, left: float | None = None) -> None:
     """Nobody looks."""
 
 
@@ -99,11 +99,11 @@ def test_a_training_goes_on_as_it_began(
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capable, raising=False)
         torch.set_num_threads(count)
 
-    def watched(what: str, done: int, total: int) -> None:
+    def watched(what: str, done: int, total: int, left: float | None = None) -> None:
         seen.add(torch.get_num_threads())
 
-    def stopped(what: str, done: int, total: int) -> None:
-        if what == "Training" and done == 3:
+    def stopped(what: str, done: int, total: int, left: float | None = None) -> None:
+        if what.startswith("Training") and done == 3:
             raise KeyboardInterrupt
 
     few: dict[str, Any] = {"limit": 10, "held_out": 2, "answers": "", "temperatures": (0.0,)}

@@ -37,7 +37,7 @@ ANSWERS = [
 ]
 
 
-def silent(what: str, done: int, total: int) -> None:
+def silent(what: str, done: int, total: int, left: float | None = None) -> None:
     """Nobody looks."""
 
 

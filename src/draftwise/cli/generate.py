@@ -41,7 +41,7 @@ def generate(
 
     Examples:
     draftwise generate "Why is the sky blue?"
-    draftwise generate "def add(a, b):" --raw --drafters zoo:code,ngram --explain
+    draftwise generate "def add(a, b):" --raw --drafters ngram --explain
     draftwise generate "A poem about rain" --temperature 0.8 --top-p 0.9 --seed 1 --samples 3
     cat question.txt | draftwise generate - --json
     """

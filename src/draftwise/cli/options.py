@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from typer import Option
 
 from draftwise.errors import UserError
+from draftwise.models.zoo import default_target
 from draftwise.registry import listed
 
 from .complete import drafter_names, model_name, policy_name, policy_names
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
 SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
 
+DEFAULT_TARGET = default_target()
 OWN = "Default: from the model's generation_config, else"
 
 PrefixCache = Annotated[
@@ -111,7 +113,7 @@ def distinct(names: str, option: str) -> list[str]:
 class ModelOptions:
     """The target, the drafters and the policy."""
 
-    target: Target = "zoo:target"
+    target: Target = DEFAULT_TARGET
     drafters: Drafters = None
     policy: Annotated[
         str | None,

@@ -36,7 +36,8 @@ class Pace:
 
     def left(self, what: str, done: int, total: int) -> float | None:
         """Seconds left; None before anything is done."""
-        since, first = self.began.setdefault(what, (monotonic(), done))
+        # What stands after a comma is news of the same phase.
+        since, first = self.began.setdefault(what.partition(",")[0], (monotonic(), done))
         return (monotonic() - since) / (done - first) * (total - done) if done > first else None
 
 
@@ -153,9 +154,9 @@ def _bars(begin: str) -> Iterator[Tell]:
         def tell(what: str, done: int, total: int, left: float | None = None) -> None:
             nonlocal drawn, phase
             own = pace.left(what, done, total)
-            if monotonic() - drawn < REDRAW and done < total and what == phase:
+            if monotonic() - drawn < REDRAW and done < total and what.partition(",")[0] == phase:
                 return
-            drawn, phase = monotonic(), what
+            drawn, phase = monotonic(), what.partition(",")[0]
             told = f"{done}/{total} {clock(own if left is None else left)}"
             bars.update(bar, description=what, completed=done, total=total, counts=told, refresh=True)
 

@@ -15,6 +15,7 @@ from draftwise.errors import UserError
 
 from . import show
 from .options import (
+    DEFAULT_TARGET,
     AsJson,
     Compile,
     Device,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 class TraceOptions:
     """Workload, models and what is recorded."""
 
-    target: Target = "zoo:target"
+    target: Target = DEFAULT_TARGET
     drafters: Drafters = None
     workload: Annotated[
         str, Option(help="A workload of `draftwise bench`: spec-bench, mixed, phased, ... or a JSONL file.")
@@ -93,7 +94,7 @@ def trace(
 
     Examples:
     draftwise trace --limit 20 --out my-trace
-    draftwise trace --target zoo:target --drafters zoo:general,ngram --workload mixed --out my-trace
+    draftwise trace --drafters ngram,suffix --workload mixed --out my-trace
     """
     from draftwise.measure.machine import load_average
     from draftwise.measure.trace import Trace, record

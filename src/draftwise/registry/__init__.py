@@ -86,8 +86,12 @@ def point(group: str, name: str) -> EntryPoint:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """A suggestion of the known name closest to a mistyped one, as a question; empty if none is close."""
+    """A suggestion of the known name closest to a mistyped one, as a question; empty if none is close.
+
+    Of names that a short one begins, as `tapout` does five, the first is close.
+    """
     near = get_close_matches(name, list(known), n=1, cutoff=NEAR)
+    near = near or sorted(one for one in known if name and one.startswith(f"{name}-"))
     return f"did you mean {near[0]}? Or " if near else ""
 
 

@@ -177,10 +177,10 @@ def _train(run: ClassifierRun, folder: Folder, tell: Tell) -> dict[str, Any]:
         for k, some in enumerate((material.answers, material.held_out))
     )
     task = _task(run, drafter, material, learnt, held)
-    log = take(task, run, folder.checkpoints, tell)
+    log = take(task, run, folder.checkpoints, tell, material.budget)
     scorer = task.scorer(drafter_fingerprint(run.drafter))
     yes = torch.cat([one.accepted for one in held])
-    results: dict[str, Any] = {"train": "classifier", "kind": run.kind, "steps": run.steps, "log": log}
+    results: dict[str, Any] = {"train": "classifier", "kind": run.kind, "steps": log[-1]["step"], "log": log}
     results["before"] = scores(torch.ones(len(yes)), yes) | _measured(run, material, drafter, "static-5")
 
     def write(part: Path) -> None:

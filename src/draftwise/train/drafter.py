@@ -15,7 +15,7 @@ from .card import card
 from .curves import curves
 from .folder import Folder, Material, gather
 from .losses import agreement, distance, padded
-from .measure import acceptance
+from .measure import acceptance, speeds
 from .numerics import settled
 from .settings import DrafterRun
 from .steps import take
@@ -78,11 +78,19 @@ def _train(run: DrafterRun, folder: Folder, tell: Tell) -> dict[str, Any]:
     drafter, dtype = _drafter(run, material)
     drafter.eval()
     before = folder.once("before", lambda: _measured(run, material, drafter))
-    log = take(Distillation(run, drafter, material, tell), run, folder.checkpoints, tell)
+    log = take(Distillation(run, drafter, material, tell), run, folder.checkpoints, tell, material.budget)
     tell("Measuring", 0, 1)
     drafter.eval().to(dtype)  # the measured model is the stored one
     after = _measured(run, material, drafter.float())
-    results = {"train": "drafter", "before": before, "after": after, "steps": run.steps, "log": log}
+    speed = speeds(material, drafter, tell)
+    results = {
+        "train": "drafter",
+        "before": before,
+        "after": after,
+        "speed": speed,
+        "steps": log[-1]["step"],
+        "log": log,
+    }
 
     def write(part: Path) -> None:
         with quiet():

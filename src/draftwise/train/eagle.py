@@ -132,7 +132,7 @@ def _train(run: EagleRun, folder: Folder, tell: Tell) -> dict[str, Any]:
     before = (
         folder.once("before", partial(measured, run, material, f"eagle:{run.start}")) if run.start else {}
     )
-    log = take(EagleTask(run, head, material, tell), run, folder.checkpoints, tell)
+    log = take(EagleTask(run, head, material, tell), run, folder.checkpoints, tell, material.budget)
     return finish("eagle", run, folder, head, material, log, tell, before)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..inputs import parse_json
+from .budget import Budget
 from .numerics import in_half, on_cpu
 from .reading import packages, plain
 from .settings import Run, Training
@@ -42,6 +43,10 @@ class Folder:
     def numerics(self) -> Path:
         """The file with the precision and the number of threads."""
         return self.work / "numerics.json"
+
+    def budget(self, run: Training) -> Budget:
+        """Return the time that this training may take, less what its earlier runs took."""
+        return Budget(run.minutes, self.work / "seconds.json")
 
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
         """Make the folder, or resume in it; returns the results of a finished training.
@@ -98,7 +103,8 @@ class Folder:
         """Whether the folder holds more than the options and the target's answers."""
         return not (
             set(self.out.iterdir()) <= {self.work}
-            and set(self.work.iterdir()) <= {file, self.numerics, self.work / "answers.jsonl"}
+            and set(self.work.iterdir())
+            <= {file, self.numerics, self.work / "answers.jsonl", self.work / "seconds.json"}
         )
 
     def _write(self, file: Path, said: dict[str, Any]) -> None:
@@ -144,6 +150,7 @@ class Material:
     measuring: list[list[int]]
     sources: dict[str, int]
     domains: dict[str, int]
+    budget: Budget | None = None
 
 
 def gather(run: Training, folder: Folder, tell: Tell) -> Material:
@@ -159,7 +166,9 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     learnt = encoded(run, to_learn, target, tokenizer)
     measuring = encoded(run, held, target, tokenizer)
     path = Path(run.answers).expanduser() if run.answers else folder.work / "answers.jsonl"
-    known = answers(run, [*measuring, *learnt], target, tokenizer, path, tell)
+    budget = folder.budget(run)
+    every = [*measuring, *learnt]
+    known = answers(run, every, target, tokenizer, path, tell, first=len(measuring), budget=budget)
     apart = {tuple(ids) for ids in measuring}
     return Material(
         target=target,
@@ -168,6 +177,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
         answers=[one for one in known if one.prompt not in apart],
         held_out=[one for one in known if one.prompt in apart],
         measuring=measuring,
+        budget=budget,
         sources=dict(Counter(p.source or "not stated" for p in [*to_learn, *held]).most_common()),
         domains=dict(Counter(p.domain or "none" for p in [*to_learn, *held]).most_common()),
     )

@@ -12,7 +12,7 @@ import torch
 from .card import card
 from .curves import curves
 from .folder import Folder, Material
-from .measure import acceptance
+from .measure import acceptance, speeds
 from .settings import EagleRun, MedusaRun
 from .texts import Tell
 
@@ -31,13 +31,14 @@ def finish(
 
     `before` is the measurement of the head that training started from, if there was one.
     """
-    results: dict[str, Any] = {"train": kind, "steps": run.steps, "log": log}
+    results: dict[str, Any] = {"train": kind, "steps": log[-1]["step"], "log": log}
     results |= {"before": dict(before)} if before else {}
 
     def write(part: Path) -> None:
         head.eval().to(getattr(torch, run.dtype)).save(part)
         head.float()
         results["after"] = measured(run, material, f"{kind}:{part}")
+        results["speed"] = speeds(material, f"{kind}:{part}", tell)
         curves(log, part / "curves.png", f"{folder.out.name}: {kind} for {run.target}")
         text = card(kind, folder.out.name, run, results, material)
         (part / "README.md").write_text(text, encoding="utf-8")

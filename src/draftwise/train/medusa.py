@@ -80,5 +80,5 @@ def train(run: MedusaRun, out: Path, tell: Tell) -> dict[str, Any]:
 def _train(run: MedusaRun, folder: Folder, tell: Tell) -> dict[str, Any]:
     material = gather(run, folder, tell)
     heads = new_medusa(material.target, heads=run.heads, blocks=run.blocks, tied=run.tied).float()
-    log = take(MedusaTask(run, heads, material, tell), run, folder.checkpoints, tell)
+    log = take(MedusaTask(run, heads, material, tell), run, folder.checkpoints, tell, material.budget)
     return finish("medusa", run, folder, heads, material, log, tell)

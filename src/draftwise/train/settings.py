@@ -61,6 +61,10 @@ class Training(Run):
     max_new_tokens: int = option(128, "The target's answers have at most so many tokens.")
     together: int = option(16, "Prompts that the target answers in one batch.")
     answers: str = option("", "A file of answers to use again, or to write. Default: in the folder made.")
+    minutes: float = option(
+        0.0,
+        "Train for so many minutes, the target's answers included, instead of a number of steps; 0 = off.",
+    )
     steps: int = option(1000, "Updates of the weights.")
     batch: int = option(16, "Answers in one update.")
     pieces: int = option(1, "Parts that an update is read in, by length: less padding, less memory.")
@@ -89,7 +93,12 @@ class Training(Run):
         check(self, COUNTS, lambda x: x >= 1, "give a whole number of at least 1")
         check(self, ("rate", "clip"), lambda x: x > 0 and isfinite(x), "give a positive number")
         check(self, ("warmup",), lambda x: 0 <= x < 1, "give a share from 0 to below 1")
-        check(self, ("decay", "remember"), lambda x: x >= 0 and isfinite(x), "give 0 or a positive number")
+        check(
+            self,
+            ("decay", "remember", "minutes"),
+            lambda x: x >= 0 and isfinite(x),
+            "give 0 or a positive number",
+        )
         choose(self, "precision", ("auto", "float32", "bfloat16"))
         choose(self, "device", ("auto", "cpu"))
 

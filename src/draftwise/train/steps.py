@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import accumulate
 from math import ceil, cos, isfinite, pi
+from operator import mul
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from . import checkpoints
+from .budget import ANSWERS, STEPS, Budget
+from .measure import LENGTH
 from .numerics import in_half, on_cpu
 from .settings import Training
 from .texts import Answer, Tell
@@ -40,8 +44,12 @@ class Task(Protocol):
         ...
 
 
-def take(task: Task, run: Training, folder: Path, tell: Tell) -> list[dict[str, Any]]:
+def take(
+    task: Task, run: Training, folder: Path, tell: Tell, budget: Budget | None = None
+) -> list[dict[str, Any]]:
     """Run all steps, starting from the latest checkpoint; returns the log, one row per point of the curves.
+
+    With a limited `budget`, steps are taken until its time is over, and the learning rate follows the time.
 
     Raises:
         UserError: the loss is NaN or infinite, or a checkpoint cannot be used.
@@ -55,21 +63,75 @@ def take(task: Task, run: Training, folder: Path, tell: Tell) -> list[dict[str, 
     losses: list[float] = []
     if done == 0:
         log.append({"step": 0, **measured(task, accelerator)})
-    for step in range(done, run.steps):
+    plan = Plan(run.steps, budget)
+    while not plan.is_over(done):
         for group in optimizer.param_groups:
-            group["lr"] = run.rate * schedule(step, run.steps, run.warmup)
-        losses.append(_step(task, run, step, accelerator, optimizer, parameters))
-        at = step + 1
-        if at % run.log_every == 0 or at == run.steps:
-            log.append({"step": at, "loss": sum(losses) / len(losses)})
+            group["lr"] = run.rate * schedule(plan.place(done), run.steps, run.warmup)
+        losses.append(_step(task, run, done, accelerator, optimizer, parameters))
+        done += 1
+        last = plan.is_over(done)
+        if done % run.log_every == 0 or last:
+            log.append({"step": done, "loss": sum(losses) / len(losses)})
             losses = []
-        if at % run.measure_every == 0 or at == run.steps:
-            log.append({"step": at, **measured(task, accelerator)})
-        if at % run.checkpoint_every == 0 or at == run.steps:
+        if done % run.measure_every == 0 or last:
+            log.append({"step": done, **measured(task, accelerator)})
+        if done % run.checkpoint_every == 0 or last:
             losses = []  # a run resumed from here has not seen them
-            checkpoints.save(folder, at, task.model, optimizer.optimizer, log)
-        tell("Training", at, run.steps)
+            checkpoints.save(folder, done, task.model, optimizer.optimizer, log)
+            plan.save()
+        tell(f"Training{progress(log)}", done, plan.total(done), **plan.left)
+        if last:
+            break
     return log
+
+
+class Plan:
+    """How long steps are taken: a number of them, or until a share of a training's time is over."""
+
+    def __init__(self, steps: int, budget: Budget | None) -> None:
+        self.steps, self.budget = steps, budget if budget is not None and budget.is_limited else None
+        self.begin = min(self.budget.used, ANSWERS) if self.budget else 0.0
+
+    def is_over(self, done: int) -> bool:
+        """Return whether no further step is taken; one at least is."""
+        return (self.budget.used >= STEPS and done > 0) if self.budget else done >= self.steps
+
+    def place(self, done: int) -> float:
+        """Return where the schedule of the learning rate is, as a number of steps."""
+        if not self.budget:
+            return done
+        return self.steps * min(1.0, (self.budget.used - self.begin) / (STEPS - self.begin))
+
+    def total(self, done: int) -> int:
+        """Return how many steps there will be, by the pace so far where time decides."""
+        return (
+            self.steps
+            if not self.budget
+            else max(done, round(self.steps * done / max(self.place(done), 1e-9)))
+        )
+
+    @property
+    def left(self) -> dict[str, float]:
+        """The seconds left, as `Tell` takes them; none where they follow from the pace alone."""
+        return {"left": self.budget.left(STEPS)} if self.budget else {}
+
+    def save(self) -> None:
+        """Keep the time spent so far."""
+        if self.budget:
+            self.budget.save()
+
+
+def progress(log: Sequence[dict[str, Any]]) -> str:
+    """Return the latest loss and what to expect of a draft: how many of its tokens are accepted."""
+    loss = next((row["loss"] for row in reversed(log) if "loss" in row), None)
+    point = next((row for row in reversed(log) if any(name.startswith("agreement") for name in row)), {})
+    rates = [value for name, value in point.items() if name.startswith("agreement")]
+    if "agreement" in point:  # of one model at every depth
+        rates = rates * LENGTH
+    parts = [] if loss is None else [f"loss {loss:.3f}"]
+    if rates:
+        parts.append(f"{sum(accumulate(rates, mul)):.2f} of {len(rates)} tokens accepted on held-out prompts")
+    return "".join(f", {part}" for part in parts)
 
 
 def _step(
@@ -124,7 +186,7 @@ def pieces(answers: Sequence[Answer], chosen: Sequence[int], n: int) -> list[tup
     return [(count / sum(tokens), part) for count, part in zip(tokens, parts, strict=True)]
 
 
-def schedule(step: int, steps: int, warmup: float) -> float:
+def schedule(step: float, steps: int, warmup: float) -> float:
     """The learning rate as a fraction of its maximum: linear warm-up, then half a cosine."""
     rising = warmup * steps
     if step < rising:

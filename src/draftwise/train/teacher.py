@@ -155,7 +155,8 @@ def teacher(run: Training, material: Material, tell: Tell, layers: Sequence[int]
     """The teacher of a training: it stores its states if the answers are used more than once."""
     made = Teacher(material.target, layers, torch.bfloat16 if in_half(run) else None)
     every = [*material.answers, *material.held_out]
-    if run.steps * run.batch > len(every) and made.size(every) <= run.remember * 2**30:
+    again = run.minutes > 0 or run.steps * run.batch > len(every)
+    if again and made.size(every) <= run.remember * 2**30:
         name = "-".join(["states", *map(str, made.others)])
         with accelerate(run).autocast():
             made.keep(every, material.file.with_suffix(f".{name}.safetensors"), tell)

@@ -6,20 +6,27 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from ..core.roles import window_of
 from ..errors import UserError
 from ..inputs import parse_json, whole
+from .budget import ANSWERS, Budget
 from .settings import Run, Training
 
-FORMAT, VERSION = "draftwise-answers", 1
-GROUP = 4  # batches written together; a killed run loses at most one group
+FORMAT, VERSION = "draftwise-answers", 2
 
-Tell = Callable[[str, int, int], None]
+
+class Tell(Protocol):
+    """Shows how far a phase is: what it is, how much is done, of how much; the seconds left if known."""
+
+    def __call__(self, what: str, done: int, total: int, left: float | None = None) -> None: ...
+
+
 _WANTED = 'write {"prompt": "..."} or {"turns": ["..."]} on each line, "domain" beside it if you like'
 
 
@@ -94,31 +101,66 @@ def _read(path: Path) -> Iterator[Prompt]:
 
 
 def answers(
-    run: Training, encoded: Sequence[Sequence[int]], target: Any, tokenizer: Any, path: Path, tell: Tell
+    run: Training,
+    encoded: Sequence[Sequence[int]],
+    target: Any,
+    tokenizer: Any,
+    path: Path,
+    tell: Tell,
+    *,
+    first: int = 0,
+    budget: Budget | None = None,
 ) -> list[Answer]:
     """Every prompt answered at every temperature, by the project's own decoder, and stored in a file.
 
-    Prompts are answered in groups, each decoded independently and written as one line, so a run that is
-    killed and resumed writes exactly the same text.
+    Prompts are answered in batches, each decoded independently and written as one line, so a run that is
+    killed and resumed writes exactly the same text. The `first` prompts are answered before all others; where
+    the time for answers is over, the rest of the others have none.
 
     Raises:
         UserError: the file exists and holds other prompts, another target's text, or is damaged.
     """
     jobs = [(list(ids), t, i) for i, ids in enumerate(encoded) for t in run.temperatures]
-    jobs.sort(key=lambda job: len(job[0]))  # the longest row of a batch determines its cost
-    size = run.together * GROUP
-    groups = [jobs[at : at + size] for at in range(0, len(jobs), size)]
-    done = _known(path, header(run, encoded, target), len(groups))
+    split = first * len(run.temperatures)
+    needed = _batches(jobs[:split], run.together)
+    others = _batches(jobs[split:], run.together)
+    Random(f"batches {run.seed}").shuffle(others)  # so that those answered in time are of all lengths
+    batches = needed + others
+    done = _known(path, header(run, encoded, target) | {"first": first}, len(batches))
+    finished = sum(map(len, batches[: len(done)]))
     with path.open("a", encoding="utf-8") as file:
-        for number in range(len(done), len(groups)):
-            tell("Target answers", number * size, len(jobs))
-            done.append(_decoded(run, groups[number], target, tokenizer))
+        for number in range(len(done), len(batches)):
+            left: dict[str, float] = {}
+            if budget is not None and budget.is_limited:
+                budget.save()
+                left = {"left": budget.left(ANSWERS)}
+                if not left["left"] and number > len(needed):
+                    break
+            count = partial(_count, tell, finished, len(jobs), left)
+            done.append(_decoded(run, batches[number], target, tokenizer, count))
+            finished += len(batches[number])
             file.write(json.dumps(done[-1]) + "\n")
             file.flush()
             os.fsync(file.fileno())
-    tell("Target answers", len(jobs), len(jobs))
-    pairs = zip(jobs, (tokens for group in done for tokens in group), strict=True)
+    tell("Target answers", finished, finished)
+    pairs = [
+        pair for batch, texts in zip(batches, done, strict=False) for pair in zip(batch, texts, strict=True)
+    ]
+    pairs.sort(key=lambda pair: (len(pair[0][0]), pair[0][2], run.temperatures.index(pair[0][1])))
     return [Answer(tuple(ids), tuple(tokens), t) for (ids, t, _), tokens in pairs if tokens]
+
+
+def _count(tell: Tell, before: int, total: int, left: dict[str, float], ended: int) -> None:
+    tell("Target answers", before + ended, total, **left)
+
+
+Job = tuple[list[int], float, int]
+
+
+def _batches(jobs: Sequence[Job], size: int) -> list[list[Job]]:
+    """Batches of similar length: the longest row of a batch determines its cost."""
+    order = sorted(jobs, key=lambda job: len(job[0]))
+    return [order[at : at + size] for at in range(0, len(order), size)]
 
 
 def header(run: Training, encoded: Sequence[Sequence[int]], target: Any) -> dict[str, Any]:
@@ -136,8 +178,8 @@ def header(run: Training, encoded: Sequence[Sequence[int]], target: Any) -> dict
     } | settings
 
 
-def _known(path: Path, header: dict[str, Any], groups: int) -> list[list[list[int]]]:
-    """The finished groups; an incomplete last line of a killed run is cut off."""
+def _known(path: Path, header: dict[str, Any], batches: int) -> list[list[list[int]]]:
+    """The finished batches; an incomplete last line of a killed run is cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         part = path.with_name(f"{path.name}.part")
@@ -158,33 +200,34 @@ def _known(path: Path, header: dict[str, Any], groups: int) -> list[list[list[in
             f"the answers in {path} differ in {', '.join(other)}: remove the file, or name another "
             "with --answers"
         )
-    if len(lines) - 1 > groups:
-        raise UserError(f"{path} holds {len(lines) - 1} groups where {groups} are wanted: remove it")
+    if len(lines) - 1 > batches:
+        raise UserError(f"{path} holds {len(lines) - 1} batches where {batches} are wanted: remove it")
     return lines[1:]
 
 
 def _decoded(
-    run: Training, group: Sequence[tuple[list[int], float, int]], target: Any, tokenizer: Any
-) -> Any:
+    run: Training, batch: Sequence[Job], target: Any, tokenizer: Any, count: Callable[[int], None]
+) -> list[list[int]]:
+    """The tokens of each answer of a batch; `count` is told how many have ended."""
     from ..core.sampling import Sampling
     from ..core.turn import unfailed
     from ..generation.decoder import Decoder
 
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
-    waiting, open_, out = list(enumerate(group)), dict[int, int](), dict[int, list[int]]()
-    while waiting or open_:
-        while waiting and len(open_) < run.together:
-            place, (ids, temperature, number) = waiting.pop(0)
-            seed = int(sha256(f"{run.seed} {number} {temperature}".encode()).hexdigest()[:8], 16)
-            sampling = Sampling(
-                max_new_tokens=run.max_new_tokens, temperature=temperature, eos=decoder.eos, seed=seed
-            )
-            open_[decoder.loop.add(ids, sampling).id] = place
+    places, out = dict[int, int](), [list[int]() for _ in batch]
+    for place, (ids, temperature, number) in enumerate(batch):
+        seed = int(sha256(f"{run.seed} {number} {temperature}".encode()).hexdigest()[:8], 16)
+        sampling = Sampling(
+            max_new_tokens=run.max_new_tokens, temperature=temperature, eos=decoder.eos, seed=seed
+        )
+        places[decoder.loop.add(ids, sampling).id] = place
+    while places:
         for round in unfailed(decoder.loop.step()):
-            out.setdefault(open_[round.request], []).extend(round.tokens)
+            out[places[round.request]].extend(round.tokens)
             if round.done:
-                del open_[round.request]
-    return [out[place] for place in range(len(group))]
+                del places[round.request]
+        count(len(batch) - len(places))
+    return out
 
 
 def encoded(run: Training, found: Sequence[Prompt], target: Any, tokenizer: Any) -> list[list[int]]:

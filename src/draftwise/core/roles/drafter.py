@@ -25,7 +25,8 @@ class Drafter(Protocol):
     A drafter whose guess at a position depends on the text before it alone, such as a model, may also have
     `grade` (see `Grader`); any other is graded by the drafts it would have made. Attributes that are read
     where they exist: `branches`, the branches that it gives a draft by itself where the arm has width 1;
-    `hidden_states`, true if its signals have `hidden`.
+    `hidden_states`, true if its signals have `hidden`; `has_probabilities`, false if its probabilities are
+    frequencies of matches or none at all, so that stop rules made for a model's distribution fit it badly.
     """
 
     def hint(self, request: Request) -> float:

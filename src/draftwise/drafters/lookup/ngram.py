@@ -30,6 +30,8 @@ class NgramDrafter:
         UserError: not 1 <= min <= max <= 64.
     """
 
+    has_probabilities = False
+
     def __init__(
         self,
         *,

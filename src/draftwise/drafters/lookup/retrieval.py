@@ -29,6 +29,8 @@ class RetrievalDrafter:
         UserError: no readable datastore at `path`, or a setting out of its range.
     """
 
+    has_probabilities = False
+
     def __init__(
         self,
         path: str = "",

@@ -42,6 +42,8 @@ class SuffixDrafter:
         UserError: a setting is out of its range.
     """
 
+    has_probabilities = False
+
     def __init__(
         self,
         *,

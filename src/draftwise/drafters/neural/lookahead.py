@@ -47,6 +47,8 @@ class LookaheadDrafter:
     Source: Lookahead decoding (arXiv 2402.02057).
     """
 
+    has_probabilities = False
+
     def __init__(
         self,
         target: Source,

@@ -144,6 +144,11 @@ class Results:
         mine = [row for row in self.rows if row.category == category and row.batch == (batch or self.batch)]
         return sorted(mine, key=lambda row: -row.speedup if row.speedup == row.speedup else 0.0)
 
+    def number(self, method: str) -> int:
+        """Return the number of a method, by row name: its colour in every picture that has a series of it."""
+        names = [row.name for row in self.of() if row.kind != "plain"]
+        return names.index(method) if method in names else len(names)
+
     def kinds(self, *kinds: str) -> list[Row]:
         """The total rows of these kinds, the fastest first."""
         return [row for row in self.of() if row.kind in kinds]

@@ -1,8 +1,14 @@
-"""How a GGUF file is named: `gguf:PATH?options`, or a path that ends in .gguf. Loads no torch."""
+"""How a GGUF file is named: `gguf:PATH?options`, `gguf:zoo:smollm2`, or a path that ends in .gguf.
+
+Loads no torch.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ... import registry
+from .. import smollm2
 
 NAME, ENDING = "gguf", ".gguf"
 
@@ -16,7 +22,7 @@ def gguf_spec(text: str) -> registry.Spec | None:
     """
     spec = registry.parse(text)
     if spec.name == NAME:
-        return spec
+        return replace(spec, path=str(smollm2.gguf_file())) if spec.path == smollm2.NAME else spec
     head = text.strip().partition("?")[0]
     path = spec.path if spec.name == "lm" else head
     if not path.lower().endswith(ENDING) or (spec.name != "lm" and spec.name in registry.names("drafters")):

@@ -103,4 +103,11 @@ def router(drafters: Sequence[str], path: str, *, length: Length = 5) -> Method:
 def _load(name: str, model: str, threshold: float) -> Scorer:
     if not 0.0 <= threshold <= 1.0:
         raise UserError(f"{name}?threshold={threshold:g}: give a probability from 0 to 1")
-    return load(weights_of(model), name)
+    try:
+        return load(weights_of(model), name)
+    except UserError as error:
+        kind = "" if name == "disco" else f" --kind {name}"
+        raise UserError(
+            f"{error}; or train one: draftwise train classifier{kind} --drafter MODEL --data FILE "
+            f"--out FOLDER, then {name}?model=FOLDER"
+        ) from error

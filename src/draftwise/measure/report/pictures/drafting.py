@@ -96,7 +96,7 @@ def lengths(results: Results) -> Figure:
     prompt = max(shared, key=lambda p: len(results.oracle[p]))
     figure, axes = panels(len(methods), columns=1, height=1.7)
     best = results.oracle[prompt]
-    for i, (ax, method) in enumerate(zip(axes, methods, strict=True)):
+    for ax, method in zip(axes, methods, strict=True):
         rounds = results.rounds[method]
         mine = rounds.where("prompt", prompt)
         starts = np.concatenate([[0], np.cumsum(rounds.tokens[mine])[:-1]])
@@ -108,7 +108,7 @@ def lengths(results: Results) -> Figure:
             rounds.drafted[mine],
             label=method,
             drawstyle="steps-post",
-            color=colour(i),
+            color=colour(results.number(method)),
             linestyle="--",
         )
         ax.set(ylabel="draft length (tokens)")

@@ -92,13 +92,14 @@ def best_choices(results: Results) -> Figure:
     if not found:
         raise Missing("no adaptive policy with the drafters of the fixed arms", FIXED)
     figure, (within, over) = panels(2, height=2.6)
-    for i, (method, mine) in enumerate(found.items()):
+    for method, mine in found.items():
+        line = look(results.number(method))
         number = results.rounds[method].number
         counts = np.bincount(number)
         enough = np.flatnonzero(counts >= max(3, counts.max() // 4))
-        curve(within, enough, np.bincount(number, mine)[enough] / counts[enough], label=method, **look(i))
+        curve(within, enough, np.bincount(number, mine)[enough] / counts[enough], label=method, **line)
         means = moving(mine, max(20, len(mine) // 20))
-        curve(over, *thin(np.arange(len(mine)), means), label=method, **look(i))
+        curve(over, *thin(np.arange(len(mine)), means), label=method, **line)
     within.locator_params(axis="x", integer=True)
     within.set(xlabel="round within a text", ylabel="share of rounds", ylim=(0, 1.02))
     over.set(xlabel="round of the run", ylim=(0, 1.02), title="best arm, moving mean")
@@ -119,9 +120,14 @@ def regret(results: Results) -> Figure:
             raise Missing("fewer than two prompts that all methods finished", FIXED)
         fixed, chosen = table[: len(rivals)], table[len(rivals) :]
         best = int(np.nansum(fixed, axis=1).argmin())
-        for i, (row, line) in enumerate(zip(mine, chosen, strict=True)):
+        for row, line in zip(mine, chosen, strict=True):
             prompts = np.arange(1, len(line) + 1)
-            curve(ax, *thin(prompts, np.cumsum(line - fixed[best])), label=row.name, **look(i))
+            curve(
+                ax,
+                *thin(prompts, np.cumsum(line - fixed[best])),
+                label=row.name,
+                **look(results.number(row.name)),
+            )
         ax.axhline(0.0, color=INK, linewidth=0.8)
         ax.locator_params(axis="x", integer=True)
         ax.set(xlabel="prompts decoded", ylabel=f"cumulative regret ({UNITS[key]})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..colours import COLOURS, INK, OWN, colour
+from ..colours import INK, OWN, colour
 from ..records import FEWEST, Results, Row
 from ..style import EDGE, MARKERS, below, hatch, look, panels, row_names, stack, tall
 from .missing import Missing
@@ -15,12 +15,7 @@ from .missing import Missing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = {
-    "adaptive": ("o", COLOURS[0]),
-    "fixed": ("s", COLOURS[1]),
-    "peer": ("^", COLOURS[2]),
-    "plain": ("|", INK),
-}
+KINDS = {"adaptive": "o", "fixed": "s", "peer": "^", "plain": "|"}  # in ink: colours are for methods
 SAID = {
     "adaptive": "adaptive policy",
     "fixed": "fixed arm",
@@ -63,23 +58,15 @@ def _intervals(rows: Sequence[Row]) -> str:
 def speedup(results: Results) -> Figure:
     """Every method over all prompts, the fastest at the top."""
     rows = measured(results)[::-1]
-    names = [row.name for row in rows]
+    # Beside the name, so that a narrow screen shows it before it is scrolled.
+    names = [f"{row.name} {row.speedup:.2f}" for row in rows]
     figure, (ax,) = panels(height=tall(names))
     errors = _errors(rows)
-    for kind, (marker, hue) in KINDS.items():
+    for kind, marker in KINDS.items():
         at = [i for i, row in enumerate(rows) if row.kind == kind]
         if at:
             values = [rows[i].speedup for i in at]
-            ax.errorbar(values, at, xerr=errors[:, at], fmt=marker, color=hue, capsize=2, label=SAID[kind])
-    for i, row in enumerate(rows):
-        ax.annotate(
-            f"{row.speedup:.2f}",
-            (row.speedup + errors[1, i], i),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7.5,
-        )
+            ax.errorbar(values, at, xerr=errors[:, at], fmt=marker, color=INK, capsize=2, label=SAID[kind])
     ax.axvline(1.0, color=INK, linewidth=0.8)
     row_names(ax, names)
     ax.set(xlabel=f"{SPEEDUP}, {_intervals(rows)}", ylim=(-0.7, len(rows) - 0.3))
@@ -123,9 +110,9 @@ def intervals(results: Results) -> Figure:
             [r.speedup for r in rows],
             at,
             xerr=_errors(rows) if rows else None,
-            fmt=MARKERS[i % 8],
+            fmt=MARKERS[results.number(name) % 8],
             markersize=4,
-            color=colour(i),
+            color=colour(results.number(name)),
             capsize=1.5,
             linewidth=1.0,
             label=name,
@@ -180,13 +167,13 @@ def batches(results: Results) -> Figure:
             "`draftwise bench` with `none,static-1,static-2,static-3,static-4` and several batch sizes",
         )
     figure, (ax,) = panels(height=3.0)
-    for i, (name, found) in enumerate(lines):
+    for name, found in lines:
         ax.plot(
             sorted(found),
             [found[size] for size in sorted(found)],
-            marker=MARKERS[i % 8],
+            marker=MARKERS[results.number(name) % 8],
             label=name,
-            **look(i),
+            **look(results.number(name)),
         )
     sizes = sorted({size for _, found in lines for size in found})
     ax.set_xscale("log", base=2)
