@@ -24,7 +24,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from draftwise.errors import UserError
 from draftwise.generation.prompts import prompt_ids
-from draftwise.models.load import load_tokenizer, quiet
+from draftwise.models.load import load_tokenizer
+from draftwise.models.quiet import quiet
 from draftwise.train.curves import curves
 from draftwise.train.folder import Folder
 from draftwise.train.settings import Training

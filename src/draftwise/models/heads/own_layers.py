@@ -12,7 +12,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from ...errors import UserError
-from ..load import quiet
+from ..quiet import quiet
 
 Shapes = dict[str, tuple[int, ...]]
 
