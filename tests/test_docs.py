@@ -67,9 +67,8 @@ def test_commands_and_options_exist(page: Path) -> None:
             assert f'"{option}"' in source, f"{named(page)}: {script} {option}"
     # Commands whose options are not ours.
     others = (
-        r"`python [^`]*`|^.*\bvllm(?: serve|\.entrypoints)\b.*$|^guidellm (?:.*\\
-)*.*$|\bpip install [^
-`|]*"
+        r"`python [^`]*`|^.*\bvllm(?: serve|\.entrypoints)\b.*$|^guidellm (?:.*\\\n)*.*$"
+        r"|\bpip install [^\n`|]*"
     )
     text = re.sub(others, "", text, flags=re.M)
     for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ...models.quiet import quiet
 from ...models.probe.checks import device_of
 from ...models.probe.miniature import miniature
 from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up
+from ...models.quiet import quiet
 from ...models.recurrent import in_modules, kinds, put
 
 LOG = getLogger(__name__)
