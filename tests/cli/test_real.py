@@ -45,13 +45,19 @@ def test_chat_on_a_model_with_a_template(run: Run, monkeypatch: pytest.MonkeyPat
     assert [0 < row["stats"]["tokens"] <= 8 for row in rows] == [True, True]
 
 
+def without_stages(text: str) -> str:
+    """Without the stages of loading, which a slow machine tells of."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("loading "))
+
+
 def test_a_missing_model_is_one_line_and_status_2() -> None:
     done = subprocess.run(
         [*COMMAND, "generate", "a", "--target", "./nowhere"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: no model './nowhere': give an existing folder")
-    assert done.stderr.count("\n") == 1
+    said = without_stages(done.stderr)
+    assert said.startswith("error: no model './nowhere': give an existing folder")
+    assert said.count("\n") == 1
 
 
 def test_ctrl_c_keeps_the_text_and_exits_130() -> None:
@@ -68,7 +74,7 @@ def test_ctrl_c_keeps_the_text_and_exits_130() -> None:
     assert running.returncode == 130
     assert len(begun) == 8
     assert rest.endswith("\n")
-    assert complaint == ""
+    assert without_stages(complaint) == ""
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
@@ -80,4 +86,4 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         running.stdout.close()
         complaint = running.stderr.read()
     assert running.returncode == 1
-    assert complaint == ""
+    assert without_stages(complaint) == ""

@@ -76,7 +76,10 @@ Trials = Annotated[
 Threads = Annotated[
     int,
     Option(
-        min=0, help="Threads of models on a CPU; 0: all cores, fewer while other work needs them.", **MODELS
+        min=0,
+        max=1024,
+        help="Threads of models on a CPU; 0: all cores, fewer while other work needs them.",
+        **MODELS,
     ),
 ]
 TrustRemoteCode = Annotated[
