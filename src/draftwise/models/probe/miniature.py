@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, Li
 
 from ..load import quiet
 from ..recurrent import own_layers
+from .readings import PROMPT, made_up, own_text
 from .small import TRAINED, WINDOWS, small
 
 LOG = getLogger(__name__)
@@ -38,10 +39,11 @@ def miniature(model: Any) -> Any:
         with quiet(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.manual_seed(0)
             made = type(inner)._from_config(config, attn_implementation=attention).float().eval()
+            spread(made, 0, 3.0, 0.1)
+            own_text(made, made_up(PROMPT, config, int(config.get_text_config(decoder=True).vocab_size)))
     except Exception as trouble:  # sizes that do not go together may raise anything
         LOG.info("%s: no small model of the class could be made: %s", type(inner).__name__, trouble)
         return None
-    spread(made, 0, 3.0, 0.1)
     return made
 
 

@@ -36,7 +36,7 @@ class Readings:
         device, text = model.get_input_embeddings().weight.device, model.config.get_text_config(decoder=True)
         borders = [getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
         self.n = PROMPT + max(border for border in (0, *borders) if border <= LONGEST)
-        self.tokens, self.logits = _own(model, made_up(self.n, model.config, int(text.vocab_size)), device)
+        self.tokens, self.logits = own_text(model, made_up(self.n, model.config, int(text.vocab_size)))
         self.quantised, self.widest = _quantised(model), 0.0
         self.noise = self._noise(device)
         self.small: Readings | None = None  # those of a small model of the class, which has to agree as well
@@ -131,10 +131,10 @@ def made_up(n: int, config: Any, vocab_size: int) -> list[int]:
 
 
 @torch.inference_mode()
-def _own(model: Any, prompt: list[int], device: torch.device) -> tuple[list[int], Tensor]:
+def own_text(model: Any, prompt: list[int]) -> tuple[list[int], Tensor]:
     """The tokens that `generate` writes, without the last, and the logits it decodes from."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    ids = torch.tensor([prompt], device=device)
+    ids = torch.tensor([prompt], device=model.get_input_embeddings().weight.device)
     settings: Any = GenerationConfig
     with quiet(), having(inner, settings()):
         out = type(inner).generate(
