@@ -419,7 +419,7 @@ def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HFTarget
     made = lively(config).to(request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "SMALLEST", 0)
-        patch.setattr(choice, "decided", lambda key, answers, timed: heads.OURS)
+        patch.setattr(choice, "decided", lambda *given: heads.OURS)
         packed.pack_layers(made, lambda layers, names: PANELS)
         target = HFTarget(made)
         compile_rows(target.rows, "on")
