@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionCacheLayerMixin
 
-from ..load import quiet
+from ..quiet import quiet
 from ..recurrent import own_layers
 from .readings import PROMPT, made_up, own_text
 from .small import TRAINED, WINDOWS, small
