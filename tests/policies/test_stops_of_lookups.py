@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 
 from draftwise.build import decide
@@ -16,7 +17,7 @@ from draftwise.testing import SimDrafter
 TEAM: dict[str, Any] = {
     "ngram": NgramDrafter(),
     "suffix": SuffixDrafter(),
-    "model": SimDrafter(lambda history: [0.5, 0.5]),
+    "model": SimDrafter(lambda history: np.array([0.5, 0.5])),
 }
 
 

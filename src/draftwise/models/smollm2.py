@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from io import StringIO
 from logging import getLogger
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 from . import verdicts
@@ -98,7 +99,8 @@ def _convert(file: Path, place: Path, release: str) -> None:
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     try:
         with quiet(), redirect_stderr(StringIO()):  # a bar of its own that no setting hides
-            model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+            auto: Any = AutoModelForCausalLM  # its methods are untyped
+            model = auto.from_pretrained(**source, dtype=torch.float32)
             # The weights are plain numbers now, which Transformers refuses to save while it has their reader.
             model.hf_quantizer = None
             vars(model.config).pop("quantization_config", None)

@@ -124,7 +124,9 @@ class Plan:
 def progress(log: Sequence[dict[str, Any]]) -> str:
     """Return the latest loss and what to expect of a draft: how many of its tokens are accepted."""
     loss = next((row["loss"] for row in reversed(log) if "loss" in row), None)
-    point = next((row for row in reversed(log) if any(name.startswith("agreement") for name in row)), {})
+    point: dict[str, float] = next(
+        (row for row in reversed(log) if any(name.startswith("agreement") for name in row)), {}
+    )
     rates = [value for name, value in point.items() if name.startswith("agreement")]
     if "agreement" in point:  # of one model at every depth
         rates = rates * LENGTH
