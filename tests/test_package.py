@@ -75,7 +75,7 @@ def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert Path(lines[0]) == tmp_path / "draftwise/__init__.py"
-    assert lines[1].startswith("The bundled models are not installed: pip install ./zoo in a clone, ")
+    assert lines[1].startswith("The bundled models are not installed: pip install ./zoo in a clone of the")
     assert len(lines) > 5, "auto and its options"
 
 

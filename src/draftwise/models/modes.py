@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 SAMPLED = 16  # parameters of which one value is looked at
@@ -36,8 +37,8 @@ def weights_version(model: Any) -> int:
         parameters += [weight for weight in own["_parameters"].values() if weight is not None]
         adapters += [repr(own[name]) for name in ADAPTERS if name in own]
     changes = [(_place(w), 0 if w.is_inference() else w._version) for w in parameters]
-    few = parameters[:: max(1, len(parameters) // SAMPLED)]
-    return hash((*changes, *adapters, *map(_value, few)))
+    few = [weight for weight in parameters[:: max(1, len(parameters) // SAMPLED)] if _is_plain(weight)]
+    return hash((*changes, *adapters, *_values(few)))
 
 
 def _place(weight: Any) -> int:
@@ -45,9 +46,16 @@ def _place(weight: Any) -> int:
     return id(weight) if hasattr(weight, "__tensor_flatten__") else int(weight.data_ptr())
 
 
-def _value(weight: Tensor) -> float:
-    """One number of a parameter; 0 if it has none that can be read."""
+def _is_plain(weight: Tensor) -> bool:
+    """Return whether a number of a parameter can be read."""
     wrapped = hasattr(weight, "__tensor_flatten__") or weight.is_meta or not weight.is_floating_point()
-    if wrapped or not weight.numel() or not weight.is_contiguous():
-        return 0.0
-    return float(weight.detach().view(-1)[weight.numel() // 2])
+    return not wrapped and weight.numel() > 0 and weight.is_contiguous()
+
+
+def _values(weights: Sequence[Tensor]) -> list[float]:
+    """Return one number of each parameter; a device is waited for once."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    with torch.inference_mode(False), torch.no_grad():
+        for weight in weights:
+            by_device.setdefault(weight.device, []).append(weight.view(-1)[weight.numel() // 2].float())
+        return [value for found in by_device.values() for value in torch.stack(found).tolist()]

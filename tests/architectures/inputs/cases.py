@@ -50,13 +50,25 @@ def cases() -> list[Case]:
     return list(made.values())
 
 
+def with_default_parts(config: Any) -> Any:
+    """The configuration with the defaults of its inner ones' classes, from which sizes that fit are found."""
+    for name, part in vars(config).items():
+        if isinstance(part, transformers.PreTrainedConfig):
+            setattr(config, name, type(part)())
+    return config
+
+
 def build(case: Case, scale: float = 2.0, embeddings: float = 0.25, seed: int = 0) -> Any:
     """The case's model, small, with random weights, in float32."""
     kind = getattr(transformers, case.kind)
     config = CONFIG_MAPPING[case.type]
     if config is not kind.config_class and isinstance(kind.config_class, type):
         config = kind.config_class
-    made = kind._from_config(small(config(), **fields(config, HINTS.get(case.type, {})))).float().eval()
+    made = (
+        kind._from_config(small(with_default_parts(config()), **fields(config, HINTS.get(case.type, {}))))
+        .float()
+        .eval()
+    )
     for module in made.modules():
         if hasattr(module, "generation_config"):
             module.generation_config = settings()
