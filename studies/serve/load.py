@@ -159,6 +159,8 @@ def ours(target: str, drafters: str, policy: str, batch: int) -> Iterator[Server
         "serve",
         "--target",
         target,
+        "--name",
+        target,
         "--port",
         "0",
         "--no-log-requests",
