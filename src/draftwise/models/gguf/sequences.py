@@ -147,7 +147,7 @@ class Sequences:
         for _, new, keep in parts:
             tokens, kept = tokens + len(new), kept + keep
         if tokens <= BATCH and kept <= OUTPUTS:
-            return self._pass(parts, tokens, kept)
+            return self._pass(parts, tokens)
         return torch.cat([self._pass(*group) for group in _groups(parts)])
 
     def _alone(self, key: int, new: Sequence[int], keep: int) -> Tensor:
@@ -158,7 +158,7 @@ class Sequences:
         rows = [self._pass(*group) for group in _groups([(key, new[silent:], keep)])]
         return torch.cat(rows) if rows else self.context.rows([])
 
-    def _pass(self, parts: Sequence[Part], tokens: int, kept: int) -> Tensor:
+    def _pass(self, parts: Sequence[Part], tokens: int) -> Tensor:
         if not tokens:
             return self.context.rows([])
         total, wanted, padded = self._laid(parts)
@@ -247,8 +247,8 @@ def _cells(length: int) -> int:
     return max(SMALLEST, 1 << (length - 1).bit_length())
 
 
-def _groups(parts: Sequence[Part]) -> Iterator[tuple[list[Part], int, int]]:
-    """The same tokens in passes that llama.cpp reads at once: (parts, tokens, rows of logits)."""
+def _groups(parts: Sequence[Part]) -> Iterator[tuple[list[Part], int]]:
+    """The same tokens in passes that llama.cpp reads at once: (parts, tokens)."""
     group: list[Part] = []
     tokens = kept = 0
     for key, new, keep in parts:
@@ -261,7 +261,7 @@ def _groups(parts: Sequence[Part]) -> Iterator[tuple[list[Part], int, int]]:
                 group.append((key, new[at : at + n], rows))
                 at, tokens, kept = at + n, tokens + n, kept + rows
             if at < len(new):
-                yield group, tokens, kept
+                yield group, tokens
                 group, tokens, kept = [], 0, 0
     if group:
-        yield group, tokens, kept
+        yield group, tokens
