@@ -64,7 +64,7 @@ def gguf_file() -> Path:
 
 
 def folder() -> Path:
-    """Return the folder with the model as Safetensors, in float32; the first call converts it, in seconds.
+    """Return the folder with the model as Safetensors, in float32; the first call converts it.
 
     Raises:
         UserError: as `gguf_file`; `gguf` is missing, or the folder cannot be written.
