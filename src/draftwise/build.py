@@ -20,8 +20,8 @@ from .models.vocabulary import disagreement
 from .models.weights.packed import arrange, checked
 from .names import check_names
 from .policies.arms import TOGETHER
-from .policies.catalogue import Method, default, method, weighs_relays
-from .registry.relays import with_lookup
+from .policies.catalogue import Method, default, method, weighs_cascades
+from .registry.cascades import with_lookup
 
 LOG = getLogger(__name__)
 
@@ -188,14 +188,14 @@ def assemble(
     team = build_drafters(drafters, target, tokenizer, target_name, pack=pack, compile=compile, **load)
     asked, name = dict(zip(team, drafters, strict=True)), policy or default(team)
     team = composed(team, name)
-    asked |= {relay: relay for relay in team if relay not in asked}
+    asked |= {cascade: cascade for cascade in team if cascade not in asked}
     LOG.info("policy %s over drafters %s", name, ", ".join(team) or "none")
     return Assembled(team, decide(name, team, tokenizer, asked), name, asked)
 
 
 def composed(team: dict[str, Drafter], policy: str) -> dict[str, Drafter]:
-    """The drafters, plus relays of each model and the first lookup if the policy weighs them."""
-    if not weighs_relays(policy):
+    """The drafters, plus cascades of each model and the first lookup if the policy weighs them."""
+    if not weighs_cascades(policy):
         return team
     lookups = [name for name, drafter in team.items() if isinstance(drafter, Matcher)]
     models = [name for name, drafter in team.items() if isinstance(drafter, Grader) and name not in lookups]

@@ -5,7 +5,10 @@
 Importing it loads no torch. `draftwise.testing` has the conformance suites.
 """
 
-from .core.arms import NEVER, Arm, Context, Decision, Gate, Stop
+import warnings
+from typing import Any
+
+from .core.arms import NEVER, Arm, Context, Decision, HandOver, Stop
 from .core.drafts import NOTHING, Draft, Job, Signals, Verdict
 from .core.outcomes import Feedback, Grade, Outcome, Spent, Window
 from .core.request import Request
@@ -57,13 +60,13 @@ __all__ = [
     "Draft",
     "Drafter",
     "Feedback",
-    "Gate",
     "Grade",
     "GradeJob",
     "Grader",
     "Graders",
     "Grading",
     "Guesser",
+    "HandOver",
     "Job",
     "Limited",
     "Masker",
@@ -103,3 +106,13 @@ __all__ = [
     "reward",
     "stop",
 ]
+
+RENAMED = {"Gate": "HandOver"}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what an earlier name stands for, with a warning."""
+    if name not in RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is now called {RENAMED[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[RENAMED[name]]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwise.measure.trace import Costs, Replay, Trace, read_costs
-from draftwise.measure.trace.files import is_relay
+from draftwise.measure.trace.files import is_cascade
 from draftwise.measure.trace.stage import Stage
 from studies.common.command import command, listed, start
 from studies.speed.without import PARTS, without
@@ -31,7 +31,9 @@ Row = dict[str, Any]
 
 def variants(drafters: Sequence[str], parts: Sequence[str]) -> dict[str, tuple[str, list[str]]]:
     """The part that is missing, and the drafters, by label; the whole of `auto` comes first."""
-    alone = {f"all but {name}": ("", [name]) for name in drafters if "others" in parts and not is_relay(name)}
+    alone = {
+        f"all but {name}": ("", [name]) for name in drafters if "others" in parts and not is_cascade(name)
+    }
     return {
         "auto": ("", list(drafters)),
         **{part: (part, list(drafters)) for part in parts},

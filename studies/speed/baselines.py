@@ -1,13 +1,13 @@
 """`auto` against the optimum, the best fixed arm and "lookup, else model", on halves of traces.
 
-    python -m studies.speed.baselines TRACE [TRACE ...] [--half 1] [--policy auto,auto-relays]
+    python -m studies.speed.baselines TRACE [TRACE ...] [--half 1] [--policy auto,auto-cascades]
 
 Three costs for each trace: measured with it, `llama-8b-eagle` and `llama-8b-1b`. Constants of `auto` were
 chosen on the prompts of even number (`--half 0`); results are those of the odd ones. The fixed arm and
 "lookup, else model" (a lookup and its draft length, a shortest match, a model and its draft length) are the
 best in hindsight, fitted to the prompts that they are compared on; the last column has the rule that is best
-on the other half. `auto-relays` is `auto` without relays, and so for all parts of the ablation. Ratios are of
-total times, with the middle 95 % over resampled prompts.
+on the other half. `auto-cascades` is `auto` without cascades, and so for all parts of the ablation. Ratios
+are of total times, with the middle 95 % over resampled prompts.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def steps(clock: Clock, loop: Loop, prompts: Sequence[Sequence[int]], batch: int
 
 
 def composed(team: dict[str, Any], policy: str) -> dict[str, Any]:
-    """The team of a live run; a checkout from before relays joined by themselves has none."""
+    """The team of a live run; a checkout from before cascades joined by themselves has none."""
     join = getattr(build, "composed", None)
     found: dict[str, Any] = join(team, policy) if join else team
     return found

@@ -154,7 +154,7 @@ PARTS: Mapping[str, Variant] = {
     "pace": Variant(lambda: {"pace": OnePace()}),
     "last token": Variant(lambda: {"new_skill": partial(new_skill, last=AnyToken())}),
     "hints": Variant(lambda: {"match": any_match}),
-    "relays": Variant(lambda: {"relays_from": inf}),
+    "cascades": Variant(lambda: {"cascades_from": inf}),
     "reading": Variant(lambda: {"pricing": free_reading}, lambda: {"notes": AllRead}),
 }
 """The variant that lacks each part."""

@@ -11,7 +11,7 @@ from draftwise.core.reading import IDLE, TRIED
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
-from draftwise.drafters.relay import RelayDrafter
+from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.drafters.together import TogetherDrafter
 from draftwise.policies.catalogue import method
 from draftwise.testing.drafter import SimDrafter
@@ -101,14 +101,14 @@ def test_a_drafter_that_nobody_names_reads_one_text_in_so_many() -> None:
     assert all(slow.reads(request.id) == PIECES for request in new), "and it is in use again"
 
 
-@pytest.mark.parametrize("kind", ["relay", "together"])
+@pytest.mark.parametrize("kind", ["cascade", "together"])
 def test_who_asks_a_drafter_waits_for_it_and_keeps_it_in_use(kind: str) -> None:
     slow = Slow()
     team: dict[str, Drafter] = {"slow": slow, "ngram": Sometimes(), kind: TogetherDrafter()}
-    if kind == "relay":
+    if kind == "cascade":
         from draftwise.drafters.lookup.ngram import NgramDrafter
 
-        team |= {"ngram": NgramDrafter(), kind: RelayDrafter("slow>ngram")}
+        team |= {"ngram": NgramDrafter(), kind: CascadeDrafter("slow>ngram")}
     chosen = method(f"static-2?drafter={kind}", list(team))
     loop = Loop(SimTarget(after(1), len(LETTERS)), team, chosen.policy, chosen.recorder)
     first, _ = added(loop, 2)

@@ -13,10 +13,10 @@ import torch
 from draftwise.core.loop import Loop
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
-from draftwise.drafters.relay import RelayDrafter
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import p_value
@@ -83,7 +83,7 @@ def team(target: HFTarget, made: Any) -> dict[str, Any]:
         "self": LMDrafter(made, VOCAB),
         "bad": LMDrafter(model("llama", seed=1), VOCAB),
         "ngram": NgramDrafter(),
-        "relay": RelayDrafter("ngram>self"),
+        "cascade": CascadeDrafter("ngram>self"),
         "eagle": EagleDrafter(eagles.bad("eagle"), target),
         "tree": EagleDrafter(eagles.bad("eagle"), target, width=3),
     }

@@ -120,7 +120,7 @@ class Always:
     def __init__(self) -> None:
         self.arms: tuple[Arm, ...] = (Arm("ngram", 8),)
         self.drafters: tuple[str, ...] = ("ngram",)
-        self.relays: dict[int, int] = {}
+        self.cascades: dict[int, int] = {}
         self.windows: list[Window] = []
 
     def choose(self, context: Context, rng: Random) -> Decision:

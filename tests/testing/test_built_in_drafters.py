@@ -53,9 +53,9 @@ MAKE: dict[str, Callable[..., Any]] = {
 
 
 def test_every_name_is_here() -> None:
-    # GGUF files need a package of their own: tests/drafters/neural/test_gguf.py; a relay needs others to
-    # draft with: tests/drafters/test_relay.py
-    assert {*LOOKUPS, *MODELS, "retrieval", "gguf", "relay"} == set(registry.names("drafters"))
+    # GGUF files need a package of their own: tests/drafters/neural/test_gguf.py; a cascade needs others to
+    # draft with: tests/drafters/test_cascade.py
+    assert {*LOOKUPS, *MODELS, "retrieval", "gguf", "cascade"} == set(registry.names("drafters"))
 
 
 @pytest.mark.parametrize("name", LOOKUPS)

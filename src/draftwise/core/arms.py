@@ -32,11 +32,11 @@ NEVER = Stop()
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class HandOver:
     """With a match of at least `match` tokens the second part of a composite draft adds at most `tokens`.
 
     It takes over at the end of the first part, or as soon as there is such a match if `inside`. Of several
-    gates the last one whose match is there counts.
+    hand-overs the last one whose match is there counts.
     """
 
     match: int
@@ -112,11 +112,11 @@ class Decision:
         propensity: The probability in (0, 1] of choosing this arm; 1 for deterministic choices, NaN if it
             has no closed form. Delayed feedback is divided by it.
         stops: One rule per draft position, the last for all later ones; at least one.
-        gates: From which match on the second part of a composite draft takes over, the shortest first; empty:
-            as the drafter itself says.
+        hand_overs: From which match on the second part of a cascade takes over, the shortest first; empty: as
+            the drafter itself says.
     """
 
     arm: int
     propensity: float = 1.0
     stops: tuple[Stop, ...] = (NEVER,)
-    gates: tuple[Gate, ...] = ()
+    hand_overs: tuple[HandOver, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .arms import NEVER, Gate, Stop
+from .arms import NEVER, HandOver, Stop
 from .guide import Guide
 from .request import Request
 
@@ -58,7 +58,7 @@ class Draft:
             list of arrays or tensors, or one of shape (n, vocabulary), on any device; None if picked.
         signals: The input of stop rules, one per token, or none.
         rows: If the job asked for them, the drafter's raw logits, one row per token, shape (n, vocabulary).
-        head: Of a composite draft, how many tokens its first part has.
+        prefix_length: Of a composite draft, how many tokens its first part has.
         match: The match with which the second part took over; 0 if it did not.
     """
 
@@ -68,7 +68,7 @@ class Draft:
     dist: Any = None
     signals: tuple[Signals, ...] = ()
     rows: Any = None
-    head: int = 0
+    prefix_length: int = 0
     match: int = 0
 
     @classmethod
@@ -80,12 +80,12 @@ class Draft:
         dist: Any = None,
         signals: Sequence[Signals] = (),
         rows: Any = None,
-        head: int = 0,
+        prefix_length: int = 0,
         match: int = 0,
     ) -> Draft:
         """A draft in which each token follows the previous one: `Draft.chain([5, 6, 7])`."""
         parents = tuple(range(-1, len(tokens) - 1))
-        return cls(tuple(tokens), parents, tuple(probs), dist, tuple(signals), rows, head, match)
+        return cls(tuple(tokens), parents, tuple(probs), dist, tuple(signals), rows, prefix_length, match)
 
     @property
     def is_chain(self) -> bool:
@@ -125,7 +125,7 @@ class Job:
             were picked are cut to it in any case. A drafter that reads it by itself says `guided = True`.
         until: Ends the draft after the token with which it is true of all its tokens. It spares time: a
             drafter need not read it.
-        gates: Those of the decision.
+        hand_overs: Those of the decision.
     """
 
     request: Request
@@ -136,7 +136,7 @@ class Job:
     picked: bool = False
     guide: Guide | None = None
     until: Callable[[Sequence[int]], bool] | None = None
-    gates: tuple[Gate, ...] = ()
+    hand_overs: tuple[HandOver, ...] = ()
 
     def stop_at(self, position: int) -> Stop:
         """The rule for draft position `position` (from 0)."""

@@ -71,9 +71,9 @@ def framed(before: Sequence[int], draft: Draft, after: Sequence[int]) -> Draft:
         probs = (CERTAIN,) * len(before) + draft.probs + (CERTAIN,) * len(after)
     if len(draft.signals) == n:
         signals = (sure,) * len(before) + draft.signals + (sure,) * len(after)
-    head = len(before) + draft.head if draft.head else 0
+    prefix_length = len(before) + draft.prefix_length if draft.prefix_length else 0
     tokens = (*before, *draft.tokens, *after)
-    return Draft.chain(tokens, probs=probs, signals=signals, head=head, match=draft.match)
+    return Draft.chain(tokens, probs=probs, signals=signals, prefix_length=prefix_length, match=draft.match)
 
 
 def first(draft: Draft, n: int) -> Draft:
@@ -88,8 +88,8 @@ def first(draft: Draft, n: int) -> Draft:
         signals=draft.signals[:n],
         dist=dist,
         rows=rows,
-        head=min(draft.head, n),
-        match=draft.match if n > draft.head else 0,
+        prefix_length=min(draft.prefix_length, n),
+        match=draft.match if n > draft.prefix_length else 0,
     )
 
 

@@ -54,7 +54,7 @@ class Outcome:
             position of the draft (one path of a tree); empty unless the recorder reads "overlap".
         signals: Those of the draft, one per token, or none.
         spent: The seconds by part; None if they are not known.
-        head: Of a composite draft, how many tokens its first part had.
+        prefix_length: Of a composite draft, how many tokens its first part had.
         match: The match with which its second part took over; 0 if it did not.
         asked: The longest draft of this arm in this text: its length, or less if all drafts are limited.
     """
@@ -68,7 +68,7 @@ class Outcome:
     overlaps: tuple[float, ...] = ()
     signals: tuple[Signals, ...] = ()
     spent: Spent | None = None
-    head: int = 0
+    prefix_length: int = 0
     match: int = 0
     asked: int = 0
 
@@ -84,7 +84,7 @@ class Outcome:
             self.overlaps,
             self.signals,
             self.spent,
-            self.head,
+            self.prefix_length,
             self.match,
             self.asked,
         )

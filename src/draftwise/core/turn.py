@@ -84,7 +84,9 @@ class Turn:
             return None
         picked, guide = picked or request.picked, guide_of(request)
         decision = self.decision
-        return Job(request, length, decision.stops, arm.width, rows, picked, guide, gates=decision.gates)
+        return Job(
+            request, length, decision.stops, arm.width, rows, picked, guide, hand_overs=decision.hand_overs
+        )
 
     def accept(self, scores: Scores) -> None:
         """Find the accepted path of the draft, and append the verified tokens."""
@@ -178,7 +180,7 @@ class Turn:
             overlaps=overlaps,
             signals=self.draft.signals,
             spent=spent,
-            head=self.draft.head,
+            prefix_length=self.draft.prefix_length,
             match=self.draft.match,
             asked=asked,
         )

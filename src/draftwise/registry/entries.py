@@ -17,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 from . import names, point
 
 SOURCE = "Source: "  # the line of a docstring that names paper and reference
-USAGES = {"relay": "zoo:general,ngram,relay:zoo:general>ngram?match=1"}
+USAGES = {"cascade": "zoo:general,ngram,cascade:zoo:general>ngram?match=1"}
 """How to write a component that needs others beside it."""
 
 

@@ -112,7 +112,7 @@ def test_it_passes_the_suite_of_drafters() -> None:
 
 @pytest.mark.parametrize("vocabulary", ["text", "shared"])
 def test_what_ends_a_draft_early_is_never_asked_about_the_drafters_own_ids(vocabulary: str) -> None:
-    """A relay looks the target's tokens up; a draft may be longer than it needs."""
+    """A cascade looks the target's tokens up; a draft may be longer than it needs."""
     drafter, one, asked = plain(vocabulary=vocabulary), request(0, [4, 5, 6]), list[tuple[int, ...]]()
 
     def ends(tokens: Sequence[int]) -> bool:

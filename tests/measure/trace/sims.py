@@ -61,8 +61,8 @@ def team(*names: str) -> dict[str, Drafter]:
         "ngram": NgramDrafter(),
         "suffix": SuffixDrafter(factor=1.0, offset=0.0, min_prob=0.05, depth=8, history=64),
     }
-    relays = {name: registry.parse(name) for name in names if name not in made}
-    made |= {name: registry.build("drafters", spec, spec.path) for name, spec in relays.items()}
+    cascades = {name: registry.parse(name) for name in names if name not in made}
+    made |= {name: registry.build("drafters", spec, spec.path) for name, spec in cascades.items()}
     return {name: made[name] for name in names or TEAM}
 
 

@@ -23,7 +23,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 @pytest.mark.parametrize("costs", [COSTS, FREE], ids=["catching up", "free"])
 @pytest.mark.parametrize(
-    "policy", ["auto", "auto?relays=0", "static-1", "static-4?drafter=ngram", "random", "none"]
+    "policy", ["auto", "auto?cascades=0", "static-1", "static-4?drafter=ngram", "random", "none"]
 )
 def test_losses_add_up_to_the_time_over_the_optimum(trace: Trace, costs: Costs, policy: str) -> None:
     loop = Replay(trace, method(policy, trace.team(policy)), costs)
@@ -32,8 +32,8 @@ def test_losses_add_up_to_the_time_over_the_optimum(trace: Trace, costs: Costs, 
         total, lost = losses(loop, stage)
         assert sum(lost.values()) == pytest.approx(total - best(stage, costs).seconds)
         assert set(lost) == set(KINDS)
-        relays = trace.team(policy) != trace.drafters  # may gain more than the oracle
-        assert relays or all(lost[kind] > -1e-9 for kind in KINDS if kind != "watching")
+        cascades = trace.team(policy) != trace.drafters  # may gain more than the oracle
+        assert cascades or all(lost[kind] > -1e-9 for kind in KINDS if kind != "watching")
         if policy == "none":
             assert lost["no draft"] == pytest.approx(sum(lost.values()))
 

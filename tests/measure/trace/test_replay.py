@@ -79,35 +79,35 @@ def test_a_trace_of_some_of_its_drafters_is_as_if_the_others_were_not_there(name
         Trace(trace.folder, ["ngram", "nobody"])
 
 
-BOTH = ("relay:good>ngram?first=2", "relay:bad>ngram?match=1", "relay:good>ngram?match=2")
-BACK = ("relay:ngram>bad?instead=true", "relay:ngram>good?first=0", "relay:suffix>ngram?match=1")
+BOTH = ("cascade:good>ngram?first=2", "cascade:bad>ngram?match=1", "cascade:good>ngram?match=2")
+BACK = ("cascade:ngram>bad?instead=true", "cascade:ngram>good?first=0", "cascade:suffix>ngram?match=1")
 
 
 @pytest.mark.parametrize(
-    ("name", "relays"),
+    ("name", "cascades"),
     [
         ("random?arms=drafters*lengths&lengths=0,1,2,5", (*BOTH, *BACK)),
         ("ucb1?arms=drafters*lengths*stops&lengths=2,8&reward=blended", BOTH),
     ],
 )
-def test_relays_are_replayed_from_their_parts(name: str, relays: tuple[str, ...], trace: Trace) -> None:
-    whole = Trace(trace.folder, [*TEAM, *relays])
-    assert whole.drafters == [*TEAM, *relays]
+def test_cascades_are_replayed_from_their_parts(name: str, cascades: tuple[str, ...], trace: Trace) -> None:
+    whole = Trace(trace.folder, [*TEAM, *cascades])
+    assert whole.drafters == [*TEAM, *cascades]
     there = live(name, whole, seed=3)
     assert replayed(name, whole, seed=3) == there
-    assert {r[1].drafter for r in there} >= set(relays)
-    assert any(r[4] > 2 for r in there if r[1].drafter in relays)
+    assert {r[1].drafter for r in there} >= set(cascades)
+    assert any(r[4] > 2 for r in there if r[1].drafter in cascades)
 
 
-def test_a_relay_takes_the_time_of_its_parts(trace: Trace) -> None:
-    whole = Trace(trace.folder, [*TEAM, "relay:good>ngram?first=2"])
+def test_a_cascade_takes_the_time_of_its_parts(trace: Trace) -> None:
+    whole = Trace(trace.folder, [*TEAM, "cascade:good>ngram?first=2"])
     made = method("random?arms=drafters*lengths&lengths=5", whole.drafters)
     loop, good, found = Replay(whole, made, COSTS), COSTS.of("good"), set()
     for one in whole:
         read = {"good": 0, "bad": 0}
         written = one.prompt.size
         for r in loop.play(Stage(one)):
-            who = "good" if r.arm.drafter.startswith("relay") else r.arm.drafter
+            who = "good" if r.arm.drafter.startswith("cascade") else r.arm.drafter
             late = COSTS.of(who).catch_up * (written - read.get(who, 0)) if r.drafted and who in read else 0.0
             if who != r.arm.drafter and r.drafted:
                 found.add(r.drafted)
@@ -118,16 +118,16 @@ def test_a_relay_takes_the_time_of_its_parts(trace: Trace) -> None:
     assert found > {2, 5}
 
 
-def test_a_relay_takes_its_models_time_until_the_lookup_takes_over(trace: Trace) -> None:
-    whole = Trace(trace.folder, [*TEAM, "relay:good>ngram?match=1"])
+def test_a_cascade_takes_its_models_time_until_the_lookup_takes_over(trace: Trace) -> None:
+    whole = Trace(trace.folder, [*TEAM, "cascade:good>ngram?match=1"])
     made = method("random?arms=drafters*lengths&lengths=6", whole.drafters)
     loop, heads = Replay(whole, made, COSTS), set()
     for one in whole:
         read, written = {"good": 0, "bad": 0}, one.prompt.size
         for r in loop.play(Stage(one)):
-            who = "good" if r.arm.drafter.startswith("relay") else r.arm.drafter
+            who = "good" if r.arm.drafter.startswith("cascade") else r.arm.drafter
             if who != r.arm.drafter and r.drafted:
-                head = loop.team.draft_now.head
+                head = loop.team.draft_now.prefix_length
                 late = COSTS.of(who).catch_up * (written - read[who])
                 tail = COSTS.of("ngram").draft(r.drafted - head) if r.drafted > head else 0.0
                 assert r.seconds.draft == pytest.approx(COSTS.of("good").draft(head) + tail + late)
@@ -138,25 +138,25 @@ def test_a_relay_takes_its_models_time_until_the_lookup_takes_over(trace: Trace)
     assert any(head < drafted for head, drafted in heads) and len(heads) > 3
 
 
-def test_what_a_relay_needs_is_said(trace: Trace, tmp_path: Path) -> None:
+def test_what_a_cascade_needs_is_said(trace: Trace, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no drafter 'bad' beside it"):
-        replayed("static-3", Trace(trace.folder, ["good", "ngram", "relay:bad>ngram"]))
-    dear = Trace(trace.folder, [*TEAM, "relay:ngram>good?first=0"])
+        replayed("static-3", Trace(trace.folder, ["good", "ngram", "cascade:bad>ngram"]))
+    dear = Trace(trace.folder, [*TEAM, "cascade:ngram>good?first=0"])
     with pytest.raises(UserError, match="give no stop rule"):
         replayed("ucb1?arms=drafters*stops&length=6", dear)
     drawn = recorded(tmp_path, n=1, sampling=settings(8, 1.0, seed=1))
     with pytest.raises(UserError, match="record at --temperature 0"):
-        replayed("random?length=3", Trace(drawn.folder, [*TEAM, "relay:good>ngram"]))
+        replayed("random?length=3", Trace(drawn.folder, [*TEAM, "cascade:good>ngram"]))
 
 
-def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
+def test_auto_plays_a_cascade_and_knows_its_parts(trace: Trace) -> None:
     """It pays where passes cost the same for all lengths; what is learned goes to the parts."""
-    relay = "relay:good>ngram?match=1"
-    whole, mates = Trace(trace.folder, ["good", "ngram", relay]), ["good", relay]
+    cascade = "cascade:good>ngram?match=1"
+    whole, mates = Trace(trace.folder, ["good", "ngram", cascade]), ["good", cascade]
     made = method("auto?length=8", mates)  # alone, the lookup drafts where its match is long
     loop = Replay(whole, made, replace(COSTS, passes=(1.0,)))
     rounds = [r for _ in range(4) for one in whole for r in loop.play(Stage(one))]
-    mine = [r for r in rounds if r.arm.drafter == relay]
+    mine = [r for r in rounds if r.arm.drafter == cascade]
     assert len(mine) > 9 and any(r.accepted > 4 for r in mine)
     policy = made.policy
     assert isinstance(policy, AutoPolicy)
@@ -165,7 +165,7 @@ def test_auto_plays_a_relay_and_knows_its_parts(trace: Trace) -> None:
     assert tail.tested[TAKEN][0] > tail.accepted[TAKEN][0] > 0.0, "it takes over now and then"
     assert sum(tested[0] for tested in tail.tested[TAKEN + 1 :]) <= tail.accepted[TAKEN][0]
     assert any(sum(accepted) >= 1.0 for accepted in tail.accepted[TAKEN + 1 :]), "and is right"
-    assert policy.drafting(mates.index(relay)).tried == 0  # its cost is that of its parts
+    assert policy.drafting(mates.index(cascade)).tried == 0  # its cost is that of its parts
 
 
 def test_a_policy_that_fails_ends_the_replay(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,25 +331,25 @@ def test_replays_need_no_torch() -> None:
 
 
 @pytest.mark.parametrize("broken", ["match_after", "draft_after"])
-def test_a_lookup_that_fails_in_a_relay_ends_the_replay(
+def test_a_lookup_that_fails_in_a_cascade_ends_the_replay(
     broken: str, trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: NgramDrafter, *_: object) -> None:
         raise RuntimeError("no such table")
 
     monkeypatch.setattr(NgramDrafter, broken, fails)
-    relay = "relay:good>ngram?match=1"
+    cascade = "cascade:good>ngram?match=1"
     with pytest.raises(UserError, match=r"ngram: .*no such table"):
-        replayed("random?length=4", Trace(trace.folder, [*TEAM, relay]))
+        replayed("random?length=4", Trace(trace.folder, [*TEAM, cascade]))
 
 
-def test_auto_weighs_relays_that_nobody_named(trace: Trace, tmp_path: Path) -> None:
+def test_auto_weighs_cascades_that_nobody_named(trace: Trace, tmp_path: Path) -> None:
     """As in life; drawn texts have none, since a trace does not hold what they need."""
     both = Trace(trace.folder, ["good", "bad", "suffix", "ngram"])
-    relays = ["relay:good>suffix?match=1", "relay:bad>suffix?match=1"]
-    assert both.team("auto?length=8") == [*both.drafters, *relays]
+    cascades = ["cascade:good>suffix?match=1", "cascade:bad>suffix?match=1"]
+    assert both.team("auto?length=8") == [*both.drafters, *cascades]
     assert both.team("ucb1") == both.drafters
-    named = Trace(trace.folder, ["good", "ngram", "relay:good>ngram?match=2"])
+    named = Trace(trace.folder, ["good", "ngram", "cascade:good>ngram?match=2"])
     assert named.team("auto") == named.drafters
     assert Trace(trace.folder, ["good", "bad"]).team("auto") == ["good", "bad"]
     others = Trace(trace.folder, ["good"])
@@ -358,4 +358,4 @@ def test_auto_weighs_relays_that_nobody_named(trace: Trace, tmp_path: Path) -> N
     drawn = recorded(tmp_path, n=1, sampling=settings(8, 1.0, seed=1))
     assert drawn.team("auto") == drawn.drafters
     rounds = [r for name, _, rounds in replay(both, ["auto?length=8"], COSTS) for r in rounds]
-    assert any(r.arm.drafter in relays and r.accepted > 1 for r in rounds)
+    assert any(r.arm.drafter in cascades and r.accepted > 1 for r in rounds)

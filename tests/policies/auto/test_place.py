@@ -56,8 +56,8 @@ def test_a_model_that_a_lookup_leaves_few_rounds_must_pay_for_its_reading_in_the
     assert policy.shares[0] > share
 
 
-def test_a_relay_counts_as_the_model_that_begins_its_drafts() -> None:
-    policy = AutoPolicy(*team(["model", "ngram", "relay:model>ngram?match=1"], LENGTHS))
+def test_a_cascade_counts_as_the_model_that_begins_its_drafts() -> None:
+    policy = AutoPolicy(*team(["model", "ngram", "cascade:model>ngram?match=1"], LENGTHS))
     place = Place([0, 0, 0], {0: 7})
     for _ in range(600):
         policy._count(place, 2, 1)

@@ -84,8 +84,8 @@ class View:
         return self._policy.drafters
 
     @property
-    def relays(self) -> Mapping[int, int]:
-        return dict(self._policy.relays)
+    def cascades(self) -> Mapping[int, int]:
+        return dict(self._policy.cascades)
 
     @property
     def timed(self) -> bool:

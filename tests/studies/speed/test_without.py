@@ -26,7 +26,7 @@ def played(
     return [(r.arm.name, r.drafted, r.decision.stops[0].threshold) for r in rounds]
 
 
-@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"guard", "hints", "lookups", "pace", "relays"}))
+@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"guard", "hints", "lookups", "pace", "cascades"}))
 def test_every_part_that_is_missing_changes_what_is_played(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -42,10 +42,10 @@ def test_without_their_guesses_lookups_are_known_by_their_own_drafts_alone() -> 
         assert isinstance(made, AutoRecorder) and (made.lookups is not None) is guesses
 
 
-def test_without_relays_none_is_weighed() -> None:
-    for part, least in (("", SLOW), ("relays", inf)):
-        made = without(part, ["near", "ngram", "relay:near>ngram?match=1"]).policy
-        assert isinstance(made, AutoPolicy) and made.relays_from == least
+def test_without_cascades_none_is_weighed() -> None:
+    for part, least in (("", SLOW), ("cascades", inf)):
+        made = without(part, ["near", "ngram", "cascade:near>ngram?match=1"]).policy
+        assert isinstance(made, AutoPolicy) and made.cascades_from == least
 
 
 def test_without_the_guard_losing_goes_on() -> None:

@@ -101,8 +101,8 @@ class Continuer(Protocol):
     def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
         """One picked draft per job, after its text and these tokens, which the target may yet reject.
 
-        Called by a drafter that composes drafts (`relay`), in its own `draft`. Afterwards the drafter must be
-        as it was before: it is told of what is committed by `observe` alone.
+        Called by a drafter that composes drafts (`cascade`), in its own `draft`. Afterwards the drafter must
+        be as it was before: it is told of what is committed by `observe` alone.
 
         Examples:
             >>> (draft,) = drafter.draft_after([Job(request, 2)], [(3, 4)])
@@ -119,7 +119,7 @@ class Matcher(Continuer, Protocol):
     def match_after(self, request: Request, written: Sequence[int]) -> int:
         """The tokens of the match at the end of the text and these tokens; 0: none.
 
-        Called by a drafter that composes drafts (`relay`), after each token of another's draft.
+        Called by a drafter that composes drafts (`cascade`), after each token of another's draft.
 
         Examples:
             >>> lookup.observe(request, request.tokens)

@@ -26,8 +26,8 @@ from ... import registry
 from ...core.roles import Matcher
 from ...errors import UserError
 from ...inputs import parse_json
-from ...policies.catalogue import weighs_relays
-from ...registry.relays import with_lookup
+from ...policies.catalogue import weighs_cascades
+from ...registry.cascades import with_lookup
 from ..writing import replacing, write_text
 from .limits import check
 
@@ -123,7 +123,7 @@ class Recording:
 class Trace:
     """A finished trace, read prompt by prompt; if `drafters` are named, as if only these had been recorded.
 
-    Named `relays` of recorded drafters need no recording: a replay makes their drafts from those of their
+    Named `cascades` of recorded drafters need no recording: a replay makes their drafts from those of their
     parts.
 
     Raises:
@@ -135,8 +135,8 @@ class Trace:
         self.folder = Path(folder)
         self._whole = read_header(self.folder)
         known = self._whole.drafters
-        self.relays = [name for name in drafters if name not in known and is_relay(name)]
-        drafters = [name for name in drafters if name not in self.relays]
+        self.cascades = [name for name in drafters if name not in known and is_cascade(name)]
+        drafters = [name for name in drafters if name not in self.cascades]
         if unknown := [name for name in drafters if name not in known]:
             raise UserError(f"drafter {unknown[0]!r} was not recorded: choose from {', '.join(known)}")
         self.header = replace(self._whole, drafters={name: known[name] for name in drafters or known})
@@ -150,16 +150,16 @@ class Trace:
 
     @property
     def drafters(self) -> list[str]:
-        """The recorded drafters, in their order, and the relays."""
-        return [*self.header.drafters, *self.relays]
+        """The recorded drafters, in their order, and the cascades."""
+        return [*self.header.drafters, *self.cascades]
 
     def team(self, policy: str) -> list[str]:
-        """The drafters of a live run by this policy: with relays that it weighs, where texts are greedy.
+        """The drafters of a live run by this policy: with cascades that it weighs, where texts are greedy.
 
         Raises:
             UserError: an unknown policy or option.
         """
-        if not (self.header.greedy and weighs_relays(policy)):
+        if not (self.header.greedy and weighs_cascades(policy)):
             return self.drafters
         models = [name for name, grades in self.header.drafters.items() if grades]
         lookups = [name for name in self.header.drafters if name not in models and _matches(name)]
@@ -186,9 +186,9 @@ def _matches(name: str) -> bool:
     return isinstance(factory, type) and issubclass(factory, Matcher)
 
 
-def is_relay(name: str) -> bool:
+def is_cascade(name: str) -> bool:
     """Whether a drafter of this name lets one drafter of the team continue another's draft."""
-    return registry.parse(name).name == "relay"
+    return registry.parse(name).name == "cascade"
 
 
 def file_of(folder: Path, index: int) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ...core.round import Round
 from ...registry import parse
-from ...registry.relays import parts_of, takes_over
+from ...registry.cascades import parts_of, takes_over
 from .costs import Costs
 from .oracle import Remaining, confirmed
 from .replay import Replay
@@ -21,8 +21,8 @@ def losses(loop: Replay, stage: Stage) -> tuple[float, dict[str, float]]:
     The loss of a round is its time plus the least remaining time after it, minus the least remaining time
     before it: losses add up to the total time minus the optimum. The part of a loss that another length of
     the same drafter would have saved is "stopped early" or "drafted too far"; the rest is "wrong drafter", or
-    "no draft". A relay counts as the drafter that begins its drafts, and may gain more than the oracle, which
-    has none. "watching" is the time of grading and learning, less what it saved in catching up.
+    "no draft". A cascade counts as the drafter that begins its drafts, and may gain more than the oracle,
+    which has none. "watching" is the time of grading and learning, less what it saved in catching up.
     """
     here = _Here(stage, loop.costs)
     total, found = 0.0, dict.fromkeys(KINDS, 0.0)

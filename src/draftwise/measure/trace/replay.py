@@ -25,9 +25,9 @@ from ...errors import UserError
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method, method
 from ...policies.recorders.bandit import Bandit
+from .cascades import Cascades
 from .costs import Costs
-from .files import FIELDS, Header, Recording, Trace, is_relay
-from .relays import Relays
+from .files import FIELDS, Header, Recording, Trace, is_cascade
 from .stage import UNKNOWN, Heard, Stage
 
 
@@ -55,11 +55,11 @@ class Target:
 class Cast(Team):
     """The drafters of a trace: drafts come from the recording, seconds from the costs."""
 
-    def __init__(self, header: Header, costs: Costs, relays: Sequence[str] = ()) -> None:
+    def __init__(self, header: Header, costs: Costs, cascades: Sequence[str] = ()) -> None:
         super().__init__({}, vocab_size=header.vocab_size)
         self.header = header
-        self.relays = Relays(relays, header.drafters, self._play, self._pay)
-        self.names = {*header.drafters, *self.relays.made, TOGETHER}
+        self.cascades = Cascades(cascades, header.drafters, self._play, self._pay)
+        self.names = {*header.drafters, *self.cascades.made, TOGETHER}
         self.costs = {name: costs.of(name) for name in header.drafters}
         self.behind = {name for name, cost in self.costs.items() if cost.catch_up}
         self.stage: Stage
@@ -71,22 +71,22 @@ class Cast(Team):
     def begin(self, stage: Stage) -> None:
         """Start the next text."""
         self.stage, self.read, self.drew = stage, {}, ()
-        self.relays.begin(stage)
+        self.cascades.begin(stage)
 
     def hints(self, request: Request) -> dict[str, float]:
         """The recorded hints at this position; all drafters together are always ready."""
-        at, relays = request.position, self.relays.hints(request)
-        return {name: lines.hint[at] for name, lines in self.stage.lines.items()} | relays | {TOGETHER: 1.0}
+        at, cascades = request.position, self.cascades.hints(request)
+        return {name: lines.hint[at] for name, lines in self.stage.lines.items()} | cascades | {TOGETHER: 1.0}
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
         """The recorded drafts, and their cost in seconds."""
         drafts, spent = [Draft()] * n, [0.0] * n
         self.drew, self.draft_now = (), drafts[0]
         for name, mine in jobs.items():
-            if name in self.relays.made:
+            if name in self.cascades.made:
                 for i, job in mine:
                     self.paid = 0.0
-                    drafts[i] = self.draft_now = self.relays.draft(name, job)
+                    drafts[i] = self.draft_now = self.cascades.draft(name, job)
                     spent[i] = self.paid
                 continue
             self.drew = tuple(self.header.drafters) if name == TOGETHER else (name,)
@@ -99,7 +99,7 @@ class Cast(Team):
 
     def observe(self, request: Request) -> None:
         """The drafter of the round has read the whole text."""
-        self.relays.observe(request)
+        self.cascades.observe(request)
         for name in self.drew:
             if name in self.behind:
                 self.read[name] = len(request.tokens)
@@ -117,10 +117,10 @@ class Cast(Team):
         return 1
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
-        """The draft recorded there, or made again by a relay."""
-        if name in self.relays.made:
+        """The draft recorded there, or made again by a cascade."""
+        if name in self.cascades.made:
             self.paid, view = 0.0, replace(request, tokens=request.tokens[:at])
-            tokens = self.relays.draft(name, Job(view, arm.length, arm.stops)).tokens
+            tokens = self.cascades.draft(name, Job(view, arm.length, arm.stops)).tokens
             self.graded_seconds += self.paid
             return tokens
         lines = self.stage.lines[name]
@@ -135,10 +135,10 @@ class Cast(Team):
 
     def close(self, request: Request) -> None:
         """Drop the text."""
-        self.relays.close(request)
+        self.cascades.close(request)
 
     def _play(self, name: str, job: Job) -> Draft:
-        """A relay's part drafts."""
+        """A cascade's part drafts."""
         draft = self.stage.draft(name, job.request.position, job)
         self._pay(name, len(draft.tokens), job.request)
         return draft
@@ -192,10 +192,10 @@ class Replay:
 
     def __init__(self, trace: Trace, made: Method, costs: Costs, *, seed: int = 0) -> None:
         check(made, trace.header)
-        played = dict.fromkeys(arm.drafter for arm in made.policy.arms if is_relay(arm.drafter))
-        relays = list(dict.fromkeys(trace.relays) | played)
+        played = dict.fromkeys(arm.drafter for arm in made.policy.arms if is_cascade(arm.drafter))
+        cascades = list(dict.fromkeys(trace.cascades) | played)
         self.header, self.costs, self.policy = trace.header, costs, made.policy
-        self.target, self.team = Target(trace.header.vocab_size), Cast(trace.header, costs, relays)
+        self.target, self.team = Target(trace.header.vocab_size), Cast(trace.header, costs, cascades)
         clock = Priced(costs, self.team, 0.0 if isinstance(made.recorder, Bandit) else costs.learn)
         self.loop = Loop(self.target, self.team, made.policy, made.recorder, seed=seed, clock=clock)
 
@@ -242,7 +242,7 @@ def check(made: Method, header: Header) -> None:
     """
     arms = made.policy.arms
     longest = max(arm.length for arm in arms)
-    if not header.greedy and any(is_relay(arm.drafter) for arm in arms):
+    if not header.greedy and any(is_cascade(arm.drafter) for arm in arms):
         raise UserError(UNKNOWN)
     stopped = [arm for arm in arms if arm.drafter == TOGETHER or any(s.rule != "never" for s in arm.stops)]
     if longest > header.length:

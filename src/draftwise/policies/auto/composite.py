@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from ...core.arms import Gate, Stop
+from ...core.arms import HandOver, Stop
 from ...registry import parse
-from ...registry.relays import parts_of, takes_over
+from ...registry.cascades import parts_of, takes_over
 from .parts import CONTEXTS, MATCHES
 from .worth import NOTHING, Price, Worth, best_length
 
 END = Stop("confidence", 2.0)  # no probability is that high: the token is the last
-SLOW = 10e-3  # seconds of a pass, from which weighing relays takes a share of the time that does not count
-TAKEN = 0  # the context in which a relay is known by whether its second part took over
+SLOW = 10e-3  # seconds of a pass, from which weighing cascades takes a share of the time that does not count
+TAKEN = 0  # the context in which a cascade is known by whether its second part took over
 LEAST = (0, *(int(n) + 1 for n in MATCHES))  # the shortest match of each class
 
 
-def relays(drafters: Sequence[str]) -> Mapping[int, int]:
-    """Which of these drafters are relays with `match`, and which one begins their drafts."""
+def cascades(drafters: Sequence[str]) -> Mapping[int, int]:
+    """Which of these drafters are cascades with `match`, and which one begins their drafts."""
     found = {}
     for i, spec in enumerate(map(parse, drafters)):
         if takes_over(spec) and (first := parts_of(spec)[0]) in drafters:
@@ -29,7 +29,7 @@ def relays(drafters: Sequence[str]) -> Mapping[int, int]:
 
 
 @dataclass(slots=True)
-class Head:
+class Prefix:
     """The first part: the chances that its first 1, 2, ... tokens are accepted, and its price."""
 
     curve: Sequence[float]
@@ -40,8 +40,8 @@ Tails: TypeAlias = Callable[[int], Sequence[float]]
 """The chances of the second part's tokens, once all of the first are accepted, by the class of its match."""
 
 
-def best_relay(
-    i: int, head: Head, taken: float, tails: Tails, rate: float, lengths: Sequence[int]
+def best_cascade(
+    i: int, prefix: Prefix, taken: float, tails: Tails, rate: float, lengths: Sequence[int]
 ) -> list[Worth]:
     """The model's best draft, and how many tokens a lookup adds to it with a match of each class.
 
@@ -49,10 +49,10 @@ def best_relay(
     They cost nothing but a longer target pass. Inside the draft they must be worth more than what the model
     would add.
     """
-    extra = head.price[2]
+    extra = prefix.price[2]
     most = len(extra) - 1
-    curve, lengths = head.curve[:most], [length for length in lengths if length <= most]
-    own = best_length(i, curve, head.price, rate, lengths) if lengths else NOTHING
+    curve, lengths = prefix.curve[:most], [length for length in lengths if length <= most]
+    own = best_length(i, curve, prefix.price, rate, lengths) if lengths else NOTHING
     if own.gain <= 0.0:
         return []
     n, right = own.length, curve[0]
@@ -63,16 +63,16 @@ def best_relay(
     first = next((k for k, one in enumerate(classes) if one.room), None)
     if first is None:
         return []
-    going_on = sum(curve[1:n]) / right - rate * head.price[1] * (n - 1)
-    gates = tuple(
-        Gate(LEAST[k + 1], one.room, one.tokens - one.cost > going_on)
+    going_on = sum(curve[1:n]) / right - rate * prefix.price[1] * (n - 1)
+    hand_overs = tuple(
+        HandOver(LEAST[k + 1], one.room, one.tokens - one.cost > going_on)
         for k, one in enumerate(classes)
         if k >= first
     )
     longest = max(n, at + max(one.room for one in classes))
     tokens = own.tokens + taken * right * classes[first].tokens
     gain = own.gain + taken * classes[first].gain
-    return [Worth(i, longest, tokens, own.seconds, gain, head=n, gates=gates)]
+    return [Worth(i, longest, tokens, own.seconds, gain, prefix_length=n, hand_overs=hand_overs)]
 
 
 class Addition(NamedTuple):
@@ -108,16 +108,16 @@ def addition(tail: Sequence[float], right: float, rooms: Sequence[int], costs: S
     return Addition(rooms[best], sums[min(rooms[best], most)], costs[best], highest)
 
 
-def rules(rule: Stop, head: int) -> tuple[Stop, ...]:
-    """Stop rules under which the first part has at most `head` tokens; with 0 there is only one part."""
-    return (*(rule,) * (head - 1), END) if head else (rule,)
+def rules(rule: Stop, prefix_length: int) -> tuple[Stop, ...]:
+    """Stop rules under which the first part has at most `prefix_length` tokens; 0: there is only one part."""
+    return (*(rule,) * (prefix_length - 1), END) if prefix_length else (rule,)
 
 
-def windows(head: int, right: int, drafted: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What a draft shows about both parts, where the first `head` of its tokens are the first part's.
+def windows(prefix_length: int, right: int, drafted: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What a draft shows about both parts, of which the first has `prefix_length` tokens.
 
     The second part is known once all of the first is right.
     """
-    begin = (1.0,) * min(right, head) + ((0.0,) if right < head else ())
-    rest = (1.0,) * (right - head) + ((0.0,) if right < drafted else ())
-    return begin, rest if right >= head else ()
+    begin = (1.0,) * min(right, prefix_length) + ((0.0,) if right < prefix_length else ())
+    rest = (1.0,) * (right - prefix_length) + ((0.0,) if right < drafted else ())
+    return begin, rest if right >= prefix_length else ()

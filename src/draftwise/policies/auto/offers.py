@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from ...core.arms import Context
-from .composite import TAKEN, Head, best_relay
+from .composite import TAKEN, Prefix, best_cascade
 from .drafting import DraftCost, is_behind
 from .pace import Pacing
 from .parts import LENGTHS, Pricing
@@ -27,13 +27,13 @@ class Offering(Protocol):
     drafters: tuple[str, ...]
     looks_up: tuple[bool, ...]
     lengths: tuple[int, ...]
-    relays: Mapping[int, int]
+    cascades: Mapping[int, int]
     skills: list[Skill]
     pricing: Pricing
     answer: float
     shares: list[float]
     padded: bool
-    relays_from: float
+    cascades_from: float
     pace: Pacing
 
     def pass_cost(self, batch: int) -> PassCost: ...
@@ -51,7 +51,7 @@ def offers(policy: Offering, context: Context, place: Place, passes: PassCost) -
     extra, room = passes.extra or passes.table(batch, LENGTHS[-1]), passes.room(batch)
     found: list[Worth] = []
     for i, curve in _usable(policy, context, place, passes):
-        if i in policy.relays:
+        if i in policy.cascades:
             found += _composite(policy, i, context, place, extra[: room + 1])
             continue
         cost = policy.drafting(i)
@@ -177,7 +177,7 @@ def _climbs(
     found: list[list[Worth]] = []
     for i, curve in _usable(policy, context, place, passes):
         cost = policy.drafting(i)
-        if i in policy.relays:
+        if i in policy.cascades:
             found += [steps(worth, widths) for worth in _composite(policy, i, context, place, extra)]
         elif cost.tried < len(TRIALS):
             most = min(TRIALS[cost.tried], max(widths, default=1))
@@ -203,12 +203,12 @@ def _usable(
 
     A lookup needs a match; a model that was never graded waits until the recorder has done that.
     """
-    relays, looks_up = policy.relays, policy.looks_up
-    slow = bool(relays) and passes(context.batch_size) >= policy.relays_from
+    cascades, looks_up = policy.cascades, policy.looks_up
+    slow = bool(cascades) and passes(context.batch_size) >= policy.cascades_from
     for i, name in enumerate(policy.drafters):
         if name in context.unavailable:
             continue
-        if i in relays:
+        if i in cascades:
             if slow:
                 yield i, ()
         elif place.contexts[i] if looks_up[i] else policy.skills[i].seen:
@@ -253,14 +253,14 @@ def _unread(policy: Offering, i: int, context: Context, place: Place) -> int:
 def _composite(
     policy: Offering, i: int, context: Context, place: Place, extra: Sequence[float]
 ) -> Sequence[Worth]:
-    """The best draft that a relay's model begins, once its chances and costs are known."""
-    first, request = policy.relays[i], context.request
+    """The best draft that a cascade's model begins, once its chances and costs are known."""
+    first, request = policy.cascades[i], context.request
     cost = policy.drafting(first)
     known = policy.skills[first].seen and cost.tried >= len(TRIALS) and not policy.looks_up[first]
     if not known or policy.drafters[first] in context.unavailable or cost.width > 1.0:
         return ()
     curve = policy.skills[first].after(place.token, request, place.contexts[first])
-    head = Head(curve, _priced(policy, first, cost, context, place, extra, curve))
+    prefix = Prefix(curve, _priced(policy, first, cost, context, place, extra, curve))
     tails = partial(policy.skills[i].survival, request)
     taken = max(tails(TAKEN), default=policy.skills[i].least)
-    return best_relay(i, head, taken, tails, place.price, policy.lengths)
+    return best_cascade(i, prefix, taken, tails, place.price, policy.lengths)

@@ -11,7 +11,7 @@ from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, Outcome
 from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
-from .composite import SLOW, relays, rules
+from .composite import SLOW, cascades, rules
 from .drafting import DraftCost, is_behind
 from .guard import Guard
 from .observed import DraftCall, Observed
@@ -56,8 +56,9 @@ class AutoPolicy:
     Chances are known per drafter and context (`Skill`): for a lookup, the length of its match; for a model,
     the longest match of any lookup. A model whose confidence is calibrated stops its draft as soon as the
     chance that one more token is accepted is below the price of that token. `looks_up` says which drafters
-    are lookups, known by their drafts; the recorder corrects it in the first round. Relays draft where a
-    plain pass takes `relays_from` seconds or longer: weighing them takes a share of briefer ones that counts.
+    are lookups, known by their drafts; the recorder corrects it in the first round. Cascades draft where a
+    plain pass takes `cascades_from` seconds or longer: weighing them takes a share of briefer ones that
+    counts.
     The other options are the parts (see `parts`). `reasons`, if it is a list, gets an entry for each choice.
     """
 
@@ -74,7 +75,7 @@ class AutoPolicy:
     load: Load = field(default_factory=Load)
     rest: Rest = field(default_factory=Rest)
     reads_hints: bool = True
-    relays_from: float = SLOW
+    cascades_from: float = SLOW
     skills: list[Skill] = field(init=False, metadata=LEARNED)
     calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
     draft_costs: list[DraftCost] = field(init=False, metadata=LEARNED)
@@ -97,7 +98,7 @@ class AutoPolicy:
     shares: list[float] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
-    relays: Mapping[int, int] = field(init=False)
+    cascades: Mapping[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.drafters)
@@ -109,7 +110,7 @@ class AutoPolicy:
         self.shares = [1.0] * n
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
-        self.relays = relays(self.drafters)
+        self.cascades = cascades(self.drafters)
         self.index = {(number.get(arm.drafter, -1), arm.length): i for i, arm in enumerate(self.arms)}
 
     @property
@@ -161,7 +162,7 @@ class AutoPolicy:
         else:
             stop = self._stop(best, passes, batch, place.price)
             decision = Decision(
-                self.index[best.drafter, best.length], 1.0, rules(stop, best.head), best.gates
+                self.index[best.drafter, best.length], 1.0, rules(stop, best.prefix_length), best.hand_overs
             )
             self.rest.drafted = True
         self._count(place, best.drafter if best is not None and stands else -1, batch)
@@ -174,7 +175,7 @@ class AutoPolicy:
 
     def _count(self, place: Place, player: int, batch: int) -> None:
         """Count who drafts, and in which share of the rounds a model does once it has read a text."""
-        player, shares = self.relays.get(player, player), self.shares
+        player, shares = self.cascades.get(player, player), self.shares
         for i, context in enumerate(place.contexts):
             if batch == 1 and (context or not self.looks_up[i]):  # it could have drafted
                 self.drafting(i).used(i == player)
@@ -187,7 +188,7 @@ class AutoPolicy:
         One more token is priced by what each of its tokens adds to the pass, which in a short draft may be
         less than in a long one.
         """
-        i, length = self.relays.get(best.drafter, best.drafter), best.head or best.length
+        i, length = self.cascades.get(best.drafter, best.drafter), best.prefix_length or best.length
         if self.looks_up[i]:
             return NEVER
         calibration, least = self.calibrations[i], 0.0
@@ -297,8 +298,8 @@ class AutoPolicy:
             i, tested = self.drafters.index(arm.drafter), outcome.accepted + 1
             if self.looks_up[i]:  # is never stopped
                 return
-            calibration = self.calibrations[self.relays.get(i, i)]
-            head = outcome.head if i in self.relays else tested
+            calibration = self.calibrations[self.cascades.get(i, i)]
+            head = outcome.prefix_length if i in self.cascades else tested
             for k, signals in enumerate(outcome.signals[: min(tested, head)]):
                 calibration.learn(signals.chosen, float(k < outcome.accepted))
 

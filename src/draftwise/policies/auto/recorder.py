@@ -30,7 +30,7 @@ class Deciding(Asked, Protocol):
         ...
 
     @property
-    def relays(self) -> Mapping[int, int]: ...
+    def cascades(self) -> Mapping[int, int]: ...
 
     def contexts(self, request: int) -> Sequence[int]:
         """Each drafter's context at the last choice for this request."""
@@ -108,12 +108,13 @@ class AutoRecorder:
 
     def _meet(self, graders: Graders) -> None:
         """Find out which drafters are lookups, to be asked for drafts, and which are models, to be graded."""
-        relays = self.policy.relays
+        cascades = self.policy.cascades
         self.looks_up = tuple(
-            i not in relays and not graders.grades_itself(name) for i, name in enumerate(self.policy.drafters)
+            i not in cascades and not graders.grades_itself(name)
+            for i, name in enumerate(self.policy.drafters)
         )
         self.guessed = [i for i, up in enumerate(self.looks_up) if up]
-        self.graded = [i for i, up in enumerate(self.looks_up) if not up and i not in relays]
+        self.graded = [i for i, up in enumerate(self.looks_up) if not up and i not in cascades]
 
     def _notes(self, seen: Seen) -> Notes:
         """The state of this text, at the round that was just played."""
@@ -134,8 +135,8 @@ class AutoRecorder:
             arm, spent = self.policy.arms[outcome.arm], outcome.spent
             if arm.length and spent:
                 i, drafted, asked = self.number[arm.drafter], outcome.drafted, outcome.asked or 1
-                if i in self.policy.relays:  # what its second part adds takes no time
-                    i, drafted = self.policy.relays[i], outcome.head
+                if i in self.policy.cascades:  # what its second part adds takes no time
+                    i, drafted = self.policy.cascades[i], outcome.prefix_length
                     asked = drafted or 1
                 call = calls.get(i)
                 if call is None:
@@ -174,7 +175,7 @@ class AutoRecorder:
         outcome = seen.outcome
         if _unplayed(outcome):
             return []
-        if i in self.policy.relays:
+        if i in self.policy.cascades:
             return self._parts(i, seen, notes)
         token = seen.request.tokens[notes.at - 1]
         asked = _decided(seen) if outcome.censored else outcome.asked  # the room for it or the text ended
@@ -187,19 +188,19 @@ class AutoRecorder:
 
     def _model(self, player: int, outcome: Outcome) -> int:
         """The model whose own draft shows how far it is right in this round; -1: none."""
-        first = self.policy.relays.get(player)
-        if _unplayed(outcome) or (first is not None and not outcome.head):
+        first = self.policy.cascades.get(player)
+        if _unplayed(outcome) or (first is not None and not outcome.prefix_length):
             return -1
         return player if first is None else first
 
     def _parts(self, i: int, seen: Seen, notes: Notes) -> list[Window]:
         """The results of both parts of a composite draft, and whether there was a second."""
-        outcome, first = seen.outcome, self.policy.relays[i]
-        if not outcome.head:
+        outcome, first = seen.outcome, self.policy.cascades[i]
+        if not outcome.prefix_length:
             return []
         notes.read[first] = notes.at
         decided = _decided(seen) if outcome.censored else outcome.drafted
-        begin, rest = windows(outcome.head, outcome.accepted, decided)
+        begin, rest = windows(outcome.prefix_length, outcome.accepted, decided)
         kind = match_length(outcome.match)
         found = [
             Window(

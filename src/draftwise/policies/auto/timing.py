@@ -24,7 +24,7 @@ class Costed(Protocol):
 
     pass_costs: list[PassCost]
     draft_costs: list[DraftCost]
-    relays: Mapping[int, int]
+    cascades: Mapping[int, int]
     pace: Pacing
     guard: Guarding
     load: Load
@@ -49,7 +49,7 @@ def is_timed(policy: Costed, best: Worth | None) -> bool:
     passes = policy.passes[0]
     known = passes.passes > KNOWN and passes(1) < BRIEF and not (policy.owed or policy.doubted)
     if known and best is not None:
-        drafting = policy.drafting(policy.relays.get(best.drafter, best.drafter))
+        drafting = policy.drafting(policy.cascades.get(best.drafter, best.drafter))
         known = drafting.calls[0].readings > OFTEN
     return not known or policy.turn % SELDOM == 0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
-from ...core.arms import Arm, Gate
+from ...core.arms import Arm, HandOver
 
 Price: TypeAlias = tuple[float, float, Sequence[float]]
 """Seconds of a draft: its start, each of its tokens, and what 0, 1, ... of them add to the target pass."""
@@ -18,8 +18,8 @@ class Worth:
     """What one drafter is worth now, at its best length.
 
     `gain` is its expected accepted `tokens`, less the tokens that its `seconds` would write otherwise. A
-    `trial` is a draft whose cost is not known yet: it is played to measure it. `head` is the most tokens of
-    its first part, if it is composite, and `gates` say when the second takes over.
+    `trial` is a draft whose cost is not known yet: it is played to measure it. `prefix_length` is the most
+    tokens of its first part, if it is composite, and `hand_overs` say when the second takes over.
     """
 
     drafter: int
@@ -28,8 +28,8 @@ class Worth:
     seconds: float
     gain: float
     trial: bool = False
-    head: int = 0
-    gates: tuple[Gate, ...] = ()
+    prefix_length: int = 0
+    hand_overs: tuple[HandOver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

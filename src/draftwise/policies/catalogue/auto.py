@@ -23,7 +23,7 @@ def auto(
     *,
     length: Annotated[int, "tokens in a draft at most, up to 16"] = LENGTHS[-1],
     share: Annotated[float, "share of the time for lookups that do not draft, and for models"] = SHARE,
-    relays: Annotated[float, "ms of a pass from which a lookup may continue a model's draft"] = 1e3 * SLOW,
+    cascades: Annotated[float, "ms of a pass from which a lookup may continue a model's draft"] = 1e3 * SLOW,
 ) -> Method:
     """Chooses drafter, draft length and stop rule, or no draft, by measured tokens per second.
 
@@ -36,10 +36,10 @@ def auto(
         raise UserError(f"auto?length={length}: give 1 to {LENGTHS[-1]} tokens")
     if not 0.0 <= share < 1.0:
         raise UserError(f"auto?share={share}: give a share of the time, from 0 to below 1")
-    if not relays >= 0.0:
-        raise UserError(f"auto?relays={relays}: give milliseconds of a target pass, 0 or more")
+    if not cascades >= 0.0:
+        raise UserError(f"auto?cascades={cascades}: give milliseconds of a target pass, 0 or more")
     lengths = [*(n for n in LENGTHS if n < length), length]
-    policy = AutoPolicy(*team(drafters, lengths), relays_from=1e-3 * relays)
+    policy = AutoPolicy(*team(drafters, lengths), cascades_from=1e-3 * cascades)
     return Method(policy, AutoRecorder(policy, budget=Budget(share)))
 
 

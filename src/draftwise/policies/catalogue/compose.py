@@ -61,8 +61,8 @@ def default(drafters: Iterable[str]) -> str:
     return DEFAULT if any(name != "none" for name in drafters) else "none"
 
 
-def weighs_relays(policy: str) -> bool:
-    """Whether this policy weighs drafts that a model begins and a lookup continues, and wants relays for it.
+def weighs_cascades(policy: str) -> bool:
+    """Whether this policy weighs drafts that a model begins and a lookup continues, and wants cascades.
 
     Raises:
         UserError: as `spec_of`.

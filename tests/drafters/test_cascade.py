@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from draftwise.core.arms import NEVER, Arm, Context, Decision, Gate, Stop
+from draftwise.core.arms import NEVER, Arm, Context, Decision, HandOver, Stop
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.fitting import first as beginning
 from draftwise.core.fitting import framed
@@ -20,11 +20,11 @@ from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.drafters.none import NoneDrafter
-from draftwise.drafters.relay import RelayDrafter
 from draftwise.errors import UserError
 from draftwise.measure.trace.record import header_of
 from draftwise.measure.trace.record import record as recording
@@ -53,11 +53,11 @@ class Stopping(Anyone):
 
 
 def loop(
-    relays: dict[str, str], parts: dict[str, Drafter], target: Any = None, *, length: int = 4, seed: int = 0
+    cascades: dict[str, str], parts: dict[str, Drafter], target: Any = None, *, length: int = 4, seed: int = 0
 ) -> Loop:
-    """A loop whose rounds are drafted by these relays, or with none of them, at random."""
-    made = {name: RelayDrafter(*_spec(text)[0], **_spec(text)[1]) for name, text in relays.items()}
-    stops = {name: Stop("confidence", 0.5) if relay.match else NEVER for name, relay in made.items()}
+    """A loop whose rounds are drafted by these cascades, or with none of them, at random."""
+    made = {name: CascadeDrafter(*_spec(text)[0], **_spec(text)[1]) for name, text in cascades.items()}
+    stops = {name: Stop("confidence", 0.5) if cascade.match else NEVER for name, cascade in made.items()}
     policy = Stopping((*(Arm(name, length, stop=stops[name]) for name in made), Arm("none", 0)))
     return Loop(target or SimTarget(markov(P), V), {**made, **parts}, policy, policy, seed=seed)
 
@@ -74,15 +74,15 @@ def drafted(
     path: str, parts: dict[str, Drafter], tokens: Sequence[int], length: int, **options: Any
 ) -> tuple[int, ...]:
     """The tokens of one draft."""
-    relay = RelayDrafter(path, **options)
+    cascade = CascadeDrafter(path, **options)
     made = Loop(
-        SimTarget(markov(P), V), {**parts, "relay": relay}, policy := Anyone((Arm("relay", 4),)), policy
+        SimTarget(markov(P), V), {**parts, "cascade": cascade}, policy := Anyone((Arm("cascade", 4),)), policy
     )
     request = asked(tokens)
     for part in parts.values():
         part.observe(request, tokens)
     del made
-    (draft,) = relay.draft([Job(request, length)])
+    (draft,) = cascade.draft([Job(request, length)])
     return draft.tokens
 
 
@@ -168,8 +168,8 @@ def test_parts_that_do_not_fit_are_named(path: str, said: str) -> None:
 
 
 def test_a_trace_does_not_hold_it() -> None:
-    with pytest.raises(UserError, match="drafter relay:a>b: it drafts with the others"):
-        record({"relay:a>b": RelayDrafter("a>b")})
+    with pytest.raises(UserError, match="drafter cascade:a>b: it drafts with the others"):
+        record({"cascade:a>b": CascadeDrafter("a>b")})
 
 
 def record(drafters: dict[str, Drafter]) -> None:
@@ -188,7 +188,7 @@ def record(drafters: dict[str, Drafter]) -> None:
 
 def test_a_share_below_nothing_is_refused() -> None:
     with pytest.raises(UserError, match="first=-1"):
-        RelayDrafter("a>b", first=-1)
+        CascadeDrafter("a>b", first=-1)
 
 
 def test_a_part_that_fails_costs_no_text() -> None:
@@ -312,25 +312,25 @@ def test_the_places_of_the_second_part_keep_their_own_stop_rules(
     options: dict[str, Any], left: tuple[int, ...]
 ) -> None:
     rules = tuple(Stop("confidence", 0.1 * k) for k in range(3))
-    second, relay = Hears(), RelayDrafter("a>b", **options)
-    parts: dict[str, Drafter] = {"a": Says(1, 2, 3), "b": second, "relay": relay}
-    policy = Anyone((Arm("relay", 4),))
+    second, cascade = Hears(), CascadeDrafter("a>b", **options)
+    parts: dict[str, Drafter] = {"a": Says(1, 2, 3), "b": second, "cascade": cascade}
+    policy = Anyone((Arm("cascade", 4),))
     made = Loop(SimTarget(markov(P), V), parts, policy, policy)
     second.observe(request := asked([5, 1, 6]), [5, 1, 6])
-    relay.draft([Job(request, 4, stops=rules)])
-    assert second.stops == [tuple(rules[k] for k in left) or (NEVER,)] and made.team is relay.team
+    cascade.draft([Job(request, 4, stops=rules)])
+    assert second.stops == [tuple(rules[k] for k in left) or (NEVER,)] and made.team is cascade.team
 
 
 def test_a_stop_rule_of_the_first_part_ends_the_draft() -> None:
-    relay = RelayDrafter("model>ngram", first=2)
+    cascade = CascadeDrafter("model>ngram", first=2)
     parts: dict[str, Drafter] = {"model": SimDrafter(markov(P)), "ngram": NgramDrafter()}
-    policy = Anyone((Arm("relay", 6),))
-    Loop(SimTarget(markov(P), V), {**parts, "relay": relay}, policy, policy)
+    policy = Anyone((Arm("cascade", 6),))
+    Loop(SimTarget(markov(P), V), {**parts, "cascade": cascade}, policy, policy)
     request = asked([0, 1, 2, 1, 0, 1])
     parts["ngram"].observe(request, request.tokens)
     always = (Stop("max-confidence", 2.0),)
-    assert len(relay.draft([Job(request, 6, always)])[0].tokens) == 1
-    assert len(relay.draft([Job(request, 6)])[0].tokens) == 6
+    assert len(cascade.draft([Job(request, 6, always)])[0].tokens) == 1
+    assert len(cascade.draft([Job(request, 6)])[0].tokens) == 6
 
 
 class Guesses(SimDrafter):
@@ -359,18 +359,18 @@ def test_the_second_part_takes_over_at_its_first_match(lookup: type[Any], reads:
         model = Guesses() if reads else SimDrafter(markov(P))
         second, match = lookup(), rng.randrange(1, 4)
         parts: dict[str, Drafter] = {"model": model, "lookup": second}
-        relay, policy = RelayDrafter("model>lookup", match=match), Anyone((Arm("relay", 6),))
-        Loop(SimTarget(markov(P), V), {**parts, "relay": relay}, policy, policy)
+        cascade, policy = CascadeDrafter("model>lookup", match=match), Anyone((Arm("cascade", 6),))
+        Loop(SimTarget(markov(P), V), {**parts, "cascade": cascade}, policy, policy)
         request = asked(text, key)
         second.observe(request, text)
         (alone,) = SimDrafter(markov(P)).draft([Job(request, 6)])
         found = [second.match_after(request, alone.tokens[: k + 1]) for k in range(6)]
         head = next((k + 1 for k, n in enumerate(found) if n >= match), 6)
-        (draft,) = relay.draft([Job(request, 6)])
+        (draft,) = cascade.draft([Job(request, 6)])
         (rest,) = second.draft_after([Job(request, 6)], [alone.tokens[:head]])
         late = found[head - 1] >= match
         assert draft.tokens == (alone.tokens[:head] + rest.tokens * late)[:6]
-        assert (draft.head, draft.match) == (head, found[head - 1] * late)
+        assert (draft.prefix_length, draft.match) == (head, found[head - 1] * late)
         assert not isinstance(model, Guesses) or model.made == head
         taken.add(head)
     assert len(taken) > 2
@@ -378,64 +378,66 @@ def test_the_second_part_takes_over_at_its_first_match(lookup: type[Any], reads:
 
 def test_gates_say_how_much_is_added_with_which_match() -> None:
     """Three tokens of a drafter, and what the lookup adds after one, two or all of them."""
-    relay, second = RelayDrafter("says>ngram", match=1), NgramDrafter()
-    parts: dict[str, Drafter] = {"says": Says(1, 2, 3), "ngram": second, "relay": relay}
-    policy = Anyone((Arm("relay", 9),))
+    cascade, second = CascadeDrafter("says>ngram", match=1), NgramDrafter()
+    parts: dict[str, Drafter] = {"says": Says(1, 2, 3), "ngram": second, "cascade": cascade}
+    policy = Anyone((Arm("cascade", 9),))
     Loop(SimTarget(markov(P), 16), parts, policy, policy)
     text = [5, 1, 7, 8, 9, 1, 2, 4, 6]
     request = asked(text)
     second.observe(request, text)
     assert [second.match_after(request, x) for x in ((1,), (1, 2), (1, 2, 3), ())] == [1, 2, 0, 0]
 
-    def drafted(*gates: Gate) -> tuple[int, ...]:
-        (draft,) = relay.draft([Job(request, 9, gates=gates)])
+    def drafted(*hand_overs: HandOver) -> tuple[int, ...]:
+        (draft,) = cascade.draft([Job(request, 9, hand_overs=hand_overs)])
         return draft.tokens
 
     assert drafted() == (1, 2, 4, 6, 1, 2, 4, 6, 1)  # a match of one, with all that is left
-    assert drafted(Gate(1, 2)) == (1, 2, 4)
-    assert drafted(Gate(2, 2)) == (1, 2, 4, 6)
-    assert drafted(Gate(1, 3), Gate(2, 1)) == (1, 2, 4, 6)
-    assert drafted(Gate(1, 3, inside=False)) == drafted(Gate(3, 3)) == (1, 2, 3)
-    assert drafted(Gate(1, 0), Gate(2, 1)) == (1, 2, 4)
+    assert drafted(HandOver(1, 2)) == (1, 2, 4)
+    assert drafted(HandOver(2, 2)) == (1, 2, 4, 6)
+    assert drafted(HandOver(1, 3), HandOver(2, 1)) == (1, 2, 4, 6)
+    assert drafted(HandOver(1, 3, inside=False)) == drafted(HandOver(3, 3)) == (1, 2, 3)
+    assert drafted(HandOver(1, 0), HandOver(2, 1)) == (1, 2, 4)
     request = asked([6, 1, 7, 8, 6])
     second.observe(request, request.tokens)
     assert second.match_after(request, (1,)) == 2
-    assert drafted(Gate(1, 1), Gate(2, 2)) == (1, 7, 8)
-    assert drafted(Gate(1, 1), Gate(2, 2, inside=False)) == (1, 2, 3), "the longer match's gate counts"
+    assert drafted(HandOver(1, 1), HandOver(2, 2)) == (1, 7, 8)
+    assert drafted(HandOver(1, 1), HandOver(2, 2, inside=False)) == (1, 2, 3), (
+        "the longer match's threshold counts"
+    )
 
 
 def test_what_is_added_to_drawn_tokens_is_certain() -> None:
-    """A relay's draft stays drawn: its tail has one token of probability 1 in each row."""
-    relay, second = RelayDrafter("draws>ngram", match=1), NgramDrafter()
-    parts: dict[str, Drafter] = {"draws": Copies(markov(P)), "ngram": second, "relay": relay}
-    policy = Anyone((Arm("relay", 4),))
+    """A cascade's draft stays drawn: its tail has one token of probability 1 in each row."""
+    cascade, second = CascadeDrafter("draws>ngram", match=1), NgramDrafter()
+    parts: dict[str, Drafter] = {"draws": Copies(markov(P)), "ngram": second, "cascade": cascade}
+    policy = Anyone((Arm("cascade", 4),))
     Loop(SimTarget(markov(P), V), parts, policy, policy)
     text = [0, 1, 2, 3, 0, 1]
     request = replace(asked(text), sampling=Sampling(max_new_tokens=50, temperature=1.0))
     second.observe(request, text)
-    (draft,) = relay.draft([Job(request, 4)])
+    (draft,) = cascade.draft([Job(request, 4)])
     rows = np.asarray(draft.dist)
-    assert draft.head == 1 and rows.shape == (4, V) and np.allclose(rows.sum(1), 1.0)
+    assert draft.prefix_length == 1 and rows.shape == (4, V) and np.allclose(rows.sum(1), 1.0)
     assert [row.argmax() for row in rows[1:]] == list(draft.tokens[1:]) and draft.probs[1:] == (1.0,) * 3
 
 
 def test_options_that_exclude_each_other_are_named() -> None:
     with pytest.raises(UserError, match="instead or match"):
-        RelayDrafter("a>b", instead=True, match=2)
+        CascadeDrafter("a>b", instead=True, match=2)
     with pytest.raises(UserError, match="match=-1"):
-        RelayDrafter("a>b", match=-1)
+        CascadeDrafter("a>b", match=-1)
     with pytest.raises(UserError, match="b looks nothing up"):
         loop({"r": "a>b?match=1"}, {"a": Says(1), "b": SimDrafter(markov(P))})
 
 
 def test_a_grammar_leaves_the_parts_of_a_draft_as_they_are() -> None:
     """It cuts drafts, and adds what must come before and after them."""
-    draft = Draft.chain([1, 2, 3, 4, 5], head=2, match=3)
-    assert [(cut.head, cut.match) for cut in (beginning(draft, n) for n in (1, 2, 3))] == [
+    draft = Draft.chain([1, 2, 3, 4, 5], prefix_length=2, match=3)
+    assert [(cut.prefix_length, cut.match) for cut in (beginning(draft, n) for n in (1, 2, 3))] == [
         (1, 0),
         (2, 0),
         (2, 3),
     ]
     more = framed([7], draft, [8, 9])
-    assert (more.tokens, more.head, more.match) == ((7, 1, 2, 3, 4, 5, 8, 9), 3, 3)
-    assert framed([7], Draft.chain([1]), []).head == 0, "of one part"
+    assert (more.tokens, more.prefix_length, more.match) == ((7, 1, 2, 3, 4, 5, 8, 9), 3, 3)
+    assert framed([7], Draft.chain([1]), []).prefix_length == 0, "of one part"

@@ -1,4 +1,4 @@
-"""Relays in a replay: their parts draft what was recorded, and lookups continue other drafts."""
+"""Cascades in a replay: their parts draft what was recorded, and lookups continue other drafts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ... import registry
 from ...core.arms import NEVER
 from ...core.drafts import Draft, Job, after
 from ...core.request import Request
-from ...drafters.relay import RelayDrafter
+from ...drafters.cascade import CascadeDrafter
 from ...errors import UserError
 from .stage import Stage
 
@@ -27,17 +27,17 @@ class Part:
     alone counts.
     """
 
-    def __init__(self, name: str, relays: Relays, *, grades: bool) -> None:
-        self.name, self.relays = name, relays
+    def __init__(self, name: str, cascades: Cascades, *, grades: bool) -> None:
+        self.name, self.cascades = name, cascades
         self.lookup: Any = None if grades else registry.build("drafters", registry.parse(name))
 
     def hint(self, request: Request) -> float:
         """The recorded hint."""
-        return self.relays.stage.lines[self.name].hint[request.position]
+        return self.cascades.stage.lines[self.name].hint[request.position]
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """The recorded drafts."""
-        return [self.relays.play(self.name, job) for job in jobs]
+        return [self.cascades.play(self.name, job) for job in jobs]
 
     def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
         """One draft per job, after these tokens.
@@ -48,7 +48,7 @@ class Part:
         if self.lookup is not None:
             drafts: list[Draft] = self.lookup.draft_after(jobs, written)
             for job, draft in zip(jobs, drafts, strict=True):
-                self.relays.pay(self.name, len(draft.tokens), job.request)
+                self.cascades.pay(self.name, len(draft.tokens), job.request)
             return drafts
         return [self._after(job, tokens) for job, tokens in zip(jobs, written, strict=True)]
 
@@ -58,49 +58,49 @@ class Part:
         return found
 
     def _after(self, job: Job, tokens: Sequence[int]) -> Draft:
-        stage, at = self.relays.stage, job.request.position
+        stage, at = self.cascades.stage, job.request.position
         end = at + len(tokens)
         if stage.text[at:end] == list(tokens) and end < stage.recording.committed:
-            return self.relays.play(self.name, after(job, tokens))
+            return self.cascades.play(self.name, after(job, tokens))
         if job.stops != (NEVER,):
             raise UserError(
                 f"a trace does not hold what {self.name} drafts after wrong tokens: give no stop rule"
             )
-        self.relays.pay(self.name, job.length, job.request)
+        self.cascades.pay(self.name, job.length, job.request)
         return Draft.chain((0,) * job.length)
 
 
-class Relays:
-    """The relays of a replay, on the text of one stage after the other.
+class Cascades:
+    """The cascades of a replay, on the text of one stage after the other.
 
     Raises:
-        UserError: a relay's parts are not recorded, or the second cannot continue a draft.
+        UserError: a cascade's parts are not recorded, or the second cannot continue a draft.
     """
 
     def __init__(self, names: Sequence[str], recorded: Mapping[str, bool], play: Play, pay: Pay) -> None:
         self.stage: Stage
         self.play, self.pay = play, pay
         self.drafters: dict[str, Any] = {}
-        self.made: dict[str, RelayDrafter] = {}
+        self.made: dict[str, CascadeDrafter] = {}
         self.told = 0
         for name in names:
             spec = registry.parse(name)
-            self.made[name] = relay = registry.build("drafters", spec, spec.path)
-            for part in relay.parts:
+            self.made[name] = cascade = registry.build("drafters", spec, spec.path)
+            for part in cascade.parts:
                 if part in recorded and part not in self.drafters:
                     self.drafters[part] = Part(part, self, grades=recorded[part])
-            relay.join(self)  # like a team, it has drafters by name, and asks them
+            cascade.join(self)  # like a team, it has drafters by name, and asks them
 
     def begin(self, stage: Stage) -> None:
         """Start the next text."""
         self.stage, self.told = stage, 0
 
     def hints(self, request: Request) -> dict[str, float]:
-        """The hint of each relay."""
-        return {name: relay.hint(request) for name, relay in self.made.items()}
+        """The hint of each cascade."""
+        return {name: cascade.hint(request) for name, cascade in self.made.items()}
 
     def draft(self, name: str, job: Job) -> Draft:
-        """A relay's draft."""
+        """A cascade's draft."""
         (draft,) = self.made[name].draft([job])
         return draft
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from ..core.arms import NEVER, Gate
+from ..core.arms import NEVER, HandOver
 from ..core.drafts import Draft, Job
 from ..core.fitting import first
 from ..core.request import Request
@@ -14,17 +14,17 @@ from ..core.roles import Continuer, Matcher
 from ..core.team import Team
 from ..errors import UserError, one_line
 from ..registry import Spec
-from ..registry.relays import parts_of
+from ..registry.cascades import parts_of
 
 
-class RelayDrafter:
-    """Lets one drafter of the team begin a draft and another continue it: `relay:FIRST>SECOND`.
+class CascadeDrafter:
+    """Lets one drafter of the team begin a draft and another continue it: `cascade:FIRST>SECOND`.
 
     FIRST drafts at most `first` tokens, or with 0 as many as it has; SECOND continues as if these had been
-    written. So `relay:zoo:general>ngram?first=2` is two tokens of a model and then a lookup that they lead
-    to, and `relay:ngram>zoo:general?first=0` a model where the lookup runs out. With `instead`, SECOND drafts
-    only where FIRST has nothing: lookup, else model. Both parts are drafters of the same team, under the
-    names given there (with `?`, `>` and `%` as in a URL). They draft their most likely tokens, which the
+    written. So `cascade:zoo:general>ngram?first=2` is two tokens of a model and then a lookup that they lead
+    to, and `cascade:ngram>zoo:general?first=0` a model where the lookup runs out. With `instead`, SECOND
+    drafts only where FIRST has nothing: lookup, else model. Both parts are drafters of the same team, under
+    the names given there (with `?`, `>` and `%` as in a URL). They draft their most likely tokens, which the
     target verifies as picked ones: the text is exact whatever the parts are. FIRST ends the draft if it ends
     before its share by a stop rule, or drafts a tree. With `match`, SECOND takes over as soon as it has a
     match of so many tokens after one that FIRST has drafted; without such a match the draft is FIRST's alone,
@@ -45,15 +45,15 @@ class RelayDrafter:
         instead: Annotated[bool, "the second drafts only where the first has nothing"] = False,
         match: Annotated[int, "tokens of a match with which the second takes over; 0: it never does"] = 0,
     ) -> None:
-        self.parts = parts_of(Spec("relay", path))
+        self.parts = parts_of(Spec("cascade", path))
         if len(self.parts) != 2 or not all(self.parts):
-            raise UserError(f"relay:{path}: name two drafters of the team, as relay:zoo:general>ngram")
+            raise UserError(f"cascade:{path}: name two drafters of the team, as cascade:zoo:general>ngram")
         if first < 0:
-            raise UserError(f"relay:{path}?first={first}: give 1 or more tokens, or 0 for all")
+            raise UserError(f"cascade:{path}?first={first}: give 1 or more tokens, or 0 for all")
         if match < 0:
-            raise UserError(f"relay:{path}?match={match}: give 1 or more tokens, or 0 for never")
+            raise UserError(f"cascade:{path}?match={match}: give 1 or more tokens, or 0 for never")
         if instead and match:
-            raise UserError(f"relay:{path}: give instead or match, not both")
+            raise UserError(f"cascade:{path}: give instead or match, not both")
         self.first, self.instead, self.match = 0 if instead or match else first, instead, match
         self.team: Team | None = None
 
@@ -63,7 +63,7 @@ class RelayDrafter:
         Raises:
             UserError: a part is not in the team, or the second cannot continue a draft.
         """
-        name = f"relay:{'>'.join(self.parts)}"
+        name = f"cascade:{'>'.join(self.parts)}"
         for part in self.parts:
             if team.drafters.get(part, self) is self:
                 others = ", ".join(other for other, drafter in team.drafters.items() if drafter is not self)
@@ -126,20 +126,20 @@ class RelayDrafter:
         """
         n = len(draft.tokens)
         if not self.match:
-            return replace(draft, dist=None, head=n)
+            return replace(draft, dist=None, prefix_length=n)
         for k in range(1, n + 1) if draft.is_chain else ():
             adds, match = self._adds(job, draft.tokens[:k], inside=k < n)
             if adds:
-                return replace(first(draft, k), head=k, match=match)
-        return replace(draft, head=n)
+                return replace(first(draft, k), prefix_length=k, match=match)
+        return replace(draft, prefix_length=n)
 
     def _adds(self, job: Job, written: Sequence[int], *, inside: bool = True) -> tuple[int, int]:
         """How many tokens SECOND adds after these at most, or 0, and its match there."""
         if not usable(self.parts[1], job.request):
             return 0, 0
         match = self._match(job.request, written)
-        gates = job.gates or (Gate(self.match, job.length),)
-        found = [gate for gate in gates if match >= gate.match]
+        hand_overs = job.hand_overs or (HandOver(self.match, job.length),)
+        found = [hand_over for hand_over in hand_overs if match >= hand_over.match]
         takes = bool(found) and (found[-1].inside or not inside)
         return (found[-1].tokens if takes else 0), match
 
@@ -207,7 +207,7 @@ def joined(begin: Draft, more: Draft) -> Draft:
         probs=probs if len(probs) == n else (),
         dist=dist,
         signals=signals if len(signals) == n else (),
-        head=len(begin.tokens),
+        prefix_length=len(begin.tokens),
         match=begin.match,
     )
 

@@ -1,4 +1,4 @@
-"""`auto` weighs drafts that a model begins and a lookup continues, without being asked for relays."""
+"""`auto` weighs drafts that a model begins and a lookup continues, without being asked for cascades."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from draftwise.cli import main
 from tests.generation.test_decoder import LONG, own
 
 PARTS = ["zoo:sql", "zoo:general", "ngram", "suffix"]  # the first is bad at other domains
-RELAYS = ["relay:zoo:sql>ngram?match=1", "relay:zoo:general>ngram?match=1"]
+RELAYS = ["cascade:zoo:sql>ngram?match=1", "cascade:zoo:general>ngram?match=1"]
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,11 @@ RELAYS = ["relay:zoo:sql>ngram?match=1", "relay:zoo:general>ngram?match=1"]
         (PARTS, "ucb1", []),
         (["ngram", "suffix"], "auto", []),
         (["zoo:general"], "auto", []),
-        (["zoo:general", "ngram", "relay:zoo:general>ngram?match=2"], "auto", []),
-        (["zoo:general?probe=no", "suffix"], "auto", ["relay:zoo:general%3Fprobe=no>suffix?match=1"]),
+        (["zoo:general", "ngram", "cascade:zoo:general>ngram?match=2"], "auto", []),
+        (["zoo:general?probe=no", "suffix"], "auto", ["cascade:zoo:general%3Fprobe=no>suffix?match=1"]),
     ],
 )
-def test_relays_join_the_team_of_a_policy_that_weighs_them(
+def test_cascades_join_the_team_of_a_policy_that_weighs_them(
     drafters: list[str], policy: str, added: list[str]
 ) -> None:
     decoder = Decoder.from_pretrained("zoo:target", drafters=drafters, policy=policy)
@@ -36,17 +36,17 @@ def test_relays_join_the_team_of_a_policy_that_weighs_them(
     assert {arm.drafter for arm in decoder.loop.policy.arms} - {"none"} == {*drafters, *added}
 
 
-def test_the_text_is_the_models_own_with_relays(plain_model: Any) -> None:
-    """With `relays=0` they are weighed however short a pass is; one of the models is bad."""
-    decoder = Decoder.from_pretrained("zoo:target", drafters=PARTS, policy="auto?relays=0")
+def test_the_text_is_the_models_own_with_cascades(plain_model: Any) -> None:
+    """With `cascades=0` they are weighed however short a pass is; one of the models is bad."""
+    decoder = Decoder.from_pretrained("zoo:target", drafters=PARTS, policy="auto?cascades=0")
     for text in (LONG, "SELECT the names of all", "def add(a, b):"):
         out = decoder.generate(text, max_new_tokens=160)
         assert out.token_ids == own(plain_model, decoder.encode(text), 160)
     assert not any(decoder.loop.faults.values())
 
 
-def test_files_of_teams_with_relays_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the order of the team: with several relays, another one would be another policy."""
+def test_files_of_teams_with_cascades_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the order of the team: with several cascades, another one would be another policy."""
     files, team = [str(tmp_path / f"{n}.json") for n in "ab"], [*PARTS[:3], "zoo:math"]
     for file in files:
         decoder = Decoder.from_pretrained("zoo:target", drafters=team, state=file)
