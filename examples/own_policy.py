@@ -43,7 +43,7 @@ def epsilon_greedy(drafters: Sequence[str], *, length: int = 4) -> Method:
 
 def main() -> None:
     made = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram", "suffix"])
-    drafters = made.loop.team.drafters
+    drafters = made.loop.pool.drafters
     mine = Decoder(made.loop.target, drafters, epsilon_greedy(list(drafters)), made.tokenizer, eos=made.eos)
     out = mine.generate("What is 12 plus 30?", max_new_tokens=64)
     print(out.text)

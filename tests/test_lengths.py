@@ -11,7 +11,7 @@ import pytest
 
 from draftwise.core.arms import Arm, Context, Stop
 from draftwise.core.outcomes import Outcome
-from draftwise.core.roles import Seen
+from draftwise.core.roles import RoundRecord
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import worth
 from tests.effort import some
@@ -41,7 +41,7 @@ def play(made: Method, price: float, rounds: int) -> list[int]:
         accepted = next((k for k in range(length) if rng.random() >= RIGHT), length)
         outcome = Outcome(decision.arm, accepted, length, seconds(length, price))
         seen: Any = SimpleNamespace(request=request, decision=decision, outcome=outcome)
-        for feedback in made.recorder.add([cast(Seen, seen)], cast(Any, None)):
+        for feedback in made.recorder.add([cast(RoundRecord, seen)], cast(Any, None)):
             made.policy.learn(feedback)
         lengths.append(length)
     return lengths

@@ -91,7 +91,7 @@ def test_a_text_of_drafters_has_commas_between() -> None:
     assert listed("ngram, suffix?max=3", "drafters") == ["ngram", "suffix?max=3"]
     assert listed("", "drafters") == []
     decoder = Decoder.from_pretrained("zoo:target", drafters="ngram,suffix")
-    assert list(decoder.loop.team.drafters) == ["ngram", "suffix"]
+    assert list(decoder.loop.pool.drafters) == ["ngram", "suffix"]
     assert draftwise.vllm_config(drafters="ngram,suffix") == draftwise.vllm_config(
         drafters=["ngram", "suffix"]
     )

@@ -13,7 +13,7 @@ from draftwise.core.drafts import Draft
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.core.request import Request
-from draftwise.core.roles import Graders, Seen
+from draftwise.core.roles import Graders, RoundRecord
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.policies.catalogue import method
@@ -93,12 +93,12 @@ def test_a_wide_bad_tree_does_not_win_by_its_breadth() -> None:
         "good": EagleDrafter(trained_eagle(made), reads),
     }
     chosen = method("metasd-ucb?per_query=false", list(team))
-    heard: list[tuple[Seen, list[int], float]] = []
+    heard: list[tuple[RoundRecord, list[int], float]] = []
 
     class Ear:
         reads = chosen.recorder.reads
 
-        def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
             found = chosen.recorder.add(batch, graders)
             for seen, known in zip(batch, found, strict=True):
                 if known.outcomes and seen.draft.tokens:
@@ -120,7 +120,7 @@ def test_a_wide_bad_tree_does_not_win_by_its_breadth() -> None:
     assert arms.count("good") > 5 * arms.count("wide")
 
 
-def by_hand(made: object, seen: Seen, text: list[int]) -> float:
+def by_hand(made: object, seen: RoundRecord, text: list[int]) -> float:
     """The chance, at each depth of the tree, that the target takes a child of the node reached."""
     total, node, path = 0.0, -1, list(seen.nodes[1:])
     draft, before = seen.draft, list(text)

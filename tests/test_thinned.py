@@ -13,7 +13,7 @@ from draftwise.core.arms import Arm, Decision
 from draftwise.core.drafts import Draft
 from draftwise.core.outcomes import Grade, Outcome
 from draftwise.core.request import Request
-from draftwise.core.roles import GradeJob, Seen
+from draftwise.core.roles import GradeJob, RoundRecord
 from draftwise.core.sampling import Sampling
 from draftwise.policies.recorders import full_information as grading
 from draftwise.policies.recorders.full_information import Grading
@@ -75,9 +75,11 @@ def losses(
     for token in text:
         world.history = tuple(request.tokens)
         request.tokens.append(token)
-        seen = Seen(request, Decision(0), Outcome(-1, 0, 0), Draft(), (token,), (-1,), cast(Any, world))
+        seen = RoundRecord(
+            request, Decision(0), Outcome(-1, 0, 0), Draft(), (token,), (-1,), cast(Any, world)
+        )
         # nobody played the arm: it has to be asked everywhere
-        seen.request.waits = frozenset({"one"})
+        seen.request.not_ready = frozenset({"one"})
         for feedback in graded.add([seen], cast(Any, world)):
             found += [x for x in feedback.losses if x is not None]
     return found

@@ -5,12 +5,12 @@
 Importing it loads no torch. `draftwise.testing` has the conformance suites.
 """
 
-import warnings
 from typing import Any
 
 from .core.arms import NEVER, Arm, Context, Decision, HandOver, Stop
 from .core.drafts import NOTHING, Draft, Job, Signals, Verdict
-from .core.outcomes import Feedback, Grade, Outcome, Spent, Window
+from .core.outcomes import Feedback, Grade, Outcome, RoundCost, Window
+from .core.renamed import warn_renamed
 from .core.request import Request
 from .core.roles import (
     Continuer,
@@ -20,7 +20,6 @@ from .core.roles import (
     Graders,
     Guesser,
     Limited,
-    Masker,
     Matcher,
     Pieces,
     Planner,
@@ -30,9 +29,10 @@ from .core.roles import (
     Reader,
     Recorder,
     Rester,
+    RoundRecord,
     Scores,
-    Seen,
     Target,
+    TokenMask,
     Valuer,
     Values,
     Waiter,
@@ -69,7 +69,6 @@ __all__ = [
     "HandOver",
     "Job",
     "Limited",
-    "Masker",
     "Matcher",
     "Method",
     "Outcome",
@@ -82,13 +81,14 @@ __all__ = [
     "Recorder",
     "Request",
     "Rester",
+    "RoundCost",
+    "RoundRecord",
     "Sampling",
     "Scores",
-    "Seen",
     "Signals",
-    "Spent",
     "Stop",
     "Target",
+    "TokenMask",
     "UserError",
     "Valuer",
     "Values",
@@ -107,12 +107,12 @@ __all__ = [
     "stop",
 ]
 
-RENAMED = {"Gate": "HandOver"}
+RENAMED = {"Gate": "HandOver", "Masker": "TokenMask", "Seen": "RoundRecord", "Spent": "RoundCost"}
 
 
 def __getattr__(name: str) -> Any:
     """Return what an earlier name stands for, with a warning."""
     if name not in RENAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} is now called {RENAMED[name]}", DeprecationWarning, stacklevel=2)
+    warn_renamed(name, RENAMED[name], 3)
     return globals()[RENAMED[name]]

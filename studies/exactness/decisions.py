@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -92,12 +93,21 @@ def overheard(made: Any) -> list[str]:
 
         def learn(self, feedback: Any) -> None:
             for o in feedback.outcomes:
-                heard.append(f"{o.accepted} {o.drafted} {o.seconds} {o.reward} {o.overlaps} {o.spent}\n")
+                heard.append(f"{o.accepted} {o.drafted} {o.seconds} {o.reward} {o.overlaps} {cost_text(o)}\n")
             heard.append(f"{feedback.request} {feedback.losses} {feedback.windows}\n")
             learn(self, feedback)
 
     policy.__class__ = Heard
     return heard
+
+
+def cost_text(outcome: Any) -> str:
+    """Return an outcome's cost in the words of the first version, whatever this tree calls it."""
+    cost = outcome.cost if hasattr(outcome, "cost") else outcome.spent
+    if cost is None:
+        return "None"
+    numbers = {field.name: getattr(cost, field.name) for field in fields(cost)}
+    return "Spent(" + ", ".join(f"{name}={value!r}" for name, value in numbers.items()) + ")"
 
 
 def replays(sims: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -64,11 +64,11 @@ CATALOGUE = "policies/test_catalogue.py policies/test_policies.py"
 TESTS: dict[str, str] = {
     "core.accept": "core/test_accept.py test_overlap.py core/test_loop.py",
     "core.batch": "core/test_loop.py core/test_faults.py test_lengths.py",
-    "core.contract": "core/test_team.py core/test_loop.py",
-    "core.loop": "core/test_loop.py core/test_faults.py core/test_team.py test_lengths.py",
-    "core.team": "core/test_team.py core/test_faults.py core/test_loop.py",
-    "core.turn": "core/test_turn.py core/test_outcome.py core/test_loop.py core/test_faults.py "
-    "hosts/test_follow.py",
+    "core.contract": "core/test_drafter_pool.py core/test_loop.py",
+    "core.loop": "core/test_loop.py core/test_faults.py core/test_drafter_pool.py test_lengths.py",
+    "core.drafter_pool": "core/test_drafter_pool.py core/test_faults.py core/test_loop.py",
+    "core.request_round": "core/test_request_round.py core/test_outcome.py core/test_loop.py "
+    "core/test_faults.py hosts/test_follow.py",
     "generation.text": "generation/test_text.py core/test_sampling.py generation/test_prompts.py "
     "generation/test_text_of_tokenizers.py",
     "models.cache": READING,

@@ -82,7 +82,7 @@ def recorded(decoder: Decoder, sampling: Sampling, folder: Path, options: Namesp
     prompts = [Prompt(str(q.question_id), q.category, decoder.encode(q.text)) for q in questions]
     window = window_of(decoder.loop.target)
     prompts = [prompt for prompt in prompts if len(prompt.tokens) + options.new_tokens <= window]
-    target, team = decoder.loop.target, decoder.loop.team.drafters
+    target, team = decoder.loop.target, decoder.loop.pool.drafters
     about: dict[str, Any] = {"name": "zoo:target", "workload": "spec-bench", "prompts": prompts}
     header = header_of(target, team, sampling, length=options.length, overlap=True, **about)
     record(target, team, prompts, folder, header, sampling)
@@ -94,7 +94,7 @@ def compare(
 ) -> dict[str, Any]:
     """Live against replayed, text by text."""
     made, costs = method(name, trace.drafters), Costs(passes=(1.0,))
-    team = complete(dict(decoder.loop.team.drafters), made)
+    team = complete(dict(decoder.loop.pool.drafters), made)
     live = Loop(decoder.loop.target, team, made.policy, made.recorder, seed=seed)
     back = Replay(trace, method(name, trace.drafters), costs, seed=seed)
     row: dict[str, Any] = {"rounds": 0, "differing": 0, "ties": 0, "first": []}

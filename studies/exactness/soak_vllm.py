@@ -42,7 +42,7 @@ def main() -> int:
     print(f"{spent / steps * 1e6:.0f} us a step, {spent / rounds * 1e6:.0f} us a request and step")
     settled, last = marks[3 * len(marks) // 4], marks[-1]
     left = len(follower.open) + sum(
-        len(getattr(d, "places", ()) or getattr(d, "_texts", ())) for d in follower.team.drafters.values()
+        len(getattr(d, "places", ()) or getattr(d, "_texts", ())) for d in follower.pool.drafters.values()
     )
     print(f"memory {settled:.0f} MB after three quarters, {last:.0f} MB at the end; {left} texts left")
     return int(last > 1.02 * settled or left > 0)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftwise import Decoder
-from draftwise.core.roles import Masker
+from draftwise.core.roles import TokenMask
 from draftwise.data import spec_bench
 from draftwise.serve.constraint import Constraint
 from draftwise.serve.fields import Completion
@@ -103,7 +103,7 @@ def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, tem
     asked_form = reader.form(body)
     assert asked_form is not None
     make = reader.grammars.made(asked_form)
-    assert isinstance(make(), Masker) and not isinstance(Silent(make()), Masker)
+    assert isinstance(make(), TokenMask) and not isinstance(Silent(make()), TokenMask)
 
     def own() -> Any:
         return kind(make())

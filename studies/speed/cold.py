@@ -35,7 +35,7 @@ def measured(asked: dict[str, Any]) -> dict[str, list[float]]:
     names = [asked["drafter"]]
     decoder = Decoder.from_pretrained(asked["target"], drafters=names, policy="none", compile="on")
     target: Any = decoder.loop.target
-    drafter: Any = decoder.loop.team.drafters[asked["drafter"]]
+    drafter: Any = decoder.loop.pool.drafters[asked["drafter"]]
     if drafter.rows.graph is None:
         raise UserError(f"{asked['drafter']} is not compiled here: {drafter.rows.passes.state}")
     with torch.inference_mode():

@@ -50,7 +50,7 @@ def main() -> None:
     args = arguments()
     policy = f"static-{args.length}"
     decoder = Decoder.from_pretrained(args.target, drafters=[args.drafter], policy=policy, compile="kept")
-    drafter: Any = decoder.loop.team.drafters[args.drafter]
+    drafter: Any = decoder.loop.pool.drafters[args.drafter]
     if drafter.rows.graph is None:
         raise UserError(
             f"{args.drafter} is not compiled here: run draftwise compile --drafters {args.drafter}"

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 
 from draftwise import Decoder, Loop, Sampling, build
+from draftwise.core import drafter_pool as calling
 from draftwise.core import loop as looping
-from draftwise.core import team as calling
 from draftwise.data import spec_bench
 from draftwise.models import runner
 from draftwise.policies.catalogue import method
@@ -151,7 +151,7 @@ def composed(team: dict[str, Any], policy: str) -> dict[str, Any]:
 
 def measured(setup: str, batch: int, asked: dict[str, Any], decoder: Any, memory: Any) -> dict[str, Any]:
     """One run of one setup: the own seconds of every step, and the made-up seconds of all."""
-    team = decoder.loop.team.drafters
+    team = decoder.loop.pool.drafters
     names = ["zoo:general"] if setup in ("none", "static-4") else list(DRAFTERS)
     target, rows = decoder.loop.target, (decoder.loop.target.rows, team["zoo:general"].rows)
     models, clock = [r.model for r in rows], Clock(asked["prices"])

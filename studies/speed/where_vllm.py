@@ -58,7 +58,7 @@ SECONDS = ("drafting", "grading", "overhead")
 def told(follower: Any) -> dict[str, Any]:
     """Counts and seconds so far."""
     tally = follower.tally
-    seconds = (follower._drafting, follower.team.graded_seconds, tally.overhead)
+    seconds = (follower._drafting, follower.pool.graded_seconds, tally.overhead)
     return {"steps": tally.steps, "rounds": tally.rounds} | dict(zip(SECONDS, seconds, strict=True))
 
 

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from draftwise.core.arms import NEVER, Stop
-from draftwise.core.roles import Seen
+from draftwise.core.roles import RoundRecord
 from draftwise.policies.auto.grading import SHARE, Budget, ModelGrading
 from draftwise.policies.auto.last_token import LastToken
 from draftwise.policies.auto.pace import Pace
@@ -106,15 +106,15 @@ class Unlimited(Budget):
 class EveryToken(ModelGrading):
     """Grades a model as soon as there is a token that it has not read."""
 
-    def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
+    def ready(self, i: int, name: str, seen: RoundRecord, notes: Notes, batch: int) -> bool:
         """Whether there is such a token."""
-        return notes.pending(i, len(seen.request.tokens)) > 0 and name not in seen.request.out
+        return notes.pending(i, len(seen.request.tokens)) > 0 and name not in seen.request.disabled
 
 
 class Late(ModelGrading):
     """Grades a new model on as many tokens as any other, not at once."""
 
-    def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
+    def ready(self, i: int, name: str, seen: RoundRecord, notes: Notes, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""
         self.new = set()
         return ModelGrading.ready(self, i, name, seen, notes, batch)

@@ -24,7 +24,7 @@ from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Feedback
 from draftwise.core.request import Request
-from draftwise.core.roles import Drafter, Graders, Seen, Target
+from draftwise.core.roles import Drafter, Graders, RoundRecord, Target
 from draftwise.core.sampling import Sampling
 from studies.common.command import add_pictures, command, start
 
@@ -59,7 +59,7 @@ class Both:
     def __init__(self) -> None:
         self.rounds: list[tuple[int, float, float]] = []
 
-    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         for seen in batch:
             known = seen.outcome
             if not known.censored:
@@ -230,7 +230,7 @@ def on_the_zoo(prompts: int, new_tokens: int, temperature: float) -> Rewards:
     short = [ids for ids in encoded if len(ids) < 300]  # reading a long prompt takes the time of many rounds
     chosen = [short[i * len(short) // prompts] for i in range(min(prompts, len(short)))]
     sampling = Sampling(max_new_tokens=new_tokens, temperature=temperature, seed=1, eos=decoder.eos)
-    return measure(decoder.loop.target, dict(decoder.loop.team.drafters), chosen, sampling, batch=8)
+    return measure(decoder.loop.target, dict(decoder.loop.pool.drafters), chosen, sampling, batch=8)
 
 
 if __name__ == "__main__":

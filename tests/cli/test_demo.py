@@ -96,7 +96,7 @@ def test_a_different_text_is_found(models: Models, run: Run, monkeypatch: pytest
         path += range(len(draft.tokens))
         return scores.choice(len(draft.tokens) - 1)
 
-    monkeypatch.setattr("draftwise.core.turn.walk", believe)
+    monkeypatch.setattr("draftwise.core.request_round.walk", believe)
     status, out, _ = run(*SMALL, "--drafters", "ngram", "--policy", "static-5")
     assert status == 1
     assert "Same text in 0 of 3 prompts" in out

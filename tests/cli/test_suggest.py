@@ -51,7 +51,7 @@ def test_every_available_drafter_is_taken_by_the_target(run: Run) -> None:
 
     names = [name for name, row in found(run, "zoo:target").items() if row["status"] == "available"]
     decoder = Decoder.from_pretrained("zoo:target", drafters=names, policy="none", pack=False)
-    assert list(decoder.loop.team.drafters) == names
+    assert list(decoder.loop.pool.drafters) == names
 
 
 def test_a_layer_in_the_targets_own_files_is_named(

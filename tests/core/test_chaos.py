@@ -81,7 +81,7 @@ def chaos(kind: str, seed: int, *, steps: int) -> tuple[int, int, int]:
 
     policy: Any = Odd()
     target = HFTarget(model(kind, scale=5.0))
-    loop = Loop(target, complete(team, chosen), policy, chosen.recorder, seed=seed, strikes=999)
+    loop = Loop(target, complete(team, chosen), policy, chosen.recorder, seed=seed, max_faults=999)
     texts: dict[int, list[int]] = {}
     alive: dict[int, Request] = {}
     checked = failed = accepted = 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from draftwise import Decoder, Sampling
-from draftwise.core import turn as module
+from draftwise.core import request_round as module
 from draftwise.core.arms import Arm
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
@@ -374,7 +374,7 @@ def test_a_processor_sees_no_token_beyond_the_end_of_its_text(policy: str, tempe
     team: dict[str, Any] = {"good": LMDrafter(model("llama", scale=5.0), VOCAB)} if policy != "none" else {}
     loop = Loop(HFTarget(made), team, chosen.policy, chosen.recorder)
     settings = Sampling(max_new_tokens=40, temperature=temperature, processors=(Once(),), ends=ends, seed=1)
-    request = loop.add(PROMPTS[0], settings, picked=True)
+    request = loop.add(PROMPTS[0], settings, deterministic=True)
     finish(loop, {})
     assert request.finish_reason == "stop" and len(request.tokens) == 16
     assert seen == [*range(len(PROMPTS[0]), 16)]
@@ -407,7 +407,7 @@ def test_a_hint_that_is_no_number_is_a_fault(hint: Any) -> None:
 def test_a_drafter_is_given_time_to_read_a_long_prompt(monkeypatch: Any) -> None:
     """Twenty passes of the target, and one for each token that the drafter had to read first."""
     now = [0.0]
-    monkeypatch.setattr("draftwise.core.team.perf_counter", lambda: now[0])
+    monkeypatch.setattr("draftwise.core.drafter_pool.perf_counter", lambda: now[0])
     monkeypatch.setattr("draftwise.core.loop.perf_counter", lambda: now[0])
     read: dict[int, int] = {}
 

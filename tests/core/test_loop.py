@@ -17,7 +17,7 @@ from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.core.request import Request
-from draftwise.core.roles import Graders, Seen
+from draftwise.core.roles import Graders, RoundRecord
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
@@ -269,7 +269,7 @@ def test_a_faulty_drafter_is_taken_out_and_the_text_is_unaffected(how: str) -> N
     assert list(texts.values()) == [counted(0, 30)] * 5
     faults = [r.fault for r in rounds if r.fault]
     assert len(faults) == 3 and all(f.startswith("faulty: ") and "\n" not in f for f in faults)
-    assert loop.team.broken == {"faulty"} and loop.faults == {"faulty": 3}
+    assert loop.pool.broken == {"faulty"} and loop.faults == {"faulty": 3}
     after = [r for r in rounds if r.request == 4]
     assert all(r.drafted == 0 and not r.fault for r in after)
     assert sum(1 for f in spy.heard if f.outcomes) == 2
@@ -344,7 +344,7 @@ def test_a_drafter_out_of_use_is_out_of_every_open_request() -> None:
             spoilt = {0: Draft.chain([V])}
             return [spoilt.get(job.request.id) or self._chain(job) for job in jobs]
 
-    loop, _ = make({"picky": Picky(markov(P), sampled=False)}, [Arm("picky", 3)], strikes=1)
+    loop, _ = make({"picky": Picky(markov(P), sampled=False)}, [Arm("picky", 3)], max_faults=1)
     rounds = list(loop.run([[0], [1]], Sampling(max_new_tokens=12), batch=2))
     assert [r.request for r in rounds if r.drafted] == [1]
     assert run(loop, [[5]], Sampling(max_new_tokens=4)) == {2: counted(5, 4)}
@@ -372,7 +372,7 @@ class Ear:
     def __init__(self) -> None:
         self.seen: list[Outcome] = []
 
-    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         self.seen += [seen.outcome for seen in batch]
         return ()
 
@@ -414,9 +414,9 @@ def test_a_policy_learns_how_wide_a_pass_was_whose_rows_are_padded(padded: bool)
     loop.add([3], Sampling(max_new_tokens=9))  # 6 tokens in its first round, 2 + 1 in its second
     loop.step()
     loop.step()
-    assert [o.spent and (o.spent.width, o.spent.pass_tokens) for o in ear.seen[2:]] == [(6 * padded, 9)] * 2
+    assert [o.cost and (o.cost.width, o.cost.pass_tokens) for o in ear.seen[2:]] == [(6 * padded, 9)] * 2
     loop.step()
-    assert [o.spent and o.spent.width for o in ear.seen[4:]] == [0], "one row needs no padding"
+    assert [o.cost and o.cost.width for o in ear.seen[4:]] == [0], "one row needs no padding"
 
 
 def test_a_policy_sees_all_requests_of_a_round_before_it_decides() -> None:

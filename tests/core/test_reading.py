@@ -61,10 +61,10 @@ def drafted(loop: Loop) -> list[int]:
 def test_a_text_is_written_while_its_drafter_reads_it() -> None:
     loop, slow = looped()
     first, second = added(loop, 2)
-    assert drafted(loop) == [0, 0] and first.waits == second.waits == {"slow"}
+    assert drafted(loop) == [0, 0] and first.not_ready == second.not_ready == {"slow"}
     for pieces in range(1, 1 + PIECES):
         assert loop.prepare() and slow.reads(first.id) == pieces
-    assert drafted(loop) == [2, 0] and not first.waits, "the first has been read, the second has not"
+    assert drafted(loop) == [2, 0] and not first.not_ready, "the first has been read, the second has not"
     assert [loop.prepare() for _ in range(PIECES + 1)] == [True] * PIECES + [False]
     assert drafted(loop) == [2, 2] and slow.reads(second.id) == PIECES
 
@@ -94,7 +94,7 @@ def test_a_drafter_that_nobody_names_reads_one_text_in_so_many() -> None:
         pass
     read = [k for k, request in enumerate(new, len(old)) if slow.reads(request.id)]
     assert read == [TRIED, 2 * TRIED]
-    loop.policy = loop.guarded.policy = method("static-2?drafter=slow", ["slow", "other"]).policy
+    loop.policy = loop.barrier.policy = method("static-2?drafter=slow", ["slow", "other"]).policy
     assert drafted(loop)[:2] == [2, 0], "who has been read is drafted for"
     while loop.prepare():
         pass
@@ -114,10 +114,10 @@ def test_who_asks_a_drafter_waits_for_it_and_keeps_it_in_use(kind: str) -> None:
     first, _ = added(loop, 2)
     for _ in range(IDLE + 1):
         loop.step()
-    assert first.waits == {"slow", kind}
+    assert first.not_ready == {"slow", kind}
     while loop.prepare():
         pass
-    assert slow.left == {0: 0, 1: 0} and all(drafted(loop)) and not first.waits
+    assert slow.left == {0: 0, 1: 0} and all(drafted(loop)) and not first.not_ready
 
 
 def test_a_drafter_that_fails_at_a_text_leaves_the_others_alone() -> None:
@@ -126,7 +126,7 @@ def test_a_drafter_that_fails_at_a_text_leaves_the_others_alone() -> None:
     assert [loop.prepare() for _ in range(PIECES + 2)] == [True] * (PIECES + 1) + [False]
     rounds = loop.step()
     assert [round.drafted for round in rounds] == [0, 2] and "no memory" in rounds[0].fault
-    assert first.out == {"slow"} and not second.out
+    assert first.disabled == {"slow"} and not second.disabled
 
 
 def test_a_text_that_leaves_is_read_no_more() -> None:
@@ -137,4 +137,4 @@ def test_a_text_that_leaves_is_read_no_more() -> None:
     while loop.prepare():
         pass
     assert slow.reads(first.id) == 1 and slow.reads(second.id) == PIECES
-    assert not loop.team.reading.unread
+    assert not loop.pool.reading.unread

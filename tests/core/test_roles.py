@@ -17,8 +17,8 @@ import pytest
 import draftwise
 from draftwise.core import arms, drafts, masker, outcomes, request, roles
 from draftwise.core import round as rounds
+from draftwise.core.drafter_pool import DrafterPool
 from draftwise.core.roles import drafter, policy, recorder, target
-from draftwise.core.team import Team
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.learners.fixed import Fixed
@@ -45,7 +45,7 @@ def world() -> dict[str, Any]:
     text = request.Request(0, [0, 1, 2], 1, draftwise.Sampling(), Random(0), Random(0))
     sim = SimDrafter(counting)
     chosen = BanditPolicy((draftwise.Arm("sim", 4),), Fixed)
-    graders = Team({"sim": sim}, vocab_size=V, strikes=3)
+    graders = DrafterPool({"sim": sim}, vocab_size=V, max_faults=3)
     kinds = {
         name: found
         for module in (roles, arms, drafts, outcomes, request)
@@ -87,7 +87,7 @@ def test_every_method_says_who_calls_it_and_has_an_example(kind: type, name: str
 TYPES = [
     *(getattr(arms, name) for name in ("Stop", "Arm", "Context", "Decision")),
     *(getattr(drafts, name) for name in ("Signals", "Draft", "Verdict", "Job")),
-    *(getattr(outcomes, name) for name in ("Spent", "Outcome", "Window", "Grade", "Feedback")),
+    *(getattr(outcomes, name) for name in ("RoundCost", "Outcome", "Window", "Grade", "Feedback")),
     request.Request,
     rounds.Round,
 ]

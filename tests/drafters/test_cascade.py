@@ -318,7 +318,7 @@ def test_the_places_of_the_second_part_keep_their_own_stop_rules(
     made = Loop(SimTarget(markov(P), V), parts, policy, policy)
     second.observe(request := asked([5, 1, 6]), [5, 1, 6])
     cascade.draft([Job(request, 4, stops=rules)])
-    assert second.stops == [tuple(rules[k] for k in left) or (NEVER,)] and made.team is cascade.team
+    assert second.stops == [tuple(rules[k] for k in left) or (NEVER,)] and made.pool is cascade.pool
 
 
 def test_a_stop_rule_of_the_first_part_ends_the_draft() -> None:

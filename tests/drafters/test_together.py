@@ -147,7 +147,7 @@ def test_only_the_part_that_fails_falls_out(bad: Drafter) -> None:
     plain = loop({})
     own = [t for r in plain.run([PROMPT], Sampling(max_new_tokens=12)) for t in r.tokens]
     assert request.tokens[len(PROMPT) :] == own
-    assert request.out == {"bad"} and made.faults == {"a": 0, "bad": 1, "b": 0, "all": 0}
+    assert request.disabled == {"bad"} and made.faults == {"a": 0, "bad": 1, "b": 0, "all": 0}
     at = next(i for i, r in enumerate(rounds) if r.fault)
     assert rounds[at].fault.startswith("bad: ") and rounds[at].drafted == 6
     assert not any(r.fault for r in rounds[at + 1 :])
@@ -157,7 +157,7 @@ def test_a_part_that_keeps_failing_is_out_of_use() -> None:
     made = loop({"a": Says(1, 2, 3), "bad": Says(V)})
     for _ in range(4):
         first(made)
-    assert made.team.broken == {"bad"} and made.faults["bad"] == 3
+    assert made.pool.broken == {"bad"} and made.faults["bad"] == 3
     assert first(made).drafted == 3
 
 
@@ -166,10 +166,10 @@ def test_a_part_is_out_only_where_it_failed() -> None:
     one = made.add(PROMPT, Sampling(max_new_tokens=30))
     made.step()
     made.step()
-    assert one.out == {"late"}
+    assert one.disabled == {"late"}
     other = made.add(PROMPT, Sampling(max_new_tokens=30))
     made.step()
-    assert one.out == {"late"} and not other.out
+    assert one.disabled == {"late"} and not other.disabled
 
 
 # -- the text is the target's own --------------------------------------------------------------------

@@ -152,7 +152,7 @@ def test_a_token_that_must_follow_needs_no_drafter() -> None:
 def test_a_drafter_reads_what_must_follow_together_with_the_rest() -> None:
     made, (prompt,) = model("llama"), random_texts((6,))
     loop = looped(made, "static-5", ["bad"])
-    drafter = loop.team.drafters["bad"]
+    drafter = loop.pool.drafters["bad"]
     passes: list[int] = []
     feed = drafter.rows.feed  # type: ignore[attr-defined]
 

@@ -32,7 +32,7 @@ def test_cascades_join_the_team_of_a_policy_that_weighs_them(
     drafters: list[str], policy: str, added: list[str]
 ) -> None:
     decoder = Decoder.from_pretrained("zoo:target", drafters=drafters, policy=policy)
-    assert list(decoder.loop.team.drafters) == [*drafters, *added]
+    assert list(decoder.loop.pool.drafters) == [*drafters, *added]
     assert {arm.drafter for arm in decoder.loop.policy.arms} - {"none"} == {*drafters, *added}
 
 
@@ -54,5 +54,5 @@ def test_files_of_teams_with_cascades_are_merged(tmp_path: Path, capsys: pytest.
     merged = tmp_path / "all.json"
     assert main(["merge", *files, "--out", str(merged)]) == 0, capsys.readouterr().err
     again = Decoder.from_pretrained("zoo:target", drafters=team, state=str(merged))
-    assert list(json.loads(merged.read_text())["drafters"]) == list(again.loop.team.drafters)
+    assert list(json.loads(merged.read_text())["drafters"]) == list(again.loop.pool.drafters)
     assert again.generate("One two three", max_new_tokens=8).token_ids

@@ -138,7 +138,9 @@ def known(feedback: Feedback) -> tuple[Any, ...]:
 
 def test_two_hundred_requests_that_come_move_wait_and_are_dropped_leave_nothing_behind() -> None:
     reader, rng = Reader(), random.Random(3)
-    follow = follower("random", {"reader": reader, "suffix": SuffixDrafter(), "broken": Broken()}, strikes=9)
+    follow = follower(
+        "random", {"reader": reader, "suffix": SuffixDrafter(), "broken": Broken()}, max_faults=9
+    )
     engine = Engine(text_law, seats=5, eos=6, seed=1)
     plain = Engine(text_law, seats=1, eos=6)
     wanted: dict[str, list[int]] = {}
@@ -159,7 +161,7 @@ def test_two_hundred_requests_that_come_move_wait_and_are_dropped_leave_nothing_
                 engine.put_off(job)
     follow.step([])
     assert not follow.open and not reader.told and not reader._texts and not follow._keys
-    assert not follow._requests and not follow._turns and not follow.team._told
+    assert not follow._requests and not follow._rounds and not follow.pool._observed
     for job in engine.done:
         assert job.tokens == wanted[job.key][: len(job.tokens)]
     assert follow.totals()["drafters"]["broken"]["num_faults"] == 9

@@ -12,7 +12,7 @@ from draftwise import registry
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.core.request import Request
-from draftwise.core.roles import Drafter, Graders, Seen
+from draftwise.core.roles import Drafter, Graders, RoundRecord
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
@@ -152,12 +152,12 @@ def test_the_overlap_of_a_round_is_that_of_the_raw_laws_whatever_the_settings(
     name: str, sampling: Sampling
 ) -> None:
     drafters, chosen = team(), method("metasd-ucb?length=1", [name])
-    heard: list[tuple[Seen, int]] = []
+    heard: list[tuple[RoundRecord, int]] = []
 
     class Ear:
         reads = chosen.recorder.reads
 
-        def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
             # what the round began after, while the text still ends with the round
             heard.extend((seen, seen.request.tokens[-1 - len(seen.tokens)]) for seen in batch)
             return chosen.recorder.add(batch, graders)

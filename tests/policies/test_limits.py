@@ -69,7 +69,7 @@ def play(
     loop = Loop(target or SimTarget(markov(CYCLE), SIZE), drafters, made.policy, made.recorder)
     played: Counter[str] = Counter()
     for _ in range(texts):
-        loop.add([0, 1, 2], Sampling(max_new_tokens=tokens), longest=longest)
+        loop.add([0, 1, 2], Sampling(max_new_tokens=tokens), max_draft=longest)
         while loop.open:
             for round in loop.step():
                 assert not round.fault
@@ -146,7 +146,7 @@ def test_a_limited_draft_of_a_lookup_had_no_less_to_offer(longest: int) -> None:
     """For `auto` a lookup that runs out of tokens was wrong there; one whose draft was limited was not."""
     policy = Always()
     loop = Loop(SimTarget(markov(CYCLE), SIZE), {"ngram": NgramDrafter()}, policy, AutoRecorder(policy))
-    loop.add([*range(SIZE)] * 3, Sampling(max_new_tokens=60), longest=longest)
+    loop.add([*range(SIZE)] * 3, Sampling(max_new_tokens=60), max_draft=longest)
     while loop.open:
         loop.step()
     depths = {len(window.accepts) for window in policy.windows}
@@ -184,7 +184,7 @@ def test_an_arm_that_plays_limited_drafts_is_graded_like_one_that_does_not_play(
     ear = Ear((Arm("a", 5), Arm("b", 5)))
     team = {"a": NgramDrafter(max=2), "b": NgramDrafter(max=2)}
     loop = Loop(SimTarget(markov(CYCLE), SIZE), team, ear, Grading(ear.arms))
-    loop.add([*range(SIZE)] * 2, Sampling(max_new_tokens=120), longest=longest)
+    loop.add([*range(SIZE)] * 2, Sampling(max_new_tokens=120), max_draft=longest)
     while loop.open:
         loop.step()
     assert ear.losses and all(a == b for a, b in ear.losses)
@@ -204,7 +204,7 @@ def test_a_request_for_picked_drafts_is_graded_by_them(picked: bool) -> None:
     for seed in range(40):
         team = {"sim": SimDrafter(markov(table))}
         loop = Loop(SimTarget(markov(table), SIZE), team, ear, Grading(ear.arms))
-        loop.add([0, 1], Sampling(max_new_tokens=30, temperature=1.0, seed=seed), picked=picked)
+        loop.add([0, 1], Sampling(max_new_tokens=30, temperature=1.0, seed=seed), deterministic=picked)
         while loop.open:
             own += len(loop.step())
     graded = sum(losses[0] or 0.0 for losses in ear.losses)
@@ -253,7 +253,7 @@ def test_an_outcome_says_how_long_its_draft_could_be() -> None:
     good = SimDrafter(markov(CYCLE), sampled=False)
     loop = Loop(Narrow(markov(CYCLE), SIZE), {"good": good}, policy, made.recorder)
     loop.add([0, 1], Sampling(max_new_tokens=30))
-    loop.add([0, 1], Sampling(max_new_tokens=30), longest=2)
+    loop.add([0, 1], Sampling(max_new_tokens=30), max_draft=2)
     while loop.open:
         loop.step()
     assert {one.asked for one in seen} == {4, 2} and all(one.drafted == one.asked for one in seen)

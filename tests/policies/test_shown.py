@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from draftwise.core.arms import Context
-from draftwise.core.outcomes import Feedback, Outcome, Spent
+from draftwise.core.outcomes import Feedback, Outcome, RoundCost
 from draftwise.core.roles import Valuer
 from draftwise.policies.catalogue import method
 from draftwise.registry.entries import describe
@@ -27,8 +27,8 @@ def played(name: str, *, looks: bool) -> tuple[Any, list[int], Any]:
         chosen.append(decision.arm)
         arm = policy.arms[decision.arm]
         accepted = outcomes.randint(0, arm.length)
-        reward, spent = accepted / max(1, arm.length), Spent(0.001, 0.01, 1 + arm.length)
-        done = Outcome(decision.arm, accepted, arm.length, 0.011, reward=reward, spent=spent)
+        reward, spent = accepted / max(1, arm.length), RoundCost(0.001, 0.01, 1 + arm.length)
+        done = Outcome(decision.arm, accepted, arm.length, 0.011, reward=reward, cost=spent)
         losses = tuple(outcomes.random() for _ in policy.arms)
         policy.learn(Feedback(request, decision, (done,), losses))
         if looks and isinstance(policy, Valuer):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftwise.core.roles import Masker
+from draftwise.core.roles import TokenMask
 from draftwise.errors import UserError
 from draftwise.serve.constraint import KEPT, Constraint
 
@@ -56,7 +56,7 @@ def test_places_come_in_any_order(compiled: Any, seed: int) -> None:
     answer, other = walk(compiled, rng, 60), walk(compiled, rng, 60)
     truth = [free(fresh(compiled), PROMPT, answer[:n]) for n in range(len(answer) + 1)]
     constraint = fresh(compiled)
-    assert isinstance(constraint, Masker)
+    assert isinstance(constraint, TokenMask)
     for n in range(len(answer)):
         text = [*PROMPT, *answer[:n]]
         for _ in range(3):

@@ -169,7 +169,7 @@ def test_a_request_may_fix_its_drafts(server: Served) -> None:
     """The policy neither decides nor learns."""
     before = server.decoder.loop.policy
     learnt: list[Any] = []
-    learn, server.decoder.loop.guarded.learn = server.decoder.loop.guarded.learn, learnt.extend  # type: ignore[assignment, method-assign]
+    learn, server.decoder.loop.barrier.learn = server.decoder.loop.barrier.learn, learnt.extend  # type: ignore[assignment, method-assign]
     try:
         for drafter, length in (("good", 3), ("bad", 2)):
             asked = {"policy": f"static-{length}?drafter={drafter}"}
@@ -177,7 +177,7 @@ def test_a_request_may_fix_its_drafts(server: Served) -> None:
             assert found["choices"][0]["text"] == line("b", 40)
             assert set(found["metrics"]["draftwise"]["rounds_by_arm"]) == {f"{drafter}:{length}"}
     finally:
-        server.decoder.loop.guarded.learn = learn  # type: ignore[method-assign]
+        server.decoder.loop.barrier.learn = learn  # type: ignore[method-assign]
     assert not learnt and server.decoder.loop.policy is before
 
 

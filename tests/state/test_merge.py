@@ -15,7 +15,7 @@ import pytest
 import draftwise
 from draftwise.cli import main
 from draftwise.core.arms import Arm, Context
-from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
+from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
 from draftwise.errors import UserError
 from draftwise.policies.auto.drafting import Line
 from draftwise.policies.auto.passes import PassCost
@@ -275,8 +275,8 @@ def taught(name: str, seed: int) -> Any:
         decision = policy.choose(Context(0, hints=hints, length=20 + k, position=k), rng)
         length = policy.arms[decision.arm].length
         accepted = rng.randrange(length + 1)
-        spent = Spent(0.001 * length, 0.02, 1 + length)
-        outcome = Outcome(decision.arm, accepted, length, 0.02, False, accepted / 16, spent=spent)
+        spent = RoundCost(0.001 * length, 0.02, 1 + length)
+        outcome = Outcome(decision.arm, accepted, length, 0.02, False, accepted / 16, cost=spent)
         losses = tuple(rng.random() for _ in policy.arms)
         windows = (Window(rng.randrange(2), 2, (1.0,) * accepted + (0.0,)),)
         policy.learn(Feedback(0, decision, (outcome,), losses, windows if name == "auto" else ()))

@@ -24,7 +24,7 @@ from filelock import FileLock
 from draftwise import UserError, method, registry
 from draftwise.core.arms import Arm, Context
 from draftwise.core.drafts import Signals
-from draftwise.core.outcomes import Feedback, Outcome, Spent
+from draftwise.core.outcomes import Feedback, Outcome, RoundCost
 from draftwise.policies import learners
 from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
 from draftwise.policies.learners.beta import BetaThompson
@@ -185,7 +185,7 @@ def decide(policy: Any, rng: Random, n: int) -> list[tuple[int, str, Any]]:
             reward=reward,
             overlaps=(reward,) * longest,
             signals=(signals,) * longest,
-            spent=Spent(0.002, 0.008, 1 + longest),
+            cost=RoundCost(0.002, 0.008, 1 + longest),
         )
         policy.learn(Feedback(i % 2, decision, (outcome,), losses))
         made.append((decision.arm, repr(decision.propensity), decision.stops))

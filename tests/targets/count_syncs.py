@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from draftwise.core.loop import Loop
+from draftwise.core.request_round import unfailed
 from draftwise.core.sampling import Sampling
-from draftwise.core.turn import unfailed
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.policies.catalogue import method

@@ -129,10 +129,10 @@ class PickedAsDrawn(Sound):
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         made = []
         for job in jobs:
-            if not self._samples(job.request) or job.picked:
+            if not self._samples(job.request) or job.deterministic:
                 made.append(self._chain(job))
                 continue
-            draft = self._chain(replace(job, picked=True))
+            draft = self._chain(replace(job, deterministic=True))
             history, dist = list(job.request.tokens), []
             for token in draft.tokens:
                 dist.append(softmax(self.distribution(history)))
@@ -156,7 +156,7 @@ class DrawsElsewhere(Sound):
 @fails("jobs_for_picked_tokens_get_no_drawn_ones")
 class AlwaysDraws(Sound):
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return super().draft([replace(job, picked=False) for job in jobs])
+        return super().draft([replace(job, deterministic=False) for job in jobs])
 
 
 @fails("signals_are_probabilities_and_an_entropy")
@@ -170,7 +170,9 @@ class SureBeyondMeasure(Sound):
 @fails("drafts_end_where_a_stop_rule_fires")
 class NeverStops(Sound):
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return super().draft([Job(j.request, j.length, rows=j.rows, picked=j.picked) for j in jobs])
+        return super().draft(
+            [Job(j.request, j.length, rows=j.rows, deterministic=j.deterministic) for j in jobs]
+        )
 
 
 @fails("rows_are_the_logits_of_the_drafted_tokens")

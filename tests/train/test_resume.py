@@ -89,7 +89,7 @@ def one_thread() -> Iterator[None]:
 def test_killed_at_five_random_moments(
     world: Path, tmp_path: Path, options: Options, one_thread: None
 ) -> None:
-    """While it writes answers, between steps, while it saves: wherever SIGKILL strikes."""
+    """While it writes answers, between steps, while it saves: wherever SIGKILL max_faults."""
     changes = {"start": str(world / "drafter"), "answers": "", "together": 1, "steps": 16}
     given = options(**changes, checkpoint_every=3, log_every=3, measure_every=8)
     drafter.train(DrafterRun(**given), tmp_path / "whole", silent)

@@ -117,7 +117,7 @@ def trace(
         prompts, left_out = encoded(decoder, found, options.max_new_tokens, raw=options.raw)
         models, team, sampling = (
             decoder.loop.target,
-            decoder.loop.team.drafters,
+            decoder.loop.pool.drafters,
             options.sampling(decoder.eos),
         )
         header = record.header_of(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from .renamed import alias
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
@@ -89,7 +91,7 @@ class Context:
         unavailable: Drafters that cannot draft for this request now: they failed or are not ready.
         length: Tokens of the text, the prompt included.
         token: Its last token; -1 if that is unknown.
-        room: Tokens that may still be written; infinite if that is unknown.
+        remaining: Tokens that may still be written; infinite if that is unknown.
     """
 
     request: int = 0
@@ -100,7 +102,9 @@ class Context:
     unavailable: frozenset[str] = frozenset()
     length: int = 0
     token: int = -1
-    room: float = inf
+    remaining: float = inf
+
+    room = alias("room", "remaining")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,16 @@ from typing import NamedTuple
 
 from ..errors import UserError
 from .arms import Arm
+from .drafter_pool import DrafterPool
 from .drafts import Draft, Verdict
-from .guarded import Guarded
+from .fault_barrier import FaultBarrier
 from .lock import OneAtATime
+from .renamed import accept_earlier, alias
 from .request import ENDLESS, Request
+from .request_round import ERROR, RequestRound
 from .roles import Limited, Pieces, Ranked, Target
 from .round import Tops
 from .sampling import Sampling
-from .team import Team
-from .turn import ERROR, Turn
 
 
 class Scored(NamedTuple):
@@ -35,9 +36,9 @@ class Batch:
     those whose text has ended and that can be extended. Any thread may call any method: calls take turns.
     """
 
-    def __init__(self, target: Target, team: Team, guarded: Guarded, seed: int) -> None:
-        self.target, self.team, self.guarded, self.seed = target, team, guarded, seed
-        self.open: dict[int, Request] = team.open
+    def __init__(self, target: Target, pool: DrafterPool, barrier: FaultBarrier, seed: int) -> None:
+        self.target, self.pool, self.barrier, self.seed = target, pool, barrier, seed
+        self.open: dict[int, Request] = pool.open
         self.parked: dict[int, Request] = {}
         self.lock = OneAtATime()
         self._ids = count()
@@ -46,8 +47,11 @@ class Batch:
     @property
     def faults(self) -> Mapping[str, int]:
         """Faults so far, by drafter, and of the policy."""
-        return self.team.faults
+        return self.pool.faults
 
+    team = alias("team", "pool")
+
+    @accept_earlier(longest="max_draft", picked="deterministic")
     def add(
         self,
         tokens: Sequence[int],
@@ -55,16 +59,16 @@ class Batch:
         *,
         keep: bool = False,
         without: Collection[str] = (),
-        longest: int = ENDLESS,
-        picked: bool = False,
+        max_draft: int = ENDLESS,
+        deterministic: bool = False,
         arm: Arm | None = None,
     ) -> Request:
         """Open a request; it joins the batch at the next step. With `keep` it is parked when its text ends.
 
-        The drafters `without` do not draft for it, and no draft has more than `longest` tokens; the policy
-        learns from its rounds all the same. With `picked` no draft is sampled: a sampled text then depends on
-        its seed alone, whatever the policy decides. With an `arm` all rounds play it, and the policy neither
-        decides nor learns.
+        The drafters `without` do not draft for it, and no draft has more than `max_draft` tokens; the policy
+        learns from its rounds all the same. With `deterministic` no draft is sampled: a sampled text then
+        depends on its seed alone, whatever the policy decides. With an `arm` all rounds play it, and the
+        policy neither decides nor learns.
 
         Raises:
             UserError: the prompt is empty or leaves no room in the target's context window.
@@ -73,7 +77,12 @@ class Batch:
         self.check(len(tokens))
         with self.lock:
             request = Request(next(self._ids), [], 0, sampling, Random(), Random(), keep=keep)
-            request.out, request.longest, request.picked, request.arm = set(without), longest, picked, arm
+            request.disabled, request.max_draft, request.deterministic, request.arm = (
+                set(without),
+                max_draft,
+                deterministic,
+                arm,
+            )
             self.target.open(request)
             self._begin(request, tokens, sampling)
             return request
@@ -88,13 +97,13 @@ class Batch:
             others = [other for other in self.open.values() if other is not request]
             if isinstance(self.target, Pieces) and self.target.read(request, others):
                 return True
-            self.team.reading.begin(request)
+            self.pool.reading.begin(request)
             return False
 
     def prepare(self) -> bool:
         """Let a drafter read one piece of a text that the target has read; False if there is none to read."""
         with self.lock:
-            return self.team.prepare()
+            return self.pool.prepare()
 
     def score(self, tokens: Sequence[int], top: int = 0, *, piece: int = 64) -> Iterator[list[Scored]]:
         """What the target thinks of each token of a text but the first, a piece at a time.
@@ -163,14 +172,14 @@ class Batch:
                 "shorten the prompt"
             )
 
-    def _enter(self, requests: Iterable[Request] | None) -> list[Turn]:
-        """Begin a step: a turn for each open request, or for each of `requests`."""
+    def _enter(self, requests: Iterable[Request] | None) -> list[RequestRound]:
+        """Begin a step: a round for each open request, or for each of `requests`."""
         if self._leaving is not None:
             raise RuntimeError("a step within a step: a processor must not run the decoder it serves")
         only = None if requests is None else {request.id for request in requests}
-        turns = [Turn(r, len(r.tokens)) for r in self.open.values() if only is None or r.id in only]
+        rounds = [RequestRound(r, len(r.tokens)) for r in self.open.values() if only is None or r.id in only]
         self._leaving = []  # last: what is no request raises above, and leaves no step begun
-        return turns
+        return rounds
 
     def _leave(self) -> None:
         """End a step: close the requests that were closed within it."""
@@ -184,14 +193,14 @@ class Batch:
         fitting = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         seed = f"{self.seed} {request.id}" if sampling.seed is None else f"{sampling.seed}"
         request.begin(tokens, fitting, seed)
-        request.out |= self.team.broken
-        self.team.observe(request)
-        self.guarded.open(request)
+        request.disabled |= self.pool.broken
+        self.pool.observe(request)
+        self.barrier.open(request)
         self.open[request.id] = request
 
     def _end(self, request: Request) -> None:
         del self.open[request.id]
-        self.guarded.close(request)
+        self.barrier.close(request)
         if request.keep and request.finish_reason != ERROR:
             self.parked[request.id] = request
         else:
@@ -199,4 +208,4 @@ class Batch:
 
     def _forget(self, request: Request) -> None:
         self.target.close(request)
-        self.team.close(request)
+        self.pool.close(request)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .arms import NEVER, HandOver, Stop
-from .guide import Guide
+from .constraint import Constraint
+from .renamed import alias
 from .request import Request
 
 
@@ -120,9 +121,10 @@ class Job:
         stops: One stop rule per draft position, the last for all later ones; see `stop_at`.
         width: Branches of a tree, which has at most `length * width` tokens.
         rows: Keep the raw logits in the draft, if the drafter has any.
-        picked: Draft the most likely tokens even if the request samples.
-        guide: What the request's processors allow after its text; None where they do not tell. Drafts that
-            were picked are cut to it in any case. A drafter that reads it by itself says `guided = True`.
+        deterministic: Draft the most likely tokens even if the request samples.
+        constraint: What the request's processors allow after its text; None where they do not tell.
+            Deterministic drafts are cut to it in any case. A drafter that reads it by itself says `guided =
+            True`.
         until: Ends the draft after the token with which it is true of all its tokens. It spares time: a
             drafter need not read it.
         hand_overs: Those of the decision.
@@ -133,10 +135,13 @@ class Job:
     stops: tuple[Stop, ...] = (NEVER,)
     width: int = 1
     rows: bool = False
-    picked: bool = False
-    guide: Guide | None = None
+    deterministic: bool = False
+    constraint: Constraint | None = None
     until: Callable[[Sequence[int]], bool] | None = None
     hand_overs: tuple[HandOver, ...] = ()
+
+    picked = alias("picked", "deterministic")
+    guide = alias("guide", "constraint")
 
     def stop_at(self, position: int) -> Stop:
         """The rule for draft position `position` (from 0)."""
@@ -146,5 +151,5 @@ class Job:
 def after(job: Job, written: Sequence[int]) -> Job:
     """The job, for a picked draft, of a copy of its request in which these tokens were written."""
     request = replace(job.request, tokens=[*job.request.tokens, *written])
-    guide = None if job.guide is None else job.guide.after(written)
-    return replace(job, request=request, picked=True, guide=guide, until=None)
+    constraint = None if job.constraint is None else job.constraint.after(written)
+    return replace(job, request=request, deterministic=True, constraint=constraint, until=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from .constraint import Constraint
 from .drafts import Draft, Job, Signals
-from .guide import Guide
 from .roles import Continuer, Drafter
 
 NOTHING = Draft()
@@ -19,10 +19,12 @@ def drafted(drafter: Drafter, jobs: Sequence[Job], wrong: Callable[[Job, Draft],
     Tokens that must come next are drafted before those of a drafter that can draft after them; another one is
     not asked then. A draft that breaks its contract, as `wrong` tells, stays as it is.
     """
-    if all(job.guide is None for job in jobs):
+    if all(job.constraint is None for job in jobs):
         return drafter.draft(jobs)
     guided = bool(getattr(drafter, "guided", False))
-    heads = [[] if guided or job.guide is None else job.guide.forced((), job.length) for job in jobs]
+    heads = [
+        [] if guided or job.constraint is None else job.constraint.forced((), job.length) for job in jobs
+    ]
     asked = [k for k, head in enumerate(heads) if not head]
     late = [k for k, head in enumerate(heads) if 0 < len(head) < jobs[k].length]
     found = list(drafter.draft([jobs[k] for k in asked])) if asked else []
@@ -37,14 +39,14 @@ def drafted(drafter: Drafter, jobs: Sequence[Job], wrong: Callable[[Job, Draft],
 
 
 def _kept(job: Job, head: Sequence[int], draft: Draft, wrong: Callable[[Job, Draft], str]) -> Draft:
-    if job.guide is None or wrong(job, draft):
+    if job.constraint is None or wrong(job, draft):
         return draft
     if head and not (draft.is_chain and draft.dist is None):
         draft = NOTHING
-    return fitted(framed(head, draft, ()), job.guide, job.length)
+    return longest_allowed(framed(head, draft, ()), job.constraint, job.length)
 
 
-def fitted(draft: Draft, guide: Guide, most: int) -> Draft:
+def longest_allowed(draft: Draft, constraint: Constraint, most: int) -> Draft:
     """A draft without what is not allowed, and with what must follow it, up to `most` tokens.
 
     Only picked tokens may be left out because of what they are: a drawn draft stays as it is.
@@ -52,12 +54,12 @@ def fitted(draft: Draft, guide: Guide, most: int) -> Draft:
     if draft.dist is not None:
         return draft
     if not draft.is_chain:
-        return _pruned(draft, guide)
+        return _pruned(draft, constraint)
     tokens = draft.tokens
-    wrong = (n for n, token in enumerate(tokens) if not guide.allows(tokens[:n], token))
+    wrong = (n for n, token in enumerate(tokens) if not constraint.allows(tokens[:n], token))
     n = next(wrong, len(tokens))
     cut = draft if n == len(tokens) else first(draft, n)
-    return framed((), cut, guide.forced(tokens[:n], most - n))
+    return framed((), cut, constraint.forced(tokens[:n], most - n))
 
 
 def framed(before: Sequence[int], draft: Draft, after: Sequence[int]) -> Draft:
@@ -93,12 +95,12 @@ def first(draft: Draft, n: int) -> Draft:
     )
 
 
-def _pruned(draft: Draft, guide: Guide) -> Draft:
+def _pruned(draft: Draft, constraint: Constraint) -> Draft:
     """A tree without the nodes that are not allowed, and without those below them."""
     place: dict[int, int] = {-1: -1}
     paths: dict[int, list[int]] = {-1: []}
     for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-        if parent in place and guide.allows(paths[parent], token):
+        if parent in place and constraint.allows(paths[parent], token):
             place[node], paths[node] = len(place) - 1, [*paths[parent], token]
     kept = [node for node in place if node >= 0]
     if len(kept) == len(draft.tokens):

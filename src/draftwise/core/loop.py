@@ -17,46 +17,54 @@ from time import perf_counter
 
 from .batch import Batch
 from .clock import Clock
-from .guarded import Guarded
-from .outcomes import Feedback, Spent
+from .drafter_pool import DrafterPool
+from .fault_barrier import FaultBarrier
+from .outcomes import Feedback, RoundCost
+from .renamed import accept_earlier
 from .request import Request
+from .request_round import RequestRound, decide, draft
 from .roles import Drafter, Limited, Policy, Recorder, Scores, Target
 from .round import Round, Seconds
 from .sampling import Sampling
-from .team import Team
-from .turn import Turn, decide, draft
+
+Verified = tuple[Sequence[RequestRound], Sequence[Scores], float]  # a target pass and its seconds
 
 
 class Loop(Batch):
     """Generates the target's text for any number of requests, with drafts chosen by the policy.
 
     Faults are isolated. A drafter that raises or violates its contract is disabled for the request in which
-    it failed, and for all requests after `strikes` faults. A draft is too slow, which is a fault as well, if
-    it takes more than `slow_seconds` and longer than 20 + n mean target passes, where n is the number of
+    it failed, and for all requests after `max_faults` faults. A draft is too slow, which is a fault as well,
+    if it takes more than `slow_seconds` and longer than 20 + n mean target passes, where n is the number of
     tokens the drafter had to read first. If the policy raises, the round is decoded plainly. A request ends
     with an error if its own processor or criterion raises, or if the target cannot read it. All other texts
     are unaffected.
 
-    A replay passes a team of its own in place of `drafters`, and a `clock` that supplies the times. Any
+    A replay passes a pool of its own in place of `drafters`, and a `clock` that supplies the times. Any
     thread may call any method: calls take turns, one round each.
     """
 
+    @accept_earlier(strikes="max_faults")
     def __init__(
         self,
         target: Target,
-        drafters: Mapping[str, Drafter] | Team,
+        drafters: Mapping[str, Drafter] | DrafterPool,
         policy: Policy,
         recorder: Recorder,
         *,
         seed: int = 0,
-        strikes: int = 3,
+        max_faults: int = 3,
         slow_seconds: float = 5.0,
         clock: Clock | None = None,
     ) -> None:
-        if not isinstance(drafters, Team):
+        if not isinstance(drafters, DrafterPool):
             size = target.vocab_size
-            drafters = Team(drafters, vocab_size=size, strikes=strikes, slow_seconds=slow_seconds)
-        super().__init__(target, drafters, Guarded(policy, recorder, drafters.names, drafters.faults), seed)
+            drafters = DrafterPool(
+                drafters, vocab_size=size, max_faults=max_faults, slow_seconds=slow_seconds
+            )
+        super().__init__(
+            target, drafters, FaultBarrier(policy, recorder, drafters.names, drafters.faults), seed
+        )
         self.policy, self.recorder, self.clock = policy, recorder, clock
         self.limited = target if isinstance(target, Limited) else None
         self.reused = getattr(target, "reused", None)
@@ -64,7 +72,7 @@ class Loop(Batch):
 
     def __repr__(self) -> str:
         target, policy = type(self.target).__name__, type(self.policy).__name__
-        drafters = ", ".join(self.team.drafters) or "none"
+        drafters = ", ".join(self.pool.drafters) or "none"
         return f"Loop({target}, drafters: {drafters}, {policy}, {len(self.open)} open)"
 
     def run(self, prompts: Iterable[Sequence[int]], sampling: Sampling, *, batch: int = 1) -> Iterator[Round]:
@@ -86,46 +94,51 @@ class Loop(Batch):
             RuntimeError: called from within a step, by a processor or a criterion.
         """
         with self.lock:
-            turns = self._enter(requests)
+            rounds = self._enter(requests)
             try:
-                return self._round(turns) if turns else []
+                return self._round(rounds) if rounds else []
             finally:
                 self._leave()
 
-    def _round(self, turns: Sequence[Turn]) -> list[Round]:
+    def _round(self, rounds: Sequence[RequestRound]) -> list[Round]:
         began = perf_counter()
-        self._decide(turns)
+        self._decide(rounds)
         decided = perf_counter()
-        self._draft(turns)
+        self._draft(rounds)
         drafted, reading = perf_counter(), 0.0
-        for verified, scores, seconds in self._verify(turns):
+        for verified, scores, seconds in self._verify(rounds):
             self._accept(verified, scores)
             reading += seconds
         accepted = perf_counter()
-        feedback = self._grade(turns, reading)
+        feedback = self._grade(rounds, reading)
         graded = perf_counter()
-        self._learn(turns, feedback)
+        self._learn(rounds, feedback)
         phases = (decided - began, accepted - drafted - reading, graded - accepted, perf_counter() - graded)
-        choose, accept, grade, learn = (seconds / len(turns) for seconds in phases)
-        rounds = [self._record(turn, Seconds(choose, *turn.cost, accept, grade, learn)) for turn in turns]
-        for turn in turns:
-            if turn.request.done:
-                self._end(turn.request)
-        return rounds
+        choose, accept, grade, learn = (seconds / len(rounds) for seconds in phases)
+        results = [
+            self._summarize(round, Seconds(choose, *round.draft_and_verify, accept, grade, learn))
+            for round in rounds
+        ]
+        for round in rounds:
+            if round.request.done:
+                self._end(round.request)
+        return results
 
-    def _decide(self, turns: Sequence[Turn]) -> None:
+    def _decide(self, rounds: Sequence[RequestRound]) -> None:
         """A decision for each request; none, and no draft, if the policy raises."""
         if self.limited is not None:
-            for turn in turns:
-                request, reach = turn.request, self.limited.reach(turn.request)
-                request.reach, request.widest = reach, max(request.widest, reach)
-        decide(turns, self.team, self.guarded, self.rng)
+            for round in rounds:
+                request, reach = round.request, self.limited.reach(round.request)
+                request.max_verifiable, request.max_verified = reach, max(request.max_verified, reach)
+        decide(rounds, self.pool, self.barrier, self.rng)
 
-    def _draft(self, turns: Sequence[Turn]) -> None:
+    def _draft(self, rounds: Sequence[RequestRound]) -> None:
         """One call per drafter for all its requests."""
-        draft(turns, self.team, rows="rows" in self.recorder.reads)
+        draft(rounds, self.pool, rows="rows" in self.recorder.reads)
 
-    def _verify(self, turns: Sequence[Turn]) -> Iterator[tuple[Sequence[Turn], Sequence[Scores], float]]:
+    def _verify(
+        self, rounds: Sequence[RequestRound]
+    ) -> Iterator[tuple[Sequence[RequestRound], Sequence[Scores], float]]:
         """One target pass over all drafts, and its time in seconds.
 
         If the pass fails, each request is verified in a pass of its own, so that only the faulty request
@@ -133,69 +146,71 @@ class Loop(Batch):
         """
         start = perf_counter()
         try:
-            scores = self.target.verify([(turn.request, turn.draft) for turn in turns])
+            scores = self.target.verify([(round.request, round.draft) for round in rounds])
         except Exception as error:
-            if len(turns) > 1:
-                for turn in turns:
-                    yield from self._verify([turn])
+            if len(rounds) > 1:
+                for round in rounds:
+                    yield from self._verify([round])
                 return
-            turns[0].fail(error)
+            rounds[0].fail(error)
             yield (), (), perf_counter() - start
         else:
-            yield turns, scores, perf_counter() - start
+            yield rounds, scores, perf_counter() - start
 
-    def _accept(self, turns: Sequence[Turn], scores: Sequence[Scores]) -> None:
+    def _accept(self, rounds: Sequence[RequestRound], scores: Sequence[Scores]) -> None:
         """Keep the accepted tokens and the target's own next token; a request that fails keeps nothing."""
-        for turn, found in zip(turns, scores, strict=True):
-            turn.accept(found)
-        sound = [turn for turn in turns if turn.error is None]
+        for round, found in zip(rounds, scores, strict=True):
+            round.accept(found)
+        sound = [round for round in rounds if round.error is None]
         try:
-            self.target.commit([(turn.request, turn.draft, turn.verdict) for turn in sound])
+            self.target.commit([(round.request, round.draft, round.verdict) for round in sound])
         except Exception as error:
-            for turn in sound:
-                turn.fail(error)
+            for round in sound:
+                round.fail(error)
 
-    def _grade(self, turns: Sequence[Turn], reading: float) -> Sequence[Feedback]:
+    def _grade(self, rounds: Sequence[RequestRound], reading: float) -> Sequence[Feedback]:
         """The outcome and cost of each round, and the recorder's feedback on them.
 
         The target pass took `reading` seconds, shared by all requests; a pass with a prefill is not timed.
         """
-        tokens = len(turns) + sum(len(turn.draft.tokens) for turn in turns)
+        tokens = len(rounds) + sum(len(round.draft.tokens) for round in rounds)
         if self.clock is not None:
             reading = self.clock.target(reading, tokens)
-        self.team.took(reading)
+        self.pool.record_pass(reading)
         compiled = bool(getattr(self.target, "compiled", False))
         before, self.reread = self.reread, int(getattr(self.target, "reread", 0))
-        timed, overlap = all(turn.request.rounds for turn in turns), "overlap" in self.recorder.reads
-        padded = len(turns) > 1 and bool(getattr(self.target, "padded", False))
-        width = 1 + max(len(turn.draft.tokens) for turn in turns) if padded else 0
+        timed, overlap = all(round.request.rounds for round in rounds), "overlap" in self.recorder.reads
+        padded = len(rounds) > 1 and bool(getattr(self.target, "padded", False))
+        width = 1 + max(len(round.draft.tokens) for round in rounds) if padded else 0
         again = self.reread - before
-        for turn in turns:
-            drafted = self.team.compiled(turn.arm.drafter)
-            spent = Spent(turn.drafting, reading, tokens, len(turns), compiled, drafted, again, width)
+        for round in rounds:
+            drafted = self.pool.compiled(round.arm.drafter)
+            cost = RoundCost(
+                round.draft_seconds, reading, tokens, len(rounds), compiled, drafted, again, width
+            )
             try:
-                turn.look(spent, timed=timed, overlap=overlap)
+                round.score(cost, timed=timed, overlap=overlap)
             except Exception as error:  # rows that are none, for example
-                self.team.fault(turn.arm.drafter, turn.request, error)
-        decided = [turn for turn in turns if turn.decided]
-        lost = [Feedback(turn.request.id, turn.decision) for turn in decided if turn.seen is None]
-        feedback, trouble = self.guarded.grade([turn.seen for turn in decided if turn.seen], self.team)
-        if trouble:
-            for turn in decided:
-                turn.trouble = turn.trouble or trouble
+                self.pool.fault(round.arm.drafter, round.request, error)
+        decided = [round for round in rounds if round.is_decided]
+        lost = [Feedback(round.request.id, round.decision) for round in decided if round.record is None]
+        feedback, warning = self.barrier.grade([round.record for round in decided if round.record], self.pool)
+        if warning:
+            for round in decided:
+                round.warning = round.warning or warning
         return [*lost, *feedback]
 
-    def _learn(self, turns: Sequence[Turn], feedback: Sequence[Feedback]) -> None:
+    def _learn(self, rounds: Sequence[RequestRound], feedback: Sequence[Feedback]) -> None:
         """Pass the feedback to the policy, and the committed tokens to the drafters."""
-        turns[0].trouble = turns[0].trouble or self.guarded.learn(feedback)
-        for turn in turns:
-            if turn.error is None:
-                if self.reused is not None and not turn.request.rounds:
-                    turn.request.reused = self.reused(turn.request)
-                turn.request.last_accepted = len(turn.verdict.path)
-                turn.request.rounds += 1
-                self.team.observe(turn.request)
+        rounds[0].warning = rounds[0].warning or self.barrier.learn(feedback)
+        for round in rounds:
+            if round.error is None:
+                if self.reused is not None and not round.request.rounds:
+                    round.request.reused = self.reused(round.request)
+                round.request.last_accepted = len(round.verdict.path)
+                round.request.rounds += 1
+                self.pool.observe(round.request)
 
-    def _record(self, turn: Turn, seconds: Seconds) -> Round:
-        turn.trouble = turn.trouble or self.team.trouble(turn.request)
-        return turn.record(seconds if self.clock is None else self.clock.round(seconds))
+    def _summarize(self, round: RequestRound, seconds: Seconds) -> Round:
+        round.warning = round.warning or self.pool.pop_warning(round.request)
+        return round.summarize(seconds if self.clock is None else self.clock.round(seconds))

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 @runtime_checkable
-class Masker(Protocol):
+class TokenMask(Protocol):
     """A logits processor, such as a grammar, that can be asked about text that may yet be rejected.
 
     Each method is asked about the place after `text` and the drafted tokens `ahead`; the answer begins at

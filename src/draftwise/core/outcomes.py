@@ -7,10 +7,11 @@ from math import nan
 
 from .arms import Decision
 from .drafts import Signals
+from .renamed import alias
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class RoundCost:
     """The seconds of a round.
 
     Attributes:
@@ -53,7 +54,7 @@ class Outcome:
         overlaps: 1 - TV between the raw distributions (temperature 1) of target and drafter, for each
             position of the draft (one path of a tree); empty unless the recorder reads "overlap".
         signals: Those of the draft, one per token, or none.
-        spent: The seconds by part; None if they are not known.
+        cost: The seconds by part; None if they are not known.
         prefix_length: Of a composite draft, how many tokens its first part had.
         match: The match with which its second part took over; 0 if it did not.
         asked: The longest draft of this arm in this text: its length, or less if all drafts are limited.
@@ -67,10 +68,12 @@ class Outcome:
     reward: float = 0.0
     overlaps: tuple[float, ...] = ()
     signals: tuple[Signals, ...] = ()
-    spent: Spent | None = None
+    cost: RoundCost | None = None
     prefix_length: int = 0
     match: int = 0
     asked: int = 0
+
+    spent = alias("spent", "cost")
 
     def rewarded(self, reward: float) -> Outcome:
         """A copy with its reward set; much faster than `dataclasses.replace`, which matters once a round."""
@@ -83,7 +86,7 @@ class Outcome:
             reward,
             self.overlaps,
             self.signals,
-            self.spent,
+            self.cost,
             self.prefix_length,
             self.match,
             self.asked,

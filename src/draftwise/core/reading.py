@@ -29,11 +29,11 @@ class Reading:
 
     def begin(self, request: Request) -> None:
         """The drafters read this text while it is written, if others are; alone it reads with its drafts."""
-        if len(self.open) > 1 and request.longest and self.preparers:
+        if len(self.open) > 1 and request.max_draft and self.preparers:
             self.unread[request.id] = dict.fromkeys(self.preparers, self.texts % TRIED == 0)
             self.texts += 1
 
-    def waits(self, request: Request) -> Collection[str]:
+    def unread_by(self, request: Request) -> Collection[str]:
         """The drafters that have not read this text, and those that need one of them."""
         names = self.unread.get(request.id)
         if not names:

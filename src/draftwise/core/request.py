@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from .arms import Arm
+from .renamed import alias
 from .sampling import Sampling
 
 ENDLESS = 1 << 30
@@ -28,12 +29,12 @@ class Request:
         keep: Park the request when its text ends, so that it can be extended.
         done: The text has ended.
         finish_reason: "eos", "length", "stop" or "error"; "" while it is open.
-        out: Drafters disabled for it after a fault.
-        waits: Drafters that are not ready for it.
-        reach: The longest draft that the target can verify in its next pass, in tokens.
-        widest: The longest that it could verify in any pass of this text so far; 0 if nothing limits it.
-        longest: The longest draft that its caller allows, in tokens.
-        picked: Ask for picked drafts only, so that a sampled text depends on its seed alone.
+        disabled: Drafters disabled for it after a fault.
+        not_ready: Drafters that are not ready for it.
+        max_verifiable: The longest draft that the target can verify in its next pass, in tokens.
+        max_verified: The longest that it could verify in any pass of this text; 0 if nothing limits it.
+        max_draft: The longest draft that its caller allows, in tokens.
+        deterministic: Ask for deterministic drafts only, so that a sampled text depends on its seed alone.
         reused: Tokens of the text that the target took over from other texts, as far as it tells.
         arm: The arm of all its rounds; None lets the policy choose. The policy does not learn from them.
     """
@@ -49,15 +50,22 @@ class Request:
     keep: bool = False
     done: bool = False
     finish_reason: str = ""
-    out: set[str] = field(default_factory=set)
-    waits: frozenset[str] = frozenset()
+    disabled: set[str] = field(default_factory=set)
+    not_ready: frozenset[str] = frozenset()
     drawn: tuple[int, float] = (-1, 0.0)
-    reach: int = ENDLESS
-    widest: int = 0
-    longest: int = ENDLESS
-    picked: bool = False
+    max_verifiable: int = ENDLESS
+    max_verified: int = 0
+    max_draft: int = ENDLESS
+    deterministic: bool = False
     reused: int = 0
     arm: Arm | None = None
+
+    out = alias("out", "disabled")
+    waits = alias("waits", "not_ready")
+    reach = alias("reach", "max_verifiable")
+    longest = alias("longest", "max_draft")
+    picked = alias("picked", "deterministic")
+    room = alias("room", "remaining")
 
     def __repr__(self) -> str:
         state = self.finish_reason or "open"
@@ -69,14 +77,16 @@ class Request:
         return len(self.tokens) - self.prompt_length
 
     @property
-    def room(self) -> int:
+    def remaining(self) -> int:
         """Number of tokens that may still be written."""
         return self.sampling.max_new_tokens - self.position
 
     @property
-    def longest_of_all(self) -> int:
+    def max_draft_ever(self) -> int:
         """The longest draft that this text may have where it has most room, in tokens."""
-        return min(self.longest, max(self.reach, self.widest), self.sampling.max_new_tokens - 1)
+        return min(
+            self.max_draft, max(self.max_verifiable, self.max_verified), self.sampling.max_new_tokens - 1
+        )
 
     def begin(self, tokens: Sequence[int], sampling: Sampling, seed: str) -> None:
         """Start an answer after `tokens`; its random numbers depend on the seed and the start position."""

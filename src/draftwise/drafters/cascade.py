@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from ..core.arms import NEVER, HandOver
+from ..core.drafter_pool import DrafterPool
 from ..core.drafts import Draft, Job
 from ..core.fitting import first
 from ..core.request import Request
 from ..core.roles import Continuer, Matcher
-from ..core.team import Team
 from ..errors import UserError, one_line
 from ..registry import Spec
 from ..registry.cascades import parts_of
@@ -55,9 +55,9 @@ class CascadeDrafter:
         if instead and match:
             raise UserError(f"cascade:{path}: give instead or match, not both")
         self.first, self.instead, self.match = 0 if instead or match else first, instead, match
-        self.team: Team | None = None
+        self.pool: DrafterPool | None = None
 
-    def join(self, team: Team) -> None:
+    def join(self, team: DrafterPool) -> None:
         """Receive the team's drafters.
 
         Raises:
@@ -72,7 +72,7 @@ class CascadeDrafter:
             raise UserError(f"{name}: {self.parts[1]} cannot continue another's draft; name ngram or suffix")
         if self.match and not isinstance(team.drafters[self.parts[1]], Matcher):
             raise UserError(f"{name}?match: {self.parts[1]} looks nothing up; name ngram or suffix")
-        self.team = team
+        self.pool = team
 
     def hint(self, request: Request) -> float:
         """The first part's own."""
@@ -97,10 +97,10 @@ class CascadeDrafter:
     def close(self, request: Request) -> None:
         """Nothing to free."""
 
-    def _team(self) -> Team:
-        if self.team is None:
+    def _team(self) -> DrafterPool:
+        if self.pool is None:
             raise ValueError("no other drafters: give this drafter to a loop, together with others")
-        return self.team
+        return self.pool
 
     def _ask(self, name: str, jobs: Sequence[Job]) -> list[Draft]:
         """The first part's drafts."""
@@ -115,7 +115,7 @@ class CascadeDrafter:
         """The first part's job."""
         if self.match:
             return replace(job, rows=False, until=lambda tokens: self._adds(job, tokens)[0] > 0)
-        return replace(job, length=min(self.first or job.length, job.length), picked=True, rows=False)
+        return replace(job, length=min(self.first or job.length, job.length), deterministic=True, rows=False)
 
     def _ended(self, job: Job, draft: Draft) -> Draft:
         """The first part as it is verified.
@@ -179,12 +179,12 @@ class CascadeDrafter:
         n = len(draft.tokens)
         stops = (NEVER,) if self.match else job.stops[min(n, len(job.stops) - 1) :]
         most = self._adds(job, draft.tokens, inside=False)[0] if self.match else job.length
-        return replace(job, length=min(job.length - n, most), stops=stops, picked=True, rows=False)
+        return replace(job, length=min(job.length - n, most), stops=stops, deterministic=True, rows=False)
 
 
 def usable(name: str, request: Request) -> bool:
     """Whether a part may draft for this request now."""
-    return name not in request.out and name not in request.waits
+    return name not in request.disabled and name not in request.not_ready
 
 
 def joined(begin: Draft, more: Draft) -> Draft:

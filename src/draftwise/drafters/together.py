@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ..core.drafter_pool import DrafterPool
 from ..core.drafts import Draft, Job
 from ..core.request import Request
-from ..core.team import Team
 
 
 class TogetherDrafter:
@@ -19,12 +19,12 @@ class TogetherDrafter:
     """
 
     def __init__(self) -> None:
-        self.team: Team | None = None
+        self.pool: DrafterPool | None = None
         self.parts: tuple[str, ...] = ()  # the drafters that it asks
 
-    def join(self, team: Team) -> None:
+    def join(self, team: DrafterPool) -> None:
         """Receive the team's drafters."""
-        self.team = team
+        self.pool = team
         self.parts = tuple(name for name, drafter in team.drafters.items() if drafter is not self)
 
     def hint(self, request: Request) -> float:
@@ -33,14 +33,14 @@ class TogetherDrafter:
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One tree per job; if there is no room for all, earlier drafters of the team come first."""
-        team, parts = self.team, [list[Draft]() for _ in jobs]
+        team, parts = self.pool, [list[Draft]() for _ in jobs]
         if team is None:
             raise ValueError("no other drafters: give this drafter to a loop, together with others")
         for name, drafter in team.drafters.items():
-            asked = [i for i, job in enumerate(jobs) if name not in job.request.out]
+            asked = [i for i, job in enumerate(jobs) if name not in job.request.disabled]
             if drafter is self or not asked:
                 continue
-            made = team.ask(name, [replace(jobs[i], width=1, picked=True, rows=False) for i in asked])
+            made = team.ask(name, [replace(jobs[i], width=1, deterministic=True, rows=False) for i in asked])
             for i, draft in zip(asked, made, strict=True):
                 parts[i].append(draft)
         return [merged(drafts, job.length * job.width) for drafts, job in zip(parts, jobs, strict=True)]

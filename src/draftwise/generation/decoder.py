@@ -134,14 +134,14 @@ class Decoder:
         """How many linear layers of the target and of each drafter have packed weights (`pack`)."""
         from ..models.weights.packed import layouts
 
-        return layouts({"target": self.loop.target, **self.loop.team.drafters})
+        return layouts({"target": self.loop.target, **self.loop.pool.drafters})
 
     @property
     def compiled(self) -> dict[str, str]:
         """How the passes of the target and of each model drafter are run: eager or compiled (`compile`)."""
         from ..models.compiled import states
 
-        return states({"target": self.loop.target, **self.loop.team.drafters})
+        return states({"target": self.loop.target, **self.loop.pool.drafters})
 
     # -- text in, text out --------------------------------------------------------------------------
 

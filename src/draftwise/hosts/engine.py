@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any
 
+from ..core.drafter_pool import EMPTY
 from ..core.drafts import Draft
 from ..core.roles import Policy
-from ..core.team import EMPTY
 from ..errors import UserError
 
 

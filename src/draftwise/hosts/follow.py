@@ -15,14 +15,14 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
+from ..core.drafter_pool import DrafterPool
 from ..core.drafts import Draft, Verdict
-from ..core.guarded import UNDECIDED, Guarded
-from ..core.outcomes import Feedback, Spent
+from ..core.fault_barrier import UNDECIDED, FaultBarrier
+from ..core.outcomes import Feedback, RoundCost
 from ..core.request import Request
+from ..core.request_round import RequestRound, decide, draft
 from ..core.roles import Drafter
 from ..core.sampling import Sampling
-from ..core.team import Team
-from ..core.turn import Turn, decide, draft
 from ..policies.catalogue import Method
 from .engine import Row, Written, chains_only, verified
 from .tally import Tally
@@ -47,19 +47,21 @@ class Follower:
         *,
         vocab_size: int,
         seed: int = 0,
-        strikes: int = 3,
+        max_faults: int = 3,
         slow_seconds: float = 5.0,
     ) -> None:
         chains_only(method.policy, drafters)
         self.policy, self.recorder = method.policy, method.recorder
         self.rng = Random(seed)
-        self.team = Team(drafters, vocab_size=vocab_size, strikes=strikes, slow_seconds=slow_seconds)
-        self.open = self.team.open
-        self.guarded = Guarded(method.policy, method.recorder, self.team.names, self.team.faults)
+        self.pool = DrafterPool(
+            drafters, vocab_size=vocab_size, max_faults=max_faults, slow_seconds=slow_seconds
+        )
+        self.open = self.pool.open
+        self.barrier = FaultBarrier(method.policy, method.recorder, self.pool.names, self.pool.faults)
         self.tally = Tally(self.policy.arms)
         self._requests: dict[Hashable, Request] = {}
         self._keys: dict[int, Hashable] = {}
-        self._turns: dict[int, Turn] = {}
+        self._rounds: dict[int, RequestRound] = {}
         self._latest: frozenset[Hashable] = frozenset()
         self._ids = count()
         self._ended = self._drafting = 0.0
@@ -86,11 +88,11 @@ class Follower:
     def _show(self, request: Request) -> None:
         """Show the drafters the new text; the time that this takes is counted as theirs."""
         start = perf_counter()
-        self.team.observe(request)
+        self.pool.observe(request)
         self._drafting += perf_counter() - start
 
     def _drafters_seconds(self) -> float:
-        return self._drafting + self.team.graded_seconds
+        return self._drafting + self.pool.graded_seconds
 
     # -- outcomes of the step ----------------------------------------------------------------------------
 
@@ -103,37 +105,37 @@ class Follower:
             and len(request.tokens) + len(row.new) == row.length
         )
 
-    def _settle(self, rows: Sequence[Row], seconds: float) -> list[Turn]:
+    def _settle(self, rows: Sequence[Row], seconds: float) -> list[RequestRound]:
         """Match the drafts with the tokens that this step wrote, in `seconds` (NaN: unknown).
 
         A row whose text does not continue its known text, for example after a lost cache, starts again.
         """
-        known: list[tuple[Row, Turn]] = []
+        known: list[tuple[Row, RequestRound]] = []
         for row in rows:
             request = self._requests.get(row.key)
             if request is not None:
-                turn = self._turns.pop(request.id, None)
-                if turn is None or len(request.tokens) + len(row.new) != row.length:
-                    self._abandon(request, turn)
+                round = self._rounds.pop(request.id, None)
+                if round is None or len(request.tokens) + len(row.new) != row.length:
+                    self._abandon(request, round)
                 else:
-                    known.append((row, turn))
-        parts = [verified(row, turn.draft) for row, turn in known]
+                    known.append((row, round))
+        parts = [verified(row, round.draft) for row, round in known]
         tokens = len(rows) + sum(len(part.tokens) for part in parts)
-        for (row, turn), part in zip(known, parts, strict=True):
-            self._look(row, turn, part, Spent(turn.drafting, seconds, tokens, len(rows)))
+        for (row, round), part in zip(known, parts, strict=True):
+            self._look(row, round, part, RoundCost(round.draft_seconds, seconds, tokens, len(rows)))
         if seconds == seconds:
-            self.team.took(seconds)
-        return [turn for _, turn in known]
+            self.pool.record_pass(seconds)
+        return [round for _, round in known]
 
-    def _look(self, row: Row, turn: Turn, part: Draft, spent: Spent) -> None:
+    def _look(self, row: Row, round: RequestRound, part: Draft, cost: RoundCost) -> None:
         """The outcome of the part of a draft that the step verified."""
-        cut = len(part.tokens) < len(turn.draft.tokens)  # the engine had no room for the whole draft
-        turn.draft, turn.tokens = part, self._write(turn.request, row)
+        cut = len(part.tokens) < len(round.draft.tokens)  # the engine had no room for the whole draft
+        round.draft, round.tokens = part, self._write(round.request, row)
         accepted = min(len(row.new) - 1, len(part.tokens))
-        turn.verdict = Verdict(tuple(range(accepted)), row.new[-1])
-        turn.scores = Written(part, row.new, row.overlaps[: len(part.tokens)])
+        round.verdict = Verdict(tuple(range(accepted)), row.new[-1])
+        round.scores = Written(part, row.new, row.overlaps[: len(part.tokens)])
         overlap = "overlap" in self.recorder.reads
-        turn.look(spent, timed=spent.target == spent.target, overlap=overlap, cut=cut)
+        round.score(cost, timed=cost.target == cost.target, overlap=overlap, cut=cut)
 
     def _write(self, request: Request, row: Row) -> tuple[int, ...]:
         """Append what the step wrote, cut at the end of the text."""
@@ -143,21 +145,21 @@ class Follower:
                 if token in row.ends:
                     new, request.done, request.finish_reason = new[: i + 1], True, "eos"
                     break
-        if len(new) >= request.room and not request.done:
+        if len(new) >= request.remaining and not request.done:
             request.done, request.finish_reason = True, "length"
         request.tokens += new
         return new
 
-    def _learn(self, turns: Sequence[Turn]) -> None:
-        decided = [turn.seen for turn in turns if turn.seen and turn.decision is not UNDECIDED]
-        feedback, _ = self.guarded.grade(decided, self.team)  # errors are counted in the totals
-        self.guarded.learn(feedback)
-        for turn in turns:
-            turn.request.last_accepted = len(turn.verdict.path)
-            turn.request.rounds += 1
-            self._show(turn.request)
-            if turn.seen:
-                self.tally.add(turn.seen.outcome, len(turn.tokens))
+    def _learn(self, rounds: Sequence[RequestRound]) -> None:
+        decided = [round.record for round in rounds if round.record and round.decision is not UNDECIDED]
+        feedback, _ = self.barrier.grade(decided, self.pool)  # errors are counted in the totals
+        self.barrier.learn(feedback)
+        for round in rounds:
+            round.request.last_accepted = len(round.verdict.path)
+            round.request.rounds += 1
+            self._show(round.request)
+            if round.record:
+                self.tally.add(round.record.outcome, len(round.tokens))
 
     # -- new drafts --------------------------------------------------------------------------------------
 
@@ -167,11 +169,11 @@ class Follower:
         if request is None:
             at = next(self._ids)
             request = Request(at, row.text(0), row.prompt, GREEDY, Random(at), Random(at))
-            request.out |= self.team.broken
+            request.disabled |= self.pool.broken
             self._requests[row.key] = self.open[at] = request
             self._keys[at] = row.key
             self._show(request)
-            self.guarded.open(request)
+            self.barrier.open(request)
             request.done = bool(row.ends) and request.tokens[-1] in row.ends
         room = max(1, request.position + row.room)
         if request.sampling.max_new_tokens != room:
@@ -181,24 +183,24 @@ class Follower:
 
     def _draft(self, requests: Sequence[Request]) -> dict[Hashable, list[int]]:
         """Choose an arm for every request and draft for all of them, one call per drafter."""
-        turns = [Turn(request, len(request.tokens)) for request in requests]
-        decide(turns, self.team, self.guarded, self.rng)
-        draft(turns, self.team, picked=True)
-        for turn in turns:
-            self._drafting += turn.drafting
-            self._turns[turn.request.id] = turn
-        return {self._keys[turn.request.id]: list(turn.draft.tokens) for turn in turns}
+        rounds = [RequestRound(request, len(request.tokens)) for request in requests]
+        decide(rounds, self.pool, self.barrier, self.rng)
+        draft(rounds, self.pool, deterministic=True)
+        for round in rounds:
+            self._drafting += round.draft_seconds
+            self._rounds[round.request.id] = round
+        return {self._keys[round.request.id]: list(round.draft.tokens) for round in rounds}
 
     def totals(self) -> dict[str, Any]:
         """Counts by drafter since the start, for JSON."""
-        return self.tally.as_dict(self.team.faults)
+        return self.tally.as_dict(self.pool.faults)
 
     # -- ends --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close all requests."""
         for request in list(self.open.values()):
-            self._abandon(request, self._turns.pop(request.id, None))
+            self._abandon(request, self._rounds.pop(request.id, None))
 
     def _leave(self, rows: Sequence[Row], alive: Callable[[Hashable], bool] | None) -> None:
         """Close the requests that have ended, and drop decisions that were never used."""
@@ -206,18 +208,18 @@ class Follower:
         for key in [key for key in self._requests if key not in here]:
             request = self._requests[key]
             if alive is None or not alive(key):
-                self._abandon(request, self._turns.pop(request.id, None))
+                self._abandon(request, self._rounds.pop(request.id, None))
 
-    def _abandon(self, request: Request, turn: Turn | None) -> None:
-        self._abort(request, turn)
+    def _abandon(self, request: Request, round: RequestRound | None) -> None:
+        self._abort(request, round)
         self._end(request)
 
-    def _abort(self, request: Request, turn: Turn | None) -> None:
-        if turn is not None and turn.decision is not UNDECIDED:
-            self.guarded.learn([Feedback(request.id, turn.decision)])
+    def _abort(self, request: Request, round: RequestRound | None) -> None:
+        if round is not None and round.decision is not UNDECIDED:
+            self.barrier.learn([Feedback(request.id, round.decision)])
 
     def _end(self, request: Request) -> None:
         del self.open[request.id]
         del self._requests[self._keys.pop(request.id)]
-        self.guarded.close(request)
-        self.team.close(request)
+        self.barrier.close(request)
+        self.pool.close(request)

@@ -232,7 +232,7 @@ def _dtype(dtype: str | torch.dtype, device_type: str) -> str | torch.dtype:
 
 @contextmanager
 def _explained(name: str, what: str = "model") -> Iterator[None]:
-    """Turn the many errors of a failed load into one line with the model and the remedy."""
+    """RequestRound the many errors of a failed load into one line with the model and the remedy."""
     from safetensors import SafetensorError
 
     try:

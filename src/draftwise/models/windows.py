@@ -20,7 +20,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
 from ..errors import UserError
 
 FAR = 1 << 24  # a token that sees this far back sees everything
-Seen = Callable[[int, int, Tensor, Tensor], Tensor]
+RoundRecord = Callable[[int, int, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class MaskWatch:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.kind = str(model.config.get_text_config(decoder=True)._attn_implementation)
-        self.made: list[tuple[Tensor, Seen]] = []
+        self.made: list[tuple[Tensor, RoundRecord]] = []
         self.given: dict[nn.Module, list[Tensor]] = {}
         self.hooks: list[RemovableHandle] = []
         self.thread = get_ident()
@@ -155,7 +155,7 @@ class MaskWatch:
             return View(window=window, late=True)
         return view
 
-    def _view(self, seen: Seen) -> View:
+    def _view(self, seen: RoundRecord) -> View:
         def sees(here: int, place: int) -> bool:
             at = torch.tensor([here, place], device=self.model.device)
             return bool(seen(0, 0, at[0], at[1]))

@@ -30,10 +30,11 @@ def error_of(matcher: Any) -> str:
 class Constraint:
     """A logits processor that allows what the grammar allows.
 
-    As a processor it is called once for each committed token, with the text so far. As a `Masker` it is asked
-    about drafted tokens too, and in any order: llguidance takes back what it has read. It never reads one of
-    the tokens `ends`: these are allowed where the text may end, and anything goes after them. `special` are
-    the tokens that are no text: where a grammar allows all but something, llguidance's masks have them too.
+    As a processor it is called once for each committed token, with the text so far. As a `TokenMask` it is
+    asked about drafted tokens too, and in any order: llguidance takes back what it has read. It never reads
+    one of the tokens `ends`: these are allowed where the text may end, and anything goes after them.
+    `special` are the tokens that are no text: where a grammar allows all but something, llguidance's masks
+    have them too.
     """
 
     def __init__(

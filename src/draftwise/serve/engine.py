@@ -10,8 +10,8 @@ from threading import Condition, Thread
 from time import monotonic, perf_counter
 from typing import Protocol
 
+from ..core.request_round import ERROR
 from ..core.round import Round
-from ..core.turn import ERROR
 from ..errors import one_line
 from ..generation.decoder import Decoder
 from .limits import Limits
@@ -190,8 +190,8 @@ class Engine:
             wish.prompt,
             wish.sampling,
             without=wish.without,
-            longest=wish.longest,
-            picked=wish.picked,
+            max_draft=wish.longest,
+            deterministic=wish.picked,
             arm=wish.arm,
         )
         text.begin(self.decoder.tokenizer, request)

@@ -98,7 +98,7 @@ class DraftLimit:
             limit = 0 if self.steps % LOOK == 1 else self.longest
         for text in chosen:
             if text.request is not None:
-                text.request.longest = min(ENDLESS if limit is None else limit, text.wish.longest)
+                text.request.max_draft = min(ENDLESS if limit is None else limit, text.wish.longest)
         return limit
 
     def add(self, limit: int | None, seconds: float) -> None:

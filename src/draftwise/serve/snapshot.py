@@ -170,7 +170,7 @@ class Snapshots:
 
     def _drafters(self, counts: Counts) -> dict[str, Json]:
         """Counts of each drafter of the team, also of those that never drafted."""
-        names = [name for name in self.engine.decoder.loop.team.drafters if name != "none"]
+        names = [name for name in self.engine.decoder.loop.pool.drafters if name != "none"]
         keys = ("drafts", "drafted", "accepted", "faults")
         found: dict[str, Json] = {}
         for name in names:

@@ -259,7 +259,7 @@ class Reader:
 
     def _speculation(self, asked: bool | Speculative | None) -> tuple[frozenset[str], int, Arm | None]:
         """The drafters that must not draft, the longest draft, and an arm instead of the policy's."""
-        everyone = frozenset(self.decoder.loop.team.drafters)
+        everyone = frozenset(self.decoder.loop.pool.drafters)
         if asked is None or asked is True:
             return frozenset(), ENDLESS, None
         if self.limits.choice == "nothing":
@@ -294,7 +294,7 @@ class Reader:
                 "fixed one such as static-4?drafter=ngram"
             )
             raise Refusal(said, param="speculative")
-        names = [name for name in self.decoder.loop.team.drafters if name in drafters]
+        names = [name for name in self.decoder.loop.pool.drafters if name in drafters]
         (arm,) = method(policy, names).policy.arms
         if arm.length > LONGEST:
             said = f"speculative.policy={policy[:60]!r}: give drafts of at most {LONGEST} tokens"

@@ -69,7 +69,7 @@ class GgufTarget:
         self._rewind()
         rows, held = self.rows, self.rows.held
         _refuse_trees(batch)
-        rows.reserve({r.id: len(r.tokens) + r.room for r, _ in batch})
+        rows.reserve({r.id: len(r.tokens) + r.remaining for r, _ in batch})
         self.began = {request.id: held[request.id] for request, _ in batch}
         if len(batch) > 1:
             for request, _ in batch:
@@ -87,7 +87,7 @@ class GgufTarget:
         self._rewind()
         rows, last = self.rows, len(request.tokens) - 1
         if last - rows.held[request.id] > LONG:
-            rows.reserve({request.id: last + 1 + request.room})
+            rows.reserve({request.id: last + 1 + request.remaining})
             if rows.held[request.id] == 0:
                 self._share(request, [(other, Draft()) for other in others])
         if last - rows.held[request.id] > LONG:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..core.drafts import Draft, Verdict
 from ..core.request import Request
+from ..core.request_round import ERROR
 from ..core.roles import Scores
-from ..core.turn import ERROR
 from ..models.distributions import Chain, choices, most_likely, on_host
 from ..models.hidden_states import Features
 from ..models.keeper import Keeper
@@ -110,7 +110,7 @@ class HFTarget(Prefill):
     def _verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         rows = self.rows.front([request.id for request, _ in batch])
         held, n = self.rows.held, len(batch)
-        slots = max(len(r.tokens) + r.room for r, _ in batch)
+        slots = max(len(r.tokens) + r.remaining for r, _ in batch)
         lengths: list[int] = []
         for row, (request, _) in zip(rows, batch, strict=True):
             self._renew(row, request)

@@ -58,7 +58,7 @@ class Prefill:
             self._share(row, request, [(other, NO_DRAFT) for other in others])
         if last - held[row] >= long:
             most = self.piece if others else self.chunk
-            self._piece(row, request, last, len(request.tokens) + request.room, most)
+            self._piece(row, request, last, len(request.tokens) + request.remaining, most)
         return last - held[row] >= long
 
     def _adapt(self, requests: Sequence[Request]) -> None:
@@ -146,7 +146,7 @@ class Prefill:
         mark = self.regimes.under[key] if self.regimes else 0
         found = keeper.find(tokens[:-1], mark) if keeper is not None else []
         if keeper is not None and length(found) > max(most, LONG):
-            keeper.revive(key, found, len(tokens) + request.room)
+            keeper.revive(key, found, len(tokens) + request.remaining)
         elif most > LONG:
             self.rows.share(row, best, most)
             for tap in self.taps.values():

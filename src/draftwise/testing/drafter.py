@@ -46,7 +46,7 @@ class SimDrafter:
         tokens, at = job.request.tokens, job.start + k
         distribution = softmax(self.distribution(tokens[:at]))
         x, pick = tokens[at], int(distribution.argmax())
-        sampled = self._samples(job.request) and not job.request.picked
+        sampled = self._samples(job.request) and not job.request.deterministic
         q = distribution if sampled else np.eye(len(distribution))[pick]
         accept = min(1.0, float(q[x]) / job.probs[k])
         signals = _signals(distribution, x if sampled else pick, at - job.request.prompt_length)
@@ -62,7 +62,7 @@ class SimDrafter:
         """Nothing to free."""
 
     def _chain(self, job: Job) -> Draft:
-        sampled = self._samples(job.request) and not job.picked
+        sampled = self._samples(job.request) and not job.deterministic
         history = list(job.request.tokens)
         tokens, probs, rows, logits, signals = [], [], [], [], []
         joint, previous = 1.0, None

@@ -209,8 +209,8 @@ def _decoded(
     run: Training, batch: Sequence[Job], target: Any, tokenizer: Any, count: Callable[[int], None]
 ) -> list[list[int]]:
     """The tokens of each answer of a batch; `count` is told how many have ended."""
+    from ..core.request_round import unfailed
     from ..core.sampling import Sampling
-    from ..core.turn import unfailed
     from ..generation.decoder import Decoder
 
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")

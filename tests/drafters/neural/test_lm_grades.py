@@ -15,7 +15,7 @@ from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Feedback
 from draftwise.core.request import Request
-from draftwise.core.roles import GradeJob, Graders, Seen
+from draftwise.core.roles import GradeJob, Graders, RoundRecord
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
@@ -190,12 +190,12 @@ def test_block_divergence_comes_from_the_device_for_models_and_lookups(
     target_model: Any, near: Any, batch: int
 ) -> None:
     made = method("metasd-ucb?length=4", ["near", "far", "ngram"])
-    heard: list[tuple[Seen, list[int]]] = []
+    heard: list[tuple[RoundRecord, list[int]]] = []
 
     class Ears:
         reads = made.recorder.reads
 
-        def add(self, seen: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+        def add(self, seen: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
             heard.extend((s, s.request.tokens[: -len(s.tokens)]) for s in seen if s.outcome.drafted)
             return made.recorder.add(seen, graders)
 

@@ -156,7 +156,7 @@ def test_the_way_follows_the_request() -> None:
     greedy, drawn = request(0, [3, 5, 1]), request(1, [3, 5, 1], temperature=1.0)
     one, other = drafter.draft([Job(greedy, 3), Job(drawn, 3)])
     assert one.dist is None and other.dist is not None and tuple(other.dist.shape) == (3, VOCAB)
-    (picked,) = drafter.draft([Job(drawn, 3, picked=True)])
+    (picked,) = drafter.draft([Job(drawn, 3, deterministic=True)])
     assert picked.dist is None and picked.tokens == one.tokens
     assert good(sample=False).draft([Job(drawn, 3)])[0].dist is None
 
@@ -253,7 +253,7 @@ def test_a_drafter_is_named_by_its_folder(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path / "other")
     names = [f"{tmp_path / 'other'}", f"lm:{tmp_path / 'other'}?vocabulary=shared"]
     decoder = Decoder.from_pretrained("zoo:target", drafters=names, probe=False)
-    ways = [decoder.loop.team.drafters[name].way for name in names]  # type: ignore[attr-defined]
+    ways = [decoder.loop.pool.drafters[name].way for name in names]  # type: ignore[attr-defined]
     assert ways == ["auto", "shared"]
     plain = Decoder.from_pretrained("zoo:target", policy="none", probe=False)
     own = plain.generate(TEXTS[0], max_new_tokens=16)

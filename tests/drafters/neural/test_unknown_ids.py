@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.constraint import constraint_of
 from draftwise.core.drafts import Draft, Job, Verdict
-from draftwise.core.guide import guide_of
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
@@ -98,7 +98,7 @@ def test_grades_under_a_mask_are_those_of_the_drafts(kind: str, temperature: flo
 
     step()
     for _ in range(25):
-        (draft,) = drafter.draft([Job(request, 1, guide=guide_of(request))])
+        (draft,) = drafter.draft([Job(request, 1, constraint=constraint_of(request))])
         scores, token = step()
         chance, rows = scores.chance(-1, token), scores.distributions([-1])
         job = GradeJob(request, len(request.tokens) - 1, [chance], distributions=rows)

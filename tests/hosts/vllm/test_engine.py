@@ -26,7 +26,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
 import draftwise
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.request import Request
-from draftwise.core.roles import Seen
+from draftwise.core.roles import RoundRecord
 from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
 from draftwise.hosts.follow import Follower
@@ -163,7 +163,7 @@ def use(llm: Any, drafters: Sequence[str], policy: str, **others: Any) -> Follow
     options = Options(drafters=tuple(drafters) or ("ngram",), policy=policy if drafters else "static-2")
     follower: Follower = host.follow(options)
     if others:
-        team = {name: follower.team.drafters[name] for name in drafters} | others
+        team = {name: follower.pool.drafters[name] for name in drafters} | others
         follower = Follower(team, method(policy, list(team)), vocab_size=host.engine.vocab_size)
     host.follower.close()
     host.follower = host._keeper.follower = follower
@@ -203,7 +203,7 @@ def test_policies_of_the_catalogue_run_and_change_no_text(served: Any, plain: Pl
     prompts, texts, *_ = plain
     follower = use(served, ["ngram", "suffix", "zoo:general"], policy)
     assert generate(served, prompts) == texts
-    assert follower.totals()["num_rounds"] > 50 and not any(follower.team.faults.values())
+    assert follower.totals()["num_rounds"] > 50 and not any(follower.pool.faults.values())
 
 
 def test_requests_are_put_off_and_resumed(served: Any, plain: Plain) -> None:
@@ -253,10 +253,10 @@ def test_random_aborts_lose_nothing_and_leave_nothing_behind(served: Any, plain:
     assert [k for k, text in partial.items() if text != whole[k][: len(text)]] == []
     halfway = [k for k in partial if k not in finished]
     assert len(finished) > 80 and len(halfway) > 10 and not aborted.isdisjoint(finished)
-    suffix: Any = follower.team.drafters["suffix"]
-    models: Any = follower.team.drafters["zoo:general"]
+    suffix: Any = follower.pool.drafters["suffix"]
+    models: Any = follower.pool.drafters["zoo:general"]
     assert not follower.open and not models.places and not suffix._texts
-    assert not follower.team._read and not follower._keys and not follower._turns
+    assert not follower.pool._read and not follower._keys and not follower._rounds
 
 
 def test_an_engine_that_starts_again_goes_on_from_what_it_had_learnt(plain: Plain, tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_block_divergence_reads_the_targets_own_law(
     seen: list[tuple[list[int], list[int], tuple[float, ...]]] = []
     add = Bandit.add
 
-    def spy(self: Bandit, batch: Sequence[Seen], graders: Any) -> Any:
+    def spy(self: Bandit, batch: Sequence[RoundRecord], graders: Any) -> Any:
         for one in batch:
             before = one.request.tokens[: len(one.request.tokens) - len(one.tokens)]
             seen.append((before, list(one.draft.tokens), one.outcome.overlaps))

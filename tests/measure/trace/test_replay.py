@@ -127,7 +127,7 @@ def test_a_cascade_takes_its_models_time_until_the_lookup_takes_over(trace: Trac
         for r in loop.play(Stage(one)):
             who = "good" if r.arm.drafter.startswith("cascade") else r.arm.drafter
             if who != r.arm.drafter and r.drafted:
-                head = loop.team.draft_now.prefix_length
+                head = loop.pool.draft_now.prefix_length
                 late = COSTS.of(who).catch_up * (written - read[who])
                 tail = COSTS.of("ngram").draft(r.drafted - head) if r.drafted > head else 0.0
                 assert r.seconds.draft == pytest.approx(COSTS.of("good").draft(head) + tail + late)

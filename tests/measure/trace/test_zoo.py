@@ -32,7 +32,7 @@ def models() -> Decoder:
 def trace(models: Decoder, tmp_path_factory: pytest.TempPathFactory) -> Trace:
     folder: Path = tmp_path_factory.mktemp("zoo")
     prompts = [Prompt(str(q.question_id), q.category, models.encode(q.text)) for q in spec_bench()[40:45:4]]
-    target, team = models.loop.target, models.loop.team.drafters
+    target, team = models.loop.target, models.loop.pool.drafters
     sampling = Sampling(max_new_tokens=TOKENS, eos=models.eos)
     header = header_of(
         target,
@@ -51,7 +51,7 @@ def trace(models: Decoder, tmp_path_factory: pytest.TempPathFactory) -> Trace:
 @pytest.mark.parametrize("name", ["static-4", "ucb1", "metasd-ucb", "tapout-seq-ucb1?length=6", "hedgespec"])
 def test_every_replayed_round_is_the_live_one(name: str, models: Decoder, trace: Trace) -> None:
     made = method(name, trace.drafters)
-    live = Loop(models.loop.target, models.loop.team.drafters, made.policy, made.recorder, seed=1)
+    live = Loop(models.loop.target, models.loop.pool.drafters, made.policy, made.recorder, seed=1)
     back = Replay(trace, method(name, trace.drafters), Costs(passes=(1.0,)), seed=1)
     sampling = Sampling(max_new_tokens=TOKENS, eos=models.eos)
     for one in trace:
@@ -62,7 +62,7 @@ def test_every_replayed_round_is_the_live_one(name: str, models: Decoder, trace:
 def test_successors_are_what_the_model_would_draft(models: Decoder, trace: Trace) -> None:
     """Positions inside a confirmed draft were not drafted again; asked there, the model says the same."""
     one = next(iter(trace))
-    drafter: Any = models.loop.team.drafters["zoo:general"]
+    drafter: Any = models.loop.pool.drafters["zoo:general"]
     answers, prompt = one.answers["zoo:general"], one.prompt.tolist()
     sampling = Sampling(max_new_tokens=TOKENS)
     drafts = 0
@@ -81,6 +81,6 @@ def test_successors_are_what_the_model_would_draft(models: Decoder, trace: Trace
 
 def test_recording_frees_all_rows(models: Decoder, trace: Trace) -> None:
     target: Any = models.loop.target
-    drafters: Any = models.loop.team.drafters
+    drafters: Any = models.loop.pool.drafters
     assert set(target.rows.keys) <= {-1} and set(drafters["zoo:code"].rows.keys) <= {-1}
     assert not drafters["zoo:general"].places

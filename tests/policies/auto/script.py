@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from draftwise.core import drafter_pool as team_module
 from draftwise.core import loop as loop_module
-from draftwise.core import team as team_module
 from draftwise.core.drafts import Draft, Job, Signals, Verdict
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Grade

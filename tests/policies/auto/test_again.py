@@ -10,8 +10,8 @@ import pytest
 from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
-from draftwise.core.roles import Seen
+from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
+from draftwise.core.roles import RoundRecord
 from draftwise.core.sampling import Sampling
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.testing.target import SimTarget
@@ -23,8 +23,8 @@ PLAIN, AGAIN = 0.030, 0.015  # seconds of a plain pass, and of what a rejection 
 
 
 def passed(made: AutoPolicy, tokens: int, seconds: float, again: int = 0) -> None:
-    spent = Spent(0.0, seconds, tokens, again=again)
-    made.learn(Feedback(0, Decision(0), (Outcome(0, 0, tokens - 1, seconds, spent=spent),)))
+    spent = RoundCost(0.0, seconds, tokens, again=again)
+    made.learn(Feedback(0, Decision(0), (Outcome(0, 0, tokens - 1, seconds, cost=spent),)))
 
 
 def test_a_plain_pass_that_reads_again_is_the_price_of_the_draft_before_it() -> None:
@@ -49,8 +49,8 @@ def test_the_guard_sees_it() -> None:
         passed(made, 1, PLAIN)
     stands = []
     for at in range(200):
-        spent = Spent(0.0, PLAIN + 0.010, 3)
-        made.learn(Feedback(0, Decision(0), (Outcome(0, at % 2, 2, PLAIN + 0.010, spent=spent),)))
+        spent = RoundCost(0.0, PLAIN + 0.010, 3)
+        made.learn(Feedback(0, Decision(0), (Outcome(0, at % 2, 2, PLAIN + 0.010, cost=spent),)))
         passed(made, 1, PLAIN + AGAIN, again=3)
         stands.append(made.guard.stands())
     assert not all(stands)
@@ -102,18 +102,18 @@ class Rereads(SimTarget):
 
 class Same(Stateless):
     def one(self, job: Job) -> Draft:
-        return Draft.chain([0] * min(job.length, job.request.room % 2))
+        return Draft.chain([0] * min(job.length, job.request.remaining % 2))
 
 
 class Watcher(Anyone):
     """Keeps what each round spent."""
 
-    spent: list[Spent]
+    spent: list[RoundCost]
 
     def add(self, *seen: object) -> tuple[()]:
         batch = seen[0]
         assert isinstance(batch, list)
-        spent = [one.outcome.spent for one in batch if isinstance(one, Seen)]
+        spent = [one.outcome.cost for one in batch if isinstance(one, RoundRecord)]
         self.spent += [one for one in spent if one]
         return ()
 

@@ -11,7 +11,7 @@ import pytest
 
 from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.drafts import Signals
-from draftwise.core.outcomes import Feedback, Outcome, Spent, Window
+from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
 from draftwise.errors import UserError
 from draftwise.policies.auto.drafting import DraftCost, Line
 from draftwise.policies.auto.guard import FIRST, GROWTH, PROBE, TRIAL, Guard
@@ -261,8 +261,8 @@ def test_a_busy_spell_does_not_make_what_it_met_look_dear() -> None:
     made = policy("a")
 
     def passed(tokens: int, seconds: float) -> None:
-        spent = Spent(0.0, seconds, tokens)
-        made.learn(Feedback(0, Decision(0), (Outcome(0, 0, 0, seconds, spent=spent),)))
+        spent = RoundCost(0.0, seconds, tokens)
+        made.learn(Feedback(0, Decision(0), (Outcome(0, 0, 0, seconds, cost=spent),)))
 
     for _ in range(50):
         passed(1, 0.010)
@@ -341,8 +341,8 @@ def test_what_a_call_reads_of_a_text_is_no_part_of_the_rate_unless_it_reads_it_i
         cost.read(pending, 0.1)
         call = DraftCall(0, 1, longest=2, pending=pending, seconds=0.1, drafts=[(2, 2)])
         made._observe(0, Observed(1, {}, calls=[call]))
-        spent = Spent(0.1, 0.01, 1)
-        made._time(0, Outcome(0, 0, 0, 0.11, spent=spent))
+        spent = RoundCost(0.1, 0.01, 1)
+        made._time(0, Outcome(0, 0, 0, 0.11, cost=spent))
         assert made.pace.rate(False, 0.0) == pytest.approx(rate, rel=0.1)
         assert (made.pace.writing < 0.2) is (pending == 1000)
         made._observe(0, Observed(1, {}, calls=[]))
@@ -477,7 +477,7 @@ def test_a_lookup_without_a_match_and_a_model_that_nothing_is_known_of_do_not_pl
 def test_what_was_learnt_is_kept_as_numbers() -> None:
     made, fresh = taught(100.0, 0.7, token=0.0003, extra=0.0002), policy("a")
     made.choose(Context(hints={"a": 2.0}), Random(0))
-    outcome = Outcome(3, 1, 2, 0.02, signals=(Signals(0.9, 0, 0, 0.9),) * 2, spent=Spent(0.001, 0.019, 3))
+    outcome = Outcome(3, 1, 2, 0.02, signals=(Signals(0.9, 0, 0, 0.9),) * 2, cost=RoundCost(0.001, 0.019, 3))
     made.learn(Feedback(0, made.choose(Context(hints={"a": 2.0}), Random(0)), (outcome,)))
     made.close(0)
     load(fresh, dump(made))
@@ -566,9 +566,9 @@ def test_the_guard_does_not_judge_rounds_that_measure_what_a_draft_costs(batch: 
             made.plan(contexts)
         decisions = [made.choose(one, Random(0)) for one in contexts]
         assert all(made.arms[decision.arm].length for decision in decisions)
-        spent = Spent(1.0, 0.01, 2 * batch, requests=batch)
+        spent = RoundCost(1.0, 0.01, 2 * batch, requests=batch)
         for k, decision in enumerate(decisions):
-            made.learn(Feedback(k, decision, (Outcome(decision.arm, 1, 1, 1.01, spent=spent),)))
+            made.learn(Feedback(k, decision, (Outcome(decision.arm, 1, 1, 1.01, cost=spent),)))
 
     made.drafting(0).calls = DraftCost().calls
     for _ in range(3):
@@ -626,8 +626,8 @@ def test_compiled_passes_have_costs_of_their_own() -> None:
     def play(seconds: float, *, compiled: bool, rounds: int = 40) -> None:
         for tokens in (1, 5, 9) * rounds:
             each = seconds * (1.0 + 0.05 * tokens)
-            spent = Spent(0.0, each, tokens, 1, compiled, compiled)
-            made.learn(Feedback(0, Decision(0), (Outcome(0, 0, 0, each, spent=spent),)))
+            spent = RoundCost(0.0, each, tokens, 1, compiled, compiled)
+            made.learn(Feedback(0, Decision(0), (Outcome(0, 0, 0, each, cost=spent),)))
 
     play(0.02, compiled=False)
     eager = made.passes[0](5)

@@ -14,8 +14,8 @@ import pytest
 from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.drafts import Draft
 from draftwise.core.outcomes import Feedback, Grade, Outcome, Window
-from draftwise.core.roles import GradeJob, Graders, Seen
-from draftwise.core.turn import Turn
+from draftwise.core.request_round import RequestRound
+from draftwise.core.roles import GradeJob, Graders, RoundRecord
 from draftwise.policies.auto.grading import ENOUGH, FEW, Budget, LookupGuesses, ModelGrading, windows_of
 from draftwise.policies.auto.parts import LENGTHS
 from draftwise.policies.auto.policy import AutoPolicy
@@ -56,7 +56,7 @@ def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) 
     found: list[list[Window]] = []
     follow = AutoRecorder._follow
 
-    def keep(self: AutoRecorder, seen: Seen, notes: Notes, graders: Graders) -> list[Window]:
+    def keep(self: AutoRecorder, seen: RoundRecord, notes: Notes, graders: Graders) -> list[Window]:
         found.append(follow(self, seen, notes, graders))
         return found[-1]
 
@@ -108,9 +108,9 @@ def test_every_result_names_the_last_token_before_its_draft(
     """Of models that draft or are graded and of lookups that draft or do not, whenever it is decided."""
     before: dict[int, Counter[int]] = {}
     found: dict[tuple[int, int], Counter[int]] = {}
-    context, learn = Turn.context, AutoPolicy.learn
+    context, learn = RequestRound.context, AutoPolicy.learn
 
-    def here(self: Turn, hints: Mapping[str, float], batch_size: int) -> Context:
+    def here(self: RequestRound, hints: Mapping[str, float], batch_size: int) -> Context:
         made = context(self, hints, batch_size)
         assert made.token == self.request.tokens[-1]
         before.setdefault(made.request, Counter())[made.token] += 1
@@ -121,7 +121,7 @@ def test_every_result_names_the_last_token_before_its_draft(
             found.setdefault((feedback.request, window.drafter), Counter())[window.token] += 1
         learn(self, feedback)
 
-    monkeypatch.setattr(Turn, "context", here)
+    monkeypatch.setattr(RequestRound, "context", here)
     monkeypatch.setattr(AutoPolicy, "learn", keep)
     world = World(monkeypatch, EASY, Prices(), {"good": EASY, "dear": table(5, 3.0)}, ("a", "b"))
     world.run("auto?share=0.5", texts=4, batch=batch)
@@ -252,12 +252,12 @@ def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between()
     assert [window.token for window in found] == [111, 113, 117]  # the last tokens before them
 
 
-def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Seen, int, Sequence[Window]]]:
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RoundRecord, int, Sequence[Window]]]:
     """Every round that the recorder follows, where it began, and its windows."""
-    found: list[tuple[Seen, int, Sequence[Window]]] = []
+    found: list[tuple[RoundRecord, int, Sequence[Window]]] = []
     follow = AutoRecorder._follow
 
-    def keep(self: AutoRecorder, seen: Seen, notes: Notes, graders: Graders) -> list[Window]:
+    def keep(self: AutoRecorder, seen: RoundRecord, notes: Notes, graders: Graders) -> list[Window]:
         windows = follow(self, seen, notes, graders)
         found.append((seen, notes.at, tuple(windows)))
         return windows
@@ -303,7 +303,7 @@ def test_what_a_text_that_ended_inside_a_draft_did_not_reach_was_not_rejected() 
     """An end-of-text token among the accepted ones: the target's next token is missing."""
     none: Any = None
     outcome = Outcome(0, 3, 5, censored=True)
-    seen = Seen(none, Decision(0), outcome, Draft.chain([3, 4, 5, 6, 7]), (3, 4, 5), (-1, 0, 1), none)
+    seen = RoundRecord(none, Decision(0), outcome, Draft.chain([3, 4, 5, 6, 7]), (3, 4, 5), (-1, 0, 1), none)
     assert _decided(seen) == 3
     assert _decided(replace(seen, tokens=(3, 4, 5, 9))) == 5
 

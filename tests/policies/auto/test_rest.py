@@ -69,13 +69,13 @@ def test_texts_are_right_while_auto_rests(temperature: float) -> None:
     for batch in (16, 1):
         chosen = method("auto" if batch > 1 else "none", list(drafters))
         loop = Loop(SimTarget(after(1), len(LETTERS)), drafters, chosen.policy, chosen.recorder, clock=Dear())
-        requests = [loop.add(prompt, settings, picked=True) for prompt in prompts] if batch > 1 else []
+        requests = [loop.add(prompt, settings, deterministic=True) for prompt in prompts] if batch > 1 else []
         rounds = []
         while requests and loop.open:
             rounds += loop.step()
         if batch == 1:
             for prompt in prompts:
-                requests.append(loop.add(prompt, settings, picked=True))
+                requests.append(loop.add(prompt, settings, deterministic=True))
                 while loop.open:
                     loop.step()
         assert not any(round.fault for round in rounds) and not any(loop.faults.values())
@@ -112,7 +112,7 @@ def test_the_recorder_tells_its_notes_of_rounds_left_out(monkeypatch: pytest.Mon
         clock=Dear(),
     )
     for k in range(16):
-        loop.add([k, k + 1], Sampling(max_new_tokens=200), picked=True)
+        loop.add([k, k + 1], Sampling(max_new_tokens=200), deterministic=True)
     seen = 0
     while loop.open:
         seen += sum(round.decision.arm >= 0 for round in loop.step())

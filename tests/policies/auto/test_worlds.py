@@ -289,7 +289,7 @@ def test_a_drafter_that_dies_is_left_for_the_next_best(monkeypatch: pytest.Monke
     stage = Stage(monkeypatch, {"best": always(0.85), "second": always(0.6)})
 
     def kill(loop: Loop) -> None:
-        best = loop.team.drafters["best"]
+        best = loop.pool.drafters["best"]
         assert isinstance(best, Model)
         best.fails_at = 3.0
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from draftwise.core import drafter_pool as team_module
 from draftwise.core import loop as loop_module
-from draftwise.core import team as team_module
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Grade

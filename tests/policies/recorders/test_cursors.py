@@ -14,7 +14,7 @@ from draftwise.core.drafts import Signals
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Feedback, Grade
 from draftwise.core.request import Request
-from draftwise.core.roles import Graders, Seen
+from draftwise.core.roles import Graders, RoundRecord
 from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
@@ -267,7 +267,7 @@ class Deaf:
 
     reads: frozenset[str] = frozenset()
 
-    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         return ()
 
     def close(self, request: Request) -> Sequence[Feedback]:

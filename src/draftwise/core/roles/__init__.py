@@ -4,10 +4,10 @@ In the examples, `target` counts upwards in a vocabulary of eight tokens and is 
 is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are plain implementations.
 """
 
-from ..masker import Masker
+from ..masker import TokenMask
 from .drafter import Continuer, Drafter, GradeJob, Grader, Guesser, Matcher, Preparer, Waiter
 from .policy import Planner, Policy, Reader, Rester, Valuer, Values
-from .recorder import Graders, Recorder, Seen
+from .recorder import Graders, Recorder, RoundRecord
 from .target import Limited, Pieces, Ranked, Scores, Target, window_of
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Graders",
     "Guesser",
     "Limited",
-    "Masker",
     "Matcher",
     "Pieces",
     "Planner",
@@ -28,9 +27,10 @@ __all__ = [
     "Reader",
     "Recorder",
     "Rester",
+    "RoundRecord",
     "Scores",
-    "Seen",
     "Target",
+    "TokenMask",
     "Valuer",
     "Values",
     "Waiter",

@@ -15,7 +15,7 @@ from .target import Scores
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RoundRecord:
     """One request's round, as a recorder gets it, after the commit.
 
     `tokens` are those just committed, the last of `request.tokens`, at least one; each was written after its
@@ -107,7 +107,7 @@ class Recorder(Protocol):
 
     reads: frozenset[str]
 
-    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """The feedback that the rounds of one step make known, in the order in which to learn from it.
 
         Called once a step, after the commit and before the drafters observe what was committed. A decision

@@ -10,8 +10,8 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from ...core.constraint import Constraint
 from ...core.drafts import Draft, Job, Signals
-from ...core.guide import Guide
 from ...core.outcomes import Grade
 from ...core.roles import GradeJob
 from ...core.sampling import Sampling
@@ -43,12 +43,11 @@ class Chain:
 
         `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` their argmax (of `picks`),
         and `hidden` the hidden state that they came from. With `sample` the token is sampled if the request
-        samples. Where the job has a guide it chooses among the tokens that are allowed, and ends if it has
-        none of them.
+        samples. Where the job has a constraint it chooses among the allowed tokens, and ends if it has none.
         """
         job = self.job
-        if job.guide is not None:
-            row = job.guide.mask(self.tokens, row)
+        if job.constraint is not None:
+            row = job.constraint.mask(self.tokens, row)
             pick = int(row[:vocab_size].argmax())
             if not float(row[pick]) > -inf:
                 self.done = True
@@ -76,7 +75,7 @@ class Chain:
 
     def draws(self, sample: bool) -> bool:
         """Whether tokens are drawn, by a drafter that may `sample`."""
-        return sample and not self.job.picked and not self.job.request.sampling.greedy
+        return sample and not self.job.deterministic and not self.job.request.sampling.greedy
 
     def unread(self) -> list[int]:
         """The tokens that the drafting model is to read next."""
@@ -84,11 +83,11 @@ class Chain:
         return self.tokens[begin:]
 
     def force(self, device: torch.device, *, vocab_size: int, sample: bool = True) -> None:
-        """Append tokens as long as the guide leaves one: they need no logits."""
+        """Append tokens as long as the constraint leaves one: they need no logits."""
         job = self.job
-        if job.guide is None or self.done or "hidden" in self.needs:
+        if job.constraint is None or self.done or "hidden" in self.needs:
             return
-        for token in job.guide.forced(self.tokens, job.length - len(self.tokens)):
+        for token in job.constraint.forced(self.tokens, job.length - len(self.tokens)):
             if self.draws(sample):
                 self.dist.append(
                     torch.zeros(vocab_size, device=device).index_fill(0, _index(token, device), 1)
@@ -182,11 +181,11 @@ def known(job: GradeJob) -> list[Tensor]:
     return list(job.draft.rows[:through])
 
 
-def masked(guide: Guide | None, tokens: Sequence[int], logits: Tensor) -> Tensor:
-    """The logits of committed tokens, shape (tokens, vocabulary), as they are where a draft has a guide."""
-    if guide is None or not len(logits):
+def masked(constraint: Constraint | None, tokens: Sequence[int], logits: Tensor) -> Tensor:
+    """The logits of committed tokens, shape (tokens, vocabulary), under the draft's constraint."""
+    if constraint is None or not len(logits):
         return logits
-    rows = [guide.mask(tokens[:n], row) for n, row in enumerate(logits)]
+    rows = [constraint.mask(tokens[:n], row) for n, row in enumerate(logits)]
     # A drafter may have none of the tokens that are allowed.
     return torch.stack(
         [new if bool((new > -inf).any()) else row for new, row in zip(rows, logits, strict=True)]
@@ -200,13 +199,13 @@ def grades(
     *,
     vocab_size: int,
     sample: bool = True,
-    guide: Guide | None = None,
+    constraint: Constraint | None = None,
 ) -> list[Grade]:
     """Grades of the job's tokens from the drafter's logits at these positions, shape (tokens, vocabulary)."""
     tokens = job.request.tokens[job.start :]
-    logits = masked(guide, tokens, logits)
+    logits = masked(constraint, tokens, logits)
     sampling = job.request.sampling
-    if sample and not sampling.greedy and not job.request.picked:
+    if sample and not sampling.greedy and not job.request.deterministic:
         q = distributions(sampling, logits, vocab_size)
         chances = q.gather(1, torch.tensor(tokens, device=q.device)[:, None])[:, 0].tolist()
         accept = [min(1.0, c / p) if p > 0.0 else 1.0 for c, p in zip(chances, job.probs, strict=True)]

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job
-from ...core.guide import guide_of
 from ...core.outcomes import Grade
 from ...core.roles import GradeJob
 from ...models.heads.eagle import Eagle
@@ -87,8 +87,8 @@ class EagleDrafter(PairReader):
             logits, states = found[i]
             distributions = None if job.distributions is None else job.distributions[n:]
             rest = replace(job, start=job.start + n, probs=job.probs[n:], distributions=distributions)
-            guide, size = guide_of(rest.request, rest.start), self.vocab_size
-            seen = grades(rest, logits, states, vocab_size=size, sample=self.sample, guide=guide)
+            constraint, size = constraint_of(rest.request, rest.start), self.vocab_size
+            seen = grades(rest, logits, states, vocab_size=size, sample=self.sample, constraint=constraint)
             if not n:
                 self.drift.learn(job, seen, vocab_size=self.vocab_size, sample=self.sample)
             made.append([Grade(0.0, 0.0)] * n + seen)

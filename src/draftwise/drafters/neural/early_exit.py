@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job
-from ...core.guide import guide_of
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
@@ -102,8 +102,10 @@ class EarlyExitDrafter:
         for job in jobs:
             states = self.features.of(job.request.id, job.start - 1, len(job.request.tokens) - 1)
             logits = self._logits(states)
-            guide, size = guide_of(job.request, job.start), self.vocab_size
-            made.append(grades(job, logits, states, vocab_size=size, sample=self.sample, guide=guide))
+            constraint, size = constraint_of(job.request, job.start), self.vocab_size
+            made.append(
+                grades(job, logits, states, vocab_size=size, sample=self.sample, constraint=constraint)
+            )
         return made
 
     def _logits(self, states: Tensor) -> Tensor:

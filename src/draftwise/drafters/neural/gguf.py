@@ -79,7 +79,7 @@ class GgufDrafter:
         if self._room(request) <= 0 or last <= PIECE:
             return False
         self._rewind(request, min(self._place(request).matched(request.tokens), last))
-        self.rows.reserve({request.id: len(request.tokens) + request.room})
+        self.rows.reserve({request.id: len(request.tokens) + request.remaining})
         held = self.rows.held[request.id]
         if last - held > PIECE:
             self.rows.feed([(request.id, request.tokens[held : held + PIECE], 0)])
@@ -148,7 +148,7 @@ class GgufDrafter:
         """Read every text to its end; returns the logits after it, shape (requests, vocabulary)."""
         parts: list[Part] = []
         if requests:
-            self.rows.reserve({r.id: len(r.tokens) + r.room for r in requests})
+            self.rows.reserve({r.id: len(r.tokens) + r.remaining for r in requests})
         for request in requests:
             place, tokens = self._place(request), request.tokens
             self._rewind(request, min(place.matched(tokens), len(tokens) - 1))

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job, after
-from ...core.guide import guide_of
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
@@ -116,7 +116,7 @@ class LMDrafter:
         (row,), held = self._rows_of([request]), self.rows.held
         if len(tokens) - 1 - held[row] > LONG:
             piece = self._ids(tokens[held[row] : -1][: self.chunk])
-            self.rows.feed(row, [piece], 1, slots=len(tokens) + request.room)
+            self.rows.feed(row, [piece], 1, slots=len(tokens) + request.remaining)
             self.places[request.id].now(held[row])
         return len(tokens) - 1 - held[row] > LONG
 
@@ -160,7 +160,7 @@ class LMDrafter:
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         """One grade per committed token: from the rows it was drafted with, and one pass for the others."""
-        guides = [guide_of(job.request, job.start) for job in jobs]
+        constraints = [constraint_of(job.request, job.start) for job in jobs]
         if self.window:
             jobs = [self._seen_job(job) for job in jobs]
         self._watch(job.signals for job in jobs)
@@ -170,11 +170,11 @@ class LMDrafter:
         read = iter(self._read(wanted) if wanted else ())
         made = []
         size, sample = self.vocab_size, self.sample
-        for job, rows, n, guide in zip(jobs, had, missing, guides, strict=True):
+        for job, rows, n, constraint in zip(jobs, had, missing, constraints, strict=True):
             logits, states = next(read) if n > 0 else (torch.stack(rows), None)
             if rows and n > 0:
                 logits = torch.cat((torch.stack(rows), logits))
-            made.append(grades(job, logits, states, vocab_size=size, sample=sample, guide=guide))
+            made.append(grades(job, logits, states, vocab_size=size, sample=sample, constraint=constraint))
         return made
 
     @torch.inference_mode()
@@ -211,7 +211,7 @@ class LMDrafter:
             self.rows.open(request.id)
             self.places[request.id] = Place()
             if self.keeper is not None and length(found := self.keeper.find(request.tokens[:-1])) > LONG:
-                self.keeper.revive(request.id, found, len(request.tokens) + request.room)
+                self.keeper.revive(request.id, found, len(request.tokens) + request.remaining)
                 self.places[request.id].now(length(found))
         return self.places[request.id]
 
@@ -232,12 +232,12 @@ class LMDrafter:
             tokens = job.request.tokens
             first = len(tokens) - n - 1  # the token before the first of them
             held[row] = min(held[row], first)
-            slots = len(tokens) + job.request.room
+            slots = len(tokens) + job.request.remaining
             while first - held[row] > LONG:
                 self.rows.feed(row, [self._ids(tokens[held[row] : first][: self.chunk])], 1, slots=slots)
             texts[row] = self._ids(tokens[held[row] : -1])
         widest = max(map(len, texts))
-        slots = max(len(job.request.tokens) + job.request.room for job, _ in wanted)
+        slots = max(len(job.request.tokens) + job.request.remaining for job, _ in wanted)
         logits = self.rows.feed(0, texts, widest, slots=slots)[..., : self.vocab_size]
         for job, _ in wanted:
             self.places[job.request.id].now(len(job.request.tokens) - 1)
@@ -255,7 +255,7 @@ class LMDrafter:
         """
         requests = [chain.job.request for chain in chains]
         rows, held = self._rows_of(requests), self.rows.held
-        slots = max(len(r.tokens) + r.room for r in requests)
+        slots = max(len(r.tokens) + r.remaining for r in requests)
         texts: list[list[int]] = [[]] * len(requests)
         for row, request, chain in zip(rows, requests, chains, strict=True):
             tokens = request.tokens

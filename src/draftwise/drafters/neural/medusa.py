@@ -10,8 +10,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job
-from ...core.guide import guide_of
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
@@ -161,8 +161,8 @@ class MedusaDrafter:
             rows = logits[k, rest.start - k - 2 - first : len(tokens) - k - 2 - first]
             seen = [MISS] * blind
             if len(rows):
-                guide, size = guide_of(rest.request, rest.start), self.vocab_size
-                seen += grades(rest, rows, None, vocab_size=size, sample=self.sample, guide=guide)
+                constraint, size = constraint_of(rest.request, rest.start), self.vocab_size
+                seen += grades(rest, rows, None, vocab_size=size, sample=self.sample, constraint=constraint)
             found.append(seen)
         return [
             replace(by[0], deeper=(*((g.accept, g.overlap) for g in by[1:]), (0.0, 0.0)))

@@ -119,7 +119,7 @@ class PairReader:
             if request.id not in self.rows.keys:
                 self.rows.open(request.id)
         rows, held = self.rows.front([request.id for request in requests]), self.rows.held
-        slots = max(len(request.tokens) + request.room for request in requests) + ahead
+        slots = max(len(request.tokens) + request.remaining for request in requests) + ahead
         texts: list[list[int]] = [[]] * len(rows)
         for row, request, (first, end) in zip(rows, requests, spans, strict=True):
             held[row] = min(held[row], first)

@@ -118,7 +118,9 @@ class TranslatedDrafter:
         made = [Draft()] * len(jobs)
         ways: dict[Callable[[Mine], list[Draft]], list[int]] = {self._texts: [], self._shared: []}
         for at, job in enumerate(jobs):
-            ways[self._texts if self._by_text(job.request, picked=job.picked) else self._shared].append(at)
+            ways[
+                self._texts if self._by_text(job.request, picked=job.deterministic) else self._shared
+            ].append(at)
         for way, places in ways.items():
             mine = {at: (self._read(jobs[at].request), jobs[at]) for at in places}
             mine = {at: one for at, one in mine.items() if one[0].ids}
@@ -136,7 +138,7 @@ class TranslatedDrafter:
         place that divides a token of the drafter takes a pass of its own.
         """
         paths = [Path.of(self._read(job.request, job.start), job) for job in jobs]
-        by_text = [self._by_text(job.request, picked=job.request.picked) for job in jobs]
+        by_text = [self._by_text(job.request, picked=job.request.deterministic) for job in jobs]
         asked = list(zip(jobs, paths, by_text, strict=True))
         apart = [{} if text else self._apart(job.request, path) for job, path, text in asked]
         rows = self._logits([(job.request, *path.stretch(by_text=text)) for job, path, text in asked])
@@ -175,7 +177,14 @@ class TranslatedDrafter:
             view = self._view(job.request, reading.ids)
             jobs.append(
                 replace(
-                    job, request=view, length=most, width=1, picked=True, rows=False, guide=None, until=None
+                    job,
+                    request=view,
+                    length=most,
+                    width=1,
+                    deterministic=True,
+                    rows=False,
+                    constraint=None,
+                    until=None,
                 )
             )
         drafts = []
@@ -193,7 +202,7 @@ class TranslatedDrafter:
         views = [self._view(job.request, reading.ids) for reading, job in mine]
         pairs = zip(views, mine, strict=True)
         jobs = [
-            replace(job, request=view, width=1, rows=False, guide=None, until=None)
+            replace(job, request=view, width=1, rows=False, constraint=None, until=None)
             for view, (_, job) in pairs
         ]
         self.inner.allowed = self.allowed

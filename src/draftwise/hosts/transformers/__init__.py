@@ -83,7 +83,7 @@ def transformers_generate(
             if prompt is None:
                 loop, target = host.of(model, prompted=True)
                 prompt = Inputs(input_ids, generation_config, model_kwargs, encoded(model, inputs_tensor))
-                target.begin(prompt, steps, loop.team.drafters.values())
+                target.begin(prompt, steps, loop.pool.drafters.values())
             else:
                 loop, target = host.of(model)
                 target.chunk = generation_config.prefill_chunk_size or target.usual

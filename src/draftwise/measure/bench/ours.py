@@ -16,12 +16,12 @@ from ...core.arms import Decision
 from ...core.loop import Loop
 from ...core.outcomes import Feedback, Outcome
 from ...core.request import Request
-from ...core.roles import Drafter, Graders, Recorder, Seen, Target
+from ...core.request_round import unfailed
+from ...core.roles import Drafter, Graders, Recorder, RoundRecord, Target
 from ...core.round import Round
 from ...core.sampling import Sampling
 from ...core.stats import Stats
 from ...core.stops import needs
-from ...core.turn import unfailed
 from ...data import Prompt
 from ...errors import UserError
 from ...generation.decoder import Decoder
@@ -111,7 +111,7 @@ class Watch:
         self.recorder, self.reads = recorder, recorder.reads
         self.seen: dict[int, dict[int, tuple[Decision, Outcome]]] = defaultdict(dict)
 
-    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """Record a round, and pass it on."""
         for seen in batch:
             self.seen[seen.request.id][seen.request.position] = seen.decision, seen.outcome

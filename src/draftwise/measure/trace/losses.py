@@ -30,9 +30,9 @@ def losses(loop: Replay, stage: Stage) -> tuple[float, dict[str, float]]:
     for round in loop.play(stage):
         total += round.seconds.total
         end, then = at + len(round.tokens), dict(read)
-        if round.drafted and (name := _who(round)) in loop.team.behind:
+        if round.drafted and (name := _who(round)) in loop.pool.behind:
             then[name] = here.prompt + end
-        after = dict(loop.team.read)
+        after = dict(loop.pool.read)
         left = here.left(end, then)
         found["watching"] += round.seconds.grade + round.seconds.learn + here.left(end, after) - left
         mine = round.seconds.draft + round.seconds.verify + left

@@ -13,10 +13,10 @@ import numpy as np
 
 from ...core.loop import Loop
 from ...core.request import Request
+from ...core.request_round import unfailed
 from ...core.roles import Drafter, GradeJob, Grader, Target
 from ...core.round import Round
 from ...core.sampling import Sampling
-from ...core.turn import unfailed
 from ...policies.catalogue import method
 from .costs import MEASURED, Costs, DrafterCosts, rising
 

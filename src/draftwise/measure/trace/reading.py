@@ -10,9 +10,9 @@ from random import Random
 from ...core.drafts import Draft, Verdict
 from ...core.loop import Loop
 from ...core.request import Request
+from ...core.request_round import unfailed
 from ...core.roles import Scores, Target
 from ...core.sampling import Sampling
-from ...core.turn import unfailed
 from ...policies.catalogue import method
 
 FIRST_ID = 1 << 40  # ids of a recording's requests, far from those of any loop on the same target

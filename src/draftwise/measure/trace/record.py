@@ -10,9 +10,9 @@ from random import Random
 
 import numpy as np
 
+from ...core.drafter_pool import Member
 from ...core.roles import Drafter, Grader, Target, Waiter
 from ...core.sampling import Sampling
-from ...core.team import Member
 from ...errors import UserError
 from ..machine import Meter, describe
 from ..writing import no_benchmark, reachable

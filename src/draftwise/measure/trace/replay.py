@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...core.arms import Arm
+from ...core.drafter_pool import DrafterPool
 from ...core.drafts import Draft, Job, Verdict
 from ...core.loop import Loop
 from ...core.outcomes import Grade
 from ...core.request import Request
+from ...core.request_round import unfailed
 from ...core.roles import GradeJob, Scores
 from ...core.round import Round, Seconds
 from ...core.sampling import Sampling
 from ...core.stops import needs
-from ...core.team import Team
-from ...core.turn import unfailed
 from ...errors import UserError
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method, method
@@ -52,7 +52,7 @@ class Target:
         """Nothing to free."""
 
 
-class Cast(Team):
+class Cast(DrafterPool):
     """The drafters of a trace: drafts come from the recording, seconds from the costs."""
 
     def __init__(self, header: Header, costs: Costs, cascades: Sequence[str] = ()) -> None:
@@ -174,7 +174,7 @@ class Priced:
     """The clock of a replay: costs from a table instead of measurements."""
 
     def __init__(self, costs: Costs, team: Cast, learn: float) -> None:
-        self.costs, self.team, self.learn = costs, team, learn
+        self.costs, self.pool, self.learn = costs, team, learn
         self._graded = 0.0
 
     def target(self, seconds: float, tokens: int) -> float:
@@ -183,7 +183,7 @@ class Priced:
 
     def round(self, seconds: Seconds) -> Seconds:
         """Drafting, verifying and grading at their costs; nothing else takes time."""
-        grading, self._graded = self.team.graded_seconds - self._graded, self.team.graded_seconds
+        grading, self._graded = self.pool.graded_seconds - self._graded, self.pool.graded_seconds
         return Seconds(draft=seconds.draft, verify=seconds.verify, grade=grading, learn=self.learn)
 
 
@@ -195,9 +195,9 @@ class Replay:
         played = dict.fromkeys(arm.drafter for arm in made.policy.arms if is_cascade(arm.drafter))
         cascades = list(dict.fromkeys(trace.cascades) | played)
         self.header, self.costs, self.policy = trace.header, costs, made.policy
-        self.target, self.team = Target(trace.header.vocab_size), Cast(trace.header, costs, cascades)
-        clock = Priced(costs, self.team, 0.0 if isinstance(made.recorder, Bandit) else costs.learn)
-        self.loop = Loop(self.target, self.team, made.policy, made.recorder, seed=seed, clock=clock)
+        self.target, self.pool = Target(trace.header.vocab_size), Cast(trace.header, costs, cascades)
+        clock = Priced(costs, self.pool, 0.0 if isinstance(made.recorder, Bandit) else costs.learn)
+        self.loop = Loop(self.target, self.pool, made.policy, made.recorder, seed=seed, clock=clock)
 
     def play(self, stage: Stage) -> Iterator[Round]:
         """The rounds of one text.
@@ -207,7 +207,7 @@ class Replay:
         """
         one, header = stage.recording, self.header
         self.target.stage = stage
-        self.team.begin(stage)
+        self.pool.begin(stage)
         settings = Sampling(
             max_new_tokens=one.budget, temperature=header.temperature, eos=frozenset(header.eos)
         )

@@ -85,7 +85,7 @@ def _played(loop: Replay, stage: Stage, about: Row, file: TextIO) -> Iterator[Ro
             recorded.
     """
     for number, round in enumerate(_named(about["method"], loop.play(stage))):
-        line = about | {"round": number} | _line(round) | _seen(loop.team.draft_now, round.accepted)
+        line = about | {"round": number} | _line(round) | _seen(loop.pool.draft_now, round.accepted)
         if (about["prompt"] < CLOSELY or not number % EVERY) and (values := learnt(loop.policy)):
             line["values"] = values
         file.write(json.dumps(line, separators=(",", ":")) + "\n")

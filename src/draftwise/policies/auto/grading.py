@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ...core.arms import Arm
 from ...core.outcomes import Grade, Window
-from ...core.roles import GradeJob, Graders, Seen
+from ...core.roles import GradeJob, Graders, RoundRecord
 from .drafting import Line
 from .observed import GradingPass
 from .texts import Held, Notes
@@ -69,10 +69,10 @@ class LookupGuesses:
     seconds: float = 0.0
 
     def guess(
-        self, i: int, context: int, seen: Seen, start: int, graders: Graders, arm: Arm, budget: Budget
+        self, i: int, context: int, seen: RoundRecord, start: int, graders: Graders, arm: Arm, budget: Budget
     ) -> Held | None:
         """The draft that this lookup would have made where the round began."""
-        if arm.drafter in seen.request.out or not budget.allows(self.seconds):
+        if arm.drafter in seen.request.disabled or not budget.allows(self.seconds):
             return None
         before = graders.graded_seconds
         draft = graders.guess(arm.drafter, seen.request, start, arm)
@@ -101,7 +101,7 @@ class ModelGrading:
 
     def grade(
         self,
-        batch: Sequence[tuple[Seen, Notes]],
+        batch: Sequence[tuple[RoundRecord, Notes]],
         models: Sequence[int],
         longest: int,
         policy: Asked,
@@ -142,12 +142,12 @@ class ModelGrading:
             windows[at] = windows_of(i, job.start, found, notes, longest, job.request.tokens)
         return GradingPass(i, unread, seconds, chances, windows, len(batch))
 
-    def ready(self, i: int, name: str, seen: Seen, notes: Notes, batch: int) -> bool:
+    def ready(self, i: int, name: str, seen: RoundRecord, notes: Notes, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""
         unknown = notes.missed.get(i, 0)
         enough = 1 if self._is_new(i) else ENOUGH
         return (unknown * batch >= enough or (seen.request.done and unknown > 0)) and (
-            name not in seen.request.out
+            name not in seen.request.disabled
         )
 
     def _is_new(self, i: int) -> bool:
@@ -155,7 +155,7 @@ class ModelGrading:
 
     def _due(
         self,
-        batch: Sequence[tuple[Seen, Notes]],
+        batch: Sequence[tuple[RoundRecord, Notes]],
         models: Sequence[int],
         policy: Asked,
         budget: Budget,
@@ -179,7 +179,9 @@ class ModelGrading:
         self.waits[first] = 0
         return first
 
-    def _pays(self, i: int, batch: Sequence[tuple[Seen, Notes]], policy: Asked, budget: Budget) -> bool:
+    def _pays(
+        self, i: int, batch: Sequence[tuple[RoundRecord, Notes]], policy: Asked, budget: Budget
+    ) -> bool:
         """Whether a grading of a new model is brief, or the first one takes little of the total time.
 
         The first may take a round; a further one a part of a round, for a few tokens at least.
@@ -191,7 +193,9 @@ class ModelGrading:
         tokens = sum(batch[at][1].missed[i] for at in self._picked(i, batch, policy.drafters[i], budget))
         return tokens >= FEW and more <= PART * budget.round
 
-    def _picked(self, i: int, batch: Sequence[tuple[Seen, Notes]], name: str, budget: Budget) -> list[int]:
+    def _picked(
+        self, i: int, batch: Sequence[tuple[RoundRecord, Notes]], name: str, budget: Budget
+    ) -> list[int]:
         """The requests to grade on, those with the least to read first, until there are enough tokens.
 
         Or until reading takes as long as a round; the first grading of all, which measures that, has one.

@@ -241,7 +241,7 @@ def _reading(
     if not unread:
         return 0.0
     share = policy.shares[i] * policy.skills[i].sure
-    rounds = rounds_left(policy.answer, context.position, 1.0 + sum(curve), share, context.room)
+    rounds = rounds_left(policy.answer, context.position, 1.0 + sum(curve), share, context.remaining)
     return policy.pace.writing * cost.reading.each * unread / rounds
 
 

@@ -272,7 +272,7 @@ class AutoPolicy:
             self.pace.read(reading)
 
     def _time(self, request: int, outcome: Outcome) -> None:
-        spent = outcome.spent
+        spent = outcome.cost
         if spent is None or not isfinite(outcome.seconds):
             return
         n = spent.requests

@@ -10,7 +10,7 @@ from typing import Protocol
 from ...core.arms import Arm
 from ...core.outcomes import Feedback, Outcome, Window
 from ...core.request import Request
-from ...core.roles import Graders, Seen
+from ...core.roles import Graders, RoundRecord
 from .composite import TAKEN, windows
 from .grading import Asked, Budget, LookupGuesses, ModelGrading
 from .observed import DraftCall, Observed
@@ -69,7 +69,7 @@ class AutoRecorder:
         self.number = {name: i for i, name in enumerate(names)}
         self.arms = [Arm(name, self.longest) for name in names]
 
-    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """The outcomes of the arms that played, and windows of every draft that is decided."""
         met = not self.looks_up
         if met:
@@ -116,7 +116,7 @@ class AutoRecorder:
         self.guessed = [i for i, up in enumerate(self.looks_up) if up]
         self.graded = [i for i, up in enumerate(self.looks_up) if not up and i not in cascades]
 
-    def _notes(self, seen: Seen) -> Notes:
+    def _notes(self, seen: RoundRecord) -> Notes:
         """The state of this text, at the round that was just played."""
         start = len(seen.request.tokens) - len(seen.tokens)
         notes = self.texts.get(seen.request.id)
@@ -127,12 +127,12 @@ class AutoRecorder:
         notes.at, notes.end = start, len(seen.request.tokens)
         return notes
 
-    def _calls(self, batch: Sequence[tuple[Seen, Notes]]) -> list[DraftCall]:
+    def _calls(self, batch: Sequence[tuple[RoundRecord, Notes]]) -> list[DraftCall]:
         """What each call of a drafter cost, and for which requests it was."""
         calls: dict[int, DraftCall] = {}
         for seen, notes in batch:
             outcome = seen.outcome
-            arm, spent = self.policy.arms[outcome.arm], outcome.spent
+            arm, spent = self.policy.arms[outcome.arm], outcome.cost
             if arm.length and spent:
                 i, drafted, asked = self.number[arm.drafter], outcome.drafted, outcome.asked or 1
                 if i in self.policy.cascades:  # what its second part adds takes no time
@@ -148,7 +148,7 @@ class AutoRecorder:
                 call.drafts.append((drafted, asked))
         return list(calls.values())
 
-    def _follow(self, seen: Seen, notes: Notes, graders: Graders) -> list[Window]:
+    def _follow(self, seen: RoundRecord, notes: Notes, graders: Graders) -> list[Window]:
         """The drafts that this round's tokens decide."""
         request, contexts = seen.request, self.policy.contexts(seen.request.id)
         arm, player = self.policy.arms[seen.decision.arm], -1
@@ -170,7 +170,7 @@ class AutoRecorder:
             played += notes.settle(seen.tokens, done=request.done)
         return played
 
-    def _played(self, i: int, context: int, seen: Seen, notes: Notes) -> list[Window]:
+    def _played(self, i: int, context: int, seen: RoundRecord, notes: Notes) -> list[Window]:
         """The result of a model's draft; a lookup's is held, since the text may decide more of it later."""
         outcome = seen.outcome
         if _unplayed(outcome):
@@ -193,7 +193,7 @@ class AutoRecorder:
             return -1
         return player if first is None else first
 
-    def _parts(self, i: int, seen: Seen, notes: Notes) -> list[Window]:
+    def _parts(self, i: int, seen: RoundRecord, notes: Notes) -> list[Window]:
         """The results of both parts of a composite draft, and whether there was a second."""
         outcome, first = seen.outcome, self.policy.cascades[i]
         if not outcome.prefix_length:
@@ -219,7 +219,7 @@ def _unplayed(outcome: Outcome) -> bool:
     return outcome.censored and not outcome.drafted
 
 
-def _decided(seen: Seen) -> int:
+def _decided(seen: RoundRecord) -> int:
     """How deep a draft went that the text decided: what comes after the end of the text was not rejected."""
     if len(seen.tokens) <= seen.outcome.accepted:
         return seen.outcome.accepted

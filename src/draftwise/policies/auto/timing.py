@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from ...core.outcomes import Spent
+from ...core.outcomes import RoundCost
 from .drafting import DraftCost
 from .pace import Pacing
 from .parts import Guarding
@@ -54,7 +54,7 @@ def is_timed(policy: Costed, best: Worth | None) -> bool:
     return not known or policy.turn % SELDOM == 0
 
 
-def learn_pass(policy: Costed, spent: Spent, tokens: int) -> bool:
+def learn_pass(policy: Costed, spent: RoundCost, tokens: int) -> bool:
     """Learn what a pass of so many tokens costs.
 
     Returns whether it was a plain one that also read again what a rejection took back.

@@ -1,1 +1,1 @@
-"""Turn what a round did into feedback for a policy."""
+"""RequestRound what a round did into feedback for a policy."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core.outcomes import Feedback
 from ...core.request import Request
-from ...core.roles import Graders, Seen
+from ...core.roles import Graders, RoundRecord
 from .rewards import Reward
 
 
@@ -19,7 +19,7 @@ class Bandit:
     longest: int
     reads: frozenset[str] = frozenset()
 
-    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """The feedback of one round each: without outcomes if the round is not counted for its arm."""
         return [self._score(seen) for seen in batch]
 
@@ -27,7 +27,7 @@ class Bandit:
         """Nothing is ever late."""
         return ()
 
-    def _score(self, seen: Seen) -> Feedback:
+    def _score(self, seen: RoundRecord) -> Feedback:
         outcome = seen.outcome
         value = None if outcome.censored else self.reward(outcome, self.longest)
         if value is None:

@@ -16,7 +16,7 @@ from ...core.arms import Arm
 from ...core.drafts import Draft
 from ...core.outcomes import Feedback, Grade
 from ...core.request import Request
-from ...core.roles import GradeJob, Graders, Seen
+from ...core.roles import GradeJob, Graders, RoundRecord
 from ...core.stops import needs
 from ...errors import UserError
 from .cursors import FORMS
@@ -87,7 +87,7 @@ class Grading:
         if self.censored == "weight" and (self.windows != "rounds" or self.every > 1):
             raise UserError("censored=weight: a round is scored at its end, use windows=rounds and every=1")
 
-    def add(self, batch: Sequence[Seen], graders: Graders) -> Sequence[Feedback]:
+    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """Grade what was committed; one feedback per token, or window, that all arms have a loss for."""
         for seen in batch:
             self._note(seen, graders)
@@ -95,7 +95,7 @@ class Grading:
             if graders.grades_itself(name):
                 self._ask_model(name, batch, graders)
             for seen in batch:
-                if name not in seen.request.out | self.texts[seen.request.id].mute:
+                if name not in seen.request.disabled | self.texts[seen.request.id].mute:
                     self._walk(name, seen, len(seen.request.tokens) - len(seen.tokens), None, graders)
         return [feedback for seen in batch for feedback in self._ripe(seen)]
 
@@ -104,7 +104,7 @@ class Grading:
         self.texts.pop(request.id, None)
         return ()
 
-    def _note(self, seen: Seen, graders: Graders) -> None:
+    def _note(self, seen: RoundRecord, graders: Graders) -> None:
         start = len(seen.request.tokens) - len(seen.tokens)
         text = self.texts.get(seen.request.id)
         if text is None:
@@ -123,17 +123,17 @@ class Grading:
         rounds, weigh = self.windows == "rounds", self.censored == "weight"
         return Windows(arm, span, form=self.form, lookup=lookup, rounds=rounds, thin=self.thin, weigh=weigh)
 
-    def _ask_model(self, name: str, batch: Sequence[Seen], graders: Graders) -> None:
+    def _ask_model(self, name: str, batch: Sequence[RoundRecord], graders: Graders) -> None:
         """One pass over the tokens that wait, of all requests that have enough of them."""
         stops = tuple(stop for arm in self.arms if arm.drafter == name for stop in arm.stops)
-        jobs: list[tuple[Seen, GradeJob]] = []
+        jobs: list[tuple[RoundRecord, GradeJob]] = []
         for seen in batch:
             request, text = seen.request, self.texts[seen.request.id]
             start = self._live(text, text.graded.get(name, text.start))
             waiting = len(request.tokens) - start
             if all(self._by_draft(text, i, graders) for i in self._arms_of(name)):
                 continue
-            if name in request.out or waiting <= 0 or (waiting < self.every and not request.done):
+            if name in request.disabled or waiting <= 0 or (waiting < self.every and not request.done):
                 continue
             fresh = start - (len(request.tokens) - len(seen.tokens))
             distributions = (
@@ -149,7 +149,7 @@ class Grading:
             self._walk(name, seen, job.start, mine, graders)
 
     def _walk(
-        self, name: str, seen: Seen, start: int, grades: Sequence[Grade] | None, graders: Graders
+        self, name: str, seen: RoundRecord, start: int, grades: Sequence[Grade] | None, graders: Graders
     ) -> None:
         """Take the arms of one drafter over `request.tokens[start:]`: with grades those that go by them, else
         those that go by their drafts."""
@@ -186,7 +186,7 @@ class Grading:
         """Whether an arm is known by the drafts it makes; no draft at all goes with its drafter's others."""
         return text.tracks[i].lookup or not graders.grades_itself(self.arms[i].drafter)
 
-    def _drafted(self, i: int, seen: Seen, at: int, lookup: bool, graders: Graders) -> Draft | None:
+    def _drafted(self, i: int, seen: RoundRecord, at: int, lookup: bool, graders: Graders) -> Draft | None:
         """What a lookup drafts at `at`: its draft of this round if nothing limited that, or a new one.
 
         None for one that failed, or that drew its tokens.
@@ -195,7 +195,7 @@ class Grading:
         if not lookup or not arm.length:
             return Draft()
         played = at == len(request.tokens) - len(seen.tokens) and seen.decision.arm == i
-        if played and seen.outcome.asked == arm.length and arm.drafter not in request.waits:
+        if played and seen.outcome.asked == arm.length and arm.drafter not in request.not_ready:
             return seen.draft if seen.draft.dist is None else None
         return graders.redraft(arm.drafter, request, at, arm)
 
@@ -207,10 +207,10 @@ class Grading:
         ahead = -stretch % self.thin
         return at if not ahead else text.start + (stretch + ahead) * STRETCH
 
-    def _ripe(self, seen: Seen) -> list[Feedback]:
+    def _ripe(self, seen: RoundRecord) -> list[Feedback]:
         """A vector of losses for each token or window that every arm in use now has one for."""
         request, text = seen.request, self.texts[seen.request.id]
-        asleep = request.out | text.mute
+        asleep = request.disabled | text.mute
         awake = [i for i, arm in enumerate(self.arms) if arm.drafter not in asleep]
         self._finish(seen, text, awake)
         ripe = []
@@ -221,7 +221,7 @@ class Grading:
             ripe.append(Feedback(request.id, seen.decision, losses=tuple(losses)))
         return ripe or [Feedback(request.id, seen.decision)]
 
-    def _finish(self, seen: Seen, text: Text, awake: Sequence[int]) -> None:
+    def _finish(self, seen: RoundRecord, text: Text, awake: Sequence[int]) -> None:
         request = seen.request
         cut_short = request.done and request.finish_reason == "length"
         if self.censored == "weight" and not cut_short:
@@ -232,7 +232,7 @@ class Grading:
             for i in awake:
                 text.losses[i].extend(text.tracks[i].finish())
 
-    def _chances(self, seen: Seen, text: Text) -> list[float]:
+    def _chances(self, seen: RoundRecord, text: Text) -> list[float]:
         """The played drafter's own chance of each token of its round; 1 for what a lookup got right."""
         grades = text.latest.get(self.arms[seen.decision.arm].drafter)
         return [g.at(k)[0] for k, g in enumerate(grades)] if grades else [1.0] * len(seen.tokens)

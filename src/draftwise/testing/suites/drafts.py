@@ -114,13 +114,13 @@ class DraftChecks(TextChecks):
             )
 
     def test_jobs_for_picked_tokens_get_no_drawn_ones(self) -> None:
-        """`job.picked` asks for the most likely tokens where the request samples."""
+        """`job.deterministic` asks for the most likely tokens where the request samples."""
         drafter = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")
         for made in self._again(drafter, self.play("sampled").watch.made[:20], picked=True):
             if made.drawn:
-                fail("drawn tokens where picked ones were asked for", "leave `dist` out if job.picked")
+                fail("drawn tokens where picked ones were asked for", "leave `dist` out if job.deterministic")
 
     def test_signals_are_probabilities_and_an_entropy(self) -> None:
         """Where a draft has signals, there is one for each token."""
@@ -165,7 +165,7 @@ class DraftChecks(TextChecks):
         for i, made in enumerate(drafts):
             request = replace(made.job.request, id=10_000 + i, tokens=list(made.text))
             drafter.observe(request, request.tokens)
-            (draft,) = drafter.draft([replace(made.job, request=request, picked=picked)])
+            (draft,) = drafter.draft([replace(made.job, request=request, deterministic=picked)])
             if isinstance(draft, Draft):
                 again.append(Made(made.job, made.text, draft))
             drafter.close(request)

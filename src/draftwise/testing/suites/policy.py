@@ -82,7 +82,7 @@ class PolicySuite(TextsDecided, KeptChecks):
             place = lots.choice((0, 1, 10**6))
             size, accepted = lots.choice((1, 2, 512)), lots.choice((-1, 0, 64))
             room = (1, 7, inf)[at % 3]
-            context = Context(at, size, place, accepted, hints, out, place + 9, room=room)
+            context = Context(at, size, place, accepted, hints, out, place + 9, remaining=room)
             try:
                 decision = policy.choose(context, lots)
             except Exception as error:

@@ -11,7 +11,7 @@ import numpy as np
 from ...core.arms import Arm
 from ...core.outcomes import Feedback, Grade
 from ...core.request import Request
-from ...core.roles import GradeJob, Grader, Graders, Seen
+from ...core.roles import GradeJob, Grader, Graders, RoundRecord
 from ...core.sampling import Sampling
 from ..world import drafting
 from .checks import fail, size_of, skip
@@ -150,7 +150,7 @@ class Probe:
         self.refused = 0
         self.compared: list[tuple[Grade, float, float, int]] = []
 
-    def add(self, batch: Sequence[Seen], graders: Graders) -> list[Feedback]:
+    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> list[Feedback]:
         """Hold each grade against the draft's distributions."""
         for seen in batch:
             draft, n = seen.draft, len(seen.tokens)
@@ -175,7 +175,7 @@ class Probe:
         """Nothing is late."""
         return ()
 
-    def _compare(self, seen: Seen, probs: Sequence[float], grades: Sequence[Grade]) -> None:
+    def _compare(self, seen: RoundRecord, probs: Sequence[float], grades: Sequence[Grade]) -> None:
         draft, size = seen.draft, len(seen.draft.tokens)
         most = 1 if self.waits or any(grade.deeper for grade in grades) else min(size, len(seen.tokens))
         for k, grade in enumerate(grades[:most]):

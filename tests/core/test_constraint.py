@@ -7,9 +7,9 @@ from math import inf
 from random import Random
 from typing import Any
 
+from draftwise.core.constraint import Constraint, constraint_of
 from draftwise.core.drafts import Draft, Job, after
-from draftwise.core.fitting import fitted
-from draftwise.core.guide import Guide, guide_of
+from draftwise.core.fitting import longest_allowed
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 
@@ -39,42 +39,42 @@ class Counting:
         return token in self.free(text, start, ahead)
 
 
-def guide() -> Guide:
-    return Guide([Counting()], TEXT, START)
+def constraint() -> Constraint:
+    return Constraint([Counting()], TEXT, START)
 
 
 def test_a_mask_leaves_what_is_allowed_after_text_and_path() -> None:
     row = [0.5] * 8
-    assert [at for at, score in enumerate(guide().mask([], row)) if score > -inf] == [2, 7]
-    assert [at for at, score in enumerate(guide().mask([2], row)) if score > -inf] == [3]
+    assert [at for at, score in enumerate(constraint().mask([], row)) if score > -inf] == [2, 7]
+    assert [at for at, score in enumerate(constraint().mask([2], row)) if score > -inf] == [3]
     assert row == [0.5] * 8
 
 
 def test_what_was_written_ahead_stays_ahead() -> None:
     """Of guides made one from the other too: each draft of a chain is asked for after those before it."""
-    far = guide().after([2]).after([3, 4])
+    far = constraint().after([2]).after([3, 4])
     assert (far.ahead, far.only([]), far.only([5])) == ((2, 3, 4), 5, -1)
     assert far.allows([5], 7) and not far.allows([5], 5)
     request = Request(
         0, TEXT, START, Sampling(max_new_tokens=9, processors=(Counting(),)), Random(0), Random(0)
     )
-    job = after(after(Job(request, 4, guide=guide_of(request)), [2]), [3, 4])
-    assert job.guide is not None and job.guide.ahead == (2, 3, 4)
+    job = after(after(Job(request, 4, constraint=constraint_of(request)), [2]), [3, 4])
+    assert job.constraint is not None and job.constraint.ahead == (2, 3, 4)
 
 
 def test_a_rejected_draft_leaves_nothing_behind() -> None:
-    one = guide()
+    one = constraint()
     assert one.after([2, 3]).only([7]) == 5 and one.forced([7], 3) == [3]
     assert one.forced([], 3) == [] and one.after([7]).forced([], 3) == [3] and one.ahead == ()
 
 
 def test_a_draft_ends_before_what_is_not_allowed_and_goes_on_with_what_must_follow() -> None:
-    assert fitted(Draft.chain((2, 4, 4)), guide(), 4).tokens == (2, 3)
-    assert fitted(Draft.chain((2, 3, 7)), guide(), 4).tokens == (2, 3, 7, 5)
-    assert fitted(Draft.chain((2, 3, 7)), guide(), 3).tokens == (2, 3, 7)
+    assert longest_allowed(Draft.chain((2, 4, 4)), constraint(), 4).tokens == (2, 3)
+    assert longest_allowed(Draft.chain((2, 3, 7)), constraint(), 4).tokens == (2, 3, 7, 5)
+    assert longest_allowed(Draft.chain((2, 3, 7)), constraint(), 3).tokens == (2, 3, 7)
 
 
 def test_a_tree_loses_the_nodes_below_what_is_not_allowed() -> None:
     tree = Draft((2, 4, 7, 3, 3, 5), (-1, -1, -1, 0, 2, 1))
-    left = fitted(tree, guide(), 9)
+    left = longest_allowed(tree, constraint(), 9)
     assert (left.tokens, left.parents) == ((2, 7, 3, 3), (-1, -1, 0, 1))

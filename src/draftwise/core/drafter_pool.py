@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 
 from ..errors import one_line
 from .arms import NEVER, Arm
+from .constraint import constraint_of
 from .contract import finite, of_integers, wrong_draft, wrong_grades, wrong_tokens
 from .drafts import Draft, Job
 from .fitting import drafted
-from .guide import guide_of
 from .outcomes import Grade
 from .reading import Reading
 from .request import Request
@@ -28,15 +28,15 @@ PASSES = 20  # limit of a draft in mean target passes, plus one for each token t
 
 @runtime_checkable
 class Member(Protocol):
-    """A drafter that uses the other drafters, and receives them when the team is created."""
+    """A drafter that uses the other drafters, and receives them when the pool is created."""
 
-    def join(self, team: Team) -> None: ...
+    def join(self, pool: DrafterPool) -> None: ...
 
 
-class Team:
+class DrafterPool:
     """Calls the drafters, and disables one that raises or violates its contract.
 
-    The drafter is then disabled for the request in which it failed, and for all requests after `strikes`
+    The drafter is then disabled for the request in which it failed, and for all requests after `max_faults`
     faults. A call that takes more than `slow_seconds`, and more than `PASSES` mean target passes plus one per
     token read first, is a fault as well. `open` maps ids to the requests in progress and is maintained by the
     loop.
@@ -47,19 +47,19 @@ class Team:
         drafters: Mapping[str, Drafter],
         *,
         vocab_size: int,
-        strikes: int = 3,
+        max_faults: int = 3,
         slow_seconds: float = inf,
     ) -> None:
         self.drafters, self.open = dict(drafters), dict[int, Request]()
         self.names: Collection[str] = self.drafters  # that an arm may have
-        self.vocab_size, self.strikes = vocab_size, strikes
+        self.vocab_size, self.max_faults = vocab_size, max_faults
         self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
         self.broken: set[str] = set()
         self.slow_seconds, self.pass_seconds = slow_seconds, 0.0
         self.graded_seconds = 0.0
-        self._told: dict[int, dict[str, int]] = {}  # tokens that each drafter has seen, by request
+        self._observed: dict[int, dict[str, int]] = {}  # tokens that each drafter has seen, by request
         self._read: dict[int, dict[str, int]] = {}  # text length when it last drafted or graded
-        self._said: dict[int, str] = {}
+        self._warnings: dict[int, str] = {}
         self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
         self.reading = Reading(self.drafters, self.open)
         self.graders = {name: d for name, d in self.drafters.items() if isinstance(d, Grader)}
@@ -68,29 +68,29 @@ class Team:
             if isinstance(drafter, Member):
                 drafter.join(self)
 
-    def hints(self, request: Request) -> dict[str, float]:
+    def collect_hints(self, request: Request) -> dict[str, float]:
         """One cheap score per drafter."""
         hints = {}
         for name, drafter in self.drafters.items():
-            if name not in request.out:
+            if name not in request.disabled:
                 try:
                     hints[name] = finite(drafter.hint(request))
                 except Exception as error:
                     self.fault(name, request, error)
         return hints
 
-    def waiting(self, request: Request) -> frozenset[str]:
+    def find_not_ready(self, request: Request) -> frozenset[str]:
         """The drafters that are not ready to draft for a request."""
         if not self.waiters and not self.reading.unread:  # the usual case
             return NOBODY
-        waits = set(self.reading.waits(request))
+        not_ready = set(self.reading.unread_by(request))
         for name, waiter in self.waiters.items():
             try:
-                if name not in request.out and not waiter.ready(request):
-                    waits.add(name)
+                if name not in request.disabled and not waiter.ready(request):
+                    not_ready.add(name)
             except Exception as error:
                 self.fault(name, request, error)
-        return frozenset(waits)
+        return frozenset(not_ready)
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
         """One call per drafter for all its jobs; each job has its place in a batch of `n`.
@@ -126,8 +126,8 @@ class Team:
             if fault := said or self._wrong(name, job, made[k]):
                 self.fault(name, job.request, fault)
             drafts.append(EMPTY if fault else of_integers(made[k]))
-            if job.guide is not None and job.guide.said:
-                self._said.setdefault(job.request.id, job.guide.said)
+            if job.constraint is not None and job.constraint.warning:
+                self._warnings.setdefault(job.request.id, job.constraint.warning)
         return drafts
 
     def prepare(self) -> bool:
@@ -136,7 +136,7 @@ class Team:
             return False
         name, request = found
         try:
-            more = name not in request.out and self.reading.preparers[name].prepare(request)
+            more = name not in request.disabled and self.reading.preparers[name].prepare(request)
         except Exception as error:
             self.fault(name, request, error)
             more = False
@@ -147,7 +147,7 @@ class Team:
     def observe(self, request: Request) -> None:
         """Pass the newly committed tokens to all drafters."""
         for name in self.drafters:
-            if name not in request.out:
+            if name not in request.disabled:
                 self._tell(name, request, len(request.tokens))
 
     # -- grading, for recorders ----------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Team:
 
     def width(self, name: str) -> int:
         """The number of branches of a drafter's own trees: 1 for chains."""
-        return self._told_of(name, "branches", 1)
+        return self._read_attribute(name, "branches", 1)
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """The tokens of `redraft`; for a tree, those of its first branch."""
@@ -225,7 +225,7 @@ class Team:
         if not self._tell(name, request, at):
             return None
         view = request if at == len(request.tokens) else replace(request, tokens=request.tokens[:at])
-        job = Job(view, arm.length, arm.stops, arm.width, guide=guide_of(view))
+        job = Job(view, arm.length, arm.stops, arm.width, constraint=constraint_of(view))
         try:
             (made,) = drafted(self.drafters[name], [job], partial(self._wrong, name))
             fault = self._wrong(name, job, made)
@@ -239,7 +239,7 @@ class Team:
 
     def _tell(self, name: str, request: Request, upto: int) -> bool:
         """Show a drafter the text up to `upto` tokens; False if it failed."""
-        told = self._told.setdefault(request.id, {})
+        told = self._observed.setdefault(request.id, {})
         start = told.get(name, 0)
         if start < upto:
             told[name] = upto
@@ -254,16 +254,16 @@ class Team:
 
     def compiled(self, name: str) -> bool:
         """Whether this drafter's passes are compiled at present."""
-        return bool(self._told_of(name, "compiled", 0))
+        return bool(self._read_attribute(name, "compiled", 0))
 
-    def _told_of(self, name: str, attribute: str, usual: int) -> int:
+    def _read_attribute(self, name: str, attribute: str, usual: int) -> int:
         """A number that a drafter may tell of itself; the usual one if it does not, or cannot."""
         try:
             return int(getattr(self.drafters.get(name), attribute, usual))
         except Exception:  # another's property, or its type
             return usual
 
-    def took(self, seconds: float) -> None:
+    def record_pass(self, seconds: float) -> None:
         """Record the duration of a target pass."""
         self.pass_seconds += (0.1 if self.pass_seconds else 1.0) * (seconds - self.pass_seconds)
 
@@ -288,25 +288,25 @@ class Team:
                 drafter.close(request)
             except Exception as error:
                 self.fault(name, request, error)
-        self._told.pop(request.id, None)
+        self._observed.pop(request.id, None)
         self._read.pop(request.id, None)
-        self._said.pop(request.id, None)
+        self._warnings.pop(request.id, None)
         self.reading.close(request)
 
-    def trouble(self, request: Request) -> str:
+    def pop_warning(self, request: Request) -> str:
         """The first fault since the last call, or ""."""
-        return self._said.pop(request.id, "") if self._said else ""
+        return self._warnings.pop(request.id, "") if self._warnings else ""
 
     def fault(self, name: str, request: Request, what: str | Exception) -> None:
         """Disable a drafter for a request, and after repeated faults for all."""
         said = what if isinstance(what, str) else one_line(what)
-        request.out.add(name)
-        self._said.setdefault(request.id, f"{name}: {said}")
+        request.disabled.add(name)
+        self._warnings.setdefault(request.id, f"{name}: {said}")
         self.faults[name] += 1
-        if self.faults[name] >= self.strikes:
+        if self.faults[name] >= self.max_faults:
             self.broken.add(name)
             for other in self.open.values():
-                other.out.add(name)
+                other.disabled.add(name)
 
     def _wrong(self, name: str, job: Job, draft: Draft) -> str:
         return wrong_draft(draft, job.length * max(job.width, self.width(name)), self.vocab_size)

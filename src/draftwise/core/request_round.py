@@ -10,27 +10,27 @@ from random import Random
 from ..errors import one_line
 from .accept import block, walk
 from .arms import Arm, Context, Decision
+from .constraint import constraint_of
+from .drafter_pool import EMPTY, DrafterPool
 from .drafts import NOTHING, Draft, Job, Verdict
-from .guarded import PLAIN, UNDECIDED, Guarded
-from .guide import guide_of
-from .outcomes import Outcome, Spent
+from .fault_barrier import PLAIN, UNDECIDED, FaultBarrier
+from .outcomes import Outcome, RoundCost
 from .request import Request
-from .roles import Ranked, Scores, Seen
+from .roles import Ranked, RoundRecord, Scores
 from .round import Round, Seconds, Tops
-from .team import EMPTY, Team
 
 REJECTED = Verdict((), NOTHING)
 ERROR = "error"  # the finish reason of a request that failed
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class RequestRound:
     """One request within the current round: each phase adds its results.
 
     `start` is the length of the text before the round. `decision` is `UNDECIDED` if the policy raised: the
-    round is then decoded plainly and gives no feedback. `error` is what ended the request early; `trouble` is
-    a fault that did not affect the text. `looked` is how many new tokens `Sampling.ends` was asked about
-    while the draft was verified, and `stopped` is whether it ended the text with the last of them.
+    round is then decoded plainly and gives no feedback. `error` is what ended the request early; `warning` is
+    a fault that did not affect the text. `checked` is how many new tokens `Sampling.ends` was asked about
+    while the draft was verified, and `is_stopped` is whether it ended the text with the last of them.
     """
 
     request: Request
@@ -38,31 +38,31 @@ class Turn:
     decision: Decision = UNDECIDED
     arm: Arm = PLAIN
     draft: Draft = EMPTY
-    drafting: float = 0.0
+    draft_seconds: float = 0.0
     scores: Scores | None = None
     verdict: Verdict = REJECTED
     tokens: tuple[int, ...] = ()
-    spent: Spent | None = None
-    seen: Seen | None = None
+    cost: RoundCost | None = None
+    record: RoundRecord | None = None
     error: Exception | None = None
-    trouble: str = ""
-    looked: int = 0
-    stopped: bool = False
+    warning: str = ""
+    checked: int = 0
+    is_stopped: bool = False
 
     @property
-    def decided(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether the policy made the decision, and is to learn from it."""
         return self.decision.arm != UNDECIDED.arm
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the text ended inside the draft, so that the rest of the draft was not verified."""
         return self.verdict.token == NOTHING
 
     def context(self, hints: Mapping[str, float], batch_size: int) -> Context:
         """The context for the policy."""
         request = self.request
-        out = request.waits.union(request.out) if request.out else request.waits
+        unavailable = request.not_ready.union(request.disabled) if request.disabled else request.not_ready
         tokens = request.tokens
         return Context(
             request.id,
@@ -70,22 +70,29 @@ class Turn:
             request.position,
             request.last_accepted,
             hints,
-            out,
+            unavailable,
             len(tokens),
             tokens[-1] if tokens else -1,
-            request.room,
+            request.remaining,
         )
 
-    def job(self, *, rows: bool, picked: bool) -> Job | None:
+    def make_job(self, *, rows: bool, deterministic: bool) -> Job | None:
         """The draft to request; None if the round drafts nothing."""
         request, arm = self.request, self.arm
-        length = min(arm.length, request.room - 1, request.reach, request.longest)
-        if length <= 0 or arm.drafter in request.out or arm.drafter in request.waits:
+        length = min(arm.length, request.remaining - 1, request.max_verifiable, request.max_draft)
+        if length <= 0 or arm.drafter in request.disabled or arm.drafter in request.not_ready:
             return None
-        picked, guide = picked or request.picked, guide_of(request)
+        deterministic, constraint = deterministic or request.deterministic, constraint_of(request)
         decision = self.decision
         return Job(
-            request, length, decision.stops, arm.width, rows, picked, guide, hand_overs=decision.hand_overs
+            request,
+            length,
+            decision.stops,
+            arm.width,
+            rows,
+            deterministic,
+            constraint,
+            hand_overs=decision.hand_overs,
         )
 
     def accept(self, scores: Scores) -> None:
@@ -99,8 +106,8 @@ class Turn:
                 token = walk(self.draft, scores, self.request.rng, path, over)
                 self.verdict = Verdict(tuple(path), token)
             except Exception as error:
-                self.verdict = self._kept(path, error, scores)
-            self.write()
+                self.verdict = self._salvage(path, error, scores)
+            self.append_tokens()
         except Exception as error:
             self.fail(error)
 
@@ -111,34 +118,34 @@ class Turn:
         if new[-1] in sampling.eos:
             return True
         if sampling.ends is not None:
-            self.looked = len(new)
-            self.stopped = sampling.ends([*request.tokens, *new], self.start + len(new) - 1) is not None
-        return self.stopped
+            self.checked = len(new)
+            self.is_stopped = sampling.ends([*request.tokens, *new], self.start + len(new) - 1) is not None
+        return self.is_stopped
 
-    def _kept(self, path: Sequence[int], error: Exception, scores: Scores) -> Verdict:
+    def _salvage(self, path: Sequence[int], error: Exception, scores: Scores) -> Verdict:
         """What a walk that raised had accepted: the next round continues from there without this drafter.
 
         If the target, or a processor, was what raised, it raises there again, as in plain decoding.
         """
         if not path and self.draft.dist is None:
             raise error
-        self.trouble = self.trouble or f"{self.arm.drafter}: {one_line(error)}"
-        self.request.out.add(self.arm.drafter)
+        self.warning = self.warning or f"{self.arm.drafter}: {one_line(error)}"
+        self.request.disabled.add(self.arm.drafter)
         if path:
             return Verdict(tuple(path[:-1]), self.draft.tokens[path[-1]])
         return Verdict((), scores.choice(-1))
 
-    def write(self) -> None:
+    def append_tokens(self) -> None:
         """Append the verified tokens, cut at the end of the text; returns whether the text ends."""
         request, verdict = self.request, self.verdict
         new = [self.draft.tokens[i] for i in verdict.path]
-        if not self.over:
+        if not self.is_over:
             new.append(verdict.token)
         keep = len(new)
-        room, eos, ends = request.room, request.sampling.eos, request.sampling.ends
+        remaining, eos, ends = request.remaining, request.sampling.eos, request.sampling.ends
         reason = ""
-        if keep >= room:
-            keep, reason = room, "length"
+        if keep >= remaining:
+            keep, reason = remaining, "length"
         if eos:
             for i, token in enumerate(new[:keep]):
                 if token in eos:
@@ -146,31 +153,31 @@ class Turn:
                     break
         request.tokens += new[:keep]
         if ends is not None:
-            cut = None if self.stopped else ends(request.tokens, self.start + self.looked)
-            if self.stopped or cut is not None:
-                keep, reason = self.looked + (cut or 0), "stop"
+            cut = None if self.is_stopped else ends(request.tokens, self.start + self.checked)
+            if self.is_stopped or cut is not None:
+                keep, reason = self.checked + (cut or 0), "stop"
                 del request.tokens[self.start + keep :]
         request.done, request.finish_reason = bool(reason), reason
         self.tokens = tuple(new[:keep])
 
-    def look(self, spent: Spent, *, timed: bool, overlap: bool, cut: bool = False) -> None:
+    def score(self, cost: RoundCost, *, timed: bool, overlap: bool, cut: bool = False) -> None:
         """Compute the outcome of the round, before the text is cut at its end.
 
         A round is not counted for its arm if its draft was shortened by the end of the text or for this pass
         alone, failed, was not ready, or was not verified to its end (`cut`). What shortens all drafts of a
         text does not matter: no arm would ever count. `timed` is false if the pass included a prefill.
         """
-        self.spent = spent
+        self.cost = cost
         if self.scores is None or self.error is not None:
             return
         request, arm, drafted = self.request, self.arm, len(self.draft.tokens)
-        most = min(request.room - 1 + len(self.tokens), request.reach, request.longest)
-        out = arm.drafter in request.waits or arm.drafter in request.out
-        cut = cut or (self.over and len(self.verdict.path) < drafted)
-        asked = min(arm.length, request.longest_of_all)
-        censored = cut or out or asked > most <= drafted or asked < min(arm.length, 1)
+        most = min(request.remaining - 1 + len(self.tokens), request.max_verifiable, request.max_draft)
+        is_unavailable = arm.drafter in request.not_ready or arm.drafter in request.disabled
+        cut = cut or (self.is_over and len(self.verdict.path) < drafted)
+        asked = min(arm.length, request.max_draft_ever)
+        censored = cut or is_unavailable or asked > most <= drafted or asked < min(arm.length, 1)
         overlaps = block(self.draft, self.verdict.path, self.scores.overlaps()) if overlap and drafted else ()
-        seconds = spent.draft + spent.share(1 + drafted) if timed else nan
+        seconds = cost.draft + cost.share(1 + drafted) if timed else nan
         outcome = Outcome(
             self.decision.arm,
             len(self.verdict.path),
@@ -179,7 +186,7 @@ class Turn:
             censored,
             overlaps=overlaps,
             signals=self.draft.signals,
-            spent=spent,
+            cost=cost,
             prefix_length=self.draft.prefix_length,
             match=self.draft.match,
             asked=asked,
@@ -187,26 +194,28 @@ class Turn:
         # An engine may have written more tokens than it verified.
         walked, count = (-1, *self.verdict.path), len(self.tokens)
         nodes = walked[:count] if count <= len(walked) else (*walked, *range(outcome.accepted, count - 1))
-        self.seen = Seen(request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores)
+        self.record = RoundRecord(
+            request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores
+        )
 
     @property
-    def cost(self) -> tuple[float, float]:
+    def draft_and_verify(self) -> tuple[float, float]:
         """Seconds of drafting, and of this round's share of the target pass."""
-        if self.spent is None:
+        if self.cost is None:
             return 0.0, 0.0
-        return self.spent.draft, self.spent.share(1 + len(self.draft.tokens))
+        return self.cost.draft, self.cost.share(1 + len(self.draft.tokens))
 
-    def record(self, seconds: Seconds) -> Round:
+    def summarize(self, seconds: Seconds) -> Round:
         """The record of the round for text, metrics, traces and plots."""
         request, accepted = self.request, len(self.verdict.path)
         logprobs: tuple[float, ...] = ()
         tops: tuple[Tops, ...] = ()
-        if request.sampling.logprobs and self.seen is not None:
-            pairs = zip(self.seen.nodes, self.tokens, strict=True)
-            logprobs = tuple(self.seen.scores.logprob(node, token) for node, token in pairs)
+        if request.sampling.logprobs and self.record is not None:
+            pairs = zip(self.record.nodes, self.tokens, strict=True)
+            logprobs = tuple(self.record.scores.logprob(node, token) for node, token in pairs)
             most = request.sampling.top_logprobs
-            if most and isinstance(self.seen.scores, Ranked):
-                tops = tuple(self.seen.scores.top(node, most) for node in self.seen.nodes)
+            if most and isinstance(self.record.scores, Ranked):
+                tops = tuple(self.record.scores.top(node, most) for node in self.record.nodes)
         return Round(
             request.id,
             self.decision,
@@ -218,7 +227,7 @@ class Turn:
             seconds,
             request.done,
             request.finish_reason,
-            self.trouble,
+            self.warning,
             logprobs,
             self.error,
             tops,
@@ -227,38 +236,42 @@ class Turn:
     def fail(self, error: Exception) -> None:
         """End the request with an error: its text stays as it was before this round."""
         del self.request.tokens[self.start :]
-        self.tokens, self.verdict, self.error, self.trouble = (), REJECTED, error, one_line(error)
+        self.tokens, self.verdict, self.error, self.warning = (), REJECTED, error, one_line(error)
         self.request.done, self.request.finish_reason = True, ERROR
 
 
-def decide(turns: Sequence[Turn], team: Team, guarded: Guarded, rng: Random) -> None:
+def decide(rounds: Sequence[RequestRound], pool: DrafterPool, barrier: FaultBarrier, rng: Random) -> None:
     """A decision for each request that has no arm of its own; none, and no draft, if the policy raises."""
-    hinted = getattr(guarded.policy, "reads_hints", False)
-    resting, said = guarded.rests(len(turns)) if len(turns) > 1 else (False, "")
-    asked: list[tuple[Turn, Context]] = []
-    for turn in turns:
-        if (arm := turn.request.arm) is not None:
-            turn.request.waits = team.waiting(turn.request)
-            turn.decision, turn.arm = replace(UNDECIDED, stops=arm.stops), arm
+    hinted = getattr(barrier.policy, "reads_hints", False)
+    resting, said = barrier.rests(len(rounds)) if len(rounds) > 1 else (False, "")
+    asked: list[tuple[RequestRound, Context]] = []
+    for round in rounds:
+        if (arm := round.request.arm) is not None:
+            round.request.not_ready = pool.find_not_ready(round.request)
+            round.decision, round.arm = replace(UNDECIDED, stops=arm.stops), arm
         elif not resting:
-            turn.request.waits = team.waiting(turn.request)
-            asked.append((turn, turn.context(team.hints(turn.request) if hinted else {}, len(turns))))
+            round.request.not_ready = pool.find_not_ready(round.request)
+            asked.append(
+                (round, round.context(pool.collect_hints(round.request) if hinted else {}, len(rounds)))
+            )
     if len(asked) > 1:
-        said = guarded.plan([context for _, context in asked]) or said
-    for turn, context in asked:
-        turn.decision, turn.arm, trouble = guarded.choose(context, rng)
-        turn.trouble = trouble or said
-    team.reading.step(turn.arm.drafter for turn in turns if turn.arm.length)
+        said = barrier.plan([context for _, context in asked]) or said
+    for round, context in asked:
+        round.decision, round.arm, warning = barrier.choose(context, rng)
+        round.warning = warning or said
+    pool.reading.step(round.arm.drafter for round in rounds if round.arm.length)
 
 
-def draft(turns: Sequence[Turn], team: Team, *, rows: bool = False, picked: bool = False) -> None:
+def draft(
+    rounds: Sequence[RequestRound], pool: DrafterPool, *, rows: bool = False, deterministic: bool = False
+) -> None:
     """A draft for each request, with one call per drafter for all its requests."""
     jobs: dict[str, list[tuple[int, Job]]] = {}
-    for i, turn in enumerate(turns):
-        if (job := turn.job(rows=rows, picked=picked)) is not None:
-            jobs.setdefault(turn.arm.drafter, []).append((i, job))
-    for turn, made, seconds in zip(turns, *team.draft(jobs, len(turns)), strict=True):
-        turn.draft, turn.drafting = made, seconds
+    for i, round in enumerate(rounds):
+        if (job := round.make_job(rows=rows, deterministic=deterministic)) is not None:
+            jobs.setdefault(round.arm.drafter, []).append((i, job))
+    for round, made, seconds in zip(rounds, *pool.draft(jobs, len(rounds)), strict=True):
+        round.draft, round.draft_seconds = made, seconds
 
 
 def unfailed(rounds: Sequence[Round]) -> Sequence[Round]:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwise.core import team as module
+from draftwise.core import drafter_pool as module
 from draftwise.core.arms import Arm, Stop
 from draftwise.core.contract import wrong_draft, wrong_grades
+from draftwise.core.drafter_pool import PASSES, DrafterPool
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.outcomes import Grade
 from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
 from draftwise.core.sampling import Sampling
-from draftwise.core.team import PASSES, Team
 
 
 class Echo:
@@ -47,8 +47,8 @@ def request(tokens: Sequence[int], *, id: int = 0) -> Request:
     return Request(id, list(tokens), 0, Sampling(), Random(0), Random(0))
 
 
-def team(**drafters: Echo) -> Team:
-    return Team(drafters, vocab_size=99)
+def team(**drafters: Echo) -> DrafterPool:
+    return DrafterPool(drafters, vocab_size=99)
 
 
 def test_a_call_is_charged_to_its_jobs_by_what_they_got(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,19 +67,19 @@ def test_a_guess_is_made_where_the_text_ended_then() -> None:
     assert echo.told == [1, 2, 3]
     assert ours.guess("echo", text, 5, Arm("echo", 2)) == (5, 4)
     assert echo.told == [1, 2, 3, 4, 5] and text.tokens == [1, 2, 3, 4, 5]
-    assert not text.out and ours.graded_seconds > 0.0
+    assert not text.disabled and ours.graded_seconds > 0.0
 
 
 def test_what_was_drawn_is_no_guess_and_no_fault() -> None:
     ours, text = team(dice=Echo(draws=True)), request([1, 2, 3])
     assert ours.guess("dice", text, 3, Arm("dice", 2)) is None
-    assert not text.out and ours.faults == {"dice": 0}
+    assert not text.disabled and ours.faults == {"dice": 0}
 
 
 def test_a_guess_that_breaks_the_contract_is_a_fault() -> None:
     ours, text = team(echo=Echo()), request([1, 200])
     assert ours.guess("echo", text, 2, Arm("echo", 1)) is None
-    assert text.out == {"echo"} and "vocabulary" in ours.trouble(text)
+    assert text.disabled == {"echo"} and "vocabulary" in ours.pop_warning(text)
 
 
 class Guessing(Echo):
@@ -98,7 +98,7 @@ def test_a_guesser_is_asked_for_tokens_alone_where_nothing_stops_or_changes_its_
     assert ours.guess("lookup", text, 3, Arm("lookup", 2, width=2)) == (3, 2)
     text.sampling = Sampling(processors=(lambda ids, scores: scores,))
     assert ours.guess("lookup", text, 3, Arm("lookup", 2)) == (3, 2)
-    assert not text.out
+    assert not text.disabled
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_guesser_that_breaks_the_contract_is_left_out(guess: Any, said: str) -
     lookup.guess = lambda request, length: guess  # type: ignore[method-assign]
     ours, text = team(lookup=lookup), request([1, 2, 3])
     assert ours.guess("lookup", text, 2, Arm("lookup", 2)) is None
-    assert text.out == {"lookup"} and said in ours.trouble(text)
+    assert text.disabled == {"lookup"} and said in ours.pop_warning(text)
 
 
 def test_a_call_may_take_as_long_as_what_it_has_to_read() -> None:
@@ -124,7 +124,7 @@ def test_a_call_may_take_as_long_as_what_it_has_to_read() -> None:
     one, other = request([1] * 30), request([1] * 7, id=1)
     assert ours._patience("a", [one]) == float("inf")
     ours.slow_seconds = 0.5
-    ours.took(2.0)
+    ours.record_pass(2.0)
     assert ours._patience("b", [one, other]) == (PASSES + 37) * 2.0
     assert ours._patience("b", [one, other]) == PASSES * 2.0, "it has read them"
     one.tokens += [2, 3]
@@ -132,7 +132,7 @@ def test_a_call_may_take_as_long_as_what_it_has_to_read() -> None:
     assert ours._patience("a", [one]) == (PASSES + 2) * 2.0, "each drafter by what it has read itself"
     del one.tokens[5:]
     assert ours._patience("b", [one]) == PASSES * 2.0, "what was taken back is not read"
-    ours.took(3.0)
+    ours.record_pass(3.0)
     assert ours.pass_seconds == pytest.approx(2.1)
     ours.slow_seconds = 100.0
     assert ours._patience("b", [one]) == 100.0
@@ -207,5 +207,5 @@ class Late(Echo):
 
 def test_who_is_not_ready_is_waited_for() -> None:
     both = team(late=Late(), echo=Echo())
-    assert [both.waiting(request([1], id=id)) for id in (0, 1)] == [frozenset(), frozenset({"late"})]
-    assert team(echo=Echo()).waiting(request([1])) == frozenset()
+    assert [both.find_not_ready(request([1], id=id)) for id in (0, 1)] == [frozenset(), frozenset({"late"})]
+    assert team(echo=Echo()).find_not_ready(request([1])) == frozenset()

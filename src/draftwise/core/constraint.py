@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import one_line
-from .masker import Masker
+from .masker import TokenMask
 from .request import Request
 
 
-class Guide:
+class Constraint:
     """What the processors of a request allow after its text and the tokens `ahead`.
 
-    A processor that raises is not asked again: `said` has the error, in one line.
+    A processor that raises is not asked again: `warning` has the error, in one line.
     """
 
     def __init__(
-        self, maskers: Sequence[Masker], text: Sequence[int], start: int, ahead: Sequence[int] = ()
+        self, maskers: Sequence[TokenMask], text: Sequence[int], start: int, ahead: Sequence[int] = ()
     ) -> None:
         self.maskers, self.text, self.start, self.ahead = list(maskers), text, start, tuple(ahead)
-        self.said = ""
+        self.warning = ""
 
-    def after(self, tokens: Sequence[int]) -> Guide:
+    def after(self, tokens: Sequence[int]) -> Constraint:
         """The same after some more tokens."""
-        return Guide(self.maskers, self.text, self.start, (*self.ahead, *tokens))
+        return Constraint(self.maskers, self.text, self.start, (*self.ahead, *tokens))
 
     def mask(self, path: Sequence[int], row: Any) -> Any:
         """The logits of the token after `path`, with -inf where it is not allowed."""
@@ -62,15 +62,15 @@ class Guide:
             found.append(token)
         return found
 
-    def _drop(self, masker: Masker, error: Exception) -> None:
+    def _drop(self, masker: TokenMask, error: Exception) -> None:
         self.maskers.remove(masker)
-        self.said = self.said or f"{type(masker).__name__}: {one_line(error)}"
+        self.warning = self.warning or f"{type(masker).__name__}: {one_line(error)}"
 
 
-def guide_of(request: Request, length: int | None = None) -> Guide | None:
+def constraint_of(request: Request, length: int | None = None) -> Constraint | None:
     """The guide of a request, or of its first `length` tokens; None if no processor tells."""
-    maskers = [one for one in request.sampling.processors if isinstance(one, Masker)]
+    maskers = [one for one in request.sampling.processors if isinstance(one, TokenMask)]
     if not maskers:
         return None
     text = request.tokens if length is None else request.tokens[:length]
-    return Guide(maskers, text, request.prompt_length)
+    return Constraint(maskers, text, request.prompt_length)

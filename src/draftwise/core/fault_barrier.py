@@ -11,14 +11,14 @@ from ..errors import DraftwiseWarning, one_line
 from .arms import Arm, Context, Decision
 from .outcomes import Feedback
 from .request import Request
-from .roles import Graders, Planner, Policy, Reader, Recorder, Rester, Seen
+from .roles import Graders, Planner, Policy, Reader, Recorder, Rester, RoundRecord
 
 POLICY = "policy"  # the name under which the policy's faults are counted, beside the drafters' names
 PLAIN = Arm("none", 0)
 UNDECIDED = Decision(-1)
 
 
-class Guarded:
+class FaultBarrier:
     """Calls a policy and its recorder, and counts in `faults` how often one of them raised.
 
     Methods called within a round return the error in one line as their last value, "" if there was none.
@@ -61,7 +61,7 @@ class Guarded:
                 return self._blame(error)
         return ""
 
-    def grade(self, batch: Sequence[Seen], graders: Graders) -> tuple[Sequence[Feedback], str]:
+    def grade(self, batch: Sequence[RoundRecord], graders: Graders) -> tuple[Sequence[Feedback], str]:
         """The recorder's feedback on some rounds."""
         try:
             return (tuple(self.recorder.add(batch, graders)) if batch else ()), ""

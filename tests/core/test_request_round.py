@@ -9,11 +9,11 @@ import pytest
 
 from draftwise.core.arms import Arm, Decision
 from draftwise.core.drafts import Draft, Verdict
-from draftwise.core.outcomes import Spent
+from draftwise.core.outcomes import RoundCost
 from draftwise.core.request import Request
+from draftwise.core.request_round import RequestRound, unfailed
 from draftwise.core.round import Round, Seconds
 from draftwise.core.sampling import Sampling
-from draftwise.core.turn import Turn, unfailed
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,11 @@ def test_each_token_has_the_node_that_it_comes_from(
 ) -> None:
     request = Request(0, [1, 2], 2, Sampling(max_new_tokens=50), Random(0), Random(0))
     scores: Any = object()
-    turn = Turn(request, 2, Decision(0), Arm("a", 2), Draft.chain(drafted), 0.1, scores)
+    turn = RequestRound(request, 2, Decision(0), Arm("a", 2), Draft.chain(drafted), 0.1, scores)
     turn.verdict, turn.tokens = Verdict(path, 9), tokens
-    turn.look(Spent(0.1, 0.2, 3), timed=True, overlap=False)
-    assert turn.seen is not None and turn.seen.nodes == nodes
-    assert turn.seen.outcome.accepted == len(path)
+    turn.score(RoundCost(0.1, 0.2, 3), timed=True, overlap=False)
+    assert turn.record is not None and turn.record.nodes == nodes
+    assert turn.record.outcome.accepted == len(path)
 
 
 def test_rounds_without_an_error_are_given_back_and_an_error_is_raised() -> None:
