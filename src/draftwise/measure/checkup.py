@@ -14,7 +14,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from draftwise import registry
-from draftwise.drafters.lookup.native import library as lookups
+from draftwise.drafters.lookup import indices
 from draftwise.errors import UserError, one_line
 from draftwise.models import verdicts
 from draftwise.models.gguf import repacked
@@ -105,7 +105,7 @@ def _machine() -> dict[str, Any]:
         "memory_gb": facts["memory_gb"],
         "compiler": _try(lambda: import_module("torch._inductor.cpp_builder").get_cpp_compiler()),
         "kernels": _try(lambda: import_module("draftwise.models.native.known").kernels()) or [],
-        "lookups": "C++" if lookups.library() else "Python",
+        "lookups": "C++" if indices.library() else "Python",
         "gpu": facts["gpu"],
         "system": facts["system"],
     }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from draftwise.drafters.lookup import indices
-from draftwise.drafters.lookup.native.library import library
+from draftwise.drafters.lookup.indices import library
 
 
 @pytest.fixture(params=["C++", "Python"])

@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
 from draftwise.drafters.lookup.automaton import NOTHING, ROOT, Automaton
-from draftwise.drafters.lookup.indices import Suffixes
 
 from .texts import chunks, starts_of
 
@@ -39,7 +39,7 @@ def state_of(index: Automaton, part: Sequence[int]) -> int:
     return state
 
 
-def check(index: Suffixes, texts: Texts) -> None:
+def check(index: Any, texts: Texts) -> None:
     """Every context of up to `depth` tokens against a scan of the texts, where these can be seen."""
     assert index.size == sum(map(len, texts))
     if not isinstance(index, Automaton):  # compared with this one elsewhere
@@ -112,7 +112,7 @@ def test_stepping_follows_a_text_that_is_not_in_the_index() -> None:
         index.extend(text)
     state, held, other = ROOT, 0, [rng.randrange(5) for _ in range(400)]
     for n, token in enumerate(other, 1):
-        state, held = index.step(state, held, token)
+        state, held = index.steps(state, held, [token])
         known = max(k for k in range(min(n, 5) + 1) if k == 0 or occurrences(texts, other[n - k : n]))
         assert held == known
         assert index.count[state] == (occurrences(texts, other[n - known : n]) if known else 0)

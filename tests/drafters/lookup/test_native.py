@@ -16,21 +16,21 @@ import pytest
 
 from draftwise.drafters.lookup import automaton, indices, ngrams
 from draftwise.drafters.lookup.automaton import ROOT, Walks
-from draftwise.drafters.lookup.native import library
+from draftwise.drafters.lookup.indices import library
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 
 from .texts import chunks, commit, draft, make_request
 
 HEADER = Path(sysconfig.get_path("include"), "Python.h")
-made = pytest.mark.skipif(library.library() is None, reason="no C++ compiler, or no header files of Python")
+made = pytest.mark.skipif(library() is None, reason="no C++ compiler, or no header files of Python")
 
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A process that has not looked for the module yet, and an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(indices, "library", library.library.__wrapped__)
+    monkeypatch.setattr(indices, "library", library.__wrapped__)
 
 
 def written(rng: Random, text: list[int], alphabet: int) -> list[int]:
@@ -56,7 +56,7 @@ def walks(rng: Random) -> Walks:
 )
 def test_the_sources_compile_where_they_can(fresh: None) -> None:
     """Else all tests of what they do would be left out."""
-    assert library.found().is_file()
+    assert indices.compiled_file().is_file()
     assert type(indices.automaton(4)).__module__ == type(indices.ngrams(1, 4)).__module__ == "lookups"
 
 
@@ -75,20 +75,20 @@ def test_automata_are_the_same(seed: int, alphabet: int) -> None:
         if len(text) % 37 == 5:
             for index in (a, b):
                 index.begin()
-                assert index.match == index.held == 0 and index.deepest == ROOT
+                assert index.match == index.span == 0 and index.deepest == ROOT
         for index in (a, b):
             index.extend(new)
         text += new
-        for name in ("size", "depth", "match", "deepest", "held"):
+        for name in ("size", "depth", "match", "deepest", "span"):
             assert getattr(a, name) == getattr(b, name), name
         more = written(rng, text, alphabet)
         assert a.steps(*other, more) == b.steps(*other, more)
         other = a.steps(*other, more)
-        for at in ((a.deepest, a.match), a.steps(a.deepest, a.held, more), other):
+        for at in ((a.deepest, a.match), a.steps(a.deepest, a.span, more), other):
             assert a.matched(*at) == b.matched(*at)
             length, which = rng.randint(0, 20), walks(rng)
-            found = a.likeliest(*at, length, which)
-            assert b.likeliest(*at, length, which) == found
+            found = a.best_walk(*at, length, which)
+            assert b.best_walk(*at, length, which) == found
             assert all(a.counts(step[3]) == b.counts(step[3]) for step in found[1])
 
 
@@ -120,7 +120,7 @@ def test_a_long_text_is_indexed_like_a_short_one() -> None:
     for index in (a, b, c, d):
         index.extend(text)
     everything = Walks(50, 2.0, 1.0, 0.0)
-    assert a.likeliest(a.deepest, a.match, 64, everything) == b.likeliest(b.deepest, b.match, 64, everything)
+    assert a.best_walk(a.deepest, a.match, 64, everything) == b.best_walk(b.deepest, b.match, 64, everything)
     assert c.continuation(64) == d.continuation(64) and a.match == b.match and c.length == d.length
 
 
@@ -144,8 +144,8 @@ def test_a_token_that_is_no_32_bit_number_is_refused(token: int) -> None:
         lambda a, n: a.steps(0, "a", [1]),
         lambda a, n: a.matched(0),
         lambda a, n: a.counts("a"),
-        lambda a, n: a.likeliest(0, 0, 1, Walks(1, "a", 1.0, 0.0)),  # type: ignore[arg-type]
-        lambda a, n: a.likeliest(0, 0, 1),
+        lambda a, n: a.best_walk(0, 0, 1, Walks(1, "a", 1.0, 0.0)),  # type: ignore[arg-type]
+        lambda a, n: a.best_walk(0, 0, 1),
         lambda a, n: n.extend(3),
         lambda a, n: n.matched(3),
         lambda a, n: n.continuation(),
@@ -166,7 +166,7 @@ def test_what_a_text_took_is_freed() -> None:
         text = list(range(1000, 1300)) * 3
         a.extend(text)
         n.extend(text)
-        steps = a.likeliest(*a.steps(a.deepest, a.match, [1000]), 20, Walks(4, 2.0, 20.0, 0.0))[1]
+        steps = a.best_walk(*a.steps(a.deepest, a.match, [1000]), 20, Walks(4, 2.0, 20.0, 0.0))[1]
         assert len(steps) == len(n.continuation(20, [1000])[0]) == 20
         assert a.counts(steps[0][3]) == [2] and a.matched(a.deepest, a.match) and n.matched([1000])
         wrong: Any = [1, "a"]
@@ -209,7 +209,7 @@ def test_without_the_module_lookups_are_in_python(
     if harm == "no compiler":
         monkeypatch.setattr(shutil, "which", lambda name: None)
     elif harm == "no headers":
-        monkeypatch.setattr(library, "get_path", lambda name: str(tmp_path))
+        monkeypatch.setattr(indices, "get_path", lambda name: str(tmp_path))
     elif harm == "no home":
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setattr(Path, "home", raising(RuntimeError("could not determine home directory")))
@@ -217,7 +217,7 @@ def test_without_the_module_lookups_are_in_python(
         monkeypatch.setattr(Path, "mkdir", raising(OSError(28, "No space left on device")))
     else:
         (tmp_path / "damaged.so").write_bytes(b"\x7fELF and no more")
-        monkeypatch.setattr(library, "found", lambda: tmp_path / "damaged.so")
+        monkeypatch.setattr(indices, "compiled_file", lambda: tmp_path / "damaged.so")
     with caplog.at_level(logging.INFO):
         assert isinstance(indices.automaton(4), automaton.Automaton)
     assert isinstance(indices.ngrams(1, 4), ngrams.Ngrams)

@@ -151,7 +151,7 @@ def test_a_request_goes_on_until_it_is_closed() -> None:
     commit(drafter, request, [9, 1, 2])  # the next turn
     assert draft(drafter, request, 1).tokens == (3,)
     drafter.close(request)
-    assert drafter._texts == {}
+    assert drafter.texts == {}
     assert draft(drafter, request).tokens == ()
     drafter.close(request)  # the loop may close a request that this drafter was taken out of
 

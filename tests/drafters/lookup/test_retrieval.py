@@ -158,7 +158,7 @@ def test_a_request_goes_on_until_it_is_closed(tmp_path: Path) -> None:
     assert draft(drafter, request).tokens == (6,)
     drafter.close(request)
     drafter.close(request)
-    assert drafter._ends == {}
+    assert drafter.texts == {}
     assert draft(drafter, request).tokens == ()
 
 

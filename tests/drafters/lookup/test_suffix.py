@@ -156,13 +156,13 @@ def test_a_long_text_is_indexed_anew_from_its_latest_half() -> None:
     for new in chunks(Random(4), 300, 3):
         commit(drafter, request, new)
         whole += new
-        text = drafter._texts[request.id]
+        text = drafter.texts[request.id]
         assert len(text.tokens) == text.index.size <= 40
         assert text.tokens == whole[len(whole) - len(text.tokens) :]
         assert len(text.tokens) >= min(20, len(whole))
     check(text.index, [text.tokens])
     commit(drafter, request, list(range(100, 200)))  # a prompt longer than all that is kept
-    assert drafter._texts[request.id].tokens == list(range(180, 200))
+    assert drafter.texts[request.id].tokens == list(range(180, 200))
 
 
 def run(drafter: SuffixDrafter, at: int, prompt: list[int], output: list[int]) -> None:
@@ -212,7 +212,7 @@ def test_the_better_of_text_and_history_drafts_and_the_text_wins_ties() -> None:
 def test_a_match_in_the_history_is_found_after_any_commits_and_closes(max_tokens: int) -> None:
     rng = Random(6)
     drafter = SuffixDrafter(history=300, depth=5, max_tokens=max_tokens)
-    earlier = drafter._earlier
+    earlier = drafter.history
     assert earlier
     outputs: list[list[int]] = []
     request = make_request(-1)
@@ -221,12 +221,12 @@ def test_a_match_in_the_history_is_found_after_any_commits_and_closes(max_tokens
         if step % 3 == 0:
             continue  # several commits between two looks
         for _ in range(2):  # and outputs that bear on the text between two looks without a commit
-            text = drafter._texts[-1].tokens[-5:]
+            text = drafter.texts[-1].tokens[-5:]
             held = next(
                 o for o in (outputs[i:] for i in range(len(outputs) + 1)) if total(o) == earlier.index.size
             )
             ends = [n for n in range(1, len(text) + 1) if any(starts_of(o, text[-n:]) for o in held)]
-            assert earlier.find(drafter._texts[-1])[1] == max(ends, default=0)
+            assert earlier.find(drafter.texts[-1])[1] == max(ends, default=0)
             if rng.random() < 0.5:
                 continue
             output = [rng.randrange(6), *request.tokens[-rng.randint(1, 6) :]][: max_tokens // 2]
@@ -259,7 +259,7 @@ def test_history_is_bounded_and_forgets_the_oldest() -> None:
     drafter = SuffixDrafter(history=200, depth=4)
     rng = Random(7)
     outputs: list[list[int]] = []
-    earlier = drafter._earlier
+    earlier = drafter.history
     assert earlier
     for at in range(150):
         # Every output has ids of its own, so that a draft tells where it comes from.
@@ -267,7 +267,7 @@ def test_history_is_bounded_and_forgets_the_oldest() -> None:
         outputs.append(output)
         run(drafter, at, [5, 6], output)
         assert earlier.index.size <= 200
-        assert earlier._younger.size <= 100
+        assert earlier.younger.size <= 100
         kept = next(n for n in range(1, at + 2) if total(outputs[-n:]) == earlier.index.size)
         assert kept == at + 1 or total(outputs[-kept - 1 :]) > 100
         if at % 10 == 9:
@@ -276,7 +276,7 @@ def test_history_is_bounded_and_forgets_the_oldest() -> None:
             for old in outputs:
                 _, made = follow(drafter, 10_000, old[:1])
                 assert set(made.tokens) <= known
-                drafter._texts.clear()
+                drafter.texts.clear()
     assert kept < 100
 
 
@@ -295,8 +295,8 @@ def test_closing_frees_the_text_and_an_unknown_request_is_no_error() -> None:
     commit(drafter, request, [1, 2, 1])
     drafter.close(request)
     drafter.close(request)
-    assert drafter._texts == {}
-    assert drafter._earlier is None
+    assert drafter.texts == {}
+    assert drafter.history is None
 
 
 def test_a_request_that_goes_on_keeps_its_text() -> None:

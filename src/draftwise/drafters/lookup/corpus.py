@@ -18,7 +18,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def corpus_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The `.txt` and `.jsonl` files among `paths` and, recursively, in the folders among them.
+    """Return the `.txt` and `.jsonl` files among `paths` and, recursively, in the folders among them.
 
     Raises:
         UserError: a path does not exist, is of another kind, or is a folder without such files.
@@ -26,10 +26,10 @@ def corpus_files(paths: Iterable[str | Path]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            found = sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES and f.is_file())
-            if not found:
+            inside = sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES and f.is_file())
+            if not inside:
                 raise UserError(f"no {' or '.join(SUFFIXES)} file in {path}: choose another folder")
-            files += found
+            files += inside
         elif not path.is_file():
             raise UserError(f"no corpus at {path}: give a file or a folder")
         elif path.suffix not in SUFFIXES:
@@ -40,7 +40,7 @@ def corpus_files(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def read_texts(file: Path) -> Iterator[tuple[str, int]]:
-    """The documents of one file, each with its number of bytes in the file.
+    """Yield the documents of one file, each with its number of bytes in the file.
 
     A `.txt` file is one document. Each line of a `.jsonl` file is one: `prompt` and `completion` joined, or
     `text`.
@@ -70,7 +70,7 @@ def encode_corpus(
     vocab_size: int,
     progress: Progress | None = None,
 ) -> tuple[NDArray[np.int32], int]:
-    """The token ids of all documents, with a separator (`vocab_size`) around each; and their number.
+    """Return the token ids of all documents, with a separator (`vocab_size`) around each; and their number.
 
     Raises:
         UserError: the corpus cannot be read or holds no tokens, or an id is outside the vocabulary.
@@ -101,13 +101,8 @@ def _document(line: str, where: str) -> str:
     try:
         row = parse_json(line)
         text = row["text"] if "text" in row else row["prompt"] + row["completion"]
-        if isinstance(text, str):
-            return whole(text, where)
-    except UserError:
-        raise
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{where}: {_WANTED}") from error
-    raise UserError(f"{where}: {_WANTED}")
-
-
-_WANTED = 'write one JSON object a line, with "prompt" and "completion", or "text"'
+    except (ValueError, TypeError, KeyError):
+        text = None
+    if not isinstance(text, str):
+        raise UserError(f'{where}: write one JSON object a line, with "prompt" and "completion", or "text"')
+    return whole(text, where)

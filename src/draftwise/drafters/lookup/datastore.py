@@ -34,7 +34,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a datastore was built from; `checks` holds the CRC-32 of each array."""
+    """The origin of a datastore; `checks` holds the CRC-32 of each array."""
 
     vocab_size: int
     fingerprint: str
@@ -46,7 +46,7 @@ class Header:
 
 
 def tokenizer_fingerprint(vocab: Mapping[str, int]) -> str:
-    """SHA-256 over the vocabulary's (token, id) pairs in sorted order, in hexadecimal."""
+    """Return the SHA-256 over the vocabulary's (token, id) pairs in sorted order, in hexadecimal."""
     digest = sha256()
     for token, at in sorted(vocab.items()):
         digest.update(f"{token}\0{at}\n".encode("utf-8", "surrogatepass"))
@@ -75,17 +75,19 @@ class Datastore:
         Raises:
             UserError: another tokenizer, or ids here that the target does not have.
         """
-        mine = self.header
-        if fingerprint != mine.fingerprint or vocab_size < mine.vocab_size:
+        header = self.header
+        if fingerprint != header.fingerprint or vocab_size < header.vocab_size:
             raise UserError(
-                f"the datastore {self.path} is in another vocabulary ({mine.vocab_size} tokens, "
-                f"{mine.fingerprint[:12]}) than the target ({vocab_size} tokens, {fingerprint[:12]}): "
+                f"the datastore {self.path} is in another vocabulary ({header.vocab_size} tokens, "
+                f"{header.fingerprint[:12]}) than the target ({vocab_size} tokens, {fingerprint[:12]}): "
                 "build it again with --tokenizer set to the target"
             )
 
     def find(self, text: Sequence[int], *, most: int = DEPTH) -> tuple[int, int, int]:
-        """The longest suffix of `text` that occurs in the corpus, at most `most` and 32 tokens, and the
-        interval of `order` with the positions where it ends: (length, low, high)."""
+        """Return the length of the longest suffix of `text` in the corpus, at most `most` and 32 tokens.
+
+        With it comes the interval of `order` with the positions where it ends: (length, low, high).
+        """
         if not text or most < 1 or not 0 <= text[-1] < self.separator:
             return 0, 0, 0
         low, high = self._starts[text[-1]], self._starts[text[-1] + 1]
@@ -98,19 +100,18 @@ class Datastore:
         return length, low, high
 
     def _narrow(self, token: int, back: int, low: int, high: int) -> tuple[int, int]:
-        """The part of an interval in which `token` is `back` positions before."""
-        tokens = self._tokens
+        """Return the part of an interval in which `token` is `back` positions before."""
         if token == self.separator:
             return low, low
 
         def before(position: int) -> int:
-            return tokens[position - back]
+            return self._tokens[position - back]
 
         first = bisect_left(self._order, token, low, high, key=before)
         return first, bisect_right(self._order, token, first, high, key=before)
 
     def continuations(self, low: int, high: int, *, most: int, length: int) -> list[list[int]]:
-        """The `length` tokens after at most `most` of the positions in an interval, evenly spaced.
+        """Return the `length` tokens after at most `most` positions in an interval, evenly spaced.
 
         A document's end appears as the separator; ignore the tokens after it.
         """
@@ -161,85 +162,52 @@ def build(
 
 
 def sort_contexts(tokens: Ints, *, depth: int = DEPTH, progress: Progress | None = None) -> Ints:
-    """The positions of `tokens`, sorted by their token, then by the previous one, and so on `depth` back.
+    """Return the positions of `tokens`, sorted by their token, then by the previous one, up to `depth` back.
 
-    Prefix doubling on the reversed text (Manber and Myers 1993), in which only positions that are still tied
-    are sorted again (Larsson and Sadakane 2007). Ties at `depth` keep the order of the last pass.
+    Prefix doubling on the reversed text (Manber and Myers 1993). Ties keep the order of that text.
     """
-    text = tokens[::-1]
-    n = len(text)
-    key, known = _packed(text)
-    order = np.argsort(key, kind="stable").astype(np.int32)
-    slots = np.arange(n, dtype=np.int32)
-    rank = np.zeros(n + 1, np.int32)  # one plus the first slot of a position's group; 0 = no token
-    key = key[order]
+    n, known = len(tokens), 1
+    key = tokens[::-1].astype(np.int64)
     while True:
-        new = np.concatenate(([True], key[1:] != key[:-1])) if n else np.zeros(0, bool)
-        heads = np.flatnonzero(new)
-        sizes = np.diff(heads, append=len(slots))
-        at = order[slots]
-        rank[at] = np.repeat(slots[heads] + 1, sizes)
-        tied = np.repeat(sizes > 1, sizes)
-        slots, at = slots[tied], at[tied]
+        order = np.argsort(key, kind="stable")
+        new = np.diff(key[order], prepend=-1) != 0
         if progress:
-            progress("sorting", n - len(slots), n)
-        if known >= depth or not len(slots):
-            return n - 1 - order
-        key = rank[at].astype(np.int64) * (n + 1) + rank[np.minimum(at.astype(np.int64) + known, n)]
-        by = np.argsort(key, kind="stable")
-        order[slots], key = at[by], key[by]
+            progress("sorting", int(new.sum()), n)
+        if known >= depth or new.all():
+            return (n - 1 - order).astype(np.int32)
+        rank = np.zeros(n + 1, np.int64)  # from 1; 0 = no token
+        rank[order] = np.cumsum(new)
+        key = rank[:n] * (n + 1) + rank[np.minimum(np.arange(n) + known, n)]
         known *= 2
-
-
-def _packed(text: Ints) -> tuple[NDArray[np.int64], int]:
-    """As many of the tokens from each position on as fit into a 63-bit number, and how many that is."""
-    bits = int(text.max(initial=0) + 1).bit_length()
-    width = 63 // bits
-    padded = np.zeros(len(text) + width, np.int64)
-    padded[: len(text)] = text
-    padded[: len(text)] += 1
-    key = np.zeros(len(text), np.int64)
-    for i in range(width):
-        key <<= bits
-        key |= padded[i : i + len(text)]
-    return key, width
 
 
 def _header(path: Path) -> Header:
     try:
-        fields = parse_json((path / "header.json").read_text(encoding="utf-8"))
-        if fields["format"] != FORMAT:
-            raise ValueError(fields["format"])
-        if fields["version"] != VERSION:
-            raise UserError(
-                f"the datastore {path} has version {fields['version']} and this program reads {VERSION}: "
-                "build it again with `draftwise datastore build`"
-            )
-        header = Header(**fields)
+        header = Header(**parse_json((path / "header.json").read_text(encoding="utf-8")))
         sizes = (header.vocab_size, header.tokens, header.documents, *(header.checks[a] for a in ARRAYS))
-        if not all(isinstance(n, int) and n >= 0 for n in sizes):
-            raise ValueError(sizes)
+        right = (header.format, header.version) == (FORMAT, VERSION)
+        if right and all(isinstance(n, int) and n >= 0 for n in sizes):
+            return header
     except FileNotFoundError:
         raise UserError(f"no datastore at {path}: make one with `draftwise datastore build`") from None
-    except UserError:
-        raise
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise _damaged(path / "header.json") from error
-    return header
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    raise _damaged(path / "header.json")
 
 
 def _array(path: Path, name: str, header: Header) -> Ints:
-    n = header.tokens + header.documents + 1
-    shape = (header.vocab_size + 2,) if name == "starts" else (n,)
+    n = header.vocab_size + 2 if name == "starts" else header.tokens + header.documents + 1
     file = path / f"{name}.npy"
     try:
         values = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise _damaged(file) from error
-    if values.dtype != np.int32 or values.shape != shape or zlib.crc32(values.data) != header.checks[name]:
+    if values.dtype != np.int32 or values.shape != (n,) or zlib.crc32(values.data) != header.checks[name]:
         raise _damaged(file)
     return np.asarray(values)
 
 
 def _damaged(file: Path) -> UserError:
-    return UserError(f"{file} is damaged or foreign: build it again with `draftwise datastore build`")
+    return UserError(
+        f"{file} is damaged, foreign or of another version: build it again with `draftwise datastore build`"
+    )

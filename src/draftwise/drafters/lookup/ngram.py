@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from math import log
 from typing import Annotated
 
-from ...core.drafts import Draft, Job, Signals
+from ...core.drafts import Job, Signals
 from ...core.request import Request
 from ...errors import UserError
-from .indices import Ngrams, ngrams
-from .picked import chain
+from .indices import ngrams
+from .ngrams import Ngrams
+from .picked import ContinuingDrafter
 
 LONGEST = 64
 
 
-class NgramDrafter:
+class NgramDrafter(ContinuingDrafter[Ngrams]):
     """Copies what followed the latest earlier occurrence of the text's last `min` to `max` tokens.
 
     The longest match wins. Every n-gram of prompt and output is indexed as it is committed, so neither a
@@ -30,8 +31,6 @@ class NgramDrafter:
         UserError: not 1 <= min <= max <= 64.
     """
 
-    has_probabilities = False
-
     def __init__(
         self,
         *,
@@ -40,56 +39,35 @@ class NgramDrafter:
     ) -> None:
         if not 1 <= min <= max <= LONGEST:
             raise UserError(f"ngram?min={min}&max={max}: give 1 <= min <= max <= {LONGEST}")
+        super().__init__()
         self.min, self.max = min, max
-        self._texts: dict[int, Ngrams] = {}
 
     def hint(self, request: Request) -> float:
-        """How many tokens at the end of the text are those before the place that it copies; 0 = none."""
-        text = self._texts.get(request.id)
-        return float(text.length) if text else 0.0
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job, of the job's full length unless a stop rule fires or nothing matches."""
-        return [self._chain(job) for job in jobs]
-
-    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
-        """One chain per job, as if these tokens had been written."""
-        return [self._chain(job, tokens) for job, tokens in zip(jobs, written, strict=True)]
+        """Return how many tokens at the text's end are those before the place that it copies; 0 = none."""
+        return float(self.match_after(request, ()))
 
     def guess(self, request: Request, length: int) -> list[int]:
-        """The tokens alone of a draft of this length that no rule stops."""
-        text = self._texts.get(request.id)
+        """Return the tokens alone of a draft of this length that no rule stops."""
+        text = self.texts.get(request.id)
         return text.continuation(length)[0] if text else []
 
     def match_after(self, request: Request, written: Sequence[int]) -> int:
-        """The hint after the text and these tokens, by what is indexed of the text alone."""
-        text = self._texts.get(request.id)
+        """Return the hint after the text and these tokens, by what is indexed of the text alone."""
+        text = self.texts.get(request.id)
         return text.matched(written) if text else 0
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Index the tokens just committed."""
-        text = self._texts.get(request.id)
-        if text is None:
-            text = self._texts[request.id] = ngrams(self.min, self.max)
-        text.extend(new)
+        if request.id not in self.texts:
+            self.texts[request.id] = ngrams(self.min, self.max)
+        self.texts[request.id].extend(new)
 
-    def close(self, request: Request) -> None:
-        """Drop the request's text."""
-        self._texts.pop(request.id, None)
-
-    def _chain(self, job: Job, written: Sequence[int] = ()) -> Draft:
-        text = self._texts.get(job.request.id)
-        return chain(job, _steps(*text.continuation(job.length, written)) if text else ())
-
-
-def _steps(tokens: Sequence[int], right: Sequence[float]) -> Iterator[tuple[int, Signals]]:
-    signals: dict[float, Signals] = {}
-    for token, p in zip(tokens, right, strict=True):
-        if p not in signals:
-            signals[p] = _signals(p)
-        yield token, signals[p]
+    def _steps(self, text: Ngrams, job: Job, written: Sequence[int]) -> Iterator[tuple[int, Signals]]:
+        tokens, shares = text.continuation(job.length, written)
+        by_share = {p: _signals(p) for p in set(shares)}
+        return ((token, by_share[p]) for token, p in zip(tokens, shares, strict=True))
 
 
 def _signals(p: float) -> Signals:
-    """Signals of one guess that is correct with probability p; the rest counts as one other token."""
+    """Return the signals of a guess that is right with probability p; the rest counts as one other token."""
     return Signals(p, min(p, 1.0 - p), -p * log(p) - (1.0 - p) * log(1.0 - p), p)

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ...core.drafts import Draft, Job, Signals
+from ...core.drafts import Job, Signals
 from ...core.request import Request
 from ...errors import UserError
 from .datastore import DEPTH, Datastore
-from .picked import chain, tally
+from .picked import LookupDrafter, tally
 
 
-class RetrievalDrafter:
+class RetrievalDrafter(LookupDrafter["TextEnd"]):
     """Looks the end of the text up in a datastore and drafts what followed there most often.
 
     The longest match of `min_match` to `max_match` tokens is used. At most `candidates` of its occurrences,
@@ -28,8 +28,6 @@ class RetrievalDrafter:
     Raises:
         UserError: no readable datastore at `path`, or a setting out of its range.
     """
-
-    has_probabilities = False
 
     def __init__(
         self,
@@ -51,10 +49,10 @@ class RetrievalDrafter:
             raise UserError(f"retrieval?candidates={candidates}: give 1 or more")
         if not 0.0 <= min_prob <= 1.0:
             raise UserError(f"retrieval?min_prob={min_prob}: give a probability")
+        super().__init__()
         self.min_match, self.max_match = min_match, max_match
         self.candidates, self.min_prob = candidates, min_prob
         self.store = Datastore(path)
-        self._ends: dict[int, _End] = {}
 
     def check(self, vocab_size: int, fingerprint: str) -> None:
         """Reject a target with another vocabulary than the datastore's.
@@ -65,44 +63,28 @@ class RetrievalDrafter:
         self.store.check(vocab_size, fingerprint)
 
     def hint(self, request: Request) -> float:
-        """The length of the longest suffix of the text in the datastore; 0 = below `min_match`."""
-        end = self._ends.get(request.id)
+        """Return the length of the longest suffix of the text in the datastore; 0 = below `min_match`."""
+        end = self.texts.get(request.id)
         return float(self._find(end)[0]) if end else 0.0
 
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job; empty if the match is too short."""
-        return [self._chain(job) for job in jobs]
-
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Record the end of the text; it is looked up on request."""
-        end = self._ends.get(request.id)
-        if end is None:
-            end = self._ends[request.id] = _End(deque(maxlen=self.max_match))
+        """Record the end of the text; it is looked up when it is needed."""
+        end = self.texts.setdefault(request.id, TextEnd(deque(maxlen=self.max_match)))
         end.tokens.extend(new)
-        end.found = None
+        end.match = None
 
-    def close(self, request: Request) -> None:
-        """Drop the request's text."""
-        self._ends.pop(request.id, None)
-
-    def _find(self, end: _End) -> tuple[int, int, int]:
-        if end.found is None:
+    def _find(self, end: TextEnd) -> tuple[int, int, int]:
+        if end.match is None:
             length, low, high = self.store.find(end.tokens, most=self.max_match)
-            end.found = (length, low, high) if length >= self.min_match else (0, 0, 0)
-        return end.found
+            end.match = (length, low, high) if length >= self.min_match else (0, 0, 0)
+        return end.match
 
-    def _chain(self, job: Job) -> Draft:
-        end = self._ends.get(job.request.id)
-        length, low, high = self._find(end) if end else (0, 0, 0)
-        if not length:
-            return Draft()
-        rows = self.store.continuations(low, high, most=self.candidates, length=job.length)
-        return chain(job, self._vote(rows))
-
-    def _vote(self, rows: list[list[int]]) -> Iterator[tuple[int, Signals]]:
-        """The most frequent token of each column among the rows that agree with all tokens before."""
+    def _steps(self, text: TextEnd, job: Job, written: Sequence[int]) -> Iterator[tuple[int, Signals]]:
+        """Yield the most frequent token of each column among the rows that agree with all tokens before."""
+        length, low, high = self._find(text)
+        rows = self.store.continuations(low, high, most=self.candidates, length=job.length) if length else []
         joint = 1.0
-        for column in range(len(rows[0])):
+        for column in range(job.length if length else 0):
             counts = Counter([row[column] for row in rows])
             token = counts.most_common(1)[0][0]
             signals = tally(counts.values())
@@ -114,8 +96,8 @@ class RetrievalDrafter:
 
 
 @dataclass(slots=True, eq=False)
-class _End:
-    """The last tokens of one request, and their match in the datastore, looked up on request."""
+class TextEnd:
+    """The last tokens of one request, and their match in the datastore: its length and interval."""
 
     tokens: deque[int]
-    found: tuple[int, int, int] | None = None
+    match: tuple[int, int, int] | None = None

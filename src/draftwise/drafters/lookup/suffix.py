@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from ...core.drafts import Draft, Job, Signals
+from ...core.drafts import Job, Signals
 from ...core.request import Request
 from ...core.stops import needs
 from ...errors import UserError
-from .automaton import ROOT, Step, Walks
-from .indices import Suffixes, automaton
-from .picked import chain, share, tally
+from .automaton import ROOT, Automaton, Step, Walks
+from .indices import automaton
+from .picked import ContinuingDrafter, share, tally
 
 MOST = 1 << 20  # of `tries` and `depth`
 
 
-class SuffixDrafter:
+class SuffixDrafter(ContinuingDrafter["IndexedText"]):
     """Follows the most frequent continuation of the text's end, as far as the match and its counts allow.
 
     A match of m tokens drafts at most `factor` * m + `offset` tokens, while the product of the continuations'
@@ -42,8 +42,6 @@ class SuffixDrafter:
         UserError: a setting is out of its range.
     """
 
-    has_probabilities = False
-
     def __init__(
         self,
         *,
@@ -63,64 +61,45 @@ class SuffixDrafter:
         _require("depth", depth, 1 <= depth <= MOST, f"1 to {MOST}")
         _require("max_tokens", max_tokens, max_tokens >= 2, "2 or more")
         _require("history", history, history == 0 or history >= 2, "0 (off), or 2 or more tokens")
+        super().__init__()
         self.walks = Walks(tries, factor, offset, min_prob)
         self.depth, self.max_tokens = depth, max_tokens
-        self._texts: dict[int, _Text] = {}
-        self._earlier = _Earlier(history, depth) if history else None
+        self.history = History(history, depth) if history else None
 
     def hint(self, request: Request) -> float:
-        """The length of the longest suffix of the text that was followed by a token before; 0 = none."""
-        text = self._texts.get(request.id)
+        """Return the length of the longest suffix that was followed by a token before; 0 = none."""
+        text = self.texts.get(request.id)
         if text is None:
             return 0.0
-        match = text.index.match
-        if self._earlier:
-            match = max(match, self._earlier.index.matched(*self._earlier.find(text)))
-        return float(match)
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job; empty if nothing matches."""
-        return [self._chain(job) for job in jobs]
-
-    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
-        """One chain per job after these tokens; what follows them is counted in the text without them."""
-        return [self._chain(job, tokens) for job, tokens in zip(jobs, written, strict=True)]
+        earlier = self.history.index.matched(*self.history.find(text)) if self.history else 0
+        return float(max(text.index.match, earlier))
 
     def guess(self, request: Request, length: int) -> list[int]:
-        """The tokens alone of a draft of this length that no rule stops."""
-        text = self._texts.get(request.id)
-        return [step[0] for step in self._likeliest(text, length)[0]] if text else []
+        """Return the tokens alone of a draft of this length that no rule stops."""
+        text = self.texts.get(request.id)
+        return [step[0] for step in self._best_walk(text, length)[0]] if text else []
 
     def match_after(self, request: Request, written: Sequence[int]) -> int:
-        """The longest end of the text and these tokens that was followed by a token before."""
-        text = self._texts.get(request.id)
-        if text is None:
-            return 0
-        found = [text.index.matched(*text.index.steps(text.index.deepest, text.index.held, written))]
-        if self._earlier:
-            index = self._earlier.index
-            found.append(index.matched(*index.steps(*self._earlier.find(text), written)))
-        return max(found)
+        """Return the length of the longest end of text and tokens that was followed by a token before."""
+        text = self.texts.get(request.id)
+        places = self._places(text, written) if text else ()
+        return max((index.matched(*place) for index, *place in places), default=0)
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Index the tokens just committed."""
-        text = self._texts.get(request.id)
+        text = self.texts.get(request.id)
         if text is None:
-            text = self._texts[request.id] = _Text(automaton(self.depth), prompt=len(new))
+            text = self.texts[request.id] = IndexedText(automaton(self.depth), prompt=len(new))
         text.extend(new, most=self.max_tokens)
 
     def close(self, request: Request) -> None:
         """Drop the request's text; its output is added to the history, if there is one."""
-        text = self._texts.pop(request.id, None)
-        if text and self._earlier:
-            self._earlier.add(text.tokens[text.prompt :])
+        text = self.texts.pop(request.id, None)
+        if text and self.history:
+            self.history.add(text.tokens[text.prompt :])
 
-    def _chain(self, job: Job, written: Sequence[int] = ()) -> Draft:
-        text = self._texts.get(job.request.id)
-        return chain(job, self._steps(text, job, written) if text else ())
-
-    def _steps(self, text: _Text, job: Job, written: Sequence[int]) -> Iterator[tuple[int, Signals]]:
-        steps, index = self._likeliest(text, job.length, written)
+    def _steps(self, text: IndexedText, job: Job, written: Sequence[int]) -> Iterator[tuple[int, Signals]]:
+        steps, index = self._best_walk(text, job.length, written)
         # A context may have thousands of continuations: they are counted only if a rule reads the result.
         closely = not needs(job.stops).isdisjoint({"top2", "entropy"})
         for token, count, follows, context in steps:
@@ -130,38 +109,45 @@ class SuffixDrafter:
                 p = share(count, follows)
                 yield token, Signals(p, 0.0, 0.0, p)
 
-    def _likeliest(
-        self, text: _Text, length: int, written: Sequence[int] = ()
-    ) -> tuple[list[Step], Suffixes]:
-        """The best of the walks from the longest matches, in this text and in the history."""
+    def _places(self, text: IndexedText, written: Sequence[int]) -> Iterator[tuple[Automaton, int, int]]:
+        """Yield the place after text and these tokens in the text's own index and in the history's."""
         index = text.index
-        at = index.steps(index.deepest, index.held, written) if written else (index.deepest, index.match)
-        score, steps = index.likeliest(*at, length, self.walks)
-        if self._earlier:
-            older = self._earlier.index
-            at = older.steps(*self._earlier.find(text), written)
-            other, more = older.likeliest(*at, length, self.walks)
-            if other > score:  # of equals, this text's
-                return more, older
-        return steps, index
+        yield index, *index.steps(index.deepest, index.span, written)
+        if self.history:
+            index = self.history.index
+            yield index, *index.steps(*self.history.find(text), written)
+
+    def _best_walk(
+        self, text: IndexedText, length: int, written: Sequence[int] = ()
+    ) -> tuple[list[Step], Automaton]:
+        """Return the best of the walks from the longest matches, in this text and in the history."""
+        best: list[Step] = []
+        highest, which = 0.0, text.index
+        for index, state, span in self._places(text, written):
+            if index is text.index and not written:
+                span = index.match  # may be longer than what is counted
+            score, steps = index.best_walk(state, span, length, self.walks)
+            if score > highest:  # of equals, this text's
+                best, highest, which = steps, score, index
+        return best, which
 
 
 @dataclass(slots=True, eq=False)
-class _Text:
+class IndexedText:
     """One request: its tokens, the length of its prompt, their index, and its place in the history.
 
-    The place is that of the text `behind` tokens ago.
+    The place is that of the text `behind` tokens ago, in the history's `version`.
     """
 
-    index: Suffixes
+    index: Automaton
     prompt: int
     tokens: list[int] = field(default_factory=list)
-    edition: int = -1
-    state: int = ROOT
-    held: int = 0
+    version: int = -1
+    place: tuple[int, int] = (ROOT, 0)
     behind: int = 0
 
     def extend(self, new: Sequence[int], *, most: int) -> None:
+        """Add tokens; if there are more than `most`, index only the latest half of these again."""
         self.tokens += new
         self.behind += len(new)
         if len(self.tokens) <= most:
@@ -174,36 +160,33 @@ class _Text:
         self.index.extend(self.tokens)
 
 
-class _Earlier:
+class History:
     """The latest outputs of all requests, in two overlapping generations, so that the oldest can be dropped
     without indexing the rest again."""
 
     def __init__(self, size: int, depth: int) -> None:
         self.half = size // 2
-        self.index, self._younger = automaton(depth), automaton(depth)
-        self._edition = 0
+        self.index, self.younger = automaton(depth), automaton(depth)
+        self.version = 0
 
     def add(self, tokens: Sequence[int]) -> None:
         """Add an output, or the end of one that is too long."""
         tokens = tokens[-self.half :]
         if self.index.size + len(tokens) > 2 * self.half:
-            self.index, self._younger = self._younger, automaton(self.index.depth)
-        generations = [self.index, self._younger] if self.index.size >= self.half else [self.index]
-        for index in generations:
+            self.index, self.younger = self.younger, automaton(self.index.depth)
+        for index in [self.index, self.younger] if self.index.size >= self.half else [self.index]:
             index.begin()
             index.extend(tokens)
-        self._edition += 1
+        self.version += 1
 
-    def find(self, text: _Text) -> tuple[int, int]:
-        """The state of the longest suffix of `text` in the history, and its length."""
-        index = self.index
-        most = min(index.depth, len(text.tokens))
-        if text.edition != self._edition or text.behind > most:
-            text.edition, text.state, text.held, text.behind = self._edition, ROOT, 0, most
+    def find(self, text: IndexedText) -> tuple[int, int]:
+        """Return the state of the longest suffix of `text` in the history, and its length."""
+        most = min(self.index.depth, len(text.tokens))
+        if text.version != self.version or text.behind > most:
+            text.version, text.place, text.behind = self.version, (ROOT, 0), most
         new = text.tokens[len(text.tokens) - text.behind :]
-        text.state, text.held = index.steps(text.state, text.held, new)
-        text.behind = 0
-        return text.state, text.held
+        text.place, text.behind = self.index.steps(*text.place, new), 0
+        return text.place
 
 
 def _require(name: str, value: float, fits: bool, wanted: str) -> None:

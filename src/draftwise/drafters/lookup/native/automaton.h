@@ -33,7 +33,7 @@ struct Path {
 
 struct Automaton {
     int64_t size = 0;
-    int32_t depth, deepest = ROOT, held = 0, match = 0, last = ROOT;
+    int32_t depth, deepest = ROOT, span = 0, match = 0, last = ROOT;
     std::vector<State> states = std::vector<State>(1);
     std::vector<Edge> edges;
     Table table;
@@ -123,13 +123,13 @@ struct Automaton {
             if (one.best != e && (one.best == NOTHING || states[state].count >= states[edges[one.best].to].count))
                 one.best = e;
         }
-        held = std::min(held + 1, depth);
-        deepest = shorten(after, held);
+        span = std::min(span + 1, depth);
+        deepest = shorten(after, span);
     }
 
-    // The state of the last `held` tokens of a substring of `state`.
-    int32_t shorten(int32_t state, int32_t held) const {
-        while (state && states[states[state].link].length >= held) state = states[state].link;
+    // The state of the last `span` tokens of a substring of `state`.
+    int32_t shorten(int32_t state, int32_t span) const {
+        while (state && states[states[state].link].length >= span) state = states[state].link;
         return state;
     }
 
@@ -143,43 +143,43 @@ struct Automaton {
 
     void begin() {
         last = deepest = ROOT;
-        held = match = 0;
+        span = match = 0;
     }
 
     // Follow another text through this index.
-    void step(int32_t &state, int32_t &held, int32_t token) {
+    void step(int32_t &state, int32_t &span, int32_t token) {
         int32_t e;
         while ((e = edge(state, token)) == NOTHING) {
             if ((state = states[state].link) == NOTHING) {
                 state = ROOT;
-                held = 0;
+                span = 0;
                 return;
             }
-            held = states[state].length;
+            span = states[state].length;
         }
-        held = std::min(held + 1, depth);
-        state = shorten(edges[e].to, held);
+        span = std::min(span + 1, depth);
+        state = shorten(edges[e].to, span);
     }
 
-    // The longest suffix that was followed by a token, of a text that ends with `held` tokens of `state`.
-    void followed(int32_t &state, int32_t &held) const {
+    // The longest suffix that was followed by a token, of a text that ends with `span` tokens of `state`.
+    void followed(int32_t &state, int32_t &span) const {
         while (state && !states[state].follows) {
             state = states[state].link;
-            held = states[state].length;
+            span = states[state].length;
         }
     }
 
     // The best of the walks from the first `tries` contexts; of equals, the first.
-    Path likeliest(int32_t state, int32_t held, int32_t length, const Walks &walks) const {
+    Path best_walk(int32_t state, int32_t span, int32_t length, const Walks &walks) const {
         Path best;
         for (int32_t k = 0; k < walks.tries; ++k) {
-            followed(state, held);
+            followed(state, span);
             if (!state) break;
-            const double most = std::min(double(length), walks.factor * held + walks.offset);
+            const double most = std::min(double(length), walks.factor * span + walks.offset);
             Path path = walk(state, int64_t(most), walks.least);
             if (!k || path.score > best.score) best = std::move(path);
             state = states[state].link;
-            held = states[state].length;
+            span = states[state].length;
         }
         return best;
     }

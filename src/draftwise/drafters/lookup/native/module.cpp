@@ -119,19 +119,19 @@ template <class Index> PyObject *extend(PyObject *self, PyObject *given) {
 
 PyObject *steps(PyObject *self, PyObject *const *given, Py_ssize_t n) {
     return guarded([&]() -> PyObject * {
-        int32_t state, held;
+        int32_t state, span;
         std::vector<int32_t> tokens;
-        if (!arguments(given, n, state, held, tokens)) return nullptr;
-        for (const int32_t token : tokens) of<Automaton>(self).step(state, held, token);
-        return Py_BuildValue("(ii)", state, held);
+        if (!arguments(given, n, state, span, tokens)) return nullptr;
+        for (const int32_t token : tokens) of<Automaton>(self).step(state, span, token);
+        return Py_BuildValue("(ii)", state, span);
     });
 }
 
 PyObject *automaton_matched(PyObject *self, PyObject *const *given, Py_ssize_t n) {
-    int32_t state, held;
-    if (!arguments(given, n, state, held)) return nullptr;
-    of<Automaton>(self).followed(state, held);
-    return PyLong_FromLong(state ? held : 0);
+    int32_t state, span;
+    if (!arguments(given, n, state, span)) return nullptr;
+    of<Automaton>(self).followed(state, span);
+    return PyLong_FromLong(state ? span : 0);
 }
 
 PyObject *counts(PyObject *self, PyObject *given) {
@@ -146,13 +146,13 @@ PyObject *counts(PyObject *self, PyObject *given) {
     });
 }
 
-PyObject *likeliest(PyObject *self, PyObject *const *given, Py_ssize_t n) {
+PyObject *best_walk(PyObject *self, PyObject *const *given, Py_ssize_t n) {
     return guarded([&]() -> PyObject * {
         const Automaton &it = of<Automaton>(self);
-        int32_t state, held, length;
+        int32_t state, span, length;
         Walks walks;
-        if (!arguments(given, n, state, held, length, walks)) return nullptr;
-        const Path path = it.likeliest(state, held, length, walks);
+        if (!arguments(given, n, state, span, length, walks)) return nullptr;
+        const Path path = it.best_walk(state, span, length, walks);
         PyObject *found = listed(path.contexts.size(), [&](size_t i) {
             const State &context = it.states[path.contexts[i]];
             const Edge &edge = it.edges[context.best];
@@ -168,7 +168,7 @@ PyMethodDef automaton_methods[] = {
     {"steps", reinterpret_cast<PyCFunction>(steps), METH_FASTCALL, nullptr},
     {"matched", reinterpret_cast<PyCFunction>(automaton_matched), METH_FASTCALL, nullptr},
     {"counts", counts, METH_O, nullptr},
-    {"likeliest", reinterpret_cast<PyCFunction>(likeliest), METH_FASTCALL, nullptr},
+    {"best_walk", reinterpret_cast<PyCFunction>(best_walk), METH_FASTCALL, nullptr},
     {},
 };
 
@@ -177,7 +177,7 @@ PyGetSetDef automaton_numbers[] = {
     {"size", number<&Automaton::size>, nullptr, nullptr, nullptr},
     {"match", number<&Automaton::match>, nullptr, nullptr, nullptr},
     {"deepest", number<&Automaton::deepest>, nullptr, nullptr, nullptr},
-    {"held", number<&Automaton::held>, nullptr, nullptr, nullptr},
+    {"span", number<&Automaton::span>, nullptr, nullptr, nullptr},
     {},
 };
 

@@ -24,12 +24,12 @@ struct Ngrams {
     int32_t shortest, longest, match = 0, length = 0;
     int64_t source = 0;  // the position after the matched n-gram's earlier occurrence
     std::vector<int32_t> tokens;
-    std::vector<int64_t> hits, tries;
+    std::vector<int64_t> matches, tries;
     std::vector<Places> orders;    // by n
     std::vector<uint64_t> hashes;  // of the n-grams at the end, by n
 
     Ngrams(int32_t shortest, int32_t longest)
-        : shortest(shortest), longest(longest), hits(longest + 1, 1), tries(longest + 1, 2), orders(longest + 1),
+        : shortest(shortest), longest(longest), matches(longest + 1, 1), tries(longest + 1, 2), orders(longest + 1),
           hashes(longest + 1) {}
 
     // Hashes of the n-grams at this end of a text that has `n` tokens there; returns the longest.
@@ -65,7 +65,7 @@ struct Ngrams {
     void append(int32_t token, std::vector<Undone> *undo) {
         if (match) {
             ++tries[match];
-            hits[match] += tokens[source] == token;
+            matches[match] += tokens[source] == token;
         }
         tokens.push_back(token);
         const int32_t after = int32_t(tokens.size());
@@ -116,7 +116,7 @@ struct Ngrams {
     int32_t continuation(const int32_t *news, int64_t n, int32_t most, int32_t *out, double *right) {
         const int32_t match_before = match;
         const int64_t source_before = source;
-        const std::vector<int64_t> hits_before = n ? hits : std::vector<int64_t>(), tries_before = n ? tries : hits_before;
+        const std::vector<int64_t> matches_before = n ? matches : std::vector<int64_t>(), tries_before = n ? tries : matches_before;
         std::vector<Undone> undo;
         for (int32_t k = shortest; n && k <= longest; ++k)
             while (2 * (orders[k].held + size_t(n)) > orders[k].slots.size()) grow(orders[k], k);
@@ -128,7 +128,7 @@ struct Ngrams {
         for (int32_t i = 0; i < most; ++i) {
             const int32_t k = int32_t(std::min<int64_t>(int64_t(match) + i, longest));
             out[i] = tokens[source + i % period];
-            right[i] = double(hits[k]) / double(tries[k]);
+            right[i] = double(matches[k]) / double(tries[k]);
         }
         while (!undo.empty()) {
             const Undone &last = undo.back();
@@ -137,7 +137,7 @@ struct Ngrams {
         }
         if (n) {
             tokens.resize(tokens.size() - size_t(n));
-            hits = hits_before;
+            matches = matches_before;
             tries = tries_before;
         }
         match = match_before;
