@@ -1,6 +1,6 @@
-"""Draw the picture of the landing page: one round, and the speeds in the table of docs/reference/zoo.md.
+"""Draw the picture of the landing page: one round, and the speeds in the table of docs/explanation/toys.md.
 
-    python scripts/landing.py [FILE]    (default: docs/pictures/draftwise.svg)
+python scripts/landing.py [FILE]    (default: docs/pictures/draftwise.svg)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TABLE = ROOT / "docs/reference/zoo.md"
+TABLE = ROOT / "docs/explanation/toys.md"
 SHOWN = {
     "`auto`": "auto: the default policy",
     "`static-16` with `suffix`": "suffix lookup alone",
@@ -22,13 +22,13 @@ WIDTH, HEIGHT, LEFT, SCALE = 640, 508, 272, 112
 
 
 def speeds(page: str) -> list[tuple[str, float, float, float]]:
-    """Speed-up and interval of every method shown, second edition of the models, the fastest first."""
-    section = page.partition("## Before and after")[2].partition("\n## ")[0]
+    """Return speed-up and interval of every method shown, the fastest first."""
+    section = page.partition("## Speed by replay")[2].partition("\n## ")[0]
     found = []
     for row in re.findall(r"^\| (.*) \|$", section, flags=re.M):
         cells = row.split(" | ")
         if cells[0] in SHOWN:
-            speed, low, high = map(float, re.findall(r"\d+\.\d+", cells[5]))
+            speed, low, high = map(float, re.findall(r"\d+\.\d+", cells[2]))
             found.append((SHOWN[cells[0]], speed, low, high))
     return [*sorted(found, key=lambda method: -method[1]), ("plain decoding", 1.0, 1.0, 1.0)]
 

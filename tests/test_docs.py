@@ -147,7 +147,7 @@ def test_the_readme_fits_two_screens() -> None:
 
 def test_the_picture_shows_the_tables_figures() -> None:
     shown = (ROOT / "docs/pictures/draftwise.svg").read_text()
-    assert landing.picture((ROOT / "docs/reference/zoo.md").read_text()) == shown
+    assert landing.picture((ROOT / "docs/explanation/toys.md").read_text()) == shown
 
 
 # -- Measured tables say how they were measured ------------------------------------------------------------

@@ -34,7 +34,7 @@ from draftwise.models.load import load_model, load_tokenizer
 from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, save
 from studies.common.command import command, numbers, start
 
-PAGE = "docs/archive/measured.md"
+PAGE = "docs/explanation/lossless.md"
 
 WAYS = {
     "none": ("none", []),

@@ -2,12 +2,11 @@
 
     python -m studies.exactness.sweep                      # all of them, some minutes on one core
     python -m studies.exactness.sweep llama gemma3         # those whose names begin so
-    python -m studies.exactness.sweep --kept sweep.json --table docs/reference/architectures.md
+    python -m studies.exactness.sweep --table docs/reference/architectures.md
 
 Prints a line for each model: equal, tie (rounding alone), parted (the text is that of the model's decoding
 without a cache; its own with one is another), refused (with the reason), different, crash, or not built
-(Transformers itself cannot make or run it). With `--kept` verdicts are saved as they come, and what the file
-has from the same code is not decoded again. The exit status is 1 if any is different or crashes.
+(Transformers itself cannot make or run it). The exit status is 1 if any is different or crashes.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from studies.common.command import command, start
-from studies.exactness.kept import Kept, afresh
+from studies.exactness.inputs import afresh
 
 PAGE = "docs/reference/architectures.md"
-OTHERS = ("inputs", "prompted", "hosts")  # parts of the code that this sweep does not run
 
 
 def quiet() -> None:
@@ -50,26 +48,23 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="beginnings of names; all without any")
     parser.add_argument("--shard", default="0/1", help="decode part I of N only: I/N")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--kept", type=Path, help="file of verdicts")
     parser.add_argument("--table", type=Path, help="write what was found as Markdown to this file")
     args = parser.parse_args()
     import transformers
 
     from tests.architectures.cases import cases
-    from tests.architectures.judge import Verdict
     from tests.architectures.table import table
 
     part, parts = map(int, args.shard.split("/"))
     chosen = [c for c in cases() if not args.names or c.name.startswith(tuple(args.names))]
-    chosen, kept = [c for c in chosen if c.shard(parts) == part], Kept(args.kept, OTHERS)
+    chosen, verdicts = [c for c in chosen if c.shard(parts) == part], []
     with afresh(), multiprocessing.get_context("spawn").Pool(args.jobs, quiet) as pool:
-        for verdict, seconds in pool.imap(timed, [c for c in chosen if kept.get(c.name) is None]):
-            kept.add(verdict)
+        for verdict, seconds in pool.imap(timed, chosen):
+            verdicts.append(verdict)
             ways, usual = verdict.ways.items(), ("equal", verdict.word)
             rest = [f"{way}={word}" for way, word in ways if word not in usual]
             line = f"{verdict.word:10}{verdict.name:32}{seconds:5.1f} s  {' '.join(rest)} {verdict.why}"
             print(line.rstrip(), flush=True)
-    verdicts = [Verdict(**kept.get(c.name)) for c in chosen]
     words = Counter(v.word for v in verdicts)
     print(", ".join(f"{n} {word}" for word, n in words.most_common()))
     if args.table:

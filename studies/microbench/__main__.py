@@ -21,7 +21,7 @@ from typing import Any
 
 from studies.common.command import command, start
 
-PAGE = "docs/archive/measured.md"
+PAGE = "docs/explanation/lookups.md"
 HERE = Path(__file__).parent
 PARTS = sorted(file.stem.removeprefix("bench_") for file in HERE.glob("bench_*.py"))
 OPTIONS = ["--benchmark-only", "--benchmark-timer=time.thread_time", "--benchmark-max-time=0.2"]

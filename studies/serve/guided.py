@@ -21,7 +21,7 @@ from draftwise.serve.fields import Completion
 from draftwise.serve.wishes import Reader
 from studies.common.command import command, start
 
-PAGE = "docs/how-to/serve.md"
+PAGE = "docs/explanation/toys.md"
 MODEL = "zoo:target"
 DRAFTERS = ("zoo:general", "ngram")
 SCHEMA = {

@@ -26,7 +26,7 @@ from draftwise.models.zoo import list_zoo
 from draftwise.train.measure import acceptance
 from studies.common.command import command, listed, start
 
-PAGE = "docs/reference/zoo.md"
+PAGE = "docs/explanation/toys.md"
 
 
 def main() -> None:

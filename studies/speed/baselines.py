@@ -27,10 +27,10 @@ from draftwise.measure.trace.oracle import best, confirmed
 from draftwise.measure.trace.stage import Stage
 from draftwise.policies.catalogue import method
 from studies.common.command import command, listed, start
-from studies.speed.ablation import Seconds, ratio
+from studies.common.paired import Real, cell, ratio
 from studies.speed.without import without
 
-PAGE = "docs/explanation/auto-measured.md"
+PAGE = "docs/explanation/toys.md"
 PUBLISHED = ("llama-8b-eagle", "llama-8b-1b")
 MATCHES, LOOKED, DRAFTED = (1, 2, 3, 4), (2, 4, 8, 16), (0, 1, 2, 3, 4, 6, 8)
 Rule = tuple[str, int, int, str, int]
@@ -52,7 +52,7 @@ class Text:
         self.right = {name: confirmed(stage, lines).tolist() for name, lines in stage.lines.items()}
 
     def otherwise(self, costs: Costs, rule: Rule) -> float:
-        """Seconds by "lookup, else model"."""
+        """Real by "lookup, else model"."""
         lookup, match, looked, model, drafted = rule
         lines, one = self.stage.lines, self.stage.recording
         at, read, seconds = 0, 0, 0.0
@@ -75,8 +75,8 @@ class Text:
         return seconds
 
 
-def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[Stage]) -> Seconds:
-    """Seconds of a policy on each text; `auto-PART` is `auto` without that part."""
+def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[Stage]) -> Real:
+    """Real of a policy on each text; `auto-PART` is `auto` without that part."""
     part = policy.removeprefix("auto-") if policy.startswith("auto-") else None
     names = trace.team("auto" if part else policy)
     made = without(part, names) if part else method(policy, names)
@@ -87,7 +87,7 @@ def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[Stage]) -> 
 Name = TypeVar("Name")
 
 
-def least(found: Mapping[Name, Seconds]) -> tuple[Name, Seconds]:
+def least(found: Mapping[Name, Real]) -> tuple[Name, Real]:
     """The candidate of the least total time."""
     name = min(found, key=lambda one: float(found[one].sum()))
     return name, found[name]
@@ -114,12 +114,12 @@ def lines(folder: Path, half: int, policies: Sequence[str]) -> Iterator[str]:
             mine = played(trace, policy, costs, stages)
             cells = [folder.name, name if name in PUBLISHED else "measured", policy, str(len(mine))]
             cells += [f"{100 * best_.sum() / mine.sum():.1f} %" for best_ in (old, new)]
-            cells += [f"{_said(ratio(alone, mine))} `{arm}`", f"{_said(ratio(other, mine))} `{rule}`"]
-            yield "| " + " | ".join([*cells, _said(ratio(elsewhere, mine))]) + " |"
+            cells += [f"{cell(*ratio(mine, alone))} `{arm}`", f"{cell(*ratio(mine, other))} `{rule}`"]
+            yield "| " + " | ".join([*cells, cell(*ratio(mine, elsewhere))]) + " |"
 
 
-def _tried(trace: Trace, texts: Sequence[Text], costs: Costs) -> dict[Rule, Seconds]:
-    """Seconds of each "lookup, else model" on these texts."""
+def _tried(trace: Trace, texts: Sequence[Text], costs: Costs) -> dict[Rule, Real]:
+    """Real of each "lookup, else model" on these texts."""
     return {rule: np.array([text.otherwise(costs, rule) for text in texts]) for rule in rules(trace)}
 
 
@@ -129,10 +129,6 @@ def _best(costs: Costs, stage: Stage) -> float:
 
 def _composite(costs: Costs, stage: Stage) -> float:
     return best_composite(stage, costs)
-
-
-def _said(found: tuple[float, float, float]) -> str:
-    return f"{found[0]:.3f} ({found[1]:.3f} to {found[2]:.3f})"
 
 
 def main() -> None:

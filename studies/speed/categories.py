@@ -22,7 +22,7 @@ from studies.common.command import command, listed, start
 from studies.common.paired import cell, ratio
 from studies.speed.baselines import Text, least, played, rules
 
-PAGE = "docs/explanation/auto-measured.md"
+PAGE = "docs/explanation/toys.md"
 
 
 def lines(trace: Trace, names: list[str], texts: list[Text], costs: Costs, said: str) -> Iterator[str]:

@@ -23,8 +23,7 @@ from draftwise.models.weights.layouts import LAYOUTS, PANELS
 from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
 from studies.common.command import command, numbers, start
-from studies.speed.shapes.cases import PRECISIONS
-from studies.speed.shapes.models import SHAPES, model
+from studies.speed.shapes import PRECISIONS, SHAPES, model
 
 PAGE = "docs/explanation/pass-costs.md"
 CASES = [f"{shape}.{precision}" for shape in ("bundled", "qwen3-0.6b") for precision in PRECISIONS]

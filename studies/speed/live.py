@@ -23,7 +23,7 @@ from draftwise.errors import UserError
 from studies.common.command import command, start
 from studies.common.paired import DRAWS, FEWEST, Real, cell
 
-PAGE = "docs/explanation/auto-measured.md"
+PAGE = "docs/explanation/toys.md"
 PHASES = ("choose", "grade", "learn")
 PLAIN = "none"
 

@@ -40,7 +40,7 @@ from studies.common.command import command, listed, start
 from studies.common.paired import Real
 from studies.speed.without import PARTS, never_stop, without
 
-PAGE = "docs/explanation/auto-tried.md"
+PAGE = "docs/explanation/toys.md"
 SHAPE = (CONTEXTS, LENGTHS[-1])  # of `Skill`
 HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
 Make = Callable[[Sequence[str]], Method]

@@ -37,7 +37,7 @@ from draftwise.models import runner
 from draftwise.policies.catalogue import method
 from studies.common.command import command, listed, numbers, start
 
-PAGE = "docs/archive/measured.md"
+PAGE = "docs/explanation/lookups.md"
 SETUPS = ("none", "static-4", "static-8?drafter=suffix", "auto")
 DRAFTERS = ("zoo:general", "ngram", "suffix")
 PHASES = ("choose", "draft", "verify", "accept", "grade", "learn", "rest", "open")

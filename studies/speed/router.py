@@ -31,7 +31,7 @@ from draftwise.data.rewording import reword
 from draftwise.policies.classifiers.routing import load
 from studies.common.command import command, start
 
-PAGE = "docs/reference/zoo.md"
+PAGE = "docs/explanation/toys.md"
 
 NOTES = 1200  # characters
 CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")

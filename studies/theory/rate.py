@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from studies.common.command import pictures, start
 from studies.common.plot import panels, save
-from studies.theory.measure import Vector, doublings, exponent, spread
 
 PAGE = "docs/explanation/auto.md"
 
@@ -24,6 +24,7 @@ CLEAR = ((0.8, 0.04), (0.6, 0.02), (0.3, 0.0))
 """Of each drafter the chance that a token is right, and its seconds beside a pass of 1 second."""
 PASS = 0.01  # seconds more for each token in the pass
 
+Vector = NDArray[np.float64]
 Rate = Callable[[float, float, float, float], tuple[float, float]]
 """Tokens and seconds so far, and those of the last round: the inputs of the current rate."""
 
@@ -101,6 +102,17 @@ def lost(
     return np.array(losses)
 
 
+def exponent(rounds: Sequence[int], losses: Vector) -> float:
+    """The slope of ln losses against ln rounds: 1 is linear growth, 1/2 the square root, 0 none."""
+    return float(np.polyfit(np.log(np.asarray(rounds)), np.log(losses), 1)[0])
+
+
+def spread(values: Vector) -> Vector:
+    """The standard error of the mean over seeds, the first axis."""
+    error: Vector = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    return error
+
+
 def near(gap: float) -> tuple[tuple[float, float], ...]:
     """Two free drafters that differ by `gap` in the chance that a token is right."""
     return (0.7, 0.0), (0.7 - gap, 0.0)
@@ -123,7 +135,7 @@ def draw(marks: Sequence[int], found: Mapping[str, Vector], gaps: Sequence[float
 
 def main() -> None:
     """Print the losses and draw the picture."""
-    folder, marks = pictures(__doc__, PAGE), doublings(6, 14)
+    folder, marks = pictures(__doc__, PAGE), [2**k for k in range(6, 15)]
     tokens, seconds = rounds(CLEAR, 1 << 18, 1)
     highest = float((tokens.mean(0) / seconds).max())
     ways: dict[str, tuple[Rate | float, int]] = {

@@ -23,7 +23,7 @@ from .test_refusals import CHAT, COMPLETION, GOOD, RESPONSES
 from .test_routes import events
 
 ROUTES: dict[str, type[BaseModel]] = {COMPLETION: Completion, CHAT: Chat, RESPONSES: Responses}
-SERVE = Path(__file__).parents[2] / "docs/how-to/serve.md"
+SERVE = Path(__file__).parents[2] / "docs/reference/requests.md"
 
 # The fields of vLLM 0.32's three requests besides OpenAI's, and those of llama.cpp's server.
 VLLM = (

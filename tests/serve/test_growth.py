@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("llguidance")
 
-from studies.serve.growth import growing
 from studies.serve.local import counting, resident
 from tests.effort import THOROUGH
 
 from .conftest import MODEL
+from .growing import growing
 
 
 def test_what_grows_takes_no_memory_and_breaks_no_server(serve: Any, tokenizer: Any) -> None:

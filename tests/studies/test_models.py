@@ -16,12 +16,7 @@ from draftwise import Decoder
 from draftwise.errors import UserError
 from draftwise.models.load import load_model
 from draftwise.models.zoo import find, read_model
-from draftwise.train import eagle
-from draftwise.train.settings import EagleRun
-from tests.effort import thorough
 from tests.train.world import LETTERS, write_prompts
-
-POOL = ["metasd-ucb", "metasd-exp3", "exp3spec", "hedgespec"]
 
 
 @pytest.fixture
@@ -111,47 +106,6 @@ def test_the_routers_workloads(data: Path) -> None:
     }
     asked = {row["prompt"] for row in found["as asked"]}
     assert all(any(row["prompt"].endswith(text) for text in asked) for row in found["long"])
-
-
-@thorough
-def test_a_pool_of_heads_is_made_and_measured(
-    world: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    out, target = tmp_path / "pool", world / "target"
-    first: dict[str, Any] = {"data": (str(world / "prompts.jsonl"),), "target": str(target), "held_out": 2}
-    start = EagleRun(**first, steps=1, max_new_tokens=8)
-    eagle.train(start, tmp_path / "start", lambda *_: None)
-    asked = ("--data", data, "--out", out, "--target", target, "--start", tmp_path / "start", "--steps", 0.03)
-    more = ("--scale", 0.04, "--answer-tokens", 8, "--prompts", 5, "--max-new-tokens", 12)
-    test = data / "translation" / "test.jsonl"
-    test.write_text("".join(json.dumps({"prompt": LETTERS[i : i + 5]}) + "\n" for i in range(5)))
-    for _ in range(2):  # the second time nothing is made or decoded again
-        run(monkeypatch, "speed.eagle_pool", *asked, *more)
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in shown[:3]] == ["code", "sql", "translation"]
-    assert shown[: len(shown) // 2] == shown[len(shown) // 2 :]
-    (head,) = [i for i, line in enumerate(shown[: len(shown) // 2]) if line.startswith("| accepted a round")]
-    assert shown[head] == "| accepted a round | code, n = 3 | sql, n = 3 | translation, n = 5 | all, n = 11 |"
-    named = [line.split(" | ")[0].removeprefix("| ") for line in shown[head + 2 : head + 11]]
-    assert named == [
-        "generalist",
-        "head for code",
-        "own head",
-        "head for sql",
-        "head for translation",
-        *POOL,
-    ]
-    claims = [line for line in shown[: len(shown) // 2] if "MetaEagle beats the generalist" in line]
-    assert len(claims) == 1 and claims[0].count("too few prompts") == 2  # three prompts have no interval
-    assert len((out / "rows.jsonl").read_text().splitlines()) == 8 * 11
-
-
-def test_a_pool_that_changed_the_text_would_be_found() -> None:
-    pool = script("speed.eagle_pool")
-    rows = [pool.Row(name, "code", 0, 3, 2, text) for name, text in (("a", "x"), ("head for code", "x"))]
-    assert pool.by_method(rows)["own head"]["code"][0].rounds == 3
-    with pytest.raises(UserError, match="b wrote another text for prompt 0 of code"):
-        pool.by_method([*rows, pool.Row("b", "code", 0, 3, 2, "y")])
 
 
 def test_a_target_from_nothing(

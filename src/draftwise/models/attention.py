@@ -79,7 +79,7 @@ def attention(
     Heads that share a key become more rows of one product. Transformers copies keys and values for each of
     them in every pass, which takes several times as long as the attention itself after a long text. With
     `single` the last row is computed twice, since PyTorch's kernel takes several times as long over one row
-    of bfloat16 as over two (`python -m studies.speed.heads`). `mask` has one head, or is None.
+    of bfloat16 as over two. `mask` has one head, or is None.
     """
     rows, heads, width, size = query.shape
     together = key.shape[1]

@@ -29,7 +29,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
     """Keys and values of one layer, shape (rows, heads, slots, head size); allocated in the first pass.
 
     What a head reads lies side by side: on a CPU, attention over many rows takes 0.7 to 0.8 of the time that
-    it takes if the heads of a token lie side by side (`python -m studies.speed.attention`).
+    it takes if the heads of a token lie side by side.
 
     `more` holds other per-token states of the layer in the same shape, such as the keys of an indexer for
     sparse attention. They use the same slots, and so are rolled back, shared and moved in the same way.

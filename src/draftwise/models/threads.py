@@ -2,8 +2,7 @@
 
 OpenMP's threads wait for each other awake. While one of them has lost its core to another process, the
 others wait with theirs: beside two busy processes on two cores, two threads are several times slower than
-one, and on a quiet machine twice as fast (`python -m studies.speed.busy`). So their number follows what
-others use.
+one, and on a quiet machine twice as fast. So their number follows what others use.
 """
 
 from __future__ import annotations
@@ -164,9 +163,8 @@ def release() -> None:
 
     When it computes again, it gets new ones. While one thread has them, those of another thread must sleep
     between two steps of a computation instead of waiting awake, since there would be more threads than cores.
-    So a model that one thread loads and another runs, as in a server, is up to 2.6 times slower
-    (`python -m studies.speed.threads`). New threads take 0.1 to 0.8 ms. Where OpenMP has no such function
-    only the number is restored.
+    So a model that one thread loads and another runs, as in a server, is up to 2.6 times slower. New
+    threads take 0.1 to 0.8 ms. Where OpenMP has no such function only the number is restored.
     """
     THREADS.restore()
     if (pause := _pause()) is not None:

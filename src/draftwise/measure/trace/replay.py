@@ -73,7 +73,7 @@ class Cast(DrafterPool):
         self.stage, self.read, self.drew = stage, {}, ()
         self.cascades.begin(stage)
 
-    def collect_hints(self, request: Request) -> dict[str, float]:
+    def hints(self, request: Request) -> dict[str, float]:
         """The recorded hints at this position; all drafters together are always ready."""
         at, cascades = request.position, self.cascades.hints(request)
         return {name: lines.hint[at] for name, lines in self.stage.lines.items()} | cascades | {TOGETHER: 1.0}

@@ -13,6 +13,7 @@ import torch
 
 from draftwise.models.load import load_model
 
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SEED = 20250101
 BLOCK = 1 << 22  # random numbers that are made; larger weights repeat them, which changes no pass's time
 SCALE = 0.035  # half the width of their range: a standard deviation of 0.02, as in most initialisations
@@ -20,16 +21,11 @@ SCALE = 0.035  # half the width of their range: a standard deviation of 0.02, as
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A target's configuration and that of a drafter for it; `zoo` models are loaded instead.
-
-    Where there is no published drafter of the vocabulary, the drafter has a quarter of the target's width and
-    two of its layers: 6 to 7 % of its weights, as the bundled drafter has 5 % of the bundled target's.
-    """
+    """A configuration; a `zoo` model is loaded instead."""
 
     kind: str = ""
-    target: Mapping[str, int] = field(default_factory=dict)
-    drafter: Mapping[str, int] = field(default_factory=dict)
-    zoo: tuple[str, str] | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    zoo: str = ""
 
 
 def _sizes(
@@ -41,29 +37,16 @@ def _sizes(
 
 
 SHAPES = {
-    "bundled": Shape(zoo=("zoo:target", "zoo:general")),
-    "qwen3-0.6b": Shape(
-        kind="qwen3",
-        target=_sizes(1024, 28, 16, 8, 128, 3072, 151936),
-        drafter=_sizes(256, 2, 4, 2, 64, 768, 151936),
-    ),
-    "llama-3.2-1b": Shape(
-        kind="llama",
-        target=_sizes(2048, 16, 32, 8, 64, 8192, 128256),
-        drafter=_sizes(512, 2, 8, 2, 64, 2048, 128256),
-    ),
-    # For tests: a pass takes a millisecond.
-    "tiny": Shape(
-        kind="llama", target=_sizes(64, 2, 4, 2, 16, 128, 512), drafter=_sizes(32, 1, 2, 1, 16, 64, 512)
-    ),
+    "bundled": Shape(zoo="zoo:target"),
+    "qwen3-0.6b": Shape(kind="qwen3", sizes=_sizes(1024, 28, 16, 8, 128, 3072, 151936)),
 }
 
 
-def model(shape: Shape, dtype: torch.dtype, *, drafter: bool = False) -> Any:
-    """The target of a shape, or its drafter, in evaluation mode on the CPU."""
-    if shape.zoo is not None:
-        return load_model(shape.zoo[drafter], dtype=dtype, device="cpu")
-    return made(shape.kind, shape.drafter if drafter else shape.target, dtype)
+def model(shape: Shape, dtype: torch.dtype) -> Any:
+    """Return the model of a shape, in evaluation mode on the CPU."""
+    if shape.zoo:
+        return load_model(shape.zoo, dtype=dtype, device="cpu")
+    return made(shape.kind, shape.sizes, dtype)
 
 
 def made(kind: str, sizes: Mapping[str, int], dtype: torch.dtype) -> Any:
@@ -95,9 +78,3 @@ def fill(built: Any) -> None:
         for start in range(0, len(flat), BLOCK):
             piece = flat[start : start + BLOCK]
             piece.copy_(block[: len(piece)])
-
-
-def weights(built: Any) -> tuple[int, int]:
-    """The number of weights and their bytes; a tied embedding counts once, since a pass reads it once."""
-    parameters = list(built.parameters())
-    return sum(p.numel() for p in parameters), sum(p.numel() * p.element_size() for p in parameters)

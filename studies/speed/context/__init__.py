@@ -1,1 +1,0 @@
-"""What is known before a draft, and what it says about acceptance."""

@@ -1,1 +1,0 @@
-"""DISCO against tuned lengths: recording (`record`), replayed rounds (`rounds`), and tables (`study`)."""
