@@ -24,7 +24,7 @@ from draftwise.hosts.follow import Follower
 from draftwise.hosts.vllm.identity import ByText
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import Method, method
-from draftwise.policies.learners.uniform import Uniform
+from draftwise.policies.learners.fixed import Uniform
 from draftwise.policies.recorders.bandit import Bandit
 from draftwise.policies.recorders.rewards import reward
 from draftwise.testing.distributions import markov

@@ -23,20 +23,12 @@ from draftwise.policies.bank import BetaBank, Separate
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.contextual import ContextPolicy
 from draftwise.policies.experts import ExpertPolicy
-from draftwise.policies.learners.commit import ExploreThenCommit
-from draftwise.policies.learners.ducb import DiscountedUCB
-from draftwise.policies.learners.exp3 import EXP3
-from draftwise.policies.learners.exp3spec import EXP3Spec
-from draftwise.policies.learners.fixed import Fixed
-from draftwise.policies.learners.gaussian import GaussianThompson
-from draftwise.policies.learners.halving import SequentialHalving
-from draftwise.policies.learners.hedge import Hedge
-from draftwise.policies.learners.normalhedge import NormalHedge
-from draftwise.policies.learners.swucb import SlidingWindowUCB
-from draftwise.policies.learners.ucb import UCB1
-from draftwise.policies.learners.ucbspec import UCBSpec
-from draftwise.policies.learners.ucbtuned import UCBTuned
-from draftwise.policies.learners.uniform import Uniform
+from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
+from draftwise.policies.learners.fixed import Fixed, Uniform
+from draftwise.policies.learners.halving import ExploreThenCommit, SequentialHalving
+from draftwise.policies.learners.hedge import Hedge, NormalHedge
+from draftwise.policies.learners.thompson import GaussianThompson
+from draftwise.policies.learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB, UCBSpec, UCBTuned
 from draftwise.policies.lengths import LengthPolicy
 from draftwise.policies.recorders.bandit import Bandit
 from draftwise.policies.recorders.full_information import Grading

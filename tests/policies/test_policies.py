@@ -19,11 +19,9 @@ from draftwise.policies.bank import BetaBank, Separate
 from draftwise.policies.catalogue import method
 from draftwise.policies.contextual import ContextPolicy
 from draftwise.policies.experts import ExpertPolicy
-from draftwise.policies.learners.beta import BetaThompson
 from draftwise.policies.learners.fixed import Fixed
-from draftwise.policies.learners.leader import FollowTheLeader
+from draftwise.policies.learners.hedge import FollowTheLeader, NormalHedge
 from draftwise.policies.learners.linucb import LinUCB
-from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.lengths import LengthPolicy
 from draftwise.policies.tokens import TokenPolicy
 
@@ -225,23 +223,24 @@ def test_tapouts_sequence_level_is_ucb1_over_five_rules_with_one_moving() -> Non
     assert [bool(m) for m in made.policy.moving] == [False, False, True, False, False]
 
 
-def test_the_bank_of_beta_learners_draws_as_single_ones_do() -> None:
-    """The share of each arm at each place, against exact Thompson sampling one place at a time."""
-    bank, ones = BetaBank(3, 2), [BetaThompson(3), BetaThompson(3)]
-    for chosen, accepted in (([0, 1], 1), ([2, 2], 2), ([0, 0], 1), ([1, 2], 0), ([0, 1], 2)):
+def test_the_bank_samples_from_the_beta_posterior_of_each_place() -> None:
+    """The share of each arm, against P(Beta(a, b) > Beta(c, d)): for whole numbers a fraction, by hand."""
+    exact = (((3, 2), (2, 2), 22 / 35), ((2, 5), (3, 3), 13 / 66), ((20, 4), (30, 9), 807046333 / 1078674285))
+    for (a, b), (c, d), share in exact:
+        bank = BetaBank(2, 3)
+        bank.successes[2:4], bank.failures[2:4] = [float(a), float(c)], [float(b), float(d)]
+        rng, n = Random(5), 4000
+        first = sum(bank.choose([1], rng)[0] == 0 for _ in range(n)) / n
+        assert abs(first - share) < 4 * (share * (1 - share) / n) ** 0.5
+    assert bank.choose([], rng) == []
+
+
+def test_the_bank_counts_successes_and_failures_by_place() -> None:
+    bank = BetaBank(3, 2)
+    for chosen, accepted in (([0, 1], 1), ([2, 2], 2), ([0, 0], 1)):
         bank.update(chosen, accepted)
-        for place, arm in enumerate(chosen):
-            ones[place].update(arm, float(place < accepted), 1.0)
-    assert bank.successes == ones[0].successes + ones[1].successes
-    assert bank.failures == ones[0].failures + ones[1].failures
-    rng, n = Random(5), 4000
-    ours = [bank.choose(range(2), rng) for _ in range(n)]
-    theirs = [[one.choose(range(3), rng)[0] for one in ones] for _ in range(n)]
-    for place in range(2):
-        for arm in range(3):
-            a, b = (sum(row[place] == arm for row in rows) / n for rows in (ours, theirs))
-            assert abs(a - b) < 4 * (2 * 0.25 / n) ** 0.5
-    assert bank.choose([1], rng)[0] in range(3) and bank.choose([], rng) == []
+    assert bank.successes == [3.0, 1.0, 2.0, 1.0, 1.0, 2.0]
+    assert bank.failures == [1.0, 1.0, 1.0, 2.0, 2.0, 1.0]
 
 
 def test_linucb_plays_every_arm_once_however_well_the_first_one_pays() -> None:

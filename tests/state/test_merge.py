@@ -23,17 +23,11 @@ from draftwise.policies.auto.skill import Calibration, Skill
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.bank import BetaBank
 from draftwise.policies.catalogue import method
-from draftwise.policies.learners.beta import BetaThompson
-from draftwise.policies.learners.exp3 import EXP3
-from draftwise.policies.learners.exp3spec import EXP3Spec
-from draftwise.policies.learners.gaussian import GaussianThompson
-from draftwise.policies.learners.hedge import Hedge
-from draftwise.policies.learners.leader import FollowTheLeader
+from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
+from draftwise.policies.learners.hedge import FollowTheLeader, Hedge, NormalHedge
 from draftwise.policies.learners.linucb import LinUCB
-from draftwise.policies.learners.normalhedge import NormalHedge
-from draftwise.policies.learners.swucb import SlidingWindowUCB
-from draftwise.policies.learners.ucb import UCB1
-from draftwise.policies.learners.ucbtuned import UCBTuned
+from draftwise.policies.learners.thompson import GaussianThompson
+from draftwise.policies.learners.ucb import UCB1, SlidingWindowUCB, UCBTuned
 from draftwise.state.file import StateFile, _seal
 from draftwise.state.learned import LEARNED, adds, follows, learned
 from draftwise.state.merge import combine
@@ -80,7 +74,6 @@ def drafted(bank: Any, rng: Random) -> None:
 ADDING: list[tuple[Callable[[], Any], Step]] = [
     (lambda: UCB1(K), played),
     (lambda: UCBTuned(K), played),
-    (lambda: BetaThompson(K), played),
     (lambda: GaussianThompson(K, mean=0.3), played),
     (lambda: EXP3(K, gamma=0.3), played),
     (lambda: EXP3Spec(K), played),

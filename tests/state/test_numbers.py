@@ -27,13 +27,11 @@ from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome, RoundCost
 from draftwise.policies import learners
 from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
-from draftwise.policies.learners.beta import BetaThompson
 from draftwise.policies.learners.fixed import Fixed
-from draftwise.policies.learners.gaussian import GaussianThompson
 from draftwise.policies.learners.halving import SequentialHalving
 from draftwise.policies.learners.linucb import LinUCB
-from draftwise.policies.learners.swucb import SlidingWindowUCB
-from draftwise.policies.learners.ucb import UCB1
+from draftwise.policies.learners.thompson import GaussianThompson
+from draftwise.policies.learners.ucb import UCB1, SlidingWindowUCB
 from draftwise.state import file as statefile
 from draftwise.state.file import StateFile, StateWarning, usable
 from draftwise.state.learned import LEARNED
@@ -141,8 +139,8 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_happened(kind: type) -> No
 
 def test_there_are_learners_and_policies_to_test() -> None:
     assert set(NAMES) >= KEEPING
-    assert {UCB1, LinUCB, SequentialHalving, BetaThompson} <= set(every_learner())
-    assert len(every_learner()) >= 17
+    assert {UCB1, LinUCB, SequentialHalving, GaussianThompson} <= set(every_learner())
+    assert len(every_learner()) >= 15
 
 
 def test_moving_thresholds_and_lengths_go_on_too() -> None:

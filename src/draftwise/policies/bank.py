@@ -61,8 +61,8 @@ class Separate:
 class BetaBank:
     """Beta-Bernoulli Thompson sampling at every place, all drawn in one call.
 
-    As `learners.beta`, with a prior Beta(success, failure), in a fifth of the time for TapOut's 128 places.
-    The draws are NumPy's, from a generator whose whole state the injected one sets at each call.
+    The token-level learner of TapOut (arXiv 2511.02017), which names no prior; Beta(1, 1) is uniform. The
+    draws are NumPy's, from a generator whose whole state the injected one sets at each call.
     """
 
     arms: int

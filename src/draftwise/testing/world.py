@@ -9,7 +9,7 @@ import numpy as np
 from ..core.arms import Arm, Stop
 from ..core.stops import DEFAULTS
 from ..policies.bandit import BanditPolicy
-from ..policies.learners.uniform import Uniform
+from ..policies.learners.fixed import Uniform
 from .distributions import Distribution, Vector
 from .target import SimTarget
 

@@ -24,8 +24,7 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.models.distributions import warp, warpers
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
-from draftwise.policies.learners.fixed import Fixed
-from draftwise.policies.learners.uniform import Uniform
+from draftwise.policies.learners.fixed import Fixed, Uniform
 from draftwise.policies.recorders.bandit import Bandit
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.policies.recorders.rewards import reward

@@ -25,15 +25,11 @@ from draftwise.measure.simulate import (
     punish,
     simulate,
 )
-from draftwise.policies.learners.beta import BetaThompson
-from draftwise.policies.learners.commit import ExploreThenCommit
-from draftwise.policies.learners.exp3 import EXP3
-from draftwise.policies.learners.exp3spec import EXP3Spec
+from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
 from draftwise.policies.learners.fixed import Fixed
-from draftwise.policies.learners.hedge import Hedge
-from draftwise.policies.learners.leader import FollowTheLeader
+from draftwise.policies.learners.halving import ExploreThenCommit
+from draftwise.policies.learners.hedge import FollowTheLeader, Hedge, NormalHedge
 from draftwise.policies.learners.learner import FullInformation, Learner
-from draftwise.policies.learners.normalhedge import NormalHedge
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.recorders import rewards
 from draftwise.state.learned import fresh
@@ -204,7 +200,7 @@ THREE = (SimArm(0), SimArm(1), SimArm(2))
 
 @pytest.mark.parametrize(
     "learner",
-    [UCB1(3), ExploreThenCommit(3), EXP3(3, gamma=0.1), EXP3Spec(3), ByLastReward(3), BetaThompson(3)],
+    [UCB1(3), ExploreThenCommit(3), EXP3(3, gamma=0.1), EXP3Spec(3), ByLastReward(3)],
 )
 @pytest.mark.parametrize("delay", [0, 7])
 def test_bandits_find_the_best_arm_in_spite_of_delay(learner: Learner, delay: int) -> None:

@@ -10,26 +10,14 @@ from typing import Any
 
 import pytest
 
-from draftwise.policies.learners.adanormalhedge import AdaNormalHedge
-from draftwise.policies.learners.beta import BetaThompson
-from draftwise.policies.learners.commit import ExploreThenCommit
-from draftwise.policies.learners.draw import draw
-from draftwise.policies.learners.ducb import DiscountedUCB
-from draftwise.policies.learners.exp3 import EXP3
-from draftwise.policies.learners.exp3spec import EXP3Spec
-from draftwise.policies.learners.fixed import Fixed
-from draftwise.policies.learners.gaussian import GaussianThompson
-from draftwise.policies.learners.halving import SequentialHalving
-from draftwise.policies.learners.hedge import Hedge
-from draftwise.policies.learners.leader import FollowTheLeader
-from draftwise.policies.learners.learner import Chooser, FullInformation, Learner
+from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
+from draftwise.policies.learners.fixed import Fixed, Uniform
+from draftwise.policies.learners.halving import ExploreThenCommit, SequentialHalving
+from draftwise.policies.learners.hedge import FollowTheLeader, Hedge, NormalHedge
+from draftwise.policies.learners.learner import Chooser, FullInformation, Learner, draw
 from draftwise.policies.learners.linucb import LinUCB
-from draftwise.policies.learners.normalhedge import NormalHedge
-from draftwise.policies.learners.swucb import SlidingWindowUCB
-from draftwise.policies.learners.ucb import UCB1
-from draftwise.policies.learners.ucbspec import UCBSpec
-from draftwise.policies.learners.ucbtuned import UCBTuned
-from draftwise.policies.learners.uniform import Uniform
+from draftwise.policies.learners.thompson import GaussianThompson
+from draftwise.policies.learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB, UCBSpec, UCBTuned
 from draftwise.state.learned import fresh, restore
 
 BANDITS: list[Callable[[], Learner]] = [
@@ -41,7 +29,6 @@ BANDITS: list[Callable[[], Learner]] = [
     lambda: DiscountedUCB(4, discount=0.9),
     lambda: SlidingWindowUCB(4, window=20),
     lambda: GaussianThompson(4, noise=0.1),
-    lambda: BetaThompson(4, success=2.0),
     lambda: EXP3(4, gamma=0.3),
     lambda: EXP3Spec(4),
     lambda: SequentialHalving(4, budget=60),
@@ -50,7 +37,6 @@ BANDITS: list[Callable[[], Learner]] = [
 EXPERTS: list[Callable[[], FullInformation]] = [
     lambda: Hedge(4, memory=0.99),
     lambda: NormalHedge(4, memory=0.99),
-    lambda: AdaNormalHedge(4, memory=0.99),
     lambda: FollowTheLeader(4, memory=0.99),
 ]
 ALL: list[Callable[[], Chooser]] = [*BANDITS, *EXPERTS]

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from draftwise.policies.learners.exp3 import EXP3
-from draftwise.policies.learners.exp3spec import EXP3Spec
+from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
 
 
 def test_exp3_probabilities_after_one_reward() -> None:

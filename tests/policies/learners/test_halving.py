@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from draftwise.policies.learners.commit import ExploreThenCommit, switching_cost
-from draftwise.policies.learners.halving import SequentialHalving
+from draftwise.policies.learners.halving import ExploreThenCommit, SequentialHalving
 from draftwise.policies.learners.ucb import UCB1
 
 RNG = Random(0)
@@ -110,10 +109,3 @@ def test_committing_switches_least() -> None:
     assert switches(ExploreThenCommit(4)) == 6
     assert switches(SequentialHalving(4, budget=23)) > 12
     assert switches(UCB1(4)) > 12
-
-
-def test_a_switch_costs_what_the_drafter_missed() -> None:
-    # to arm 1: 3 tokens unread; back to arm 0: the 2 + 4 since its own round
-    assert switching_cost([0, 1, 1, 0], [3, 2, 4, 1], rate=0.5) == 4.5
-    assert switching_cost([2, 2, 2], [3, 2, 4], rate=0.5) == 0.0
-    assert switching_cost([], [], rate=1.0) == 0.0

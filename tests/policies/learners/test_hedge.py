@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from draftwise.policies.learners.adanormalhedge import AdaNormalHedge
-from draftwise.policies.learners.hedge import Hedge
-from draftwise.policies.learners.leader import FollowTheLeader
-from draftwise.policies.learners.normalhedge import NormalHedge, solve_scale
+from draftwise.policies.learners.hedge import FollowTheLeader, Hedge, NormalHedge, solve_scale
 
-EXPERTS: list[Any] = [Hedge, NormalHedge, AdaNormalHedge, FollowTheLeader]
+EXPERTS: list[Any] = [Hedge, NormalHedge, FollowTheLeader]
 
 
 def test_hedge_after_one_round() -> None:
@@ -110,39 +107,6 @@ def test_normalhedge_bears_regrets_too_small_to_square() -> None:
     assert sum(learner.weights) == pytest.approx(1.0)
 
 
-def test_adanormalhedge_after_one_round() -> None:
-    learner = AdaNormalHedge(2)
-    learner.learn_all([0.0, 1.0])
-    assert (learner.regrets, learner.sizes) == ([0.5, -0.5], [0.5, 0.5])
-    # Phi: exp(2.25 / 4.5) - 1 against exp(0.25 / 4.5) - 1
-    assert learner.estimates()[0] == pytest.approx(0.91906520585995725, abs=1e-12)
-
-
-def test_adanormalhedge_takes_the_lower_potential_away() -> None:
-    learner = AdaNormalHedge(2, regrets=[2.0, 0.5], sizes=[3.0, 3.0])
-    # exp(9/12) - exp(1/12) = 1.03010 against exp(2.25/12) - 1 = 0.20623
-    assert learner.estimates()[0] == pytest.approx(0.8331910731435114, abs=1e-12)
-
-
-def test_adanormalhedge_bears_long_runs() -> None:
-    learner = AdaNormalHedge(2, regrets=[30_000.0, 29_999.0], sizes=[40_000.0, 40_000.0])
-    first, second = learner.estimates()
-    assert first > second > 0.0
-    assert first + second == pytest.approx(1.0)
-    beaten = AdaNormalHedge(2, regrets=[-50.0, -60.0], sizes=[60.0, 60.0])
-    assert beaten.estimates() == [0.5, 0.5]
-
-
-def test_adanormalhedge_lets_a_late_drafter_in() -> None:
-    learner = AdaNormalHedge(3)
-    for _ in range(200):
-        learner.learn_all([0.5, 0.6, None])
-    assert (learner.regrets[2], learner.sizes[2]) == (0.0, 0.0)
-    for _ in range(100):
-        learner.learn_all([0.5, 0.6, 0.1])
-    assert learner.estimates()[2] > 0.9
-
-
 @pytest.mark.parametrize("kind", EXPERTS)
 def test_sleeping_is_neither_praised_nor_blamed(kind: Any) -> None:
     learner = kind(3)
@@ -202,7 +166,7 @@ def test_forgetting_follows_a_change(kind: Any) -> None:
     assert steady.estimates()[1] < 0.5
 
 
-@pytest.mark.parametrize("kind", [Hedge, NormalHedge, AdaNormalHedge])
+@pytest.mark.parametrize("kind", [Hedge, NormalHedge])
 def test_propensities_are_the_frequencies(kind: Any) -> None:
     learner, rng = kind(4), Random(3)
     for losses in ([0.1, 0.5, 0.2, 0.9], [0.4, 0.3, 0.2, 0.5]):

@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from draftwise.policies.learners.ducb import DiscountedUCB
-from draftwise.policies.learners.swucb import SlidingWindowUCB
-from draftwise.policies.learners.ucb import UCB1
-from draftwise.policies.learners.ucbspec import UCBSpec
-from draftwise.policies.learners.ucbtuned import UCBTuned
+from draftwise.policies.learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB, UCBSpec, UCBTuned
 
 RNG = Random(0)
 

@@ -22,8 +22,7 @@ from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.errors import UserError
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
-from draftwise.policies.learners.fixed import Fixed
-from draftwise.policies.learners.uniform import Uniform
+from draftwise.policies.learners.fixed import Fixed, Uniform
 from draftwise.policies.recorders.bandit import Bandit
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.policies.recorders.rewards import reward

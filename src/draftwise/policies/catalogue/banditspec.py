@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..arms import make_arms
-from ..learners.exp3spec import EXP3Spec
-from ..learners.ucbspec import UCBSpec
+from ..learners.exp3 import EXP3Spec
+from ..learners.ucb import UCBSpec
 from .compose import Method, bandit, worth
 from .options import Arms, Length, Lengths, Only, PerQuery, Strength, Usual
 

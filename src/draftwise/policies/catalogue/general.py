@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ...core.arms import Arm
 from ..arms import TOGETHER, make_arms, one, positive
 from ..contextual import ContextPolicy
+from ..learners.fixed import Uniform
 from ..learners.linucb import LinUCB
 from ..learners.ucb import UCB1
-from ..learners.uniform import Uniform
 from .compose import Method, bandit, recorder, worth
 from .options import Arms, Length, Lengths, Only, PerQuery, Strength, Usual
 

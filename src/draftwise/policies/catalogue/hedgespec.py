@@ -9,9 +9,8 @@ from ...core.arms import Arm
 from ...errors import UserError
 from ..arms import make_arms
 from ..experts import ExpertPolicy
-from ..learners.hedge import Hedge
+from ..learners.hedge import Hedge, NormalHedge
 from ..learners.learner import FullInformation
-from ..learners.normalhedge import NormalHedge
 from ..recorders.full_information import Grading
 from .compose import Method
 from .options import (

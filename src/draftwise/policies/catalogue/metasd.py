@@ -10,12 +10,9 @@ from typing import Annotated
 
 from ...registry import Within
 from ..arms import make_arms
-from ..learners.commit import ExploreThenCommit
-from ..learners.ducb import DiscountedUCB
 from ..learners.exp3 import EXP3
-from ..learners.halving import SequentialHalving
-from ..learners.swucb import SlidingWindowUCB
-from ..learners.ucb import UCB1
+from ..learners.halving import ExploreThenCommit, SequentialHalving
+from ..learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB
 from .compose import Method, bandit
 from .options import Length, PerQuery, Reward
 

@@ -8,10 +8,9 @@ from ...core.arms import Arm
 from ..adaptive import AdaEDL, Adaptive
 from ..arms import one, positive, tapout_rules
 from ..bank import Bank, BetaBank, Separate
-from ..learners.gaussian import GaussianThompson
 from ..learners.learner import Learner
-from ..learners.ucb import UCB1
-from ..learners.ucbtuned import UCBTuned
+from ..learners.thompson import GaussianThompson
+from ..learners.ucb import UCB1, UCBTuned
 from ..tokens import TokenPolicy
 from .compose import Method, bandit, recorder
 from .options import Drafter, Longest, PerQuery, Reward

@@ -1,14 +1,14 @@
-"""EXP3: exponential weights on estimated rewards, mixed with uniform exploration."""
+"""EXP3 and EXP3Spec: exponential weights on rewards or losses estimated from the arm that ran."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from math import exp
+from math import exp, log, sqrt
 from random import Random
 
-from ...state.learned import adds, learned
-from .draw import draw
+from ...state.learned import LEARNED, adds, learned
+from .learner import draw
 
 
 @dataclass(slots=True)
@@ -46,6 +46,55 @@ class EXP3:
 
     def abort(self, arm: int) -> None:
         """Nothing was counted: a random choice spreads a batch by itself."""
+
+    def estimates(self) -> list[float]:
+        return self.chances(range(self.arms))
+
+
+@dataclass(slots=True)
+class EXP3Spec:
+    """p in round t is proportional to exp(-eta_t * sum of (1 - r) / p), with eta_t = sqrt(ln K / (t K)).
+
+    BanditSpec (arXiv 2505.15141), EXP3Spec: its loss (L + 1 - Y) / L is 1 - r for the reward
+    r = (Y - 1) / L. No arm is mixed in beyond that. Rounds in flight count in t, and p is the propensity of
+    the day of the choice.
+    """
+
+    arms: int
+    losses: list[float] = field(default_factory=list, kw_only=True, metadata=learned(adds))
+    rounds: int = field(default=0, kw_only=True, metadata=learned(adds))
+    flight: int = field(default=0, kw_only=True, metadata=LEARNED)
+
+    def __post_init__(self) -> None:
+        self.losses = self.losses or [0.0] * self.arms
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        i, chance = draw(self._weights(allowed), rng)
+        self.flight += 1
+        return allowed[i], chance
+
+    def chances(self, allowed: Sequence[int]) -> list[float]:
+        """The probability of each allowed arm, in order."""
+        weights = self._weights(allowed)
+        total = sum(weights)
+        return [w / total for w in weights]
+
+    def _weights(self, allowed: Sequence[int]) -> list[float]:
+        t = self.rounds + self.flight + 1
+        rate = sqrt(log(self.arms) / (t * self.arms))
+        losses = [self.losses[arm] for arm in allowed]
+        least = min(losses)
+        return [exp(rate * (least - x)) for x in losses]
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        self.abort(arm)
+        self.rounds += 1
+        self.losses[arm] += (1.0 - reward) / propensity
+
+    def abort(self, arm: int) -> None:
+        # feedback on a decision from before a restart finds nothing in flight
+        if self.flight:
+            self.flight -= 1
 
     def estimates(self) -> list[float]:
         return self.chances(range(self.arms))

@@ -1,4 +1,4 @@
-"""Always the same arm."""
+"""Learners that learn nothing: always the same arm, or any arm at random."""
 
 from __future__ import annotations
 
@@ -25,3 +25,23 @@ class Fixed:
 
     def estimates(self) -> list[float]:
         return [float(i == self.arm) for i in range(self.arms)]
+
+
+@dataclass(slots=True)
+class Uniform:
+    """Chooses uniformly at random and learns nothing."""
+
+    arms: int
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        n = len(allowed)
+        return allowed[int(rng.random() * n)], 1.0 / n
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        """Nothing to learn."""
+
+    def abort(self, arm: int) -> None:
+        """Nothing was counted."""
+
+    def estimates(self) -> list[float]:
+        return [1.0 / self.arms] * self.arms

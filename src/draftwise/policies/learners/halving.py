@@ -1,9 +1,10 @@
-"""Sequential halving: try all, keep the better half, again until one is left."""
+"""Sequential halving, and exploration followed by a commitment."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from math import ceil, log
 from random import Random
 
 from ...state.learned import LEARNED
@@ -85,3 +86,37 @@ class SequentialHalving:
 
     def estimates(self) -> list[float]:
         return [self._mean(arm) for arm in range(self.arms)]
+
+
+@dataclass(slots=True)
+class ExploreThenCommit(SequentialHalving):
+    """Sequential halving over the first c ln B rounds, arm by arm, then the survivor for good.
+
+    MetaSD (arXiv 2604.05417), Algorithm 4. It leaves c open and counts B in tokens; a learner sees rounds,
+    so B = `horizon` is the rounds of a text, and c = `constant` = 4 gives seven arms about three pulls each
+    at 256 rounds. `budget`, if given, is the number of exploring rounds itself. A phase plays one arm to
+    its quota before the next and starts with the arm of the round before, which is the fewest switches;
+    when the budget runs out before the halving does, the best arm so far is taken, once all have played.
+    """
+
+    horizon: int = 256
+    constant: float = 4.0
+    last: int = field(default=-1, metadata=LEARNED)
+
+    def __post_init__(self) -> None:
+        # not super(): a dataclass with slots is a second class, which super() without arguments misses
+        SequentialHalving.__post_init__(self)
+        self.budget = self.budget or ceil(self.constant * log(self.horizon))
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        spent = sum(self.pulls) >= max(self.budget, self.arms)
+        if spent and all(self.pulls[arm] for arm in self.survivors):
+            self.survivors = [max(self.survivors, key=self._mean)]
+        self.last, chance = SequentialHalving.choose(self, allowed, rng)
+        return self.last, chance
+
+    def _next(self, left: Sequence[int]) -> int:
+        wanting = [arm for arm in left if self.counts[arm] + self.flight[arm] < self.quota]
+        if self.last in (wanting or left):
+            return self.last
+        return wanting[0] if wanting else left[0]

@@ -1,4 +1,4 @@
-"""Hedge: exponential weights on the losses of all arms."""
+"""Learners with full information: Hedge, NormalHedge and follow the leader."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import exp, log, sqrt
 from random import Random
 
-from ...state.learned import adds, learned
-from .draw import draw
+from ...state.learned import adds, follows, learned
+from .learner import draw
 
 
 @dataclass(slots=True)
@@ -70,3 +70,124 @@ def expected_loss(weights: Sequence[float], losses: Sequence[float | None]) -> f
     if total > 0.0:
         return sum(w * x for w, x in awake) / total
     return sum(x for _, x in awake) / len(awake) if awake else 0.0
+
+
+@dataclass(slots=True)
+class NormalHedge:
+    """w is proportional to [R]+ / c * exp([R]+^2 / (2c)), where c makes the mean of exp([R]+^2 / (2c)) e.
+
+    Chaudhuri, Freund and Hsu 2009 (arXiv 0903.2851), the learner of HedgeSpec (arXiv 2510.20064). R is
+    the regret to each arm, uniform weights if none is positive. There is no learning rate and, as
+    published, no forgetting: `memory` below 1 shrinks the regrets by it at each step (ours). An arm asleep
+    has no regret in that step.
+    """
+
+    arms: int
+    _: KW_ONLY
+    memory: float = 1.0
+    regrets: list[float] = field(default_factory=list, metadata=learned(adds))
+    weights: list[float] = field(default_factory=list, metadata=learned(follows))
+    scale: float = field(default=0.0, metadata=learned(follows))
+
+    def __post_init__(self) -> None:
+        self.regrets = self.regrets or [0.0] * self.arms
+        self.weights = self.weights or [1.0 / self.arms] * self.arms
+
+    def merged(self) -> None:
+        """Weigh the arms by their regrets: a step without losses."""
+        self.learn_all([0.0] * self.arms)
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        weights = self.weights
+        i, chance = draw(weights if len(allowed) == self.arms else [weights[a] for a in allowed], rng)
+        return allowed[i], chance
+
+    def learn_all(self, losses: Sequence[float | None]) -> None:
+        own = expected_loss(self.weights, losses)
+        memory = self.memory
+        self.regrets = [
+            memory * old + (0.0 if loss is None else own - loss)
+            for old, loss in zip(self.regrets, losses, strict=True)
+        ]
+        self._weigh()
+
+    def _weigh(self) -> None:
+        # the square of anything smaller is not a number to divide by
+        if max(self.regrets) <= 1e-150:
+            self.weights = [1.0 / self.arms] * self.arms
+            return
+        self.scale, _ = solve_scale(self.regrets, start=self.scale)
+        half = 0.5 / self.scale
+        raw = [r * exp(r * r * half) if r > 0.0 else 0.0 for r in self.regrets]
+        total = sum(raw)
+        self.weights = [w / total for w in raw]
+
+    def abort(self, arm: int) -> None:
+        """Nothing was counted: full information does not depend on what was played."""
+
+    def estimates(self) -> list[float]:
+        return list(self.weights)
+
+
+def solve_scale(regrets: Sequence[float], *, start: float = 0.0) -> tuple[float, int]:
+    """The c at which the mean of exp([R]+^2 / (2c)) is e, and the steps it took; one R must be positive.
+
+    With s = 1 / c, ln mean exp(s R^2 / 2) - 1 is convex and increasing, so Newton's method falls
+    monotonically to the root from its right and lands there after one step from its left. The root lies in
+    [1, 1 + ln N] / max(R^2 / 2), where no exponential overflows. `start`, the c of the step before, saves
+    most of the steps.
+    """
+    heights = [0.5 * r * r for r in regrets if r > 0.0]
+    n = len(regrets)
+    flat, top, ln_n = n - len(heights), max(heights), log(n)
+    low, high = 1.0 / top, (1.0 + ln_n) / top
+    s = min(max(1.0 / start, low), high) if start > 0.0 else high
+    steps = 0
+    while True:
+        steps += 1
+        powers = [exp(s * h) for h in heights]
+        total = sum(powers) + flat
+        excess = log(total) - ln_n - 1.0
+        if abs(excess) < 1e-12 or steps == 50:
+            return 1.0 / s, steps
+        slope = sum(map(float.__mul__, heights, powers)) / total
+        s = min(max(s - excess / slope, low), high)
+
+
+@dataclass(slots=True)
+class FollowTheLeader:
+    """Plays the arm with the lowest mean loss, the first of equals.
+
+    The simplest learner with full information (Cesa-Bianchi and Lugosi 2006, section 3.2): good when the
+    losses are stationary, at the mercy of an adversary. `memory` below 1 shrinks past losses and counts by
+    it at each step. Means are over the steps in which an arm was awake, so sleeping is neither good nor
+    bad; an arm not yet seen counts as lossless and gets its turn.
+    """
+
+    arms: int
+    _: KW_ONLY
+    memory: float = 1.0
+    losses: list[float] = field(default_factory=list, metadata=learned(adds))
+    counts: list[float] = field(default_factory=list, metadata=learned(adds))
+
+    def __post_init__(self) -> None:
+        self.losses = self.losses or [0.0] * self.arms
+        self.counts = self.counts or [0.0] * self.arms
+
+    def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
+        losses, counts = self.losses, self.counts
+        means = [losses[arm] / counts[arm] if counts[arm] else 0.0 for arm in allowed]
+        return allowed[means.index(min(means))], 1.0
+
+    def learn_all(self, losses: Sequence[float | None]) -> None:
+        memory = self.memory
+        for arm, loss in enumerate(losses):
+            if loss is not None:
+                self.losses[arm] = memory * self.losses[arm] + loss
+                self.counts[arm] = memory * self.counts[arm] + 1.0
+
+    def abort(self, arm: int) -> None:
+        """Nothing was counted: full information does not depend on what was played."""
+
+    def estimates(self) -> list[float]:
+        return [1.0 - x / n if n else 1.0 for x, n in zip(self.losses, self.counts, strict=True)]

@@ -1,4 +1,4 @@
-"""What a learner is: a dataclass of plain numbers that chooses an arm and learns from rewards."""
+"""The protocols of learners: dataclasses of plain numbers that choose an arm and learn from rewards."""
 
 from __future__ import annotations
 
@@ -44,3 +44,19 @@ class FullInformation(Chooser, Protocol):
     def learn_all(self, losses: Sequence[float | None]) -> None:
         """One loss in [0, 1] per arm; None for an arm that was asleep and has no loss this time."""
         ...
+
+
+def draw(weights: Sequence[float], rng: Random) -> tuple[int, float]:
+    """A position with chance proportional to its weight, and that chance; uniform if all weights are 0."""
+    total = sum(weights)
+    if not total > 0.0:
+        n = len(weights)
+        return int(rng.random() * n), 1.0 / n
+    left = rng.random() * total
+    for i, weight in enumerate(weights):
+        left -= weight
+        if left < 0.0:
+            return i, weight / total
+    # rounding left a crumb over: it goes to the heaviest, never to a weight of 0
+    heaviest = max(weights)
+    return weights.index(heaviest), heaviest / total

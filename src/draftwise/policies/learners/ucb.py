@@ -1,4 +1,4 @@
-"""UCB1: the mean reward plus a bonus for what has been tried less."""
+"""UCB1 and its variants: the mean reward plus a bonus for what has been tried less."""
 
 from __future__ import annotations
 
@@ -71,3 +71,96 @@ class UCB1:
 
     def estimates(self) -> list[float]:
         return [total / n if n else 0.0 for total, n in zip(self.sums, self.pulls, strict=True)]
+
+
+@dataclass(slots=True)
+class UCBTuned(UCB1):
+    """UCB1 with the bonus strength * sqrt(ln t / n * min(1/4, V)), V = variance + sqrt(2 ln t / n).
+
+    Auer, Cesa-Bianchi and Fischer 2002, section 4; 1/4 is the largest variance of a reward in [0, 1].
+    """
+
+    squares: list[float] = field(default_factory=list, metadata=learned(adds))
+
+    def __post_init__(self) -> None:
+        # not super(): a dataclass with slots is a second class, which super() without arguments misses
+        UCB1.__post_init__(self)
+        self.squares = self.squares or [0.0] * self.arms
+
+    def bonus(self, arm: int, n: float, log_t: float) -> float:
+        seen = self.pulls[arm]
+        if not seen:
+            return self.strength * sqrt(0.25 * log_t / n)
+        mean = self.sums[arm] / seen
+        variance = self.squares[arm] / seen - mean * mean + sqrt(2.0 * log_t / n)
+        return self.strength * sqrt(log_t / n * min(0.25, variance))
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        UCB1.update(self, arm, reward, propensity)
+        self.squares[arm] += reward * reward
+
+
+@dataclass(slots=True)
+class UCBSpec(UCB1):
+    """Each arm once, then the highest mean + radius.
+
+    BanditSpec (arXiv 2505.15141), section 4: for chunk lengths Y in [1, L + 1] the radius is
+    L/2 * sqrt((1 + n) / n^2 * (1 + 2 ln(K t^2 sqrt(1 + n) / delta))). The reward here is (Y - 1) / L, so
+    L cancels. Delta is 1/2, as in the proof of its Theorem 4.3; the paper names no other value. The
+    radius explores almost uniformly at the length of one request: `strength` scales it down. The code
+    released with the paper runs another rule (one bonus for all arms, which is greedy); this is the paper's.
+    """
+
+    delta: float = 0.5
+
+    def bonus(self, arm: int, n: float, log_t: float) -> float:
+        inside = log(self.arms / self.delta) + 2.0 * log_t + 0.5 * log(1.0 + n)
+        return 0.5 * self.strength * sqrt((1.0 + n) * (1.0 + 2.0 * inside)) / n
+
+
+@dataclass(slots=True)
+class DiscountedUCB(UCB1):
+    """UCB1 in which every reward and count shrinks by `discount` with each new reward.
+
+    MetaSD (arXiv 2604.05417), Algorithm 6, divides the discounted rewards by the count that is *not*
+    discounted, which pulls the mean of an old arm to 0; this is the index of Garivier and Moulines 2008,
+    with both discounted and t the discounted number of plays (their xi = 1/2 is strength 1). No discount
+    is published; 0.98 remembers about 50 rounds. Pulls in flight are not discounted.
+    """
+
+    discount: float = 0.98
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        self.pulls = [n * self.discount for n in self.pulls]
+        self.sums = [total * self.discount for total in self.sums]
+        UCB1.update(self, arm, reward, propensity)
+
+
+@dataclass(slots=True)
+class SlidingWindowUCB(UCB1):
+    """UCB1 on the last `window` rewards: mean, n and t = min(t, window) all count these alone.
+
+    MetaSD (arXiv 2604.05417), Algorithm 8, after Garivier and Moulines 2008. No window is published; 100 is
+    the middle of the 50 to 200 that fit one request. An arm that has left the window is untried again.
+    """
+
+    window: int = 100
+    recent_arms: list[int] = field(default_factory=list, metadata=LEARNED)
+    recent_rewards: list[float] = field(default_factory=list, metadata=LEARNED)
+    oldest: int = field(default=0, metadata=LEARNED)
+
+    def update(self, arm: int, reward: float, propensity: float) -> None:
+        UCB1.update(self, arm, reward, propensity)
+        if len(self.recent_arms) < self.window:
+            self.recent_arms.append(arm)
+            self.recent_rewards.append(reward)
+            return
+        at = self.oldest
+        self._forget(self.recent_arms[at], self.recent_rewards[at])
+        self.recent_arms[at], self.recent_rewards[at] = arm, reward
+        self.oldest = (at + 1) % self.window
+
+    def _forget(self, arm: int, reward: float) -> None:
+        self.pulls[arm] -= 1.0
+        # an empty sum is exactly 0, or rounding errors would pile up over a long run
+        self.sums[arm] = self.sums[arm] - reward if self.pulls[arm] else 0.0

@@ -1,4 +1,4 @@
-"""Gaussian Thompson sampling: play the arm whose mean, drawn from what is known of it, is highest."""
+"""Gaussian Thompson sampling: play the arm whose mean, sampled from its posterior, is highest."""
 
 from __future__ import annotations
 
