@@ -58,8 +58,8 @@ def _prompt(line: str, number: int, path: Path) -> Prompt:
     try:
         row: Any = parse_json(line)
     except ValueError as error:
-        said = getattr(error, "msg", str(error))
-        raise UserError(f"{path}, line {number}: not JSON ({said}); {_REMEDY}") from error
+        reason = getattr(error, "msg", str(error))
+        raise UserError(f"{path}, line {number}: not JSON ({reason}); {_REMEDY}") from error
     if not isinstance(row, dict):
         raise UserError(f"{path}, line {number}: not an object; {_REMEDY}")
     turns = row.get("turns", [row["prompt"]] if "prompt" in row else None)

@@ -18,8 +18,8 @@ TABLE = Path(__file__).with_name("rewordings.json")
 def reword(prompt: str) -> list[str]:
     """The prompt in other words, by the first rule that it fits; nothing where none does."""
     for form, others in _rules():
-        if found := form.fullmatch(prompt.strip()):
-            fields = {name: text.strip() for name, text in found.groupdict().items()}
+        if match := form.fullmatch(prompt.strip()):
+            fields = {name: text.strip() for name, text in match.groupdict().items()}
             return [_filled(other, fields) for other in others]
     return []
 
@@ -41,4 +41,4 @@ def _form(text: str) -> re.Pattern[str]:
 
 
 def _filled(form: str, fields: dict[str, str]) -> str:
-    return re.sub(r"\{(\w+)\}", lambda found: fields[found[1]], form)
+    return re.sub(r"\{(\w+)\}", lambda match: fields[match[1]], form)

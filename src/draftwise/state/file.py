@@ -7,7 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from logging import getLogger
 from pathlib import Path
@@ -31,7 +31,7 @@ class StateWarning(DraftwiseWarning):
 
 
 def usable(path: str | Path) -> Path:
-    """The path of a state file, which exists or can be created; links are followed.
+    """Return the path of a state file, which exists or can be created; links are followed.
 
     Raises:
         UserError: no such folder, a folder of that name, or no permission to read or write there.
@@ -40,8 +40,8 @@ def usable(path: str | Path) -> Path:
         raise UserError(f"state file {str(path)!r} has a null byte: name a file without")
     full = Path(os.path.realpath(Path(path).expanduser()))
     if (full.exists() and not full.is_file()) or not full.parent.is_dir():
-        what = "is no plain file" if full.exists() else f"would be in {full.parent}, which is no folder"
-        raise UserError(f"state file {path} {what}: name a file in a folder that exists")
+        reason = "is no plain file" if full.exists() else f"would be in {full.parent}, which is no folder"
+        raise UserError(f"state file {path} {reason}: name a file in a folder that exists")
     try:
         with _locked(full):
             if full.exists():
@@ -49,7 +49,7 @@ def usable(path: str | Path) -> Path:
             _swap(full).touch()
             _swap(full).unlink()
     except OSError as error:
-        raise UserError(f"state file {path} cannot be written: {_reason(error)}") from error
+        raise UserError(f"state file {path} cannot be written: {error.strerror or error}") from error
     return full
 
 
@@ -80,9 +80,9 @@ class StateFile:
     def of(
         cls, path: str | Path, policy: Policy, *, name: str, target: Any, drafters: Mapping[str, Any]
     ) -> StateFile:
-        """The state file for a target and drafters as `Decoder.from_pretrained` takes them."""
-        known = {drafter: drafter_fingerprint(asked) for drafter, asked in drafters.items()}
-        return cls(path, policy, name=name, target=model_fingerprint(target), drafters=known)
+        """Return the state file for a target and drafters as `Decoder.from_pretrained` takes them."""
+        fingerprints = {key: drafter_fingerprint(drafter) for key, drafter in drafters.items()}
+        return cls(path, policy, name=name, target=model_fingerprint(target), drafters=fingerprints)
 
     def load(self, *, restarts: bool = True) -> bool:
         """Load the saved numbers into the policy; False, with nothing changed, if there are none for it.
@@ -92,15 +92,15 @@ class StateFile:
         """
         try:
             with self._explained("read"):
-                found = self.path.exists()
-                apply(self._read() if found else [])
-                if found and restarts:
+                exists = self.path.exists()
+                apply(self._read() if exists else [])
+                if exists and restarts:
                     restart(self.policy)
         except UserError as error:
             self._warn(str(error))
             return False
-        LOG.info("state of %s %s %s", self.name, "read from" if found else "will be saved to", self.path)
-        return found
+        LOG.info("state of %s %s %s", self.name, "read from" if exists else "will be saved to", self.path)
+        return exists
 
     def save(self) -> None:
         """Write what the policy has learned.
@@ -121,10 +121,7 @@ class StateFile:
             _replace(self.path, text)
 
     def keep(self) -> bool:
-        """Like `save`, but errors are a `StateWarning`, issued once: they never cost a text.
-
-        Returns whether it is saved.
-        """
+        """Save; return False after an error, which is a `StateWarning` issued once and costs no text."""
         try:
             self.save()
         except UserError as error:
@@ -139,7 +136,8 @@ class StateFile:
         self.complaint = complaint
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, verb: str) -> Iterator[None]:
+        """Hold the file's lock; errors name the file."""
         if all(value is None for value in self.blank.values()):
             raise UserError(
                 f"state file {self.path} is not used: the policy {self.name!r} keeps nothing from text to "
@@ -149,15 +147,15 @@ class StateFile:
             with _locked(self.path):
                 yield
         except OSError as error:
-            raise UserError(f"state file {self.path} cannot be {what}: {_reason(error)}") from error
+            raise UserError(f"state file {self.path} cannot be {verb}: {error.strerror or error}") from error
 
     def _read(self) -> list[Assignment]:
-        """The file's content, completely checked."""
+        """Return the file's numbers, completely checked."""
         try:
             body = parse(self.path.read_bytes())
-            for key, mine in self.header.items():
-                if body[key] != mine:
-                    raise UserError(_difference(key, body[key], mine))
+            for key, expected in self.header.items():
+                if body[key] != expected:
+                    raise UserError(_difference(key, body[key], expected))
             return fit(self.policy, self.blank, body["numbers"])
         except UserError as error:
             raise UserError(
@@ -167,22 +165,21 @@ class StateFile:
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """The content of a whole state file of this version.
+    """Return the content of a whole state file of this version.
 
     Raises:
         UserError: it is damaged, or something else.
     """
     try:
         body = json.loads(raw)
-        strict = json.dumps(body, allow_nan=False)
+        json.dumps(body, allow_nan=False)
     except (ValueError, RecursionError):
-        body = strict = None
-    if strict is None or not isinstance(body, dict) or body.get("format") != FORMAT:
+        body = None
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise UserError("it is damaged, or no state file")
     if body.get("version") != VERSION:
         raise UserError(f"it has version {body.get('version')!r:.20}, and this release reads {VERSION}")
-    seal = body.pop("sha256", None)
-    if seal != _seal(body) or body.keys() != PARTS:
+    if body.pop("sha256", None) != _seal(body) or body.keys() != PARTS:
         raise UserError("it is damaged")
     return body
 
@@ -191,24 +188,22 @@ def _seal(body: Mapping[str, Any]) -> str:
     return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _difference(key: str, theirs: Any, mine: Any) -> str:
+def _difference(key: str, saved: Any, expected: Any) -> str:
     if key == "target":
         return "it was made with another target"
-    if key == "drafters" and isinstance(theirs, dict):
-        names = sorted(name for name in {*theirs, *mine} if theirs.get(name) != mine.get(name))
+    if key == "drafters" and isinstance(saved, dict):
+        names = sorted(name for name in {*saved, *expected} if saved.get(name) != expected.get(name))
         return f"it was made with other drafters ({', '.join(names)[:80]})"
-    if key == "arms" and isinstance(theirs, list):
-        new = [arm for arm in mine if arm not in theirs]
-        old = [arm for arm in theirs if arm not in mine]
-        told = f"{', '.join(map(str, old)) or 'none'} in place of {', '.join(new) or 'none'}"
-        return f"it has other arms ({told[:120]})" if new or old else "it has the arms in another order"
-    return f"it was made with the {key} {theirs!r:.60}, not {mine!r:.60}"
+    if key == "arms" and isinstance(saved, list):
+        new = [arm for arm in expected if arm not in saved]
+        old = [arm for arm in saved if arm not in expected]
+        change = f"{', '.join(map(str, old)) or 'none'} in place of {', '.join(new) or 'none'}"
+        return f"it has other arms ({change[:120]})" if new or old else "it has the arms in another order"
+    return f"it was made with the {key} {saved!r:.60}, not {expected!r:.60}"
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with FileLock(f"{path}.lock").acquire(timeout=WAIT, poll_interval=0.005):
-        yield
+def _locked(path: Path) -> AbstractContextManager[Any]:
+    return FileLock(f"{path}.lock").acquire(timeout=WAIT, poll_interval=0.005)
 
 
 def _swap(path: Path) -> Path:
@@ -229,7 +224,3 @@ def _replace(path: Path, text: str) -> None:
         os.replace(swap, path)
     finally:
         swap.unlink(missing_ok=True)
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)

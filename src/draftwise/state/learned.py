@@ -32,23 +32,23 @@ def learned(rule: Rule) -> Mapping[str, Any]:
 
 
 def is_learned(field: Field[Any]) -> bool:
-    """Whether a dataclass field is learned rather than an option."""
+    """Return if a dataclass field is learned rather than an option."""
     return bool(field.metadata.get("learned"))
 
 
 def learned_fields(node: Any) -> list[Field[Any]]:
-    """The learned fields of a dataclass, without `flight`: decisions in flight are not state."""
+    """Return the learned fields of a dataclass, without `flight`: decisions in flight are not state."""
     return [field for field in fields(node) if is_learned(field) and field.name != "flight"]
 
 
 def fresh(learner: L) -> L:
-    """A learner with the same options that has learned nothing, for a new text."""
+    """Return a learner with the same options that has learned nothing, for a new text."""
     options = {f.name: getattr(learner, f.name) for f in fields(cast(Any, learner)) if not is_learned(f)}
     return type(learner)(**options)
 
 
 def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
-    """A learner from its saved fields, without the decisions that were in flight when it was saved."""
+    """Return a learner from its saved fields, without the decisions that were in flight when it was saved."""
     return kind(**{name: value for name, value in saved.items() if name != "flight"})
 
 
@@ -56,28 +56,24 @@ def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
 
 
 def adds(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """The sum of each part's increase over a new object, of mappings by key; integers stay integers."""
-    if isinstance(getattr(blank, name), Mapping):
-        held = [getattr(part, name) for part in parts]
-        first = getattr(blank, name)
-        keys = dict.fromkeys(key for one in (first, *held) for key in one)
-        return {
-            key: first.get(key, 0) + sum(one.get(key, 0) - first.get(key, 0) for one in held) for key in keys
-        }
-    start = np.asarray(getattr(blank, name))
-    total = start + sum(np.asarray(getattr(part, name)) - start for part in parts)
-    return total.tolist()
+    """Return the sum of each part's increase over a new object, of mappings by key; integers stay such."""
+    start, values = getattr(blank, name), [getattr(part, name) for part in parts]
+    if isinstance(start, Mapping):
+        keys = dict.fromkeys(key for mapping in (start, *values) for key in mapping)
+        return {k: start.get(k, 0) + sum(one.get(k, 0) - start.get(k, 0) for one in values) for k in keys}
+    first = np.asarray(start)
+    return (first + sum(np.asarray(value) - first for value in values)).tolist()
 
 
 def mean_by(weight: str) -> Rule:
-    """The elementwise mean, weighted by the field named `weight`."""
+    """Return the rule of the elementwise mean, weighted by the field named `weight`."""
 
     def rule(blank: Any, parts: Sequence[Any], name: str) -> Any:
-        known = [part for part in parts if np.sum(getattr(part, weight)) > 0]
-        if not known:
+        behind = [part for part in parts if np.sum(getattr(part, weight)) > 0]
+        if not behind:
             return getattr(blank, name)
-        weights = np.array([np.asarray(getattr(part, weight), dtype=float) for part in known])
-        values = np.array([np.asarray(getattr(part, name), dtype=float) for part in known])
+        weights = np.array([np.asarray(getattr(part, weight), dtype=float) for part in behind])
+        values = np.array([np.asarray(getattr(part, name), dtype=float) for part in behind])
         total = weights.sum(0)
         return ((weights * values).sum(0) / np.where(total > 0, total, 1.0)).tolist()
 
@@ -85,21 +81,21 @@ def mean_by(weight: str) -> Rule:
 
 
 def mean_over(weigh: Callable[[Any], float]) -> Rule:
-    """The mean, weighted by one number for each part; parts whose value is zero or empty are left out."""
+    """Return the rule of the mean weighted by one number for each part, without zero or empty values."""
 
     def rule(blank: Any, parts: Sequence[Any], name: str) -> Any:
-        weighed = [(weigh(part), getattr(part, name)) for part in parts]
-        known = [(weight, value) for weight, value in weighed if weight and value]
-        if not known:
+        pairs = [(weigh(part), getattr(part, name)) for part in parts]
+        pairs = [(weight, value) for weight, value in pairs if weight and value]
+        if not pairs:
             return getattr(blank, name)
-        weights, values = zip(*known, strict=True)
+        weights, values = zip(*pairs, strict=True)
         return np.average(np.array(values), axis=0, weights=weights).tolist()
 
     return rule
 
 
 def averages(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """The mean over the parts with a change in any learned field; integers are rounded."""
+    """Return the mean over the parts with a change in any learned field; integers are rounded."""
     names = [field.name for field in learned_fields(blank)]
     start, value = [getattr(blank, key) for key in names], getattr(blank, name)
     moved = [part for part in parts if [getattr(part, key) for key in names] != start]
@@ -110,11 +106,11 @@ def averages(blank: Any, parts: Sequence[Any], name: str) -> Any:
 
 
 def mean_of_known(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """The mean over the parts in which the number is not 0."""
-    known = [value for part in parts if (value := getattr(part, name))]
-    return sum(known) / len(known) if known else getattr(blank, name)
+    """Return the mean over the parts in which the number is not 0."""
+    numbers = [value for part in parts if (value := getattr(part, name))]
+    return sum(numbers) / len(numbers) if numbers else getattr(blank, name)
 
 
 def follows(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """Unset: the method `merged` computes this field from the others."""
+    """Leave the field unset: the method `merged` computes it from the others."""
     return getattr(blank, name)

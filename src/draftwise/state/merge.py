@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from .file import StateFile, StateWarning, parse
 from .learned import learned_fields
 
 NewPolicy = Callable[[str, Sequence[str]], Policy]
-"""Builds a policy by its name, for drafters of the given names."""
+"""Builds a policy by its name, for drafters of these names."""
 
 
 def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy) -> dict[str, Any]:
@@ -33,9 +33,19 @@ def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy
     places = [Path(file).resolve() for file in files]
     if twice := [file for file, place in zip(files, places, strict=True) if places.count(place) > 1]:
         raise UserError(f"{twice[0]} is named twice, and would count twice: name each file once")
-    header = _header(Path(files[0]))
-    parts = [_loaded(Path(file), header, new_policy) for file in files]
-    fresh = StateFile(out, _policy(Path(files[0]), header, new_policy), **_identity(header))
+    first = Path(files[0])
+    header = _header(first)
+    origin = {"name": header["policy"], "target": header["target"], "drafters": header["drafters"]}
+
+    def state_file(path: str | Path) -> StateFile:
+        try:
+            policy = new_policy(header["policy"], list(header["drafters"]))
+        except UserError as error:
+            raise UserError(f"{first}: {error}") from None
+        return StateFile(path, policy, **origin)
+
+    parts = [_load(state_file(file)) for file in files]
+    fresh = state_file(out)
     combine(fresh.policy, parts)
     fresh.save()
     return {"policy": header["policy"], "files": [str(file) for file in files], "out": str(out)}
@@ -49,7 +59,7 @@ def combine(into: Any, parts: Sequence[Any]) -> None:
     """
     merged = {}
     for field in learned_fields(into):
-        if not list(_inside(getattr(into, field.name))):  # objects are merged below
+        if not list(_dataclasses(getattr(into, field.name))):  # objects are merged below
             rule = field.metadata.get("merge")
             if rule is None:
                 raise UserError(
@@ -66,63 +76,44 @@ def combine(into: Any, parts: Sequence[Any]) -> None:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """What a file is for: its policy, target and drafters.
+    """Return a file's policy, target and drafters.
 
     Raises:
         UserError: it cannot be read, is damaged, or is no state file.
     """
     try:
         body = parse(path.read_bytes())
+        drafters = body["drafters"]
+        named = isinstance(drafters, dict) and all(isinstance(one, str) for one in drafters.values())
+        if not named or not all(isinstance(body[key], str) for key in ("policy", "target")):
+            raise UserError("it is damaged")
     except OSError as error:
         raise UserError(
             f"cannot read {path}: {error.strerror}; name files that draftwise has written"
         ) from None
     except UserError as error:
         raise UserError(f"{path}: {error}; name files that draftwise has written") from None
-    drafters = body["drafters"]
-    named = isinstance(drafters, dict) and all(isinstance(one, str) for one in drafters.values())
-    if not named or not all(isinstance(body[key], str) for key in ("policy", "target")):
-        raise UserError(f"{path}: it is damaged; name files that draftwise has written")
     return body
 
 
-def _policy(path: Path, header: Mapping[str, Any], new_policy: NewPolicy) -> Any:
-    """A new policy of the kind that the file at `path` is for.
-
-    Raises:
-        UserError: it cannot be built; names the file.
-    """
-    try:
-        return new_policy(header["policy"], list(header["drafters"]))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-
-
-def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": header["policy"], "target": header["target"], "drafters": header["drafters"]}
-
-
-def _loaded(path: Path, header: Mapping[str, Any], new_policy: NewPolicy) -> Any:
-    """The policy with the state of one file, which must be of the same kind as the first file."""
-    policy = _policy(path, header, new_policy)
-    file = StateFile(path, policy, **_identity(header))
+def _load(file: StateFile) -> Any:
+    """Return the policy of a state file, which must be of the same kind as the first one."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", StateWarning)
         try:
-            found = file.load(restarts=False)
+            if file.load(restarts=False):
+                return file.policy
         except StateWarning as warning:
             raise UserError(str(warning)) from None
-    if not found:
-        raise UserError(f"no state file {path}")
-    return policy
+    raise UserError(f"no state file {file.path}")
 
 
 def _children(node: Any) -> Iterator[Any]:
     for field in fields(node):
-        yield from _inside(getattr(node, field.name))
+        yield from _dataclasses(getattr(node, field.name))
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _dataclasses(value: Any) -> Iterator[Any]:
     for one in value if isinstance(value, (list, tuple)) else [value]:
         if is_dataclass(one) and not isinstance(one, type):
             yield one

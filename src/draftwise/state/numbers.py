@@ -23,7 +23,7 @@ Assignment = tuple[Any, str, Any]
 
 
 def dump(policy: Any) -> dict[str, Any]:
-    """The learned numbers of a tree of dataclasses, by field name, ready for strict JSON.
+    """Return the learned numbers of a tree of dataclasses, by field name, ready for strict JSON.
 
     A field is state if it is learned (see `learned`); decisions in flight are not. Dataclasses are found in
     fields, in sequences, and in learned mappings; other mappings hold data of single requests.
@@ -43,7 +43,7 @@ def load(policy: Any, saved: Any) -> None:
 
 
 def fit(policy: Any, blank: Mapping[str, Any], saved: Any) -> list[Assignment]:
-    """The values to set, completely checked; `blank` is the dump of a new policy of the same shape.
+    """Return the values to set, completely checked; `blank` is the dump of a new policy of the same shape.
 
     A list must have the length of the blank one. A list that is empty in the blank dump may have grown, and
     one of distinct integers, such as the arms still in a race, may have lost some.
@@ -61,9 +61,9 @@ def apply(assignments: Iterable[Assignment]) -> None:
 
 
 def restart(policy: Any) -> None:
-    """Tell every part of a policy that has a method `restart` that its numbers are of other texts."""
-    if callable(told := getattr(policy, "restart", None)):
-        told()
+    """Call `restart` of every part of a policy that has it: its numbers are of other texts."""
+    if callable(method := getattr(policy, "restart", None)):
+        method()
     for part in _parts(policy).values():
         restart(part)
 
@@ -75,34 +75,33 @@ def _complete(policy: Any) -> None:
 
 
 def _numbers(node: Any) -> dict[str, Any]:
-    """The learned fields of a dataclass that hold numbers."""
-    return {name: value for name, value in _learned(node).items() if not _holds(value)}
+    """Return the learned fields of a dataclass that hold numbers."""
+    return {name: value for name, value in _learned(node).items() if not _holds_dataclass(value)}
 
 
 def _parts(node: Any) -> dict[str, Any]:
-    """The fields or items of a node that are dataclasses or contain some."""
+    """Return the fields or items of a node that are dataclasses or contain some."""
     items: dict[Any, Any] = {}
     if is_dataclass(node):
         options = {f.name: getattr(node, f.name) for f in fields(node) if not is_learned(f)}
         items = {name: x for name, x in options.items() if not isinstance(x, Mapping)} | _learned(node)
     elif isinstance(node, Mapping):
-        items = {str(name): part for name, part in node.items()}
+        items = dict(node)
     elif isinstance(node, (list, tuple)):
-        items = {str(i): part for i, part in enumerate(node)}
-    return {name: part for name, part in items.items() if _holds(part)}
+        items = dict(enumerate(node))
+    return {str(name): part for name, part in items.items() if _holds_dataclass(part)}
 
 
 def _learned(node: Any) -> dict[str, Any]:
-    if not is_dataclass(node):
-        return {}
-    return {field.name: getattr(node, field.name) for field in learned_fields(node)}
+    names = [field.name for field in learned_fields(node)] if is_dataclass(node) else []
+    return {name: getattr(node, name) for name in names}
 
 
-def _holds(value: Any) -> bool:
+def _holds_dataclass(value: Any) -> bool:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return any(map(_holds, value))
+        return any(map(_holds_dataclass, value))
     return is_dataclass(value) and not isinstance(value, type)
 
 
@@ -122,7 +121,7 @@ def _encode(value: Any) -> Any:
 
 def _fit(node: Any, blank: Mapping[str, Any], saved: Any, where: str) -> Iterator[Assignment]:
     if not isinstance(saved, dict) or saved.keys() != blank.keys():
-        _wrong(where, f"has not the fields {', '.join(blank)}")
+        _refuse(where, f"has not the fields {', '.join(blank)}")
     hints = _hints(type(node)) if is_dataclass(node) else {}
     for name in _numbers(node):
         yield node, name, _decode(saved[name], blank[name], hints[name], f"{where}.{name}")
@@ -139,7 +138,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _decode(saved: Any, blank: Any, hint: Any, where: str) -> Any:
-    """A value of the type of the hint, with the length of its blank value."""
+    """Return a value of the type of the hint, with the length of its blank value."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         if saved is None and type(None) in inner:
@@ -150,11 +149,11 @@ def _decode(saved: Any, blank: Any, hint: Any, where: str) -> Any:
     if kind in (dict, Mapping):
         return _mapping(saved, blank, inner, where)
     if kind not in (list, tuple) or not isinstance(saved, list):
-        _wrong(where, f"has {saved!r:.40}, which is no {getattr(kind, '__name__', kind)}")
+        _refuse(where, f"has {saved!r:.40}, which is no {getattr(kind, '__name__', kind)}")
     starts = blank if blank and len(blank) == len(saved) else [None] * len(saved)
     items = [_decode(x, start, inner[0], where) for x, start in zip(saved, starts, strict=True)]
-    if blank and len(blank) != len(items) and not _chosen(items, blank):
-        _wrong(where, f"has {len(items)} values in place of {len(blank)}")
+    if blank and len(blank) != len(items) and not _is_subset(items, blank):
+        _refuse(where, f"has {len(items)} values in place of {len(blank)}")
     return kind(items)
 
 
@@ -166,23 +165,23 @@ def _number(saved: Any, kind: type, where: str) -> Any:
         return float(saved)
     if (whole and kind is int) or (isinstance(saved, bool) and kind is bool):
         return saved
-    _wrong(where, f"has {saved!r:.40}, which is no {kind.__name__} within bounds")
+    _refuse(where, f"has {saved!r:.40}, which is no {kind.__name__} within bounds")
 
 
 def _mapping(saved: Any, blank: Any, inner: tuple[Any, ...], where: str) -> dict[Any, Any]:
     if not isinstance(saved, dict) or (blank and saved.keys() != blank.keys()):
-        _wrong(where, f"has not the keys {', '.join(blank)}" if blank else "is no mapping")
+        _refuse(where, f"has not the keys {', '.join(blank)}" if blank else "is no mapping")
     key, value = inner
     if key is int and not all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in saved):
-        _wrong(where, "has a key that is no whole number within bounds")
+        _refuse(where, "has a key that is no whole number within bounds")
     return {key(k): _decode(v, (blank or {}).get(k), value, f"{where}.{k}") for k, v in saved.items()}
 
 
-def _chosen(items: list[Any], blank: list[Any]) -> bool:
-    """Whether the value is a subset of distinct integers, such as the arms still in a race."""
-    distinct = len(set(blank)) == len(blank) if all(type(x) is int for x in blank) else False
+def _is_subset(items: list[Any], blank: list[Any]) -> bool:
+    """Return if the items are some of distinct integers, such as the arms still in a race."""
+    distinct = all(type(x) is int for x in blank) and len(set(blank)) == len(blank)
     return distinct and bool(items) and len(set(items)) == len(items) and set(items) <= set(blank)
 
 
-def _wrong(where: str, what: str) -> NoReturn:
-    raise UserError(f"{where} {what}")
+def _refuse(where: str, reason: str) -> NoReturn:
+    raise UserError(f"{where} {reason}")
