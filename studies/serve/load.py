@@ -38,7 +38,7 @@ from draftwise.models.load import locate
 from draftwise.serve.run import bound
 from studies.common.command import command, listed, numbers, start
 
-PAGE = "docs/how-to/serve.md"
+PAGE = "docs/explanation/toys.md"
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
 MINE = ("auto", "none")  # the settings that the aim is about
 VLLM = {"vllm": [], "vllm-ngram": ["--speculative-config", NGRAM]}
