@@ -145,6 +145,15 @@ def test_the_readme_fits_two_screens() -> None:
     assert sum(line.startswith("![") for line in lines) == 1
 
 
+def test_pages_and_change_log_can_be_read() -> None:
+    """No page over 3,000 words, all of them 45,000 at most, and a change log of one screen."""
+    pages = [*PAGES, ROOT / "CHANGELOG.md"]
+    words = {named(page): len(page.read_text().split()) for page in pages}
+    assert {name: n for name, n in words.items() if n > 3000} == {}
+    assert sum(words.values()) <= 45_000
+    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 60
+
+
 def test_the_picture_shows_the_tables_figures() -> None:
     shown = (ROOT / "docs/pictures/draftwise.svg").read_text()
     assert landing.picture((ROOT / "docs/explanation/toys.md").read_text()) == shown

@@ -7,11 +7,16 @@ from statistics import fmean
 import pytest
 
 from studies.speed.batches import CHANCES, NAME, PRICES, WORLDS, speed
+from tests.effort import thorough
 
 
 @pytest.mark.parametrize(
     ("kind", "chance", "share", "seeds"),
-    [("greedy", "0.25", 0.99, 4), ("greedy", "in spans", 0.99, 1), ("drawn", "0.9", 0.993, 1)],
+    [
+        pytest.param("greedy", "0.25", 0.99, 4, marks=thorough),
+        ("greedy", "in spans", 0.99, 1),
+        pytest.param("drawn", "0.9", 0.993, 1, marks=thorough),
+    ],
 )
 def test_32_rows_are_nearly_as_fast_as_with_the_best_fixed_length(
     monkeypatch: pytest.MonkeyPatch, kind: str, chance: str, share: float, seeds: int
