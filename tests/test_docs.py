@@ -16,7 +16,7 @@ import draftwise
 from draftwise import plugins, testing
 from draftwise.cli.app import app
 from draftwise.measure.trace.costs import Costs
-from draftwise.measure.trace.files import Answers, Header
+from draftwise.measure.trace.files import Header, RecordedDrafts
 from draftwise.registry.entries import describe
 from draftwise.state.file import PARTS
 from scripts import doctests, landing, reference
@@ -106,7 +106,7 @@ def test_every_file_format_is_in_the_reference() -> None:
     formats = re.findall(r'^FORMAT, VERSION = "([\w-]+)", "?(\d+)"?$', sources, flags=re.M)
     told = re.findall(r"^\| \[`([\w-]+)`\]\(#[\w-]+\) \| (\d+) \|", page, flags=re.M)
     assert sorted(formats) == sorted(told)
-    names = {field.name for kind in (Header, Answers, Costs) for field in fields(kind)} | PARTS
+    names = {field.name for kind in (Header, RecordedDrafts, Costs) for field in fields(kind)} | PARTS
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 

@@ -110,11 +110,20 @@ def cost_text(outcome: Any) -> str:
     return "Spent(" + ", ".join(f"{name}={value!r}" for name, value in numbers.items()) + ")"
 
 
+def replaying() -> tuple[Any, Callable[[Any, Any], Iterator[Any]]]:
+    """What a recording is replayed from, and how; other trees have other names."""
+    names = ("draftwise.measure.trace.state", "draftwise.measure.trace.stage", "draftwise.trace.stage")
+    found = module(*names)
+    if hasattr(found, "ReplayState"):
+        return found.ReplayState, lambda loop, state: loop.replay(state)
+    return found.Stage, lambda loop, state: loop.play(state)
+
+
 def replays(sims: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every policy on the two traces."""
     method = module("draftwise.policies.catalogue", "draftwise.catalogue").method
     replay = module("draftwise.measure.trace.replay", "draftwise.trace.replay").Replay
-    stage = module("draftwise.measure.trace.stage", "draftwise.trace.stage").Stage
+    state, play = replaying()
     makers: Mapping[str, Callable[[list[str]], Any]] = {
         name: lambda drafters, name=name: method(name, drafters) for name in POLICIES
     } | {f"auto without {p}": lambda drafters, p=p: ablated(p, drafters, 8) for p in PARTS}
@@ -126,7 +135,7 @@ def replays(sims: Any) -> Iterator[tuple[str, dict[str, Any]]]:
                 learnt = overheard(made)
                 try:
                     loop = replay(trace, made, sims.COSTS, seed=3)
-                    rounds = (r for one in trace for r in loop.play(stage(one)))
+                    rounds = (r for one in trace for r in play(loop, state(one)))
                     yield f"{kind}: {name}", hashed(made, rounds, learnt)
                 except module("draftwise.errors").UserError as error:
                     yield f"{kind}: {name}", {"rounds": 0, "hash": f"refused: {error}"[:60]}
@@ -169,7 +178,7 @@ def merged(sims: Any, adding: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]
     """The merged state of two policies that played on two halves of a trace, and of small learners."""
     method = module("draftwise.policies.catalogue", "draftwise.catalogue").method
     replay = module("draftwise.measure.trace.replay", "draftwise.trace.replay").Replay
-    stage = module("draftwise.measure.trace.stage", "draftwise.trace.stage").Stage
+    state, play = replaying()
     with TemporaryDirectory() as folder:
         trace = sims.recorded(Path(folder), n=12, sampling=sims.settings(120))
         texts = list(trace)
@@ -178,7 +187,7 @@ def merged(sims: Any, adding: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]
             for k, made in enumerate(halves):
                 loop = replay(trace, made, sims.COSTS, seed=k)
                 for one in texts[k::2]:
-                    list(loop.play(stage(one)))
+                    list(play(loop, state(one)))
             fresh = method(name, list(trace.drafters)).policy
             yield f"merged: {name}", combined(fresh, [made.policy for made in halves])
     for new, step in adding:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from draftwise.measure.trace import Costs, Replay, Trace, read_costs
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
 from tests.measure.trace.sims import COSTS, recorded
 
@@ -33,7 +33,7 @@ POLICIES = (
     "draft-all",
     "auto",
 )
-World = tuple[Trace, Costs, list[Stage]]
+World = tuple[Trace, Costs, list[ReplayState]]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     else:
         trace, costs = recorded(tmp_path_factory.mktemp("trace"), n=12, length=16), COSTS
     every = max(1, len(trace) // TEXTS)
-    return trace, costs, [Stage(recording) for recording in islice(trace, 0, None, every)]
+    return trace, costs, [ReplayState(recording) for recording in islice(trace, 0, None, every)]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -60,7 +60,7 @@ def test_replay(benchmark: Any, world: World, policy: str) -> None:
     def play(loop: Replay) -> float:
         nonlocal rounds
         start = thread_time()
-        rounds = sum(1 for stage in stages for _ in loop.play(stage))
+        rounds = sum(1 for stage in stages for _ in loop.replay(stage))
         return thread_time() - start
 
     benchmark.pedantic(play, setup=fresh, rounds=3)

@@ -21,10 +21,8 @@ from typing import TypeVar
 import numpy as np
 
 from draftwise.measure.trace import Costs, Replay, Trace, read_costs
-from draftwise.measure.trace.composite import best_composite
-from draftwise.measure.trace.fixed import fixed
-from draftwise.measure.trace.oracle import best, confirmed
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.oracle import best, best_composite, confirmed, fixed
+from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
 from studies.common.command import command, listed, start
 from studies.common.paired import Real, cell, ratio
@@ -47,14 +45,14 @@ def rules(trace: Trace) -> list[Rule]:
 class Text:
     """One text with the number of right tokens of every draft."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: ReplayState) -> None:
         self.stage = stage
-        self.right = {name: confirmed(stage, lines).tolist() for name, lines in stage.lines.items()}
+        self.right = {name: confirmed(stage, lines).tolist() for name, lines in stage.drafters.items()}
 
     def otherwise(self, costs: Costs, rule: Rule) -> float:
         """Real by "lookup, else model"."""
         lookup, match, looked, model, drafted = rule
-        lines, one = self.stage.lines, self.stage.recording
+        lines, one = self.stage.drafters, self.stage.recording
         at, read, seconds = 0, 0, 0.0
         while at < one.committed:
             name, wanted = (lookup, looked) if lines[lookup].hint[at] >= match else (model, drafted)
@@ -75,13 +73,13 @@ class Text:
         return seconds
 
 
-def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[Stage]) -> Real:
+def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[ReplayState]) -> Real:
     """Real of a policy on each text; `auto-PART` is `auto` without that part."""
     part = policy.removeprefix("auto-") if policy.startswith("auto-") else None
     names = trace.team("auto" if part else policy)
     made = without(part, names) if part else method(policy, names)
     loop = Replay(trace, made, costs)
-    return np.array([sum(round.seconds.total for round in loop.play(stage)) for stage in stages])
+    return np.array([sum(round.seconds.total for round in loop.replay(stage)) for stage in stages])
 
 
 Name = TypeVar("Name")
@@ -96,7 +94,7 @@ def least(found: Mapping[Name, Real]) -> tuple[Name, Real]:
 def lines(folder: Path, half: int, policies: Sequence[str]) -> Iterator[str]:
     """Rows of the table for each of the three costs."""
     trace = Trace(folder)
-    whole = [Text(Stage(one)) for one in trace]
+    whole = [Text(ReplayState(one)) for one in trace]
     texts = [text for i, text in enumerate(whole) if half < 0 or i % 2 == half]
     rest = [text for i, text in enumerate(whole) if half < 0 or i % 2 != half]
     stages = [text.stage for text in texts]
@@ -123,11 +121,11 @@ def _tried(trace: Trace, texts: Sequence[Text], costs: Costs) -> dict[Rule, Real
     return {rule: np.array([text.otherwise(costs, rule) for text in texts]) for rule in rules(trace)}
 
 
-def _best(costs: Costs, stage: Stage) -> float:
+def _best(costs: Costs, stage: ReplayState) -> float:
     return best(stage, costs).seconds
 
 
-def _composite(costs: Costs, stage: Stage) -> float:
+def _composite(costs: Costs, stage: ReplayState) -> float:
     return best_composite(stage, costs)
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from draftwise.measure.trace import Costs, Trace, read_costs
-from draftwise.measure.trace.fixed import fixed
-from draftwise.measure.trace.oracle import best
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.oracle import best, fixed
+from draftwise.measure.trace.state import ReplayState
 from studies.common.command import command, listed, start
 from studies.common.paired import cell, ratio
 from studies.speed.baselines import Text, least, played, rules
@@ -49,7 +48,7 @@ def main() -> None:
     parser.add_argument("--costs", type=listed, default="measured,llama-8b-eagle,llama-8b-1b")
     asked = parser.parse_args()
     trace = Trace(asked.trace)
-    texts = [Text(Stage(one)) for one in trace]
+    texts = [Text(ReplayState(one)) for one in trace]
     names = [one.category for one in trace]
     heads = ["costs", "category", "of the optimum", "against the best fixed", 'against "lookup, else model"']
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")

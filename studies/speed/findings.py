@@ -21,8 +21,8 @@ import numpy as np
 
 from draftwise.core.arms import Arm, Stop
 from draftwise.measure.trace import Costs, Replay, Trace, read_costs
-from draftwise.measure.trace.fixed import exactly, fixed
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.oracle import exactly, fixed
+from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.adaptive import AdaEDL
 from draftwise.policies.arms import tapout_rules
 from draftwise.policies.catalogue import Method, method
@@ -68,7 +68,7 @@ class World:
     orders: int = 5
 
     def __post_init__(self) -> None:
-        self.stages = [Stage(recording) for recording in self.trace]
+        self.stages = [ReplayState(recording) for recording in self.trace]
         models = [name for name, grades in self.trace.header.drafters.items() if grades]
         self.models, self.model = models, models[0]
         self.costs = replace(self.costs, others=self.costs.of(self.model))  # all models are of one size
@@ -90,7 +90,7 @@ class World:
             if order:
                 Random(order).shuffle(places)
             for at in places:
-                for round in loop.play(self.stages[at]):
+                for round in loop.replay(self.stages[at]):
                     sums[:, order, at] += round.seconds.total, 1.0, round.accepted
         return Ran(*sums)
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace, read_costs
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.auto.pace import Pace
 from draftwise.policies.auto.parts import CONTEXTS, LENGTHS
 from draftwise.policies.auto.policy import AutoPolicy
@@ -78,7 +78,7 @@ def played(asked: Mapping[str, Any], make: Make | None = None) -> dict[str, list
     for folder, name in product(map(Path, asked["traces"]), asked["costs"]):
         trace = Trace(folder)
         costs = read_costs(str(folder / "costs.json") if name == "measured" else name)
-        stages = [Stage(one) for one in trace][HALVES[asked["half"]]]
+        stages = [ReplayState(one) for one in trace][HALVES[asked["half"]]]
         found[f"{folder.name} | {name}"] = [
             _seconds(Replay(trace, _made(make, trace), costs), stages, seed, asked["prompts"])
             for seed in range(asked["orders"])
@@ -94,10 +94,10 @@ def _made(make: Make, trace: Trace) -> Method:
     return made
 
 
-def _seconds(replay: Replay, stages: Sequence[Stage], seed: int, most: int) -> float:
+def _seconds(replay: Replay, stages: Sequence[ReplayState], seed: int, most: int) -> float:
     order = list(stages)
     Random(seed).shuffle(order)
-    return sum(round.seconds.total for stage in order[:most] for round in replay.play(stage))
+    return sum(round.seconds.total for stage in order[:most] for round in replay.replay(stage))
 
 
 def child(asked: dict[str, Any]) -> None:

@@ -104,7 +104,7 @@ def test_results_that_cannot_be_written_are_told_before_the_work(
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr("draftwise.measure.writing.TemporaryFile", refused)
-    monkeypatch.setattr("draftwise.measure.trace.results.Stage", None)
+    monkeypatch.setattr("draftwise.measure.trace.results.ReplayState", None)
     out = str(traced.parent / "out")
     one_line(run(verb[0], str(traced), "--out", out, *verb[1:]), f"cannot write to '{out}': Read-only")
 

@@ -31,15 +31,14 @@ def oracle(
     draftwise oracle my-trace --costs c=0.1 --drafters ngram,suffix
     """
     from draftwise.measure.trace import Trace
-    from draftwise.measure.trace.files import write_json
     from draftwise.measure.trace.results import foreseen
-    from draftwise.measure.writing import folder
+    from draftwise.measure.writing import make_folder, write_json
 
     recorded = Trace(trace, distinct(drafters, "--drafters"))
     if out is not None:
-        folder(out)
+        make_folder(out)
     with progress("computing the optimum") as tell:
-        found = foreseen(recorded, costs_of(recorded, costs), tell=partial(tell, "prompts"))
+        found = foreseen(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
     if out is not None:
         write_json(out / "oracle.json", found)
     if as_json:

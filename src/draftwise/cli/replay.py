@@ -45,7 +45,7 @@ def replay(
     recorded = Trace(trace, distinct(drafters, "--drafters"))
     with progress("replaying") as tell:
         count = partial(tell, "prompts")
-        found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, tell=count)
+        found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, progress=count)
     report(out)
     if as_json:
         show.dump(found)

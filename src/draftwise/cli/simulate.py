@@ -173,14 +173,14 @@ def simulate(
     """
     from draftwise.measure.named import policy_names
     from draftwise.measure.simulate.study import study
-    from draftwise.measure.writing import folder
+    from draftwise.measure.writing import make_folder
 
     if not 1 <= seeds <= SEEDS:
         raise UserError(f"--seeds {seeds}: give 1 to {SEEDS:,}")
     simulated = world.world()
     players = [player(name, simulated.arms) for name in policy_names(policies)]
     if out:
-        folder(out)
+        make_folder(out)
     with progress("simulating") as tell:
         found = study(players, simulated, seeds=seeds, tell=partial(tell, "seeds"))
     settings = asdict(world) | {"chances": world.phases(), "seeds": seeds}
@@ -236,7 +236,7 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
 def _write(found: dict[str, Any], out: Path) -> None:
     from draftwise.measure import machine
     from draftwise.measure.report import write_report
-    from draftwise.measure.trace.files import write_json
+    from draftwise.measure.writing import write_json
 
     write_json(out / "simulation.json", {"run": machine.run(), "machine": machine.describe()} | found)
     write_report(out)

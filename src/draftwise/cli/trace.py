@@ -98,15 +98,16 @@ def trace(
     """
     from draftwise.measure.machine import load_average
     from draftwise.measure.trace import Trace, record
-    from draftwise.measure.trace.limits import recordable
+    from draftwise.measure.trace.files import check_recordable, write_samples
     from draftwise.measure.trace.results import trust
-    from draftwise.measure.trace.samples import write_samples
     from draftwise.measure.workloads import choose, load
+    from draftwise.measure.writing import check_reachable, refuse_benchmark
     from draftwise.models.threads import THREADS
 
     greedy = options.sampling(frozenset()).greedy
-    recordable(options.length, overlap=options.overlap, greedy=greedy)
-    record.usable(out)
+    check_recordable(options.length, overlap=options.overlap, greedy=greedy)
+    refuse_benchmark(out)
+    check_reachable(out)
     before = load_average()
     found = load(options.workload, seed=options.seed)
     found = choose(found, per_category=options.per_category, limit=options.limit)
@@ -134,7 +135,7 @@ def trace(
         known = record.record(models, team, prompts, out, header, sampling, progress=count)
         write_samples(Trace(out), decoder.tokenizer)
     with waiting("measuring what the parts of a round cost"):
-        costs = record.measured(models, team, prompts, out, header, sampling, load=before)
+        costs = record.record_costs(models, team, prompts, out, header, sampling, load=before)
     if as_json:
         made = {"path": str(out), "prompts": len(prompts), "resumed": known, "left_out": left_out}
         made |= {"drafters": list(team), "length": options.length, "overlap": options.overlap}

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .report.records import FEWEST
+from ..core.roles import Policy
+from ..core.round import Round
 
 Row = dict[str, Any]
+FEWEST = 5  # prompts; bootstrap intervals over fewer prompts mean nothing
 DRAWS = 2000  # resamples of the bootstrap
 BASELINE = "none"
 
@@ -123,3 +125,25 @@ def mean_rate(rows: Sequence[Row]) -> float:
 
 def _total(rows: Sequence[Row], key: str) -> Any:
     return sum(row[key] for row in rows)
+
+
+def round_row(round: Round, seconds: Row) -> Row:
+    """Return a round as a line of `rounds.jsonl` has it."""
+    return {
+        "arm": round.arm.name,
+        "drafter": round.arm.drafter,
+        "length": round.arm.length,
+        "drafted": round.drafted,
+        "accepted": round.accepted,
+        "tokens": list(round.tokens),
+        "seconds": seconds,
+    }
+
+
+def arm_values(policy: Policy) -> dict[str, float]:
+    """Return a policy's value of each arm by name, if one learner serves all texts; else nothing."""
+    learner: Any = getattr(policy, "shared", None) or getattr(policy, "learner", None)
+    if len(policy.arms) < 2 or not hasattr(learner, "estimates"):
+        return {}
+    values = zip(policy.arms, learner.estimates(), strict=True)
+    return {arm.name: round(float(value), 4) for arm, value in values}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 from ..errors import UserError
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to; it becomes `path` if all went well, and is removed otherwise.
+    """Give a place beside `path` to write to; it becomes `path` if all went well, else it is removed.
 
     Raises:
         OSError: it cannot be written; it names `path`.
@@ -37,8 +39,13 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
-def folder(out: Path) -> None:
-    """Make the folder for results, and try whether files can be made in it: before work, not after it.
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder for results, and try to make a file in it: before work, not after it.
 
     Raises:
         UserError: it cannot be made, or nothing can be written there.
@@ -50,7 +57,7 @@ def folder(out: Path) -> None:
         raise UserError(f"cannot write to {str(out)!r}: {error.strerror}; choose another --out") from None
 
 
-def no_benchmark(out: Path) -> None:
+def refuse_benchmark(out: Path) -> None:
     """Refuse a folder that holds the results of a benchmark.
 
     Raises:
@@ -60,14 +67,14 @@ def no_benchmark(out: Path) -> None:
         raise UserError(f"{str(out)!r} holds a benchmark: choose another --out")
 
 
-def reachable(out: Path) -> None:
+def check_reachable(out: Path) -> None:
     """Check that a folder for results is there or can be made, without making it.
 
     Raises:
         UserError: it or a folder above it is a file, or nothing can be written there.
     """
     if out.is_dir():
-        folder(out)
+        make_folder(out)
         return
     above = next((place for place in (out, *out.absolute().parents) if place.exists()), out)
     if not above.is_dir():

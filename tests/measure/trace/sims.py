@@ -19,7 +19,7 @@ from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import Costs, DrafterCosts
 from draftwise.measure.trace.record import Prompt, header_of, record
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
 from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
@@ -115,7 +115,7 @@ def live(name: str, trace: Trace, *, seed: int = 0) -> list[Any]:
 def replayed(name: str, trace: Trace, costs: Costs = COSTS, *, seed: int = 0) -> list[Any]:
     """The rounds of a replay."""
     loop = Replay(trace, method(name, trace.drafters), costs, seed=seed)
-    return [seen(r) for one in trace for r in loop.play(Stage(one))]
+    return [seen(r) for one in trace for r in loop.replay(ReplayState(one))]
 
 
 def seen(round: Round) -> tuple[Any, ...]:

@@ -6,11 +6,10 @@ from random import Random
 
 import pytest
 
-from draftwise.measure.trace.composite import best_composite
 from draftwise.measure.trace.costs import Costs, DrafterCosts
 from draftwise.measure.trace.files import Recording
-from draftwise.measure.trace.oracle import best
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.oracle import best, best_composite
+from draftwise.measure.trace.state import ReplayState
 from tests.measure.trace.test_oracle import FREE, small
 
 PRICED = Costs(
@@ -32,7 +31,7 @@ def brute(
     if at >= one.committed:
         return 0.0
     found = [costs.target(1 + so_far) + brute(one, costs, at + 1, 0, read)]
-    for name, answers in one.answers.items():
+    for name, answers in one.drafts.items():
         mine = costs.of(name)
         late = mine.catch_up * (prompt + at - read.get(name, 0)) if mine.catch_up else 0.0
         for asked in range(1, min(answers.start.shape[1], one.budget - at - 1) + 1):
@@ -56,14 +55,14 @@ def brute(
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_the_least_over_all_chains_of_drafters(seed: int, costs: Costs) -> None:
     one = small(Random(seed), tokens=5, length=3)
-    stage = Stage(one)
+    stage = ReplayState(one)
     found = best_composite(stage, costs)
     assert found == pytest.approx(brute(one, costs))
     assert found <= best(stage, costs).seconds + 1e-9
 
 
 def test_two_drafters_that_follow_each_other_save_a_pass() -> None:
-    found = [(best(stage, FREE).seconds, best_composite(stage, FREE)) for stage in map(Stage, texts())]
+    found = [(best(stage, FREE).seconds, best_composite(stage, FREE)) for stage in map(ReplayState, texts())]
     assert all(new <= old + 1e-9 for old, new in found) and sum(old - new for old, new in found) > 1.0
 
 

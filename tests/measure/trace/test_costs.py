@@ -11,8 +11,7 @@ import pytest
 
 from draftwise.errors import UserError
 from draftwise.measure.trace import Costs, DrafterCosts, profiles, read_costs
-from draftwise.measure.trace.costs import as_json, busy, rising
-from draftwise.measure.trace.measure import fit, measure, passes
+from draftwise.measure.trace.costs import busy, costs_json, fit, interpolate, measure_costs, rising
 from tests.measure.trace.sims import COSTS, prompts, settings, target, team
 
 
@@ -43,7 +42,7 @@ def test_passes_go_on_along_their_last_line() -> None:
 
 def test_files_come_back_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
-    path.write_text(json.dumps(as_json(COSTS)))
+    path.write_text(json.dumps(costs_json(COSTS)))
     assert read_costs(str(path)) == COSTS
 
 
@@ -94,7 +93,7 @@ def test_rising_numbers() -> None:
 
 
 def test_passes_are_medians_with_lines_between() -> None:
-    assert passes({1: [1.0, 9.0, 1.0], 3: [2.0], 5: [1.5]}, 6) == [1.0, 1.375, 1.75, 1.75, 1.75, 1.75]
+    assert interpolate({1: [1.0, 9.0, 1.0], 3: [2.0], 5: [1.5]}, 6) == [1.0, 1.375, 1.75, 1.75, 1.75, 1.75]
 
 
 def test_the_fit_finds_the_line_through_noise_and_outliers() -> None:
@@ -113,18 +112,18 @@ def test_the_fit_finds_the_line_through_noise_and_outliers() -> None:
 
 def test_measuring_names_every_drafter() -> None:
     texts = [p.tokens for p in prompts(3)]
-    costs = measure(target(), team("good", "ngram"), texts, settings(20), length=4)
+    costs = measure_costs(target(), team("good", "ngram"), texts, settings(20), length=4)
     assert len(costs.passes) == 5 and list(costs.passes) == sorted(costs.passes)
     assert set(costs.drafters) == {"good", "ngram"}
     assert costs.of("good").step > 0.0 and costs.of("good").grade > 0.0 == costs.of("ngram").grade
-    assert measure(target(), {}, texts, settings(20), length=4).drafters == {}
+    assert measure_costs(target(), {}, texts, settings(20), length=4).drafters == {}
 
 
 def test_costs_remember_how_busy_their_machine_was(tmp_path: Path) -> None:
     noted = ({"start": 1.5}, {"load": 1.0, "others": 0.8, "over": 4.0})
     costs = replace(COSTS, source="measured", machine={"cores": 2, "cpu": "a laptop"}, load=noted)
     path = tmp_path / "costs.json"
-    path.write_text(json.dumps(as_json(costs)))
+    path.write_text(json.dumps(costs_json(costs)))
     assert read_costs(str(path)) == costs
     why = ["load 1.50 on 2 cores at the start", "others used 0.80 of 2 cores on average"]
     assert busy(read_costs(str(path))) == why

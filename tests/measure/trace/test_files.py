@@ -33,7 +33,7 @@ def same(a: Trace, b: Trace) -> None:
         assert np.array_equal(one.prompt, other.prompt) and np.array_equal(one.text, other.text)
         for name in a.drafters:
             for key in ARRAYS:
-                mine, theirs = (getattr(r.answers[name], key) for r in (one, other))
+                mine, theirs = (getattr(r.drafts[name], key) for r in (one, other))
                 assert np.array_equal(mine, theirs), (name, key)
 
 

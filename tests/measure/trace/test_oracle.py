@@ -12,11 +12,10 @@ import pytest
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import Costs, DrafterCosts, rising
-from draftwise.measure.trace.files import Answers, Recording
-from draftwise.measure.trace.fixed import exactly, fixed
-from draftwise.measure.trace.oracle import Step, best
+from draftwise.measure.trace.files import RecordedDrafts, Recording
+from draftwise.measure.trace.oracle import Step, best, exactly, fixed
 from draftwise.measure.trace.results import foreseen
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
 from tests.measure.trace.sims import COSTS, recorded, settings
 
@@ -34,7 +33,7 @@ def small(rng: Random, *, tokens: int = 6, length: int = 3, names: str = "abc") 
             for n in range(1, length + 1):
                 start[at, n - 1], count[at, n - 1] = len(flat), rng.randint(0, n)
                 flat += [t if rng.random() < 0.7 else 1 - t for t in text[at : at + n]]
-        answers[name] = Answers(
+        answers[name] = RecordedDrafts(
             tokens=np.array(flat, np.int32),
             start=start,
             count=count,
@@ -51,7 +50,7 @@ def small(rng: Random, *, tokens: int = 6, length: int = 3, names: str = "abc") 
         ended=True,
         probs=np.zeros(0),
         given={},
-        answers=answers,
+        drafts=answers,
     )
 
 
@@ -61,7 +60,7 @@ def brute(one: Recording, costs: Costs, at: int = 0, read: dict[str, int] | None
     if at >= one.committed:
         return 0.0
     least = costs.target(1) + brute(one, costs, at + 1, read)
-    for name, answers in one.answers.items():
+    for name, answers in one.drafts.items():
         mine = costs.of(name)
         here = one.prompt.size + at
         for k in range(min(answers.start.shape[1], one.budget - at - 1)):
@@ -94,7 +93,7 @@ def test_brute_force_agrees(seed: int) -> None:
     rng = Random(seed)
     names = "abc" if seed % 2 else "ab"
     one, costs = small(rng, tokens=5 if seed % 2 else 6, names=names), priced(rng, names)
-    found = best(Stage(one), costs)
+    found = best(ReplayState(one), costs)
     assert found.seconds == pytest.approx(brute(one, costs))
     assert _walked(one, costs, found.steps) == pytest.approx(found.seconds)
 
@@ -124,7 +123,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 @pytest.mark.parametrize("costs", [COSTS, FREE], ids=["catching up", "free"])
 def test_no_policy_beats_the_oracle(costs: Costs, trace: Trace) -> None:
-    stages = [Stage(one) for one in trace]
+    stages = [ReplayState(one) for one in trace]
     least = sum(best(stage, costs).seconds for stage in stages)
     for name in (
         "none",
@@ -138,21 +137,21 @@ def test_no_policy_beats_the_oracle(costs: Costs, trace: Trace) -> None:
     ):
         for seed in range(3):
             loop = Replay(trace, method(name, trace.drafters), costs, seed=seed)
-            spent = sum(r.seconds.total for stage in stages for r in loop.play(stage))
+            spent = sum(r.seconds.total for stage in stages for r in loop.replay(stage))
             assert spent >= least - 1e-9, name
     for drafter in trace.drafters:
         assert least <= sum(exactly(stage, costs)[drafter] for stage in stages) + 1e-9
 
 
 def test_fixed_arms_are_the_replays_of_static_policies(trace: Trace) -> None:
-    stages = [Stage(one) for one in trace]
+    stages = [ReplayState(one) for one in trace]
     for drafter in trace.drafters:
         for length in (1, 3, 8):
             loop = Replay(trace, method(f"static?length={length}&drafter={drafter}", trace.drafters), COSTS)
-            spent = sum(r.seconds.total for stage in stages for r in loop.play(stage))
+            spent = sum(r.seconds.total for stage in stages for r in loop.replay(stage))
             assert sum(fixed(stage, COSTS)[drafter, length] for stage in stages) == pytest.approx(spent)
     plain = Replay(trace, method("none", trace.drafters), COSTS)
-    spent = sum(r.seconds.total for stage in stages for r in plain.play(stage))
+    spent = sum(r.seconds.total for stage in stages for r in plain.replay(stage))
     assert sum(fixed(stage, COSTS)["none", 0] for stage in stages) == pytest.approx(spent)
 
 
@@ -160,7 +159,7 @@ def test_drafting_what_is_accepted_takes_the_fewest_rounds_but_not_the_least_tim
     """DISCO's oracle has the fewest passes a drafter allows; where tokens are expensive it drafts too
     many."""
     dear = Costs(passes=(1.0,), others=DrafterCosts(step=0.9), lookups=())
-    stage = Stage(next(iter(trace)))
+    stage = ReplayState(next(iter(trace)))
     assert best(stage, dear).seconds <= min(exactly(stage, dear).values())
     assert exactly(stage, dear)["good"] > fixed(stage, dear)["none", 0] * 0.5
     free = Costs(passes=(1.0,), lookups=())
@@ -183,11 +182,11 @@ def test_too_many_drafters_to_follow(trace: Trace) -> None:
     one = next(iter(trace))
     names = [f"d{i}" for i in range(13)]
     crowd = replace(
-        one, answers={n: one.answers["bad"] for n in names}, given={n: one.given["bad"] for n in names}
+        one, drafts={n: one.drafts["bad"] for n in names}, given={n: one.given["bad"] for n in names}
     )
     behind = Costs(passes=(1.0,), others=DrafterCosts(catch_up=0.1))
     with pytest.raises(UserError, match="13 drafters with catch_up costs, of which the oracle can follow 12"):
-        best(Stage(crowd), behind)
+        best(ReplayState(crowd), behind)
 
 
 def test_a_drawn_text_has_no_oracle(tmp_path: Path) -> None:

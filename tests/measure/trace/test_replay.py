@@ -23,7 +23,7 @@ from draftwise.measure.trace.costs import DrafterCosts
 from draftwise.measure.trace.record import Prompt
 from draftwise.measure.trace.replay import replay
 from draftwise.measure.trace.results import replayed as write_replay
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.auto.composite import TAKEN
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import Method, method
@@ -106,7 +106,7 @@ def test_a_cascade_takes_the_time_of_its_parts(trace: Trace) -> None:
     for one in whole:
         read = {"good": 0, "bad": 0}
         written = one.prompt.size
-        for r in loop.play(Stage(one)):
+        for r in loop.replay(ReplayState(one)):
             who = "good" if r.arm.drafter.startswith("cascade") else r.arm.drafter
             late = COSTS.of(who).catch_up * (written - read.get(who, 0)) if r.drafted and who in read else 0.0
             if who != r.arm.drafter and r.drafted:
@@ -124,10 +124,10 @@ def test_a_cascade_takes_its_models_time_until_the_lookup_takes_over(trace: Trac
     loop, heads = Replay(whole, made, COSTS), set()
     for one in whole:
         read, written = {"good": 0, "bad": 0}, one.prompt.size
-        for r in loop.play(Stage(one)):
+        for r in loop.replay(ReplayState(one)):
             who = "good" if r.arm.drafter.startswith("cascade") else r.arm.drafter
             if who != r.arm.drafter and r.drafted:
-                head = loop.pool.draft_now.prefix_length
+                head = loop.pool.last_draft.prefix_length
                 late = COSTS.of(who).catch_up * (written - read[who])
                 tail = COSTS.of("ngram").draft(r.drafted - head) if r.drafted > head else 0.0
                 assert r.seconds.draft == pytest.approx(COSTS.of("good").draft(head) + tail + late)
@@ -155,7 +155,7 @@ def test_auto_plays_a_cascade_and_knows_its_parts(trace: Trace) -> None:
     whole, mates = Trace(trace.folder, ["good", "ngram", cascade]), ["good", cascade]
     made = method("auto?length=8", mates)  # alone, the lookup drafts where its match is long
     loop = Replay(whole, made, replace(COSTS, passes=(1.0,)))
-    rounds = [r for _ in range(4) for one in whole for r in loop.play(Stage(one))]
+    rounds = [r for _ in range(4) for one in whole for r in loop.replay(ReplayState(one))]
     mine = [r for r in rounds if r.arm.drafter == cascade]
     assert len(mine) > 9 and any(r.accepted > 4 for r in mine)
     policy = made.policy
@@ -171,15 +171,15 @@ def test_auto_plays_a_cascade_and_knows_its_parts(trace: Trace) -> None:
 def test_a_policy_that_fails_ends_the_replay(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Live it would cost drafts and no text; here its seconds would be wrong."""
     made = method("auto?length=8", trace.drafters)
-    loop, stages = Replay(trace, made, COSTS), [Stage(one) for one in trace]
-    assert list(loop.play(stages[0]))
+    loop, stages = Replay(trace, made, COSTS), [ReplayState(one) for one in trace]
+    assert list(loop.replay(stages[0]))
 
     def broken(*given: object) -> None:
         raise IndexError("out of range")
 
     monkeypatch.setattr(AutoPolicy, "_time", broken)
     with pytest.raises(UserError, match="replay: policy: IndexError: out of range"):
-        list(loop.play(stages[1]))
+        list(loop.replay(stages[1]))
 
 
 def test_the_texts_end_in_all_ways_and_drafters_differ(trace: Trace) -> None:
@@ -190,7 +190,7 @@ def test_the_texts_end_in_all_ways_and_drafters_differ(trace: Trace) -> None:
     assert len({r[1].drafter for r in rounds}) == len(TEAM)
     rounds = live("static?length=8&drafter=good", trace)
     assert any(r[4] > len(r[5]) for r in rounds), "no draft was accepted beyond the end of a text"
-    suffix = [one.answers["suffix"] for one in recordings]
+    suffix = [one.drafts["suffix"] for one in recordings]
     assert any((a.start != a.start[:, -1:]).any() for a in suffix), "short drafts always began longer ones"
 
 
@@ -227,7 +227,7 @@ def test_seconds_are_the_costs(trace: Trace) -> None:
     loop, mine = Replay(trace, made, COSTS), COSTS.of("good")
     for one in trace:
         read = 0
-        for number, round in enumerate(loop.play(Stage(one))):
+        for number, round in enumerate(loop.replay(ReplayState(one))):
             asked = min(4, one.budget - 1 - (read - one.prompt.size if number else 0)) > 0
             late = mine.catch_up * one.prompt.size if number == 0 else 0.0
             wanted = mine.draft(round.drafted) + late if asked else 0.0
@@ -240,10 +240,10 @@ def test_seconds_are_the_costs(trace: Trace) -> None:
 def test_grading_and_catching_up_are_charged(trace: Trace) -> None:
     """Two models that grade each token read it all; with one that is never asked it costs nothing."""
     loop = Replay(trace, method("hedgespec", trace.drafters), COSTS)
-    spent = [round.seconds.grade for one in trace for round in loop.play(Stage(one))]
+    spent = [round.seconds.grade for one in trace for round in loop.replay(ReplayState(one))]
     assert min(spent) >= 0.0 and max(spent) > COSTS.of("bad").grade
     alone = Replay(trace, method("static?length=4&drafter=ngram", trace.drafters), COSTS)
-    assert all(r.seconds.draft == 0.0 for one in trace for r in alone.play(Stage(one)))
+    assert all(r.seconds.draft == 0.0 for one in trace for r in alone.replay(ReplayState(one)))
 
 
 def test_a_policy_on_the_clock_decides_by_the_costs(trace: Trace) -> None:
@@ -278,7 +278,7 @@ def test_a_drawn_trace_gives_the_expectation(drafter: str, length: int, tmp_path
     loop = Loop(target(), team(drafter), made.policy, made.recorder, seed=11)
     there = np.array([_counts(list(loop.run([prompt], sampling))) for _ in range(n)])
     back = Replay(trace, method(name, [drafter]), COSTS, seed=5)
-    here = np.array([_counts(list(back.play(Stage(one)))) for one in trace])
+    here = np.array([_counts(list(back.replay(ReplayState(one)))) for one in trace])
     spread = np.sqrt(there.var(0) / n + here.var(0) / n)
     assert (np.abs(there.mean(0) - here.mean(0)) < 4 * spread).all()
     assert there[:, 1].mean() > 0.4, "nothing was accepted, so nothing was compared"
@@ -291,7 +291,7 @@ def test_drawn_traces_refuse_what_they_do_not_know(tmp_path: Path) -> None:
             replayed(name, trace)
     request = Request(0, [1], 1, settings(10, temperature=1.0), Random(0), Random(0))
     with pytest.raises(UserError, match="record at --temperature 0"):  # a rule of the round, not of the arm
-        Stage(next(iter(trace))).draft("good", 0, Job(request, 3, (Stop("svip", 0.6),)))
+        ReplayState(next(iter(trace))).draft("good", 0, Job(request, 3, (Stop("svip", 0.6),)))
     assert replayed("static?stop=svip&drafter=ngram", trace)
     assert replayed("hedgespec", trace)
 

@@ -10,8 +10,8 @@ import pytest
 
 from draftwise.errors import UserError
 from draftwise.measure.trace import Trace
+from draftwise.measure.trace.files import SAMPLES, read_samples, split_words, write_samples
 from draftwise.measure.trace.results import replayed
-from draftwise.measure.trace.samples import FILE, SAMPLES, read_samples, words, write_samples
 from tests.measure.trace.sims import COSTS, recorded
 
 BYTES = [b"caf", "é".encode()[:1], "é".encode()[1:], b" au", b" lait"]
@@ -39,9 +39,9 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def test_words_add_up_to_the_text_and_no_character_is_cut() -> None:
-    found = words(range(5), Tokenizer(BYTES))
+    found = split_words(range(5), Tokenizer(BYTES))
     assert found == ["caf", "", "é", " au", " lait"]
-    assert words(range(2), Tokenizer(BYTES)) == ["caf", "\N{REPLACEMENT CHARACTER}"]
+    assert split_words(range(2), Tokenizer(BYTES)) == ["caf", "\N{REPLACEMENT CHARACTER}"]
 
 
 def test_a_replay_shows_who_guessed_what(trace: Trace, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_replay_shows_who_guessed_what(trace: Trace, tmp_path: Path) -> None:
     prompts = [recording.prompt for recording in trace]
     for line in shown:
         assert line["prompt_text"] == LETTERS.decode(prompts[line["prompt"]]) != ""
-        assert "".join(text for text, _ in line["pieces"]) == "".join(found[str(line["prompt"])].words)
+        assert "".join(text for text, _ in line["pieces"]) == "".join(found[str(line["prompt"])][1])
         mine = [r for r in rounds if all(r[key] == line[key] for key in ("method", "prompt"))]
         by_target = "".join(text for text, source in line["pieces"] if source == "target")
         drafted = sum(min(r["accepted"], len(r["tokens"])) for r in mine)
@@ -83,7 +83,7 @@ def test_what_a_policy_has_learnt_is_written_with_its_rounds(trace: Trace, tmp_p
 
 
 def test_damaged_words_are_named(trace: Trace) -> None:
-    (trace.folder / FILE).write_text("[1]")
+    (trace.folder / "texts.json").write_text("[1]")
     with pytest.raises(UserError, match=r"texts\.json' is damaged"):
         read_samples(trace.folder)
     assert len(list(trace)) == 8, "the trace itself is whole"

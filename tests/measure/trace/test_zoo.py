@@ -14,7 +14,7 @@ from draftwise.core.request import Request
 from draftwise.data import spec_bench
 from draftwise.measure.trace import Costs, Replay, Trace
 from draftwise.measure.trace.record import Prompt, header_of, record
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
 from tests.measure.trace.sims import seen
 
@@ -56,14 +56,14 @@ def test_every_replayed_round_is_the_live_one(name: str, models: Decoder, trace:
     sampling = Sampling(max_new_tokens=TOKENS, eos=models.eos)
     for one in trace:
         there = [seen(r) for r in live.run([one.prompt.tolist()], sampling)]
-        assert [seen(r) for r in back.play(Stage(one))] == there
+        assert [seen(r) for r in back.replay(ReplayState(one))] == there
 
 
 def test_successors_are_what_the_model_would_draft(models: Decoder, trace: Trace) -> None:
     """Positions inside a confirmed draft were not drafted again; asked there, the model says the same."""
     one = next(iter(trace))
     drafter: Any = models.loop.pool.drafters["zoo:general"]
-    answers, prompt = one.answers["zoo:general"], one.prompt.tolist()
+    answers, prompt = one.drafts["zoo:general"], one.prompt.tolist()
     sampling = Sampling(max_new_tokens=TOKENS)
     drafts = 0
     for at in range(one.committed - 1):

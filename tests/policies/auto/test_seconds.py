@@ -6,7 +6,7 @@ import pytest
 
 from draftwise.core.outcomes import Grade
 from draftwise.measure.trace import Costs, DrafterCosts, Replay, Trace
-from draftwise.measure.trace.stage import Lines, Stage
+from draftwise.measure.trace.state import RecordedDrafter, ReplayState
 from draftwise.policies.catalogue import method
 from draftwise.policies.recorders.cursors import Cursor
 from tests.measure.trace.sims import recorded
@@ -23,7 +23,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return recorded(tmp_path_factory.mktemp("trace"), n=5, length=8)
 
 
-def estimate(stage: Stage, lines: Lines, name: str, length: int) -> tuple[int, float]:
+def estimate(stage: ReplayState, lines: RecordedDrafter, name: str, length: int) -> tuple[int, float]:
     """Rounds and seconds of an arm on a text that others wrote, from grades of its drafter at every token.
 
     Alone it drafts in every round, so that it has read the text but for the prompt.
@@ -48,14 +48,14 @@ def estimate(stage: Stage, lines: Lines, name: str, length: int) -> tuple[int, f
 def test_the_estimate_of_an_arm_is_what_its_replay_takes(trace: Trace, name: str, length: int) -> None:
     loop = Replay(trace, method(f"static-{length}?drafter={name}", trace.drafters), PRICED)
     for recording in trace:
-        stage = Stage(recording)
-        rounds = list(loop.play(stage))
-        found, seconds = estimate(stage, stage.lines[name], name, length)
+        stage = ReplayState(recording)
+        rounds = list(loop.replay(stage))
+        found, seconds = estimate(stage, stage.drafters[name], name, length)
         assert found == len(rounds)
         assert seconds == pytest.approx(sum(r.seconds.total for r in rounds))
 
 
 def test_arms_differ_so_that_it_can_fail(trace: Trace) -> None:
-    stage = Stage(next(iter(trace)))
-    found = {estimate(stage, stage.lines[n], n, k) for n in ("good", "bad") for k in LENGTHS}
+    stage = ReplayState(next(iter(trace)))
+    found = {estimate(stage, stage.drafters[n], n, k) for n in ("good", "bad") for k in LENGTHS}
     assert len(found) == 8

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from ...errors import UserError
 from ...inputs import parse_json
-from ..writing import reachable, replacing, write_text
+from ..writing import check_reachable, replacing, write_text
 
 Row = dict[str, Any]
 NOTES = "state/notes.json"
@@ -48,7 +48,7 @@ def usable(folder: Path) -> None:
     Raises:
         UserError: it holds something else, a line that is no run's, or is a file.
     """
-    reachable(folder)
+    check_reachable(folder)
     own = (".lock", "state", *FILES, "results.json")  # files that a killed run may have left
     begun = (folder / "run.json").exists() or not folder.exists()
     others = [] if begun else [path.name for path in folder.iterdir() if path.name not in own]

@@ -28,7 +28,7 @@ from ...generation.decoder import Decoder
 from ...names import check_names
 from ...policies.catalogue import method
 from ...state.numbers import dump, load
-from ..learnt import learnt
+from ..results import arm_values
 from .contender import Generation, Item, Sight, Text
 
 
@@ -208,7 +208,7 @@ def _run(loop: Loop, items: Sequence[Item], generation: Generation, eos: frozens
     watch = loop.recorder
     sights = [watch.take(r.id, rounds[r.id]) if isinstance(watch, Watch) else [] for r in requests]
     for mine in filter(None, sights):
-        mine[-1] = replace(mine[-1], values=learnt(loop.policy))
+        mine[-1] = replace(mine[-1], values=arm_values(loop.policy))
     return [_text(rounds[r.id], s, seconds / charged) for r, s in zip(requests, sights, strict=True)]
 
 

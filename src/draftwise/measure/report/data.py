@@ -29,7 +29,7 @@ def read(folder: Path, beside: Sequence[Path] = ()) -> Results:
 
 @contextmanager
 def readable(folder: Path) -> Iterator[None]:
-    """RequestRound any failure to interpret the files of a folder into one line.
+    """Turn any failure to interpret the files of a folder into one line.
 
     Raises:
         UserError: a file has an unexpected structure, or text in place of a number.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from .costs import Costs, DrafterCosts, profiles, read_costs
-from .files import Answers, Header, Recording, Trace
+from .files import Header, RecordedDrafts, Recording, Trace
 from .replay import Replay, replay
+from .state import ReplayState
 
 __all__ = [
-    "Answers",
     "Costs",
     "DrafterCosts",
     "Header",
+    "RecordedDrafts",
     "Recording",
     "Replay",
+    "ReplayState",
     "Trace",
     "profiles",
     "read_costs",

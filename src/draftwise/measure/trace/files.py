@@ -3,10 +3,11 @@
     trace.json      the header: target, drafters, longest draft, settings
     000000.npz ...  one prompt each (`Recording`), arrays only, written atomically
     costs.json      seconds of every part of a round (`draftwise.measure.trace.costs`)
+    texts.json      a few texts as words, so that a replay needs no tokenizer to show who proposed what
 
 A recording has `prompt` and `text` (token ids; the text continues for up to `length` tokens after its end, as
 drafts may), `about` (its name, category, committed tokens and budget, as JSON), and for drafter number i the
-arrays `i.NAME` of its `Answers`.
+arrays `i.NAME` of its `RecordedDrafts`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 from zipfile import BadZipFile
@@ -25,14 +27,24 @@ from numpy.typing import NDArray
 from ... import registry
 from ...core.roles import Matcher
 from ...errors import UserError
+from ...generation.text import Detokenizer, decode
 from ...inputs import parse_json
 from ...policies.catalogue import weighs_cascades
 from ...registry.cascades import with_lookup
-from ..writing import replacing, write_text
-from .limits import check
+from ..writing import replacing, write_json
 
 FORMAT, VERSION = "draftwise-trace", 1
 FIELDS = ("top1", "top2", "entropy", "chosen")  # the stop signals in a trace
+LONGEST = 4096  # tokens of a draft; every length has its own column at each position of a text
+SAMPLES = 4  # texts whose words are kept, each of another category
+RANGES: Mapping[str, tuple[Any, float, float]] = {  # of numbers in a header
+    "prompts": (int, 1, 999_999),  # as many as the names of files can number
+    "length": (int, 1, LONGEST),
+    "max_new_tokens": (int, 1, 2**31),
+    "vocab_size": (int, 0, 2**31),
+    "seed": (int, -inf, inf),
+    "temperature": ((int, float), 0.0, 1e308),
+}
 
 Ints: TypeAlias = NDArray[np.int32]
 Floats: TypeAlias = NDArray[np.float64]
@@ -63,12 +75,12 @@ class Header:
 
     @property
     def greedy(self) -> bool:
-        """Whether the text is greedy; otherwise it was sampled."""
+        """True if the text is greedy, not sampled."""
         return self.temperature == 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class RecordedDrafts:
     """The drafts, signals and grades of one drafter at every position of one text.
 
     All its drafted tokens are in one array of N `tokens`. Its draft at position t of at most L tokens
@@ -94,16 +106,16 @@ class Answers:
     chance: Floats = field(default_factory=lambda: np.zeros(0))
 
 
-ARRAYS = tuple(f.name for f in fields(Answers))
+ARRAYS = tuple(f.name for f in fields(RecordedDrafts))
 ABOUT = ("name", "category", "committed", "budget", "ended", "given")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One prompt: its text, whose first `committed` tokens are the answer, and every drafter's answers.
+    """One prompt: its text, whose first `committed` tokens are the answer, and every drafter's drafts.
 
-    `budget` is the maximum number of tokens; `ended` whether the text ended by itself before that. `given`
-    says for each drafter which signals its drafts have, by the signal that a stop rule reads ("" is no rule
+    `budget` is the maximum number of tokens; `ended` is true if the text ended by itself before that. `given`
+    has for each drafter the signals of its drafts, by the signal that a stop rule reads ("" is no rule
     at all, null no signals); it is null if nothing was drafted. `probs` are the target's probabilities of the
     text's tokens if it was sampled, else empty.
     """
@@ -117,7 +129,7 @@ class Recording:
     ended: bool
     probs: Floats
     given: Mapping[str, Mapping[str, Sequence[str] | None] | None]
-    answers: Mapping[str, Answers]
+    drafts: Mapping[str, RecordedDrafts]
 
 
 class Trace:
@@ -134,17 +146,17 @@ class Trace:
     def __init__(self, folder: str | Path, drafters: Sequence[str] = ()) -> None:
         self.folder = Path(folder)
         self._whole = read_header(self.folder)
-        known = self._whole.drafters
-        self.cascades = [name for name in drafters if name not in known and is_cascade(name)]
+        recorded = self._whole.drafters
+        self.cascades = [name for name in drafters if name not in recorded and is_cascade(name)]
         drafters = [name for name in drafters if name not in self.cascades]
-        if unknown := [name for name in drafters if name not in known]:
-            raise UserError(f"drafter {unknown[0]!r} was not recorded: choose from {', '.join(known)}")
-        self.header = replace(self._whole, drafters={name: known[name] for name in drafters or known})
-        missing = [i for i in range(self.header.prompts) if not file_of(self.folder, i).is_file()]
-        if missing:
-            done = self.header.prompts - len(missing)
+        if unknown := [name for name in drafters if name not in recorded]:
+            raise UserError(f"drafter {unknown[0]!r} was not recorded: choose from {', '.join(recorded)}")
+        self.header = replace(self._whole, drafters={name: recorded[name] for name in drafters or recorded})
+        prompts = self.header.prompts
+        done = sum(file_of(self.folder, i).is_file() for i in range(prompts))
+        if done < prompts:
             raise UserError(
-                f"the trace {str(folder)!r} has {done} of its {self.header.prompts} prompts: "
+                f"the trace {str(folder)!r} has {done} of its {prompts} prompts: "
                 "run the same `draftwise trace` again to finish it"
             )
 
@@ -154,7 +166,7 @@ class Trace:
         return [*self.header.drafters, *self.cascades]
 
     def team(self, policy: str) -> list[str]:
-        """The drafters of a live run by this policy: with cascades that it weighs, where texts are greedy.
+        """Return the drafters of a live run by this policy: with cascades that it weighs, in greedy texts.
 
         Raises:
             UserError: an unknown policy or option.
@@ -162,7 +174,7 @@ class Trace:
         if not (self.header.greedy and weighs_cascades(policy)):
             return self.drafters
         models = [name for name, grades in self.header.drafters.items() if grades]
-        lookups = [name for name in self.header.drafters if name not in models and _matches(name)]
+        lookups = [name for name in self.header.drafters if name not in models and is_matcher(name)]
         return [*self.drafters, *with_lookup(models, lookups, self.drafters)]
 
     def __len__(self) -> int:
@@ -171,45 +183,57 @@ class Trace:
     def __iter__(self) -> Iterator[Recording]:
         names = self.header.drafters
         for i in range(len(self)):
-            found = load(file_of(self.folder, i), self._whole)
+            recording = load(file_of(self.folder, i), self._whole)
             yield replace(
-                found,
-                given={name: found.given[name] for name in names},
-                answers={name: found.answers[name] for name in names},
+                recording,
+                given={name: recording.given[name] for name in names},
+                drafts={name: recording.drafts[name] for name in names},
             )
 
 
-def _matches(name: str) -> bool:
-    """Whether a lookup of this name can take over from a model."""
+def is_matcher(name: str) -> bool:
+    """Return whether a lookup of this name can take over from a model."""
     kind = registry.parse(name).name
     factory: Any = registry.load("drafters", kind) if kind in registry.names("drafters") else None
     return isinstance(factory, type) and issubclass(factory, Matcher)
 
 
 def is_cascade(name: str) -> bool:
-    """Whether a drafter of this name lets one drafter of the team continue another's draft."""
+    """Return whether a drafter of this name lets one drafter of the team continue another's draft."""
     return registry.parse(name).name == "cascade"
 
 
 def file_of(folder: Path, index: int) -> Path:
-    """The file of prompt number `index`."""
+    """Return the file of prompt number `index`."""
     return folder / f"{index:06d}.npz"
 
 
+def check_recordable(length: int, *, overlap: bool, greedy: bool) -> None:
+    """Check the options of a recording before models are loaded.
+
+    Raises:
+        UserError: a draft length out of its range, or overlaps of sampled texts.
+    """
+    if not 1 <= length <= LONGEST:
+        raise UserError(f"--length {length}: give 1 to {LONGEST}")
+    if overlap and not greedy:
+        raise UserError("--overlap: where drafts are sampled they are not known, record at --temperature 0")
+
+
 def read_header(folder: Path) -> Header:
-    """The header of the trace in a folder.
+    """Read the header of the trace in a folder.
 
     Raises:
         UserError: there is none, or it is damaged or of another version.
     """
     path = folder / "trace.json"
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        said = (found.get("format"), found.get("version")) if isinstance(found, dict) else None
-        if said != (FORMAT, VERSION):
+        content = parse_json(path.read_text(encoding="utf-8"))
+        kind = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
+        if kind != (FORMAT, VERSION):
             raise UserError(f"it is no {FORMAT} of version {VERSION}")
-        header = Header(**found)
-        check(header)
+        header = Header(**content)
+        check_header(header)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         raise UserError(
@@ -218,13 +242,27 @@ def read_header(folder: Path) -> Header:
     return header
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
+def check_header(header: Any) -> None:
+    """Refuse a header with values that no recording has; true and false are no numbers here.
+
+    Raises:
+        ValueError: there is one; the message is the end of a line.
+    """
+    for key, (kind, least, most) in RANGES.items():
+        value = getattr(header, key)
+        if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
+            raise ValueError(f"its {key} {value!r:.40} is not from {least} to {most}")
+    for key in ("target", "workload", "digest"):
+        if not isinstance(getattr(header, key), str):
+            raise ValueError(f"its {key} is no text")
+    if not (isinstance(header.eos, list) and all(type(token) is int for token in header.eos)):
+        raise ValueError("its eos is damaged")
+    if not all(isinstance(value, bool) for value in (header.overlap, *header.drafters.values())):
+        raise ValueError("its overlap or drafters are damaged")
 
 
-def as_json(header: Header) -> dict[str, Any]:
-    """A header as written to the file."""
+def header_json(header: Header) -> dict[str, Any]:
+    """Return a header as written to the file."""
     return asdict(header) | {"eos": sorted(header.eos)}
 
 
@@ -239,7 +277,7 @@ def save(recording: Recording, path: Path, header: Header) -> None:
     }
     for i, name in enumerate(header.drafters):
         for key in ARRAYS:
-            arrays[f"{i}.{key}"] = _packed(getattr(recording.answers[name], key))
+            arrays[f"{i}.{key}"] = _packed(getattr(recording.drafts[name], key))
     with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
@@ -252,14 +290,13 @@ def load(path: Path, header: Header) -> Recording:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            about = json.loads(bytes(file["about"]))
-            answers = {
-                name: Answers(**{key: _array(key, file[f"{i}.{key}"]) for key in ARRAYS})
+            drafts = {
+                name: RecordedDrafts(**{key: _array(key, file[f"{i}.{key}"]) for key in ARRAYS})
                 for i, name in enumerate(header.drafters)
             }
             prompt, text = _array("tokens", file["prompt"]), _array("tokens", file["text"])
-            probs = _array("probs", file["probs"])
-            recording = Recording(prompt=prompt, text=text, probs=probs, answers=answers, **about)
+            probs, about = _array("probs", file["probs"]), json.loads(bytes(file["about"]))
+            recording = Recording(prompt=prompt, text=text, probs=probs, drafts=drafts, **about)
         _check(recording, header)
     except (OSError, ValueError, LookupError, TypeError, EOFError, BadZipFile, ZlibError) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
@@ -271,23 +308,19 @@ def load(path: Path, header: Header) -> Recording:
 
 
 def _check(recording: Recording, header: Header) -> None:
-    n, size = recording.committed, recording.prompt.size
-    if not (0 < n <= recording.text.size and n <= recording.budget <= header.max_new_tokens and size):
-        raise ValueError(f"{n} of {recording.text.size} tokens, {recording.budget} allowed")
-    if recording.probs.size != (0 if header.greedy else recording.text.size):
-        raise ValueError("the chances of its tokens are missing")
-    for name, a in recording.answers.items():
-        total, drawn = a.tokens.size, header.drafters[name] and not header.greedy
-        shapes = [a.start.shape, a.count.shape, a.hint.shape, a.signals.shape]
-        if shapes != [(n, header.length)] * 2 + [(n,), (total, len(FIELDS))]:
+    n, size, greedy = recording.committed, recording.text.size, header.greedy
+    if not (0 < n <= size and n <= recording.budget <= header.max_new_tokens and recording.prompt.size):
+        raise ValueError(f"{n} of {size} tokens, {recording.budget} allowed")
+    if recording.probs.size != (0 if greedy else size):
+        raise ValueError("the probabilities of its tokens are missing")
+    for name, a in recording.drafts.items():
+        total, graded = a.tokens.size, size if header.drafters[name] and not greedy else 0
+        shapes = [getattr(a, key).shape for key in ARRAYS[1:]]
+        table, overlaps, chances = (n, header.length), total * header.overlap, 0 if greedy else total
+        rest = [(n,), (total, len(FIELDS)), (overlaps,), (graded,), (graded,), (chances,)]
+        if shapes != [table, table, *rest]:
             raise ValueError(f"the arrays of {name} do not fit together")
-        graded = recording.text.size if drawn else 0
-        sizes = [a.overlap.size, a.accept.size, a.shared.size, a.chance.size]
-        wanted = [total * header.overlap, graded, graded, 0 if header.greedy else total]
-        if sizes != wanted:
-            raise ValueError(f"the numbers of {name} do not fit its tokens")
-        ends = a.start + a.count
-        if a.count.size and (a.count.min() < 0 or a.start.min() < 0 or ends.max() > total):
+        if a.count.size and (min(a.count.min(), a.start.min()) < 0 or (a.start + a.count).max() > total):
             raise ValueError(f"drafts of {name} lie outside its tokens")
 
 
@@ -298,8 +331,51 @@ def _packed(array: NDArray[Any]) -> NDArray[Any]:
     return short if np.array_equal(short.astype(np.float64), array, equal_nan=True) else array
 
 
-def _array(key: str, found: NDArray[Any]) -> NDArray[Any]:
-    whole = key in ("tokens", "start", "count")
-    if not np.issubdtype(found.dtype, np.integer if whole else np.floating):
-        raise ValueError(f"{key} is {found.dtype}")
-    return found.astype(np.int32 if whole else np.float64)
+def _array(key: str, array: NDArray[Any]) -> NDArray[Any]:
+    is_whole = key in ("tokens", "start", "count")
+    if not np.issubdtype(array.dtype, np.integer if is_whole else np.floating):
+        raise ValueError(f"{key} is {array.dtype}")
+    return array.astype(np.int32 if is_whole else np.float64)
+
+
+def write_samples(trace: Trace, tokenizer: Any) -> None:
+    """Write the words of the first text of some categories, unless they are there."""
+    if (trace.folder / "texts.json").is_file():
+        return
+    samples: dict[str, Any] = {}
+    categories: set[str] = set()
+    for i, recording in enumerate(trace):
+        if recording.category not in categories:
+            categories.add(recording.category)
+            prompt = decode(tokenizer, recording.prompt.tolist()).strip()
+            answer = split_words(recording.text[: recording.committed].tolist(), tokenizer)
+            samples[str(i)] = {"prompt": prompt, "words": answer}
+        if len(categories) == SAMPLES:
+            break
+    write_json(trace.folder / "texts.json", samples)
+
+
+def split_words(tokens: Sequence[int], tokenizer: Any) -> list[str]:
+    """Return the text that each token added; a character of several tokens belongs to the last one."""
+    writer = Detokenizer(tokenizer)
+    words = ["".join(piece.text for piece in writer.push([token], "")) for token in tokens]
+    words[-1] += "".join(piece.text for piece in writer.flush())
+    return words
+
+
+def read_samples(folder: Path) -> dict[str, tuple[str, list[str]]]:
+    """Read prompts and words of the sample texts, by the prompt's index; empty if none were written.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = folder / "texts.json"
+    if not path.is_file():
+        return {}
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+        return {key: (str(text["prompt"]), list(map(str, text["words"]))) for key, text in content.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(
+            f"{str(path)!r} is damaged: remove it and run the same `draftwise trace` again"
+        ) from None

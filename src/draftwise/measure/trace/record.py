@@ -1,33 +1,44 @@
-"""Records a trace: the target's text for each prompt, and every drafter's answers at each position."""
+"""Records a trace: the target's text for each prompt, and every drafter's drafts at each position."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from random import Random
 
 import numpy as np
 
 from ...core.drafter_pool import Member
+from ...core.loop import Loop
+from ...core.request_round import unfailed
 from ...core.roles import Drafter, Grader, Target, Waiter
 from ...core.sampling import Sampling
 from ...errors import UserError
+from ...policies.catalogue import method
 from ..machine import Meter, describe
-from ..writing import no_benchmark, reachable
-from . import costs, drawn, models
-from . import lookups as drafts
-from .costs import Costs
-from .files import Answers, Header, Recording, as_json, file_of, load, read_header, save, write_json
-from .limits import recordable
-from .lookups import Given
-from .measure import measure
-from .reading import Text, fresh_ids, looked_at, write
+from ..writing import write_json
+from .costs import Costs, costs_json, measure_costs, read_costs
+from .drafts import Given, Text, TextReader, record_grades, record_lookup, record_model
+from .files import (
+    Header,
+    RecordedDrafts,
+    Recording,
+    check_recordable,
+    file_of,
+    header_json,
+    load,
+    read_header,
+    save,
+)
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished prompts, and their total."""
-TEXTS = 16  # prompts for measuring costs
+FIRST_ID = 1 << 40  # ids of a recording's requests, far from those of any loop on the same target
+COST_PROMPTS = 16  # prompts for measuring costs
+UNHELD = "which a trace does not hold; leave it out of --drafters, and use draftwise bench"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +48,6 @@ class Prompt:
     name: str
     category: str
     tokens: Sequence[int]
-
-
-def usable(folder: Path) -> None:
-    """Check that a trace can be written to a folder, which is not a benchmark's.
-
-    Raises:
-        UserError: it holds a benchmark, or nothing can be written there.
-    """
-    no_benchmark(folder)
-    reachable(folder)
 
 
 def header_of(
@@ -60,12 +61,12 @@ def header_of(
     length: int,
     overlap: bool,
 ) -> Header:
-    """The header of a recording with these settings.
+    """Return the header of a recording with these settings.
 
     Raises:
-        UserError: see `recordable`.
+        UserError: see `check_recordable`.
     """
-    recordable(length, overlap=overlap, greedy=sampling.greedy)
+    check_recordable(length, overlap=overlap, greedy=sampling.greedy)
     return Header(
         target=name,
         drafters={who: isinstance(drafter, Grader) for who, drafter in drafters.items()},
@@ -100,34 +101,27 @@ def record(
         UserError: the folder holds another trace, or a drafter fails or cannot be recorded.
     """
     for name, drafter in drafters.items():
-        _check(name, drafter)
+        _check_drafter(name, drafter)
     begin(folder, header)
-    recorder, known = Recorder(target, drafters, header, sampling), 0
+    recorder, resumed = Recorder(target, drafters, header, sampling), 0
     for i, prompt in enumerate(prompts):
         path = file_of(folder, i)
         if path.is_file():
-            recording, known = load(path, header), known + 1
-            recorder.relive(recording)
+            resumed += 1
+            recorder.relive(load(path, header))
         else:
-            recording = recorder.record(prompt, i)
-            save(recording, path, header)
+            save(recorder.record(prompt, i), path, header)
         if progress:
             progress(i + 1, len(prompts))
-    return known
+    return resumed
 
 
-def _check(name: str, drafter: Drafter) -> None:
+def _check_drafter(name: str, drafter: Drafter) -> None:
     """Reject drafters and settings that a trace cannot hold."""
     if isinstance(drafter, Waiter):
-        raise UserError(
-            f"drafter {name}: it continues from the target's hidden states, which a trace does not hold; "
-            "leave it out of --drafters, and use draftwise bench"
-        )
+        raise UserError(f"drafter {name}: it continues from the target's hidden states, {UNHELD}")
     if isinstance(drafter, Member):
-        raise UserError(
-            f"drafter {name}: it drafts with the others, at places that a trace does not hold; "
-            "leave it out of --drafters, and use draftwise bench"
-        )
+        raise UserError(f"drafter {name}: it drafts with the others, at places {UNHELD[6:]}")
     if getattr(drafter, "branches", 1) > 1:
         raise UserError(f"drafter {name}: a trace holds chains; leave out its width")
 
@@ -139,16 +133,16 @@ def begin(folder: Path, header: Header) -> None:
         UserError: it holds another trace, or cannot be made.
     """
     if (folder / "trace.json").is_file():
-        found, wanted = as_json(read_header(folder)), as_json(header)
-        if different := [key for key in wanted if found.get(key) != wanted[key]]:
+        content, wanted = header_json(read_header(folder)), header_json(header)
+        if different := [key for key in wanted if content.get(key) != wanted[key]]:
             raise UserError(
-                f"{str(folder)!r} holds a trace with {different[0]} {found.get(different[0])!r}, "
+                f"{str(folder)!r} holds a trace with {different[0]} {content.get(different[0])!r}, "
                 f"not {wanted[different[0]]!r}: choose another --out"
             )
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "trace.json", as_json(header))
+        write_json(folder / "trace.json", header_json(header))
     except OSError as error:
         raise UserError(f"cannot write to {str(folder)!r}: {error.strerror}; choose another --out") from None
 
@@ -161,7 +155,7 @@ class Recorder:
     ) -> None:
         self.target, self.drafters = target, drafters
         self.header, self.sampling = header, sampling
-        self.ids = fresh_ids()
+        self.ids = count(FIRST_ID)
 
     def record(self, prompt: Prompt, number: int = 0) -> Recording:
         """Record one prompt; each prompt number has its own random numbers.
@@ -170,11 +164,12 @@ class Recorder:
             UserError: the prompt does not fit, or a drafter fails or cannot be recorded.
         """
         header = self.header
-        sampling = replace(self.sampling, seed=_mixed(header.seed, number))
-        text = write(self.target, prompt.tokens, sampling, beyond=header.length)
+        seed = Random(f"text {header.seed} {number}").getrandbits(32)
+        text = write_text(self.target, prompt.tokens, replace(self.sampling, seed=seed), beyond=header.length)
         if not header.greedy:
-            text = looked_at(self.target, text, self.ids)
-        found = {name: self._answers(name, drafter, text) for name, drafter in self.drafters.items()}
+            scores = TextReader(self.target, text, self.ids).chunks(len(text.tokens))
+            text = replace(text, scores=scores)
+        recorded = {name: self._record(name, drafter, text) for name, drafter in self.drafters.items()}
         return Recording(
             name=prompt.name,
             category=prompt.category,
@@ -184,8 +179,8 @@ class Recorder:
             budget=text.budget,
             ended=text.ended,
             probs=np.array([] if header.greedy else [text.chance(*pair) for pair in enumerate(text.tokens)]),
-            given={name: given for name, (_, given) in found.items()},
-            answers={name: answers for name, (answers, _) in found.items()},
+            given={name: given for name, (_, given) in recorded.items()},
+            drafts={name: drafts for name, (drafts, _) in recorded.items()},
         )
 
     def relive(self, recording: Recording) -> None:
@@ -200,26 +195,41 @@ class Recorder:
                 drafter.observe(request, committed)
                 drafter.close(request)
 
-    def _answers(self, name: str, drafter: Drafter, text: Text) -> tuple[Answers, Given | None]:
+    def _record(self, name: str, drafter: Drafter, text: Text) -> tuple[RecordedDrafts, Given | None]:
         target = self.target if self.header.overlap else None
-        length, grades = self.header.length, self.header.drafters[name]
+        length, is_grader = self.header.length, self.header.drafters[name]
         try:
-            if grades and not self.header.greedy:
-                return drawn.answers(drafter, text, length, self.ids)
-            make = models.answers if grades else drafts.answers
+            if is_grader and not self.header.greedy:
+                return record_grades(drafter, text, length, self.ids)
+            make = record_model if is_grader else record_lookup
             return make(drafter, text, length, self.ids, target=target)
         except UserError as error:
             raise UserError(f"drafter {name}: {error}; leave it out of --drafters") from None
         except Exception as error:
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise UserError(f"drafter {name} failed ({said}): leave it out of --drafters") from error
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(f"drafter {name} failed ({reason}): leave it out of --drafters") from error
 
 
-def _mixed(seed: int, number: int) -> int:
-    return Random(f"text {seed} {number}").getrandbits(32)
+def write_text(target: Target, prompt: Sequence[int], sampling: Sampling, *, beyond: int) -> Text:
+    """Decode a prompt plainly, continuing for `beyond` tokens if the text ends before its budget.
+
+    Raises:
+        UserError: the prompt is empty or leaves no room.
+    """
+    plain = method("none", [])
+    loop = Loop(target, {}, plain.policy, plain.recorder)
+    request = loop.add(prompt, replace(sampling, eos=frozenset()))
+    budget, written, end = request.sampling.max_new_tokens, list[int](), 0
+    while loop.open and not (end and len(written) >= end + beyond):
+        (round,) = unfailed(loop.step())
+        written += round.tokens
+        if not end and written[-1] in sampling.eos:
+            end = len(written)
+    loop.close(request)
+    return Text(list(prompt), written, end or len(written), budget, bool(end), sampling)
 
 
-def measured(
+def record_costs(
     target: Target,
     drafters: Mapping[str, Drafter],
     prompts: Sequence[Prompt],
@@ -235,9 +245,9 @@ def measured(
     """
     path = folder / "costs.json"
     if not path.is_file():
-        texts = [prompt.tokens for prompt in prompts[:: max(1, len(prompts) // TEXTS)]]
+        texts = [prompt.tokens for prompt in prompts[:: max(1, len(prompts) // COST_PROMPTS)]]
         meter = Meter()
-        found = measure(target, drafters, texts, sampling, length=header.length, seed=header.seed)
-        noted = ({"start": load}, meter.sample())
-        write_json(path, costs.as_json(replace(found, machine=describe(), load=noted)))
-    return costs.read_costs(str(path))
+        costs = measure_costs(target, drafters, texts, sampling, length=header.length, seed=header.seed)
+        samples = ({"start": load}, meter.sample())
+        write_json(path, costs_json(replace(costs, machine=describe(), load=samples)))
+    return read_costs(str(path))

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import log
+from typing import Any, cast
 
-from ...core.arms import Arm
+from ... import registry
+from ...core.arms import NEVER, Arm
 from ...core.drafter_pool import DrafterPool
-from ...core.drafts import Draft, Job, Verdict
+from ...core.drafts import Draft, Job, Verdict, after
 from ...core.loop import Loop
 from ...core.outcomes import Grade
 from ...core.request import Request
@@ -21,29 +24,80 @@ from ...core.roles import GradeJob, Scores
 from ...core.round import Round, Seconds
 from ...core.sampling import Sampling
 from ...core.stops import needs
-from ...errors import UserError
+from ...drafters.cascade import CascadeDrafter
+from ...errors import UserError, one_line
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method, method
 from ...policies.recorders.bandit import Bandit
-from .cascades import Cascades
 from .costs import Costs
 from .files import FIELDS, Header, Recording, Trace, is_cascade
-from .stage import UNKNOWN, Heard, Stage
+from .state import UNKNOWN, RecordedDrafter, ReplayState
 
 
-class Target:
+class ReplayScores:
+    """The scores of one draft: the text has the target's choice after every node on its path.
+
+    A sampled draft is accepted with the recorded probabilities given the text. Since they are conditional on
+    the text, texts and random numbers together have exactly the distribution of live rounds.
+    """
+
+    __slots__ = ("at", "depths", "draft", "state", "text")
+
+    def __init__(self, state: ReplayState, at: int, draft: Draft) -> None:
+        self.state, self.at, self.draft, self.text = state, at, draft, state.text
+        self.depths: list[int] | None = None
+        if not draft.is_chain:  # tokens from the last committed one down to each node, itself included
+            self.depths = []
+            for parent in draft.parents:
+                self.depths.append(1 if parent < 0 else self.depths[parent] + 1)
+
+    def choice(self, node: int) -> int:
+        """Return the text's token after `node`."""
+        depth = node + 1 if self.depths is None or node < 0 else self.depths[node]
+        return self.text[self.at + depth]
+
+    def prob(self, node: int) -> float:
+        """Return the probability that a sampled `node` is accepted."""
+        drafter: RecordedDrafter = self.draft.dist
+        return drafter.accept[self.at + node]
+
+    def residual(self, node: int) -> int:
+        """Return the text's token in place of `node`."""
+        return self.choice(self.draft.parents[node])
+
+    def logprob(self, node: int, token: int) -> float:
+        """Return the log-probability of a token; tokens not in the trace count as impossible."""
+        return log(self.chance(node, token) or 5e-324)
+
+    def chance(self, node: int, token: int) -> float:
+        """Return the target's probability of a token of the text, or of one that a lookup drafted there."""
+        if not self.state.chances:
+            return float(self.choice(node) == token)
+        return self.state.chances.get((self.at + node + 1, token), 0.0)
+
+    def distributions(self, nodes: Sequence[int]) -> None:
+        """Return nothing: grades were computed when recording."""
+
+    def overlaps(self) -> Sequence[float]:
+        """Return the recorded raw overlaps of the draft's tokens."""
+        drafter, first = self.draft.rows
+        overlaps: list[float] = drafter.overlap[first : first + len(self.draft.tokens)]
+        return overlaps
+
+
+class ReplayTarget:
     """The target role: its tokens are the recorded text's."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size, self.max_length = vocab_size, 1 << 60
-        self.stage: Stage
+        self.state: ReplayState
 
     def open(self, request: Request) -> None:
         """Nothing to prepare."""
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """Compare every draft with the text."""
-        return [Heard(self.stage, request.position, draft) for request, draft in batch]
+        return [ReplayScores(self.state, request.position, draft) for request, draft in batch]
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Nothing to roll back."""
@@ -52,114 +106,190 @@ class Target:
         """Nothing to free."""
 
 
-class Cast(DrafterPool):
-    """The drafters of a trace: drafts come from the recording, seconds from the costs."""
+class CascadePart:
+    """A recorded drafter as part of a cascade.
+
+    A lookup's continuation of other tokens is looked up again, in the text so far. A model's is its recorded
+    draft where those tokens are the text's; elsewhere the text rejects them before it, so that its length
+    alone counts.
+    """
+
+    def __init__(self, name: str, pool: ReplayPool, *, grades: bool) -> None:
+        self.name, self.pool = name, pool
+        self.lookup: Any = None if grades else registry.build("drafters", registry.parse(name))
+
+    def hint(self, request: Request) -> float:
+        """Return the recorded hint."""
+        return self.pool.state.drafters[self.name].hint[request.position]
+
+    def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
+        """Return one draft per job, after these tokens.
+
+        Raises:
+            UserError: stop rules decide how long a model's draft after wrong tokens is.
+        """
+        if self.lookup is None:
+            return [self._draft_after(job, tokens) for job, tokens in zip(jobs, written, strict=True)]
+        drafts: list[Draft] = self.lookup.draft_after(jobs, written)
+        for job, draft in zip(jobs, drafts, strict=True):
+            self.pool.pay(self.name, len(draft.tokens), job.request)
+        return drafts
+
+    def match_after(self, request: Request, written: Sequence[int]) -> int:
+        """Return the lookup's match, in the text so far."""
+        match: int = self.lookup.match_after(request, written)
+        return match
+
+    def _draft_after(self, job: Job, tokens: Sequence[int]) -> Draft:
+        state, at = self.pool.state, job.request.position
+        end = at + len(tokens)
+        if state.text[at:end] == list(tokens) and end < state.recording.committed:
+            return self.pool.draft_part(self.name, after(job, tokens))
+        if job.stops != (NEVER,):
+            raise UserError(
+                f"a trace does not hold what {self.name} drafts after wrong tokens: give no stop rule"
+            )
+        self.pool.pay(self.name, job.length, job.request)
+        return Draft.chain((0,) * job.length)
+
+
+class ReplayPool(DrafterPool):
+    """The drafters of a trace: drafts come from the recording, seconds from the costs.
+
+    Raises:
+        UserError: a cascade's parts are not recorded, or the second cannot continue a draft.
+    """
 
     def __init__(self, header: Header, costs: Costs, cascades: Sequence[str] = ()) -> None:
         super().__init__({}, vocab_size=header.vocab_size)
         self.header = header
-        self.cascades = Cascades(cascades, header.drafters, self._play, self._pay)
-        self.names = {*header.drafters, *self.cascades.made, TOGETHER}
+        self.parts: dict[str, CascadePart] = {}
+        self.drafters = cast(Any, self.parts)  # which cascades look up
+        self.cascades = {name: self._join(name) for name in cascades}
+        self.names = {*header.drafters, *self.cascades, TOGETHER}
         self.costs = {name: costs.of(name) for name in header.drafters}
         self.behind = {name for name, cost in self.costs.items() if cost.catch_up}
-        self.stage: Stage
+        self.state: ReplayState
         self.read: dict[str, int] = {}
         self.drew: tuple[str, ...] = ()
-        self.paid = 0.0
-        self.draft_now = Draft()
+        self.observed, self.paid, self.last_draft = 0, 0.0, Draft()
 
-    def begin(self, stage: Stage) -> None:
+    def _join(self, name: str) -> CascadeDrafter:
+        spec = registry.parse(name)
+        cascade: CascadeDrafter = registry.build("drafters", spec, spec.path)
+        for part in cascade.parts:
+            if part in self.header.drafters and part not in self.parts:
+                self.parts[part] = CascadePart(part, self, grades=self.header.drafters[part])
+        cascade.join(self)
+        return cascade
+
+    def begin(self, state: ReplayState) -> None:
         """Start the next text."""
-        self.stage, self.read, self.drew = stage, {}, ()
-        self.cascades.begin(stage)
+        self.state, self.read, self.drew, self.observed = state, {}, (), 0
 
-    def hints(self, request: Request) -> dict[str, float]:
-        """The recorded hints at this position; all drafters together are always ready."""
-        at, cascades = request.position, self.cascades.hints(request)
-        return {name: lines.hint[at] for name, lines in self.stage.lines.items()} | cascades | {TOGETHER: 1.0}
+    def collect_hints(self, request: Request) -> dict[str, float]:
+        """Return the recorded hints at this position; all drafters together are always ready."""
+        at, cascades = (
+            request.position,
+            {name: cascade.hint(request) for name, cascade in self.cascades.items()},
+        )
+        return {name: d.hint[at] for name, d in self.state.drafters.items()} | cascades | {TOGETHER: 1.0}
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
-        """The recorded drafts, and their cost in seconds."""
+        """Return the recorded drafts, and their cost in seconds."""
         drafts, spent = [Draft()] * n, [0.0] * n
-        self.drew, self.draft_now = (), drafts[0]
-        for name, mine in jobs.items():
-            if name in self.cascades.made:
-                for i, job in mine:
-                    self.paid = 0.0
-                    drafts[i] = self.draft_now = self.cascades.draft(name, job)
-                    spent[i] = self.paid
-                continue
-            self.drew = tuple(self.header.drafters) if name == TOGETHER else (name,)
-            for i, job in mine:
-                drafts[i] = self.draft_now = draft = self.stage.draft(name, job.request.position, job)
-                parts = [draft] if name != TOGETHER else self._apart(job)
-                for who, part in zip(self.drew, parts, strict=True):
-                    spent[i] += self.costs[who].draft(len(part.tokens)) + self._catch_up(who, job.request)
+        self.drew, self.last_draft = (), drafts[0]
+        for name, batch in jobs.items():
+            for i, job in batch:
+                self.paid = 0.0
+                drafts[i] = self.last_draft = self._draft_one(name, job)
+                spent[i] = self.paid
         return drafts, spent
 
+    def _draft_one(self, name: str, job: Job) -> Draft:
+        if name in self.cascades:
+            return self.cascades[name].draft([job])[0]
+        if name != TOGETHER:
+            return self.draft_part(name, job)
+        alone = replace(job, width=1)
+        for part, drafter in self.state.drafters.items():
+            self.pay(part, len(drafter.draft(job.request.position, alone).tokens), job.request)
+        return self.state.draft(name, job.request.position, job)
+
+    def ask(self, name: str, jobs: Sequence[Job]) -> list[Draft]:
+        """Return the recorded drafts of a cascade's first part."""
+        return [self.draft_part(name, job) for job in jobs]
+
+    def draft_part(self, name: str, job: Job) -> Draft:
+        """Return a recorded draft, and add its cost."""
+        draft = self.state.draft(name, job.request.position, job)
+        self.pay(name, len(draft.tokens), job.request)
+        return draft
+
+    def pay(self, name: str, tokens: int, request: Request) -> None:
+        """Add the cost of a draft of so many tokens."""
+        self.paid += self.costs[name].draft(tokens) + self._catch_up(name, request)
+        self.drew = (*self.drew, name)
+
     def observe(self, request: Request) -> None:
-        """The drafter of the round has read the whole text."""
-        self.cascades.observe(request)
-        for name in self.drew:
-            if name in self.behind:
-                self.read[name] = len(request.tokens)
+        """Note that the drafters of the round have read the text, and show it to the lookups of cascades."""
+        for part in self.parts.values():
+            if part.lookup is not None:
+                part.lookup.observe(request, request.tokens[self.observed :])
+        self.observed = len(request.tokens)
+        self.read |= {name: self.observed for name in self.drew if name in self.behind}
 
     def grades_itself(self, name: str) -> bool:
-        """Whether the drafter graded itself when it was recorded."""
+        """Return whether the drafter graded itself when it was recorded."""
         return self.header.drafters.get(name, False)
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
-        """Grades from the first token of its draft at each position."""
+        """Return grades from the first token of its draft at each position."""
         return [self._grade(name, job) for job in jobs]
 
     def width(self, name: str) -> int:
-        """Only chains are recorded."""
+        """Return 1: only chains are recorded."""
         return 1
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
-        """The draft recorded there, or made again by a cascade."""
-        if name in self.cascades.made:
+        """Return the draft recorded there, or made again by a cascade."""
+        if name in self.cascades:
             self.paid, view = 0.0, replace(request, tokens=request.tokens[:at])
-            tokens = self.cascades.draft(name, Job(view, arm.length, arm.stops)).tokens
+            tokens = self.cascades[name].draft([Job(view, arm.length, arm.stops)])[0].tokens
             self.graded_seconds += self.paid
             return tokens
-        lines = self.stage.lines[name]
-        first, n = lines.ends(at - request.prompt_length, arm.length, arm.stops)
+        drafter = self.state.drafters[name]
+        first, n = drafter.stopped_span(at - request.prompt_length, arm.length, arm.stops)
         self.graded_seconds += self.costs[name].draft(n)
-        return tuple(lines.tokens[first : first + n])
+        return tuple(drafter.tokens[first : first + n])
 
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
-        """The same as a draft."""
+        """Return the same as a draft."""
         tokens = self.guess(name, request, at, arm)
         return None if tokens is None else Draft.chain(tokens)
 
     def close(self, request: Request) -> None:
         """Drop the text."""
-        self.cascades.close(request)
+        for part in self.parts.values():
+            if part.lookup is not None:
+                part.lookup.close(request)
 
-    def _play(self, name: str, job: Job) -> Draft:
-        """A cascade's part drafts."""
-        draft = self.stage.draft(name, job.request.position, job)
-        self._pay(name, len(draft.tokens), job.request)
-        return draft
+    def fault(self, name: str, request: Request, what: str | Exception) -> None:
+        """Refuse a part that failed: the seconds of a replay would be wrong.
 
-    def _pay(self, name: str, tokens: int, request: Request) -> None:
-        self.paid += self.costs[name].draft(tokens) + self._catch_up(name, request)
-        self.drew = (*self.drew, name)
-
-    def _apart(self, job: Job) -> list[Draft]:
-        alone = replace(job, width=1)
-        return [lines.draft(job.request.position, alone) for lines in self.stage.lines.values()]
+        Raises:
+            UserError: always; names the part.
+        """
+        raise UserError(f"replay: {name}: {what if isinstance(what, str) else one_line(what)}")
 
     def _catch_up(self, name: str, request: Request, start: int | None = None) -> float:
-        """Seconds for reading the tokens written since the drafter last read, or all from `start` on."""
+        """Return seconds for reading what was written since the drafter last read, or all from `start` on."""
         if name not in self.behind:
             return 0.0
         read, length = self.read.get(name, 0), len(request.tokens)
         return self.costs[name].catch_up * (length - (read if start is None else min(read, start)))
 
     def _grade(self, name: str, job: GradeJob) -> list[Grade]:
-        lines, text = self.stage.lines[name], self.stage.text
         first, end = (x - job.request.prompt_length for x in (job.start, len(job.request.tokens)))
         own = len(job.draft.tokens) if job.draft else 0
         if end - first > own:  # its own draft tokens are in its cache
@@ -167,22 +297,22 @@ class Cast(DrafterPool):
             self.graded_seconds += 0.0 if job.draft else self._catch_up(name, job.request, job.start)
         if name in self.behind:
             self.read[name] = len(job.request.tokens)
-        return lines.grades(text, job.signals)[first:end]
+        return self.state.drafters[name].grades(self.state.text, job.signals)[first:end]
 
 
-class Priced:
+class PricedClock:
     """The clock of a replay: costs from a table instead of measurements."""
 
-    def __init__(self, costs: Costs, team: Cast, learn: float) -> None:
-        self.costs, self.pool, self.learn = costs, team, learn
+    def __init__(self, costs: Costs, pool: ReplayPool, learn: float) -> None:
+        self.costs, self.pool, self.learn = costs, pool, learn
         self._graded = 0.0
 
     def target(self, seconds: float, tokens: int) -> float:
-        """The cost of a pass over `tokens` tokens."""
+        """Return the cost of a pass over `tokens` tokens."""
         return self.costs.target(tokens)
 
     def round(self, seconds: Seconds) -> Seconds:
-        """Drafting, verifying and grading at their costs; nothing else takes time."""
+        """Return drafting, verifying and grading at their costs; nothing else takes time."""
         grading, self._graded = self.pool.graded_seconds - self._graded, self.pool.graded_seconds
         return Seconds(draft=seconds.draft, verify=seconds.verify, grade=grading, learn=self.learn)
 
@@ -190,28 +320,27 @@ class Priced:
 class Replay:
     """One method on all texts of a trace, in their order, with the random numbers of a live run."""
 
-    def __init__(self, trace: Trace, made: Method, costs: Costs, *, seed: int = 0) -> None:
-        check(made, trace.header)
-        played = dict.fromkeys(arm.drafter for arm in made.policy.arms if is_cascade(arm.drafter))
-        cascades = list(dict.fromkeys(trace.cascades) | played)
-        self.header, self.costs, self.policy = trace.header, costs, made.policy
-        self.target, self.pool = Target(trace.header.vocab_size), Cast(trace.header, costs, cascades)
-        clock = Priced(costs, self.pool, 0.0 if isinstance(made.recorder, Bandit) else costs.learn)
-        self.loop = Loop(self.target, self.pool, made.policy, made.recorder, seed=seed, clock=clock)
+    def __init__(self, trace: Trace, method: Method, costs: Costs, *, seed: int = 0) -> None:
+        check_method(method, trace.header)
+        named = dict.fromkeys(arm.drafter for arm in method.policy.arms if is_cascade(arm.drafter))
+        self.header, self.costs, self.policy = trace.header, costs, method.policy
+        self.target = ReplayTarget(trace.header.vocab_size)
+        self.pool = ReplayPool(trace.header, costs, list(dict.fromkeys(trace.cascades) | named))
+        clock = PricedClock(costs, self.pool, 0.0 if isinstance(method.recorder, Bandit) else costs.learn)
+        self.loop = Loop(self.target, self.pool, method.policy, method.recorder, seed=seed, clock=clock)
 
-    def play(self, stage: Stage) -> Iterator[Round]:
-        """The rounds of one text.
+    def replay(self, state: ReplayState) -> Iterator[Round]:
+        """Yield the rounds of one text.
 
         Raises:
             UserError: the policy or its recorder failed, so that its seconds would be wrong.
         """
-        one, header = stage.recording, self.header
-        self.target.stage = stage
-        self.pool.begin(stage)
-        settings = Sampling(
-            max_new_tokens=one.budget, temperature=header.temperature, eos=frozenset(header.eos)
-        )
-        self.loop.add(one.prompt.tolist(), settings)
+        recording, header = state.recording, self.header
+        self.target.state = state
+        self.pool.begin(state)
+        eos, budget = frozenset(header.eos), recording.budget
+        settings = Sampling(max_new_tokens=budget, temperature=header.temperature, eos=eos)
+        self.loop.add(recording.prompt.tolist(), settings)
         while self.loop.open:
             for round in unfailed(self.loop.step()):
                 if round.fault:
@@ -222,39 +351,36 @@ class Replay:
 def replay(
     trace: Trace, names: Sequence[str], costs: Costs, *, seed: int = 0
 ) -> Iterator[tuple[str, Recording, list[Round]]]:
-    """Every text by every named policy, text by text, with its rounds.
+    """Yield every text by every named policy, text by text, with its rounds.
 
     Raises:
         UserError: an unknown policy, or one that needs data missing in the trace.
     """
-    loops = {name: Replay(trace, method(name, trace.team(name)), costs, seed=seed) for name in names}
+    replays = {name: Replay(trace, method(name, trace.team(name)), costs, seed=seed) for name in names}
     for recording in trace:
-        stage = Stage(recording)
-        for name, loop in loops.items():
-            yield name, recording, list(loop.play(stage))
+        state = ReplayState(recording)
+        for name, one in replays.items():
+            yield name, recording, list(one.replay(state))
 
 
-def check(made: Method, header: Header) -> None:
+def check_method(method: Method, header: Header) -> None:
     """Check that a trace has everything that a policy uses.
 
     Raises:
         UserError: something is missing; says what to record.
     """
-    arms = made.policy.arms
+    arms = method.policy.arms
     longest = max(arm.length for arm in arms)
-    if not header.greedy and any(is_cascade(arm.drafter) for arm in arms):
-        raise UserError(UNKNOWN)
     stopped = [arm for arm in arms if arm.drafter == TOGETHER or any(s.rule != "never" for s in arm.stops)]
     if longest > header.length:
         raise UserError(
             f"the policy drafts up to {longest} tokens and the trace holds {header.length}: record with "
             f"--length {longest}, or give the policy a shorter one, such as ?length={header.length}"
         )
-    if not header.greedy and any(
-        header.drafters.get(arm.drafter, arm.drafter == TOGETHER) for arm in stopped
-    ):
+    samples = any(header.drafters.get(arm.drafter, arm.drafter == TOGETHER) for arm in stopped)
+    if not header.greedy and (samples or any(is_cascade(arm.drafter) for arm in arms)):
         raise UserError(UNKNOWN)
-    if "overlap" in made.recorder.reads and not header.overlap:
+    if "overlap" in method.recorder.reads and not header.overlap:
         raise UserError("the policy learns from block divergence: record the trace with --overlap")
     if unknown := needs(tuple(rule for arm in arms for rule in arm.stops)) - set(FIELDS):
         raise UserError(

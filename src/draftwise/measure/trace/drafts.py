@@ -1,0 +1,422 @@
+"""Records every drafter's drafts at each position of one text of the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isclose
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from ...core.arms import NEVER, Stop
+from ...core.drafts import Draft, Job, Signals, Verdict
+from ...core.outcomes import Grade
+from ...core.request import Request
+from ...core.roles import Drafter, GradeJob, Grader, Scores, Target
+from ...core.sampling import Sampling
+from ...drafters.together import merged
+from ...errors import UserError
+from .files import FIELDS, Floats, Ints, RecordedDrafts
+
+CHUNK = 32  # tokens of the text verified in one pass
+BATCH = 16  # drafts made in one batch
+LONGEST = 64  # maximum matching tokens in one draft, so that a batch does not wait for one
+
+READING: Mapping[str, Stop] = {
+    "": NEVER,
+    "top1": Stop("max-confidence", -1.0),
+    "top2": Stop("logit-margin", -2.0),
+    "entropy": Stop("svip", inf),
+    "chosen": Stop("confidence", -1.0),
+}
+"""For each signal a rule that reads it (`top2` includes `top1`) and never stops a draft."""
+
+READ_ALL = tuple(READING[name] for name in FIELDS)  # rules that together read all signals
+
+Given = dict[str, list[str] | None]
+"""For each signal that a rule may read, the signals that a draft then has; None for none at all."""
+PathProbs = dict[tuple[int, tuple[int, ...]], list[float]]
+"""The target's raw probabilities along each path that leaves the text at a position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and the target's text: `committed` of `tokens` are the answer, the rest lies beyond its end.
+
+    `scores` are the target's scores of the text if it was sampled, one for each `CHUNK` of it.
+    """
+
+    prompt: list[int]
+    tokens: list[int]
+    committed: int
+    budget: int
+    ended: bool
+    sampling: Sampling
+    scores: list[Scores] = field(default_factory=list)
+
+    def request(self, key: int, upto: int) -> Request:
+        """Make a request with the first `upto` tokens written."""
+        tokens = self.prompt + self.tokens[:upto]
+        sampling = replace(self.sampling, max_new_tokens=self.budget)
+        return Request(key, tokens, len(self.prompt), sampling, Random(key), Random(key))
+
+    def chance(self, at: int, token: int) -> float:
+        """Return the target's probability of a token at a position; 1 or 0 for a greedy text."""
+        if self.sampling.greedy:
+            return float(token == self.tokens[at])
+        return self.scores[at // CHUNK].chance(at % CHUNK - 1, token)
+
+    def matching(self, at: int, tokens: Sequence[int]) -> int:
+        """Return how many first tokens of a draft made at `at` match the text."""
+        pairs = enumerate(zip(tokens, self.tokens[at:], strict=False))
+        return next((i for i, (a, b) in pairs if a != b), min(len(tokens), len(self.tokens) - at))
+
+
+class TextReader:
+    """The target reading one text, and drafts along it, from left to right."""
+
+    def __init__(self, target: Target, text: Text, ids: Iterator[int]) -> None:
+        self.target, self.text = target, text
+        self.request = text.request(next(ids), 0)
+        target.open(self.request)
+
+    def scores(self, at: int, draft: Draft) -> Scores:
+        """Return the target's scores of a draft made at position `at`, which never decreases."""
+        request, text = self.request, self.text
+        request.tokens = text.prompt + text.tokens[:at]
+        (scores,) = self.target.verify([(request, draft)])
+        self.target.commit([(request, draft, Verdict((), 0))])
+        request.rounds += 1
+        return scores
+
+    def chunks(self, upto: int) -> list[Scores]:
+        """Return its scores of the text itself, and close the request."""
+        starts = range(0, upto, CHUNK)
+        chunks = [self.scores(at, Draft.chain(self.text.tokens[at : min(at + CHUNK, upto)])) for at in starts]
+        self.close()
+        return chunks
+
+    def close(self) -> None:
+        """Close the request."""
+        self.target.close(self.request)
+
+
+@dataclass(slots=True)
+class Columns:
+    """Drafts one after the other in flat columns."""
+
+    tokens: list[int] = field(default_factory=list)
+    signals: list[Signals] = field(default_factory=list)
+    overlaps: list[float] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+
+    def add(self, draft: Draft, overlaps: Sequence[float] = (), chances: Sequence[float] = ()) -> int:
+        """Append a draft; returns where it starts."""
+        if len(draft.signals) != len(draft.tokens):
+            raise UserError("its drafts carry no stop signals, which a trace needs for every drafted token")
+        first = len(self.tokens)
+        self.tokens += draft.tokens
+        self.signals += draft.signals
+        self.overlaps += overlaps
+        self.chances += chances
+        return first
+
+    def table(self, start: Ints, count: Ints, hint: Floats, **grades: Floats) -> RecordedDrafts:
+        """Return these drafts, with their start at each position."""
+        rows = [(s.top1, s.top2, s.entropy, s.chosen) for s in self.signals]
+        return RecordedDrafts(
+            tokens=np.array(self.tokens, np.int32),
+            start=start,
+            count=count,
+            hint=hint,
+            signals=np.array(rows, np.float64).reshape(-1, len(FIELDS)),
+            overlap=np.array(self.overlaps, np.float64),
+            chance=np.array(self.chances, np.float64),
+            **grades,
+        )
+
+
+# -- lookups --------------------------------------------------------------------------------------------
+
+
+def record_lookup(
+    drafter: Drafter, text: Text, length: int, ids: Iterator[int], *, target: Target | None = None
+) -> tuple[RecordedDrafts, Given | None]:
+    """Record a lookup's drafts of at most 1, 2, ... `length` tokens; with a `target`, their raw overlaps too.
+
+    Equal drafts of a position are stored once.
+    """
+    drafts, hints, given = _ask(drafter, text, length, next(ids))
+    chosen: list[list[Draft]] = [list(dict.fromkeys(row)) for row in map(_without_prefixes, drafts)]
+    on_text, off_text = list[float](), PathProbs()
+    if target is not None:
+        chunks = TextReader(target, text, ids).chunks(text.committed)
+        on_text = [p for scores in chunks for p in scores.overlaps()]
+        off_text = _off_text(target, text, chosen, ids)
+    flat, n = Columns(), text.committed
+    start, count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
+    for at, row in enumerate(drafts):
+        places = {}
+        for draft in chosen[at]:
+            place, path = _leave(at, draft.tokens, text)
+            overlaps = [*on_text[at:place], *(off_text[place, path] if path else ())] if target else ()
+            places[draft] = flat.add(draft, overlaps, _chances(at, draft, text, place))
+        for k, draft in enumerate(row):
+            count[at, k] = len(draft.tokens)
+            start[at, k] = next(places[whole] for whole in chosen[at] if _begins(whole, draft))
+    return flat.table(start, count, np.array(hints, np.float64)), given
+
+
+def _ask(
+    drafter: Drafter, text: Text, length: int, key: int
+) -> tuple[list[list[Draft]], list[float], Given | None]:
+    """Return drafts by position and requested length, hints, and the signals that drafts have.
+
+    Every length is requested: a shorter draft need not be the beginning of a longer one.
+    """
+    request, given = text.request(key, 0), None
+    drafter.observe(request, request.tokens)
+    drafts, hints = [], []
+    for at in range(text.committed):
+        view = replace(request, tokens=request.tokens + text.tokens[:at])
+        hints.append(drafter.hint(view))
+        drafts.append([_draft_one(drafter, Job(view, n, READ_ALL)) for n in range(1, length + 1)])
+        given = given or find_given(drafter, view, length)
+        drafter.observe(view, text.tokens[at : at + 1])
+    drafter.close(request)
+    return drafts, hints, given
+
+
+def _draft_one(drafter: Drafter, job: Job) -> Draft:
+    (draft,) = drafter.draft([job])
+    if draft.dist is not None or not draft.is_chain:
+        raise UserError("it draws its tokens or drafts trees, where a trace needs one chain")
+    return draft
+
+
+def _without_prefixes(row: Sequence[Draft]) -> list[Draft]:
+    """Return the drafts of one position, without those that are prefixes of others."""
+    kept: list[Draft] = []
+    for draft in sorted(row, key=lambda d: -len(d.tokens)):
+        if not any(_begins(whole, draft) for whole in kept):
+            kept.append(draft)
+    return kept
+
+
+def _begins(whole: Draft, draft: Draft) -> bool:
+    n = len(draft.tokens)
+    return whole.tokens[:n] == draft.tokens and whole.signals[:n] == draft.signals
+
+
+def _leave(at: int, tokens: Sequence[int], text: Text) -> tuple[int, tuple[int, ...]]:
+    """Return where a draft made at `at` leaves the committed text, and its tokens from there on."""
+    k = min(text.matching(at, tokens), text.committed - at)
+    return at + k, tuple(tokens[k:])
+
+
+def _off_text(target: Target, text: Text, drafts: Sequence[Sequence[Draft]], ids: Iterator[int]) -> PathProbs:
+    """Compute the target's raw probabilities along all paths that leave the text, one tree per position."""
+    paths: dict[int, dict[tuple[int, ...], None]] = {}
+    for at, row in enumerate(drafts):
+        for draft in row:
+            place, path = _leave(at, draft.tokens, text)
+            if path:
+                paths.setdefault(place, {})[path] = None
+    reader, probs = TextReader(target, text, ids), PathProbs()
+    for place in sorted(paths):
+        tree = merged([Draft.chain(path) for path in paths[place]], sum(map(len, paths[place])))
+        overlaps = reader.scores(place, tree).overlaps()
+        nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
+        for path in paths[place]:
+            node, probs[place, path] = -1, []
+            for token in path:
+                node = nodes[node, token]
+                probs[place, path].append(overlaps[node])
+    reader.close()
+    return probs
+
+
+def _chances(at: int, draft: Draft, text: Text, place: int) -> list[float]:
+    """Return the target's probability of each token up to the first off the text; 0 beyond (never read)."""
+    if text.sampling.greedy:
+        return []
+    n = min(place - at + 1, len(draft.tokens), text.committed - at)
+    return [text.chance(at + k, draft.tokens[k]) for k in range(n)] + [0.0] * (len(draft.tokens) - n)
+
+
+def find_given(drafter: Drafter, view: Request, length: int) -> Given | None:
+    """Return which signals the drafter's drafts have, by the signal that is read; None if it drafts nothing.
+
+    Raises:
+        UserError: a signal changes with what else is read.
+    """
+    whole = _draft_one(drafter, Job(view, length, READ_ALL))
+    if not whole.tokens:
+        return None
+    given: Given = {}
+    for name, rule in READING.items():
+        draft = _draft_one(drafter, Job(view, length, (rule,)))
+        if draft.tokens != whole.tokens:
+            raise UserError("its drafts change with the signals that are read")
+        given[name] = _shared_signals(draft, whole) if draft.signals else None
+    return given
+
+
+def _shared_signals(draft: Draft, whole: Draft) -> list[str]:
+    shared = []
+    for name in FIELDS:
+        pairs = [
+            (getattr(a, name), getattr(b, name)) for a, b in zip(draft.signals, whole.signals, strict=True)
+        ]
+        if all(isclose(a, b, rel_tol=1e-3) for a, b in pairs):  # a model reads in passes of other widths
+            shared.append(name)
+        elif any(a for a, _ in pairs):
+            raise UserError(f"its signal {name} changes with what else is read")
+    return shared
+
+
+# -- models ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stem:
+    """One draft from `start` that matches the text up to `mismatch`; all positions in between share it."""
+
+    start: int
+    mismatch: int
+    draft: Draft
+
+
+def record_model(
+    drafter: Drafter, text: Text, length: int, ids: Iterator[int], *, target: Target | None = None
+) -> tuple[RecordedDrafts, Given | None]:
+    """Record a model's drafts of up to `length` tokens; with a `target`, their raw overlaps too.
+
+    One draft serves all positions up to its first error.
+    """
+    stems = sorted(_stems(drafter, text, length, ids, rows=target is not None), key=lambda s: s.start)
+    reader = TextReader(target, text, ids) if target is not None else None
+    flat, n = Columns(), text.committed
+    start, count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
+    for stem in stems:
+        overlaps = reader.scores(stem.start, stem.draft).overlaps() if reader and stem.draft.tokens else ()
+        first = flat.add(stem.draft, overlaps)
+        for at in range(stem.start, stem.mismatch + 1):
+            start[at] = first + at - stem.start
+            count[at] = np.minimum(np.arange(1, length + 1), len(stem.draft.tokens) - (at - stem.start))
+    if reader:
+        reader.close()
+    request = text.request(next(ids), 0)
+    drafter.observe(request, request.tokens)
+    given, hint = find_given(drafter, request, 1), np.full(n, drafter.hint(request))
+    drafter.close(request)
+    return flat.table(start, count, hint), given
+
+
+def _stems(drafter: Drafter, text: Text, length: int, ids: Iterator[int], *, rows: bool) -> list[Stem]:
+    """Make drafts that cover every position, as few as the text allows."""
+    whole = text.request(next(ids), text.committed)
+    waiting, stems = _spans(_matches(drafter, text, whole)), list[Stem]()
+    while waiting:
+        waiting.sort(key=lambda span: span[1] - span[0])
+        spans, waiting = waiting[:BATCH], waiting[BATCH:]
+        drafts = _draft_spans(drafter, text, whole, spans, length, ids, rows=rows)
+        for (start, end), draft in zip(spans, drafts, strict=True):
+            stem = Stem(start, min(end, start + text.matching(start, draft.tokens)), draft)
+            stems.append(stem)
+            if stem.mismatch < end:  # a near tie may differ between token-by-token and batched passes
+                waiting.append((stem.mismatch + 1, end))
+    drafter.close(whole)
+    return stems
+
+
+def _matches(drafter: Drafter, text: Text, whole: Request) -> list[bool]:
+    """Return where the model would draft the text's own token, from one pass over the text."""
+    assert isinstance(drafter, Grader)  # others are recorded as lookups
+    drafter.observe(whole, whole.tokens)
+    (grades,) = drafter.grade([GradeJob(whole, len(text.prompt), [1.0] * text.committed)])
+    return [grade.accept == 1.0 for grade in grades]
+
+
+def _spans(matches: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return spans (first, last) of positions that one draft covers: it ends at the first error."""
+    spans, start = [], 0
+    for at, match in enumerate(matches):
+        if not match or at - start >= LONGEST or at == len(matches) - 1:
+            spans.append((start, at))
+            start = at + 1
+    return spans
+
+
+def _draft_spans(
+    drafter: Drafter,
+    text: Text,
+    whole: Request,
+    spans: Sequence[tuple[int, int]],
+    length: int,
+    ids: Iterator[int],
+    *,
+    rows: bool,
+) -> list[Draft]:
+    """Make one draft per span, long enough for `length` tokens at its last position, within the budget."""
+    lengths = [min(end - start + length, text.budget - 1 - start) for start, end in spans]
+    views = [text.request(next(ids), start) for start, _ in spans]
+    jobs = [Job(view, n, READ_ALL, rows=rows) for view, n in zip(views, lengths, strict=True) if n > 0]
+    _share_cache(drafter, whole, [job.request for job in jobs])
+    made = iter(drafter.draft(jobs) if jobs else ())
+    drafts = [next(made) if n > 0 else Draft() for n in lengths]
+    for view, draft in zip(views, drafts, strict=True):
+        drafter.close(view)
+        if draft.dist is not None or not draft.is_chain:
+            raise UserError(
+                "it draws its tokens or drafts trees, where a greedy trace needs its most likely chain"
+            )
+    return drafts
+
+
+def _share_cache(drafter: Any, whole: Request, views: Sequence[Request]) -> None:
+    """Copy a text's KV cache rows for its views, so that a causal LM need not prefill them again."""
+    from ...drafters.neural.lm import LMDrafter
+    from ...drafters.neural.place import Place
+
+    if hasattr(drafter, "seat"):
+        for view in views:
+            drafter.seat(whole, view)
+    if not isinstance(drafter, LMDrafter) or drafter.window or whole.id not in drafter.places:
+        return  # with a window each position sees another text
+    for view in views:
+        drafter.rows.open(view.id)
+        known = min(len(view.tokens), drafter.places[whole.id].base) - 1
+        drafter.rows.share(drafter.rows.keys.index(view.id), drafter.rows.keys.index(whole.id), known)
+        drafter.places[view.id] = Place(known)
+
+
+# -- models on sampled texts ----------------------------------------------------------------------------
+
+
+def record_grades(
+    drafter: Drafter, text: Text, length: int, ids: Iterator[int]
+) -> tuple[RecordedDrafts, Given | None]:
+    """Record a model's grades of every token of a sampled text, including those beyond its end.
+
+    Its drafts are random, and not recorded.
+    """
+    assert isinstance(drafter, Grader)  # others are recorded as lookups
+    request, grades = text.request(next(ids), 0), list[Grade]()
+    drafter.observe(request, request.tokens)
+    for number, scores in enumerate(text.scores):
+        start = number * CHUNK
+        new = text.tokens[start : start + CHUNK]
+        request.tokens = request.tokens + new
+        nodes = range(-1, len(new) - 1)
+        probs = [scores.chance(node, token) for node, token in zip(nodes, new, strict=True)]
+        job = GradeJob(request, len(text.prompt) + start, probs, scores.distributions(nodes))
+        grades += drafter.grade([job])[0]
+        drafter.observe(request, new)
+    hint = np.full(text.committed, drafter.hint(request))
+    drafter.close(request)
+    empty = np.zeros((text.committed, length), np.int32)
+    accept, shared = np.array([grade.accept for grade in grades]), np.array([g.overlap for g in grades])
+    return Columns().table(empty, empty, hint, accept=accept, shared=shared), None
