@@ -21,8 +21,8 @@ import httpx
 from draftwise import Decoder
 from draftwise.data import spec_bench
 from draftwise.models.keeper import keep_prefixes
-from draftwise.serve.fields import Completion
-from draftwise.serve.wishes import Reader
+from draftwise.serve.bodies import Completion
+from draftwise.serve.requests import RequestParser
 from draftwise.testing.drafter import SimDrafter
 from studies.common.command import command, start
 from studies.serve.local import serving
@@ -93,7 +93,7 @@ class Alone:
 
     def __init__(self, longest: int) -> None:
         self.decoder = Decoder.from_pretrained(MODEL, policy="none", dtype="float32", compile="off")
-        self.reader, self.longest = Reader(self.decoder), longest
+        self.parser, self.longest = RequestParser(self.decoder), longest
         self._tokens = cache(self._written)
 
     def text(self, body: dict[str, Any]) -> tuple[str, str]:
@@ -112,8 +112,8 @@ class Alone:
 
     def _written(self, prompt: str, form: str) -> tuple[list[int], str]:
         body = Completion(model=MODEL, prompt=prompt, **json.loads(form))
-        asked_form = self.reader.form(body)
-        grammar = None if asked_form is None else self.reader.grammars.made(asked_form)
+        asked_form = self.parser.parse_form(body)
+        grammar = None if asked_form is None else self.parser.grammars.compile(asked_form)
         more: dict[str, Any] = {"processors": [grammar]} if grammar else {}
         out = self.decoder.generate(prompt, chat=False, max_new_tokens=self.longest, temperature=0.0, **more)
         return out.token_ids, out.finish_reason

@@ -203,7 +203,7 @@ class Watch:
 
     def told(self) -> dict[str, Any]:
         """The counts; `kept` is what was added to the memory over the second half, in bytes."""
-        self.service.engine.leave(list(self.service.engine.running))
+        self.service.engine.abandon(list(self.service.engine.running))
         while self.service.engine.running or self.service.engine.waiting:
             time.sleep(0.01)
         half = self.sizes[len(self.sizes) // 2 :]

@@ -16,9 +16,9 @@ from typing import Any
 from draftwise import Decoder
 from draftwise.core.roles import TokenMask
 from draftwise.data import spec_bench
+from draftwise.serve.bodies import Completion
 from draftwise.serve.constraint import Constraint
-from draftwise.serve.fields import Completion
-from draftwise.serve.wishes import Reader
+from draftwise.serve.requests import RequestParser
 from studies.common.command import command, start
 
 PAGE = "docs/explanation/toys.md"
@@ -99,10 +99,10 @@ def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, tem
     """Write a text for each prompt."""
     form = {"type": "json_schema", "json_schema": {"name": "one", "schema": SCHEMA}}
     body = Completion.model_validate({"model": MODEL, "prompt": "x", "response_format": form})
-    reader = Reader(decoder)
-    asked_form = reader.form(body)
+    parser = RequestParser(decoder)
+    asked_form = parser.parse_form(body)
     assert asked_form is not None
-    make = reader.grammars.made(asked_form)
+    make = parser.grammars.compile(asked_form)
     assert isinstance(make(), TokenMask) and not isinstance(Silent(make()), TokenMask)
 
     def own() -> Any:

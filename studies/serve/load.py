@@ -35,7 +35,7 @@ import openai
 
 from draftwise.data import spec_bench
 from draftwise.models.load import locate
-from draftwise.serve.run import bound
+from draftwise.serve.run import bind
 from studies.common.command import command, listed, numbers, start
 
 PAGE = "docs/explanation/toys.md"
@@ -178,7 +178,7 @@ def ours(target: str, drafters: str, policy: str, batch: int) -> Iterator[Server
 @contextmanager
 def vllm(python: Path, target: str, batch: int, more: Sequence[str]) -> Iterator[Server]:
     """A server of vLLM."""
-    with bound("127.0.0.1", 0) as free:
+    with bind("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     where = str(locate(target)) if target.startswith("zoo:") else target
     words = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", where, "--port", str(port)]

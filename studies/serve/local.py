@@ -14,7 +14,7 @@ import uvicorn
 from draftwise import Decoder, method
 from draftwise.serve.app import make_app
 from draftwise.serve.limits import Limits
-from draftwise.serve.run import bound, configured
+from draftwise.serve.run import bind, make_config
 from draftwise.serve.service import Service
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -23,8 +23,8 @@ from draftwise.testing.target import SimTarget
 @contextmanager
 def serving(decoder: Decoder, model: str, **limits: Any) -> Iterator[tuple[str, Service]]:
     """The server's address and its service; it stops at the end."""
-    service, listening = Service(decoder, model, Limits(**limits)), bound("127.0.0.1", 0)
-    server = uvicorn.Server(configured(make_app(service), 0))
+    service, listening = Service(decoder, model, Limits(**limits)), bind("127.0.0.1", 0)
+    server = uvicorn.Server(make_config(make_app(service), 0))
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

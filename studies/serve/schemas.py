@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import jsonschema
 
-from draftwise.serve.grammar import LONGEST
+from draftwise.serve.grammar import MAX_SOURCE
 from studies.common.command import command, progress, start
 from studies.serve.exact import MODEL, busy
 from studies.serve.local import serving
@@ -38,7 +38,7 @@ def schemas(folder: Path, n: int, seed: int) -> Iterator[tuple[str, Any]]:
             jsonschema.validators.validator_for(schema).check_schema(schema)
         except (ValueError, jsonschema.SchemaError):
             continue
-        if isinstance(schema, dict) and len(json.dumps(schema)) <= LONGEST:
+        if isinstance(schema, dict) and len(json.dumps(schema)) <= MAX_SOURCE:
             n -= 1
             yield str(file.relative_to(folder)), schema
 

@@ -18,7 +18,7 @@ import uvicorn
 from draftwise import Decoder, method
 from draftwise.serve.app import make_app
 from draftwise.serve.limits import Limits
-from draftwise.serve.run import bound, configured, known_as
+from draftwise.serve.run import bind, make_config, names_of
 from draftwise.serve.service import Service
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -68,11 +68,11 @@ class Served:
     def __init__(self, decoder: Decoder, *, key: str = "", **limits: Any) -> None:
         self.decoder, self.service = decoder, Service(decoder, MODEL, Limits(**limits))
         self.engine = self.service.engine
-        app = make_app(self.service, key=key, hosts=known_as("127.0.0.1"))
-        self.socket = bound("127.0.0.1", 0)
+        app = make_app(self.service, key=key, hosts=names_of("127.0.0.1"))
+        self.socket = bind("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = uvicorn.Server(configured(app, 0))
+        self.server = uvicorn.Server(make_config(app, 0))
         self.thread = Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self.thread.start()
         until(lambda: self.server.started)

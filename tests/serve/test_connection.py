@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from draftwise.serve import connection
+from draftwise.serve import run
 
 from .conftest import MODEL, Served, line, until
 
@@ -23,7 +23,7 @@ LARGE = {"prompt": "ab", "max_tokens": 200, "temperature": 0.0, "n": 2, "logprob
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PATIENCE", 0.1)
+    monkeypatch.setattr(run, "PATIENCE", 0.1)
 
 
 def connected(server: Served, said: bytes = b"", buffer: int = 0) -> socket.socket:
@@ -62,7 +62,7 @@ def test_an_answer_may_take_longer(serve: Start) -> None:
     target.held.set()
     with connected(server, asking(prompt="ab", max_tokens=5, temperature=0.0)) as patient:
         until(target.taken.is_set)
-        time.sleep(3 * connection.PATIENCE)
+        time.sleep(3 * run.PATIENCE)
         target.release()
         assert patient.recv(100).startswith(b"HTTP/1.1 200")
 
@@ -83,16 +83,16 @@ def test_an_answer_must_be_read(serve: Start, stream: bool) -> None:
 
 
 def test_who_reads_much_in_each_while_gets_all(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "LEAST", 1)
+    monkeypatch.setattr(run, "LEAST_BYTES", 1)
     server = serve()
     server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     whole = server.ask("/v1/completions", **LARGE)
     with connected(server, asking(**LARGE), buffer=1024) as slow:
         until(lambda: any(one.flow.write_paused for one in connections(server)))
         read, began = b"", time.monotonic()
-        while time.monotonic() - began < 4 * connection.PATIENCE:
+        while time.monotonic() - began < 4 * run.PATIENCE:
             read += slow.recv(4096)
-            time.sleep(connection.PATIENCE / 20)
+            time.sleep(run.PATIENCE / 20)
         head, _, body = read.partition(b"\r\n\r\n")
         (length,) = [
             int(row.split(b":")[1]) for row in head.splitlines() if row.startswith(b"content-length")
@@ -104,7 +104,7 @@ def test_who_reads_much_in_each_while_gets_all(serve: Start, monkeypatch: pytest
 
 
 def test_a_reader_that_leaves_frees_its_rows(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PATIENCE", 60.0)
+    monkeypatch.setattr(run, "PATIENCE", 60.0)
     server = serve(batch=8)
     server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     target: Any = server.decoder.loop.target
@@ -114,7 +114,7 @@ def test_a_reader_that_leaves_frees_its_rows(serve: Start, monkeypatch: pytest.M
             target.let()
         texts = list(server.engine.running)
         assert texts
-    until(lambda: all(text.gone for text in texts))
+    until(lambda: all(text.is_abandoned for text in texts))
     passes = target.passes
     target.release()
     until(lambda: not server.engine.running)
@@ -130,9 +130,9 @@ def closed(client: socket.socket) -> bool:
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr(connection, "CONNECTIONS", 3)
-    monkeypatch.setattr(connection, "LEAST_PATIENCE", seconds)
-    monkeypatch.setattr(connection, "PATIENCE", 3600.0)
+    monkeypatch.setattr(run, "CONNECTIONS", 3)
+    monkeypatch.setattr(run, "LEAST_PATIENCE", seconds)
+    monkeypatch.setattr(run, "PATIENCE", 3600.0)
 
 
 @pytest.mark.parametrize("said", [b"", HEAD, HEAD + b"content-length: 9\r\n\r\n"])

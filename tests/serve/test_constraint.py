@@ -12,7 +12,7 @@ import torch
 
 from draftwise.core.roles import TokenMask
 from draftwise.errors import UserError
-from draftwise.serve.constraint import KEPT, Constraint
+from draftwise.serve.constraint import MAX_MASKS, Constraint
 
 from .ascii import vocabulary
 
@@ -72,7 +72,7 @@ def test_places_come_in_any_order(compiled: Any, seed: int) -> None:
         assert only == (truth[n][0] if len(truth[n]) == 1 else -1)
         scores = constraint(torch.tensor([text]), torch.zeros(1, len(LETTERS) + 5))
         assert [t for t, value in enumerate(scores[0].tolist()) if value > -inf] == truth[n]
-        assert len(constraint.known) <= KEPT
+        assert len(constraint.masks) <= MAX_MASKS
 
 
 def test_after_its_end_anything_goes(compiled: Any) -> None:
@@ -94,7 +94,7 @@ def test_a_committed_token_that_does_not_fit_is_an_error(compiled: Any) -> None:
 
 
 def test_a_grammar_that_takes_too_long_ends_its_text(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwise.serve.constraint.PACE", -1.0)
+    monkeypatch.setattr("draftwise.serve.constraint.SECONDS_PER_TOKEN", -1.0)
     constraint = fresh(compiled)
     with pytest.raises(UserError, match="a token: make it simpler"):
         constraint(torch.tensor([PROMPT]), torch.zeros(1, len(LETTERS)))

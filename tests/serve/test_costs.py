@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from draftwise.serve.costs import MEETING, MULTIPLE, dear, dear_grammar
+from draftwise.serve.schemas import MAX_MEETING, MAX_MULTIPLE, find_cost, find_grammar_cost
 
-TEXTS = [{"pattern": f".*[a{chr(98 + i)}].{{8}}"} for i in range(MEETING + 1)]
+TEXTS = [{"pattern": f".*[a{chr(98 + i)}].{{8}}"} for i in range(MAX_MEETING + 1)]
 NAMES: dict[str, Any] = {f"^a{i}_[a-z]+$": {} for i in range(300)}
 
 
@@ -44,8 +44,8 @@ DEAR: dict[str, list[dict[str, Any]]] = {
     ],
 }
 CHEAP: list[dict[str, Any]] = [
-    {"allOf": TEXTS[:MEETING]},
-    {"multipleOf": MULTIPLE},
+    {"allOf": TEXTS[:MAX_MEETING]},
+    {"multipleOf": MAX_MULTIPLE},
     {"properties": {f"a{i}": text for i, text in enumerate(TEXTS * 9)}},
     {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": TEXTS}}, "title": "A"},
     {"const": {"allOf": TEXTS, "multipleOf": 10**9}},
@@ -57,20 +57,20 @@ CHEAP: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(("word", "schema"), [(word, one) for word in DEAR for one in DEAR[word]])
 def test_what_takes_minutes_is_told_by_its_keyword(word: str, schema: Any) -> None:
-    assert word in dear(schema)
+    assert word in find_cost(schema)
 
 
 @pytest.mark.parametrize("schema", CHEAP)
 def test_what_is_read_at_once_is_not(schema: Any) -> None:
-    assert dear(schema) == ""
+    assert find_cost(schema) == ""
 
 
 def test_several_schemas_are_counted_together() -> None:
-    one = {"allOf": TEXTS[: MEETING - 1]}
-    assert dear(one, one) == "" and "allOf" in dear(*[one] * 4)
+    one = {"allOf": TEXTS[: MAX_MEETING - 1]}
+    assert find_cost(one, one) == "" and "allOf" in find_cost(*[one] * 4)
 
 
 def test_operators_of_a_grammar_are_counted_outside_its_texts() -> None:
-    assert dear_grammar("T: " + " & ".join(["/a/"] * 10)) and dear_grammar("T: ~" * 9)
-    assert not dear_grammar('T: "&&&&&&&&&&" /&~&~&~&~&~&~/')
-    assert "response_format" in dear_grammar("start: %json {}")
+    assert find_grammar_cost("T: " + " & ".join(["/a/"] * 10)) and find_grammar_cost("T: ~" * 9)
+    assert not find_grammar_cost('T: "&&&&&&&&&&" /&~&~&~&~&~&~/')
+    assert "response_format" in find_grammar_cost("start: %json {}")

@@ -15,11 +15,11 @@ import pytest
 from draftwise.core.sampling import Sampling
 from draftwise.errors import DraftwiseWarning
 from draftwise.serve import engine as engines
-from draftwise.serve import gate
+from draftwise.serve import middleware
 from draftwise.serve.engine import Engine
+from draftwise.serve.errors import APIError
+from draftwise.serve.generations import Event, GenerationRequest
 from draftwise.serve.limits import Limits
-from draftwise.serve.refusal import Refusal
-from draftwise.serve.texts import Event, Wish
 from draftwise.testing.drafter import SimDrafter
 from tests.cli.conftest import LETTERS, after
 
@@ -39,14 +39,14 @@ class Inbox:
         self.events.append(event)
 
     def text(self, place: int = 0) -> str:
-        return "".join(event.text for event in self.events if event.place == place)
+        return "".join(event.text for event in self.events if event.index == place)
 
     def ends(self) -> list[Event]:
-        return [event for event in self.events if event.last]
+        return [event for event in self.events if event.is_last]
 
 
-def wishes(n: int = 1, tokens: int = 20) -> list[Wish]:
-    return [Wish([0, 1], Sampling(max_new_tokens=tokens)) for _ in range(n)]
+def wishes(n: int = 1, tokens: int = 20) -> list[GenerationRequest]:
+    return [GenerationRequest([0, 1], Sampling(max_new_tokens=tokens)) for _ in range(n)]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def gated() -> Any:
         target = decoder.loop.target
         assert isinstance(target, Gated)
         target.held.set()
-        made[-1].start()
+        made[-1].thread.start()
         return made[-1], target
 
     yield start
@@ -81,12 +81,12 @@ def test_a_client_that_leaves_frees_its_row_within_one_step(gated: Any) -> None:
     target.let()
     assert target.taken.wait(60)  # within the second step
     late = engine.submit(wishes(), comes, 60)
-    engine.leave(gone)
+    engine.abandon(gone)
     before = engine.steps
     target.let()
     assert target.taken.wait(60)  # within the third
     assert engine.steps == before + 1
-    assert gone[0].over and gone[0] not in engine.running and late[0] in engine.running
+    assert gone[0].is_over and gone[0] not in engine.running and late[0] in engine.running
     assert gone[0].request is not None and gone[0].request.id not in engine.decoder.loop.open
     target.release()
     until(lambda: stays.ends() and comes.ends())
@@ -98,11 +98,11 @@ def test_a_full_queue_refuses_whole_requests(gated: Any) -> None:
     inbox = Inbox()
     engine.submit(wishes(), inbox, 60)
     engine.submit(wishes(), inbox, 60)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(APIError) as refused:
         engine.submit(wishes(2), inbox, 60)
     assert (refused.value.status, engine.free) == (429, 1)
     assert int(refused.value.headers["retry-after"]) >= 1
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(APIError) as refused:
         engine.submit(wishes(4), inbox, 60)
     assert (refused.value.status, refused.value.param) == (400, "n")
     engine.submit(wishes(), inbox, 60)
@@ -119,7 +119,7 @@ def test_a_text_that_takes_too_long_ends_alone(gated: Any) -> None:
     target.release()
     until(lambda: slow.ends() and other.ends() and waits.ends())
     for inbox in (slow, waits):
-        refusal = inbox.ends()[0].refusal
+        refusal = inbox.ends()[0].error
         assert refusal is not None and (refusal.status, refusal.code) == (504, "timeout")
     assert other.text() == line("b", 20) and not engine.decoder.loop.open
 
@@ -132,7 +132,7 @@ def test_a_stop_finishes_or_cuts(gated: Any, seconds: float) -> None:
     engine.submit(wishes(), waits, 60)
     assert target.taken.wait(60)
     engine.stop(seconds=seconds)
-    with pytest.raises(Refusal, match="stopping"):
+    with pytest.raises(APIError, match="stopping"):
         engine.submit(wishes(), runs, 60)
     target.release()
     engine.join()
@@ -141,7 +141,7 @@ def test_a_stop_finishes_or_cuts(gated: Any, seconds: float) -> None:
         if seconds:
             assert inbox.text() == line("b", 20)
         else:
-            assert end.refusal is not None and end.refusal.status == 503
+            assert end.error is not None and end.error.status == 503
             assert line("b", 20).startswith(inbox.text())
     assert not engine.decoder.loop.open
 
@@ -227,7 +227,7 @@ def test_a_hundred_clients_hang_up(serve: Start) -> None:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(hang_up())
-    until(lambda: all(text.gone for text in [*server.engine.running, *server.engine.waiting]))
+    until(lambda: all(text.is_abandoned for text in [*server.engine.running, *server.engine.waiting]))
     passes = server.decoder.loop.target.passes  # type: ignore[attr-defined]
     server.decoder.loop.target.release()  # type: ignore[attr-defined]
     until(lambda: not server.engine.running and not server.engine.waiting)
@@ -239,7 +239,7 @@ def test_a_hundred_clients_hang_up(serve: Start) -> None:
 def test_a_stream_that_nobody_reads_is_cut_and_holds_nobody_up(
     serve: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftwise.serve.service.LATER", 0.2)
+    monkeypatch.setattr("draftwise.serve.service.READ_SECONDS", 0.2)
     server = serve(timeout=0.5)
     body = b'{"model": "letters", "prompt": "ab", "max_tokens": 300, "stream": true}'
     head = "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -252,7 +252,7 @@ def test_a_stream_that_nobody_reads_is_cut_and_holds_nobody_up(
 
 
 def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.2)
     server = serve(body=1000)
     answer = server.client.post("/v1/completions", content=b"x" * 1001)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
@@ -266,7 +266,7 @@ def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest
 
 
 def test_all_bodies_together_are_bounded(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "BODIES", 1)
+    monkeypatch.setattr(middleware, "ALL_BODIES", 1)
     server = serve(body=1000)
     head = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 990\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as waits:

@@ -17,8 +17,8 @@ from draftwise import Decoder, method
 from draftwise.core.sampling import Sampling
 from draftwise.models.load import load_model
 from draftwise.serve.engine import Engine
+from draftwise.serve.generations import GenerationRequest
 from draftwise.serve.limits import Limits
-from draftwise.serve.texts import Wish
 from draftwise.testing import exact, markov, p_value
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -179,14 +179,16 @@ def test_a_long_prompt_is_read_between_the_steps_of_others(busy: Any) -> None:
     step = decoder.loop.step
 
     def watched(requests: Any = None) -> Any:
-        steps.append(any(text.reading for text in engine.running))
+        steps.append(any(text.is_prefilling for text in engine.running))
         return step(requests)
 
     decoder.loop.step = watched
     try:
-        engine.start()
-        engine.submit([Wish(short, Sampling(max_new_tokens=40))], other, 600)
-        (text,) = engine.submit([Wish(ids, Sampling(max_new_tokens=4, eos=decoder.eos))], long, 600)
+        engine.thread.start()
+        engine.submit([GenerationRequest(short, Sampling(max_new_tokens=40))], other, 600)
+        (text,) = engine.submit(
+            [GenerationRequest(ids, Sampling(max_new_tokens=4, eos=decoder.eos))], long, 600
+        )
         until(lambda: long.ends() and other.ends())
     finally:
         decoder.loop.step = step

@@ -11,13 +11,13 @@ from draftwise import Decoder, method
 from draftwise.core.arms import Arm
 from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
+from draftwise.serve.bodies import Completion
 from draftwise.serve.engine import Engine
-from draftwise.serve.fields import Completion
+from draftwise.serve.errors import APIError
+from draftwise.serve.generations import Generation, GenerationRequest
 from draftwise.serve.limits import Limits
-from draftwise.serve.refusal import Refusal
-from draftwise.serve.schedule import LONGER, LOOK, Client, DraftLimit, give_row
-from draftwise.serve.texts import Text, Wish
-from draftwise.serve.wishes import Reader
+from draftwise.serve.requests import RequestParser
+from draftwise.serve.schedule import PLAIN_EVERY, SLOWDOWN, Client, DraftLimit, give_row
 from draftwise.targets.hf import HFTarget
 from tests import tiny
 from tests.cli.conftest import Letters
@@ -33,25 +33,25 @@ LONG = 1000  # tokens of a prompt
 @pytest.fixture(autouse=True)
 def ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts may come before the thread starts, so that all of them are there in its first step."""
-    monkeypatch.setattr(Engine, "ready", True)
+    monkeypatch.setattr(Engine, "is_ready", True)
 
 
-def texts(address: str, request: int, n: int, user: str = "") -> list[Text]:
+def texts(address: str, request: int, n: int, user: str = "") -> list[Generation]:
     """The texts of a request."""
-    return [Text(wishes()[0], k, Inbox(), 0.0, 0.0, (address, user, request)) for k in range(n)]
+    return [Generation(wishes()[0], k, Inbox(), 0.0, 0.0, (address, user, request)) for k in range(n)]
 
 
-def shared_out(running: list[Text], waiting: list[Text], batch: int) -> list[int]:
+def shared_out(running: list[Generation], waiting: list[Generation], batch: int) -> list[int]:
     """Share out the rows; return the request of each of them."""
     while (text := give_row(running, waiting, batch)) is not None:
         if text in waiting:
             waiting.remove(text)
             running.append(text)
-    return sorted(text.owner[2] for text in running if not text.paused)
+    return sorted(text.owner[2] for text in running if not text.is_paused)
 
 
 def test_rows_are_shared_out_by_address_then_by_user_and_by_request() -> None:
-    running: list[Text] = []
+    running: list[Generation] = []
     waiting = texts("a", 0, 8)
     assert shared_out(running, waiting, 4) == [0, 0, 0, 0], "nobody else asks"
     waiting += texts("a", 1, 1)
@@ -71,11 +71,11 @@ def test_rows_are_shared_out_by_address_then_by_user_and_by_request() -> None:
 def test_one_client_does_not_fill_the_queue() -> None:
     engine = Engine(simulated(), Limits(batch=2, queue=16))
     engine.submit(wishes(16), Inbox(), 60, Client("a", "x"))
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(APIError) as refused:
         engine.submit(wishes(1), Inbox(), 60, Client("a", "y"))
     assert refused.value.status == 429
     engine.submit(wishes(2), Inbox(), 60, Client("b"))
-    with pytest.raises(Refusal):
+    with pytest.raises(APIError):
         engine.submit(wishes(1), Inbox(), 60, Client("c"))
 
 
@@ -94,7 +94,7 @@ def test_a_short_request_waits_for_no_long_prompts(monkeypatch: pytest.MonkeyPat
     def reading(request: Any, others: Any) -> bool:
         reads[0] += 1
         if reads[0] == 5:
-            engine.submit([Wish([5, 6, 7] * 10, Sampling(max_new_tokens=8))], arrived, 600)
+            engine.submit([GenerationRequest([5, 6, 7] * 10, Sampling(max_new_tokens=8))], arrived, 600)
         return read(request, others)
 
     def arrived(event: Any) -> None:
@@ -103,8 +103,8 @@ def test_a_short_request_waits_for_no_long_prompts(monkeypatch: pytest.MonkeyPat
 
     target.read = reading  # type: ignore[method-assign]
     prompts = [[3 + (i + k) % 19 for i in range(LONG)] for k in range(3)]
-    engine.submit([Wish(prompt, Sampling(max_new_tokens=4)) for prompt in prompts], long, 600)
-    engine.start()
+    engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=4)) for prompt in prompts], long, 600)
+    engine.thread.start()
     until(lambda: len(long.ends()) == 3 and short.ends())
     engine.stop(seconds=0)
     engine.join()
@@ -129,28 +129,28 @@ def test_drafts_that_a_client_chose_take_little_of_the_others_time(monkeypatch: 
 
     target.verify = counted  # type: ignore[method-assign]
     engine, other, chosen = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
-    wish = Wish([0, 1], Sampling(max_new_tokens=380), arm=Arm("bad", 16))
+    wish = GenerationRequest([0, 1], Sampling(max_new_tokens=380), arm=Arm("bad", 16))
     engine.submit([wish], chosen, 600)
     engine.submit(wishes(tokens=100), other, 600)
-    engine.start()
+    engine.thread.start()
     until(lambda: chosen.ends())
     engine.stop(seconds=0)
     engine.join()
     beside, apart = widths[1:101], widths[101:]  # the first step begins before the other text
     assert max(beside) == 3 and beside.count(3) <= 34, "it tries a longer one, and goes back"
-    assert sum(1.0 + width / 8 for width in beside) < LONGER * 100
-    assert beside.count(0) == 100 // LOOK + 1 and beside.count(2) > 25
+    assert sum(1.0 + width / 8 for width in beside) < SLOWDOWN * 100
+    assert beside.count(0) == 100 // PLAIN_EVERY + 1 and beside.count(2) > 25
     assert min(apart[:-20]) == 16, "alone it has what it asked for"
 
 
 def test_drafts_that_never_fit_are_tried_once_in_sixteen_steps() -> None:
     limit, ten = DraftLimit(), texts("a", 0, 1) + texts("a", 1, 1)
-    ten[0].wish = Wish([0], Sampling(), arm=Arm("slow", 4))
+    ten[0].spec = GenerationRequest([0], Sampling(), arm=Arm("slow", 4))
     found = []
-    for _ in range(10 * LOOK):
+    for _ in range(10 * PLAIN_EVERY):
         found.append(limit.apply(ten))
         limit.add(found[-1], 10.0 if found[-1] else 1.0)
-    assert found.count(1) == 10 and found.count(0) == 10 * (LOOK - 1)
+    assert found.count(1) == 10 and found.count(0) == 10 * (PLAIN_EVERY - 1)
 
 
 POLICY, FEWER = {"policy": "static-4?drafter=good"}, {"max_length": 2, "drafters": ["good"]}
@@ -165,13 +165,13 @@ POLICY, FEWER = {"policy": "static-4?drafter=good"}, {"max_length": 2, "drafters
     ],
 )
 def test_the_server_says_what_clients_may_choose(choice: str, taken: list[Any], refused: list[Any]) -> None:
-    reader = Reader(simulated(), Limits(choice=choice))
+    reader = RequestParser(simulated(), Limits(choice=choice))
     body = {"model": MODEL, "prompt": "ab"}
     for speculative in taken:
-        reader.completion(Completion.model_validate(body | {"speculative": speculative}))
+        reader.parse_completion(Completion.model_validate(body | {"speculative": speculative}))
     for speculative in refused:
-        with pytest.raises(Refusal, match=r"^speculative.*(--clients-choose|a policy that learns)"):
-            reader.completion(Completion.model_validate(body | {"speculative": speculative}))
+        with pytest.raises(APIError, match=r"^speculative.*(--clients-choose|a policy that learns)"):
+            reader.parse_completion(Completion.model_validate(body | {"speculative": speculative}))
     with pytest.raises(UserError, match="nothing, bounds, everything"):
         Limits(choice="some")
 
@@ -180,7 +180,7 @@ def test_a_client_is_an_address_and_the_user_that_it_names(serve: Callable[..., 
     server, clients = serve(), list[Client]()
     submit = server.engine.submit
 
-    def submitted(wishes: Any, sink: Any, seconds: float, client: Client) -> list[Text]:
+    def submitted(wishes: Any, sink: Any, seconds: float, client: Client) -> list[Generation]:
         clients.append(client)
         return submit(wishes, sink, seconds, client)
 

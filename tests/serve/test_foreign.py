@@ -13,10 +13,19 @@ pytest.importorskip("fastapi")
 
 from pydantic import BaseModel
 
-from draftwise.serve.bias import Barred
-from draftwise.serve.fields import Chat, Completion, Message, Part, StreamOptions, ToolCall
-from draftwise.serve.foreign import IGNORED, OTHERWISE, REFUSED
-from draftwise.serve.items import Reasoning, Responses, TextSettings
+from draftwise.serve.bodies import (
+    Chat,
+    Completion,
+    Message,
+    Part,
+    Reasoning,
+    Responses,
+    StreamOptions,
+    TextSettings,
+    ToolCall,
+)
+from draftwise.serve.foreign import ALIASES, IGNORED, REFUSED
+from draftwise.serve.logits import bar_sequences
 
 from .conftest import MODEL, Served, line
 from .test_refusals import CHAT, COMPLETION, GOOD, RESPONSES
@@ -54,7 +63,7 @@ LLAMACPP = (
 
 def classes(name: str, own: Any) -> list[str]:
     """The classes that a field of a route belongs to."""
-    obeyed = name in own.model_fields or name in OTHERWISE
+    obeyed = name in own.model_fields or name in ALIASES
     there = {"obeyed": obeyed, "ignored": name in IGNORED, "refused": name in REFUSED}
     # A name may be one route's own, as `prompt` is.
     return ["obeyed"] if obeyed else [kind for kind, found in there.items() if found]
@@ -108,7 +117,7 @@ def test_each_field_of_other_servers_is_in_one_class(names: str) -> None:
 
 def test_the_documentation_has_every_name() -> None:
     page = SERVE.read_text()
-    obeyed = {name for own in ROUTES.values() for name in own.model_fields.keys() | OTHERWISE.keys()}
+    obeyed = {name for own in ROUTES.values() for name in own.model_fields.keys() | ALIASES.keys()}
     assert [name for name in sorted(obeyed | IGNORED | REFUSED.keys()) if f"`{name}`" not in page] == []
 
 
@@ -200,7 +209,7 @@ def test_what_excludes_each_other(server: Served, path: str, more: dict[str, Any
 
 def test_words_that_are_barred() -> None:
     torch = pytest.importorskip("torch")
-    bars = Barred([[5], [1, 2], [2, 1, 3]])
+    bars = bar_sequences([[5], [1, 2], [2, 1, 3]])
 
     def barred_after(*text: int) -> list[int]:
         scores = bars(torch.tensor([text], dtype=torch.long), torch.zeros(1, 6))

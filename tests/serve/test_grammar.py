@@ -13,11 +13,11 @@ pytest.importorskip("llguidance")
 
 from draftwise import Decoder
 from draftwise.errors import UserError
-from draftwise.serve import forms
 from draftwise.serve import grammar as grammars
-from draftwise.serve.fields import Completion
+from draftwise.serve import sandbox
+from draftwise.serve.bodies import Completion
+from draftwise.serve.errors import APIError
 from draftwise.serve.grammar import Grammars
-from draftwise.serve.refusal import Refusal
 from studies.serve.local import counting
 
 NUMBERS = {f"p{i}": {"type": ["number", "null"]} for i in range(1500)}
@@ -40,19 +40,19 @@ def made(decoder: Decoder) -> Grammars:
 
 @pytest.mark.parametrize("kind", DEAR)
 def test_what_costs_too_much_is_refused_and_the_next_is_read(made: Grammars, kind: str) -> None:
-    with pytest.raises(Refusal, match=f"the {kind} cannot be obeyed: ") as refused:
-        made.made((kind, DEAR[kind]))
+    with pytest.raises(APIError, match=f"the {kind} cannot be obeyed: ") as refused:
+        made.compile((kind, DEAR[kind]))
     assert refused.value.status == 400 and "\n" not in refused.value.message
-    assert made.made(("regex", "[ab]{2}"))().matcher is not None
+    assert made.compile(("regex", "[ab]{2}"))().matcher is not None
 
 
 def test_what_is_slow_to_write_is_refused(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refusal, match=r"the grammar cannot be obeyed: .*Too many items"):
-        made.made(("grammar", 'start: "a"{1000000000}'))
+    with pytest.raises(APIError, match=r"the grammar cannot be obeyed: .*Too many items"):
+        made.compile(("grammar", 'start: "a"{1000000000}'))
     assert made.sandbox is not None
-    monkeypatch.setattr(forms, "SLOW", -1.0)
+    monkeypatch.setattr(sandbox, "SPARE_SECONDS", -1.0)
     with pytest.raises(ValueError, match=r"it takes more than 0\.02 seconds a token"):
-        forms.compile_form(made.sandbox.tokens, ("regex", "[a-f]{3}"))
+        sandbox.compile_form(made.sandbox.tokens, ("regex", "[a-f]{3}"))
 
 
 DEEP = {
@@ -64,12 +64,12 @@ DEEP = {
 
 @pytest.mark.parametrize("kind", DEEP)
 def test_what_is_nested_too_deeply_is_refused(made: Grammars, kind: str) -> None:
-    with pytest.raises(Refusal, match=f"the {kind} cannot be obeyed: "):
-        made.made((kind, DEEP[kind]))
+    with pytest.raises(APIError, match=f"the {kind} cannot be obeyed: "):
+        made.compile((kind, DEEP[kind]))
 
 
 def test_one_that_becomes_too_expensive_ends_its_text(made: Grammars) -> None:
-    constraint, text = made.made(("regex", GROWS))(), [1]
+    constraint, text = made.compile(("regex", GROWS))(), [1]
     scores, draw = torch.zeros(1, constraint.vocab_size), Random(0)
     with pytest.raises(UserError, match=r"the grammar ends the text: .*too many"):
         for _ in range(500):
@@ -81,31 +81,31 @@ def test_one_that_becomes_too_expensive_ends_its_text(made: Grammars) -> None:
     "source", ["root ::= (", "start: (", "start: missing", '{"a": 1}', "r ::= a", "root ::= a", "::="]
 )
 def test_an_error_of_a_grammar_is_one_line(made: Grammars, source: str) -> None:
-    with pytest.raises(Refusal, match=r"^the grammar cannot be obeyed: .+$") as refused:
-        made.made(("grammar", source))
+    with pytest.raises(APIError, match=r"^the grammar cannot be obeyed: .+$") as refused:
+        made.compile(("grammar", source))
     assert len(refused.value.message) < 260
 
 
 @pytest.mark.parametrize("source", ["start: a\na: a", "start: T\nT: /a+/ & /b+/"])
 def test_where_no_text_is_whole_the_reason_is_for_people(made: Grammars, source: str) -> None:
     with pytest.raises(
-        Refusal, match="cannot be obeyed: nothing may follow, and no text is whole: a rule has no end"
+        APIError, match="cannot be obeyed: nothing may follow, and no text is whole: a rule has no end"
     ):
-        made.made(("grammar", source))
+        made.compile(("grammar", source))
 
 
 @pytest.mark.parametrize("source", ['root ::= "a" [0-9]+', 'start: "a" /[0-9]+/'])
 def test_grammars_come_in_both_notations(made: Grammars, decoder: Decoder, source: str) -> None:
-    matcher = made.made(("grammar", source))().matcher
+    matcher = made.compile(("grammar", source))().matcher
     ids = decoder.tokenizer.encode("a17", add_special_tokens=False)
     assert matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
 
 def test_few_grammars_are_kept(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammars, "KEPT", 2)
+    monkeypatch.setattr(grammars, "MAX_GRAMMARS", 2)
     for n in (1, 2, 3):
-        made.made(("regex", f"a{{{n}}}"))
-    assert [source for _, source in made._kept] == ["a{2}", "a{3}"]
+        made.compile(("regex", f"a{{{n}}}"))
+    assert [source for _, source in made._matchers] == ["a{2}", "a{3}"]
 
 
 IGNORED: dict[str, dict[str, Any]] = {
@@ -123,15 +123,15 @@ def test_a_schema_that_would_be_half_obeyed_is_refused(made: Grammars, word: str
     def form(strict: bool) -> Any:
         asked = {"type": "json_schema", "json_schema": {"schema": {"items": IGNORED[word]}, "strict": strict}}
         body = Completion.model_validate({"model": "m", "prompt": "a", "response_format": asked})
-        return grammars.form(body)
+        return grammars.requested_form(body)
 
-    with pytest.raises(Refusal, match=f"{word}.*; leave it out, or set strict to false"):
-        made.made(form(True))
+    with pytest.raises(APIError, match=f"{word}.*; leave it out, or set strict to false"):
+        made.compile(form(True))
     if word != "minProperties":
-        assert made.made(form(False))().matcher is not None
+        assert made.compile(form(False))().matcher is not None
 
 
 def test_json_has_no_endless_white_space(made: Grammars, decoder: Decoder) -> None:
     for text, good in (('{"a": [1, 2], "b": {"c": null}}', True), ('{"a":  1', False), ("{\n", False)):
         ids = decoder.tokenizer.encode(text, add_special_tokens=False)
-        assert (made.made(("json", ""))().matcher.try_consume_tokens(ids) == len(ids)) == good
+        assert (made.compile(("json", ""))().matcher.try_consume_tokens(ids) == len(ids)) == good

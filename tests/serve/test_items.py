@@ -14,11 +14,12 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from draftwise.generation.text import Piece
-from draftwise.serve.calls import Found
-from draftwise.serve.items import Responses, chat
-from draftwise.serve.responses import Response
-from draftwise.serve.texts import Event
-from draftwise.serve.wishes import Asked
+from draftwise.serve.bodies import Responses
+from draftwise.serve.chats import as_chat
+from draftwise.serve.generations import Event
+from draftwise.serve.requests import ParsedRequest
+from draftwise.serve.responses import ItemAnswer
+from draftwise.serve.tools import AnswerPart
 
 NAMES: Any = SimpleNamespace(count=len)  # a letter is a token
 SCHEMA = {"type": "object", "not": {"required": ["b"]}}
@@ -28,33 +29,33 @@ SCHEMA = {"type": "object", "not": {"required": ["b"]}}
 def test_the_form_of_a_text_is_as_strict_as_it_says(strict: bool | None) -> None:
     form = {"type": "json_schema", "name": "one", "schema": SCHEMA, "strict": strict}
     body = Responses.model_validate({"model": "m", "input": "Hi", "text": {"format": form}})
-    asked = chat(body).response_format
+    asked = as_chat(body).response_format
     assert asked is not None and asked.json_schema is not None
     assert asked.json_schema.strict is strict and asked.json_schema.schema_ == SCHEMA
 
 
 def test_tokens_that_were_not_read_again_are_counted() -> None:
     body = Responses.model_validate({"model": "m", "input": "Hi"})
-    answer = Response(Asked([], 40, True, False, True, False, 1), "m", NAMES, body=body)
-    text: Any = SimpleNamespace(place=0, reused=32, stats=SimpleNamespace(tokens=5))
-    used = answer._used([text])
+    answer = ItemAnswer(ParsedRequest([], 40, True, False, True, False, 1), "m", NAMES, body=body)
+    text: Any = SimpleNamespace(index=0, cached_tokens=32, stats=SimpleNamespace(tokens=5))
+    used = answer._item_usage([text])
     assert used["input_tokens_details"] == {"cached_tokens": 32}
     assert (used["input_tokens"], used["output_tokens"], used["total_tokens"]) == (40, 5, 45)
 
 
 def test_reasoning_is_an_item_of_its_own() -> None:
     class Thinker:
-        def feed(self, text: str, *, last: bool) -> list[Found]:
-            return [Found(reasoning=text)] if text.islower() else [Found(text)]
+        def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
+            return [AnswerPart(reasoning=text)] if text.islower() else [AnswerPart(text)]
 
     body = Responses.model_validate({"model": "m", "input": "Hi"})
-    asked = Asked([], 40, True, True, True, False, 1, parser=Thinker)
-    answer = Response(asked, "m", NAMES, body=body)
-    text: Any = SimpleNamespace(place=0, reused=0, stats=SimpleNamespace(tokens=9))
+    asked = ParsedRequest([], 40, True, True, True, False, 1, make_parser=Thinker)
+    answer = ItemAnswer(asked, "m", NAMES, body=body)
+    text: Any = SimpleNamespace(index=0, cached_tokens=0, stats=SimpleNamespace(tokens=9))
     told = []
     for said, reason in (("so ", ""), ("it is", ""), ("WELL", "eos")):
         pieces = [Piece(said, "target")]
-        told += answer.chunks(text, Event(0, pieces, reason=reason), first=False)
+        told += answer.chunks(text, Event(0, pieces, finish_reason=reason), first=False)
     kinds = [event["type"].removeprefix("response.") for event in told]
     opened, closed = ["output_item.added", "content_part.added"], ["content_part.done", "output_item.done"]
     thought = [*opened, *["reasoning_text.delta"] * 2, "reasoning_text.done", *closed]
@@ -65,7 +66,7 @@ def test_reasoning_is_an_item_of_its_own() -> None:
     thinking, message = answer.output
     assert (thinking["type"], thinking["content"][0]["text"]) == ("reasoning", "so it is")
     assert (message["type"], message["content"][0]["text"]) == ("message", "WELL")
-    assert answer._used([text])["output_tokens_details"] == {"reasoning_tokens": len("so it is")}
+    assert answer._item_usage([text])["output_tokens_details"] == {"reasoning_tokens": len("so it is")}
     items = [{"role": "user", "content": "Hi"}, thinking, message, {"role": "user", "content": "And?"}]
-    again = chat(Responses.model_validate({"model": "m", "input": items}))
+    again = as_chat(Responses.model_validate({"model": "m", "input": items}))
     assert [one.content for one in again.messages] == ["Hi", "WELL", "And?"]

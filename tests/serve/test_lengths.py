@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from draftwise.serve.lengths import MARGIN, bounded
-from draftwise.serve.refusal import Refusal
+from draftwise.serve.errors import APIError
+from draftwise.serve.requests import MARGIN, check_length
 from tests.cli.conftest import Letters
 from tests.tiny_tokenizers import MAKERS
 
@@ -73,8 +73,8 @@ def test_what_fits_is_not_refused(name: str) -> None:
     tokenizer, few = MAKERS[name](), 0
     for text in HARD:
         n = len(tokenizer(text)["input_ids"])
-        bounded(tokenizer, text, n)
+        check_length(tokenizer, text, n)
         few += len(text) > 4 * (n + MARGIN)  # so that the beginning was read
     assert few or name in ("byte-level", "gemma", "llama", "fallback-metaspace")
-    with pytest.raises(Refusal, match="more than 9 tokens"):
-        bounded(tokenizer, "The quick brown fox. " * 5000, 9)
+    with pytest.raises(APIError, match="more than 9 tokens"):
+        check_length(tokenizer, "The quick brown fox. " * 5000, 9)

@@ -16,13 +16,11 @@ import pytest
 from draftwise.core.arms import Arm, Decision
 from draftwise.core.round import Round, Seconds
 from draftwise.serve import live
+from draftwise.serve.errors import APIError
 from draftwise.serve.limits import Limits
-from draftwise.serve.live import Frames, Live, check_origin
-from draftwise.serve.pages import page_files
-from draftwise.serve.refusal import Refusal
+from draftwise.serve.live import Frames, Live, check_origin, page_files
 from draftwise.serve.service import Service
-from draftwise.serve.snapshot import Snapshots
-from draftwise.serve.strips import Strips
+from draftwise.serve.snapshot import RoundLog, Snapshots
 
 from .conftest import MODEL, Served, line, simulated, until
 
@@ -31,8 +29,8 @@ Start = Callable[..., Served]
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "EVERY", 0.01)
-    monkeypatch.setattr(live, "FRESH", 0.0)
+    monkeypatch.setattr(live, "FRAME_SECONDS", 0.01)
+    monkeypatch.setattr(live, "FRESH_SECONDS", 0.0)
 
 
 @contextmanager
@@ -46,7 +44,7 @@ def watching(server: Served) -> Iterator[Iterator[dict[str, Any]]]:
 
 
 def strips(server: Served) -> list[Any]:
-    return [one for one in server.engine.watchers if isinstance(one, Strips)]
+    return [one for one in server.engine.watchers if isinstance(one, RoundLog)]
 
 
 # -- the files ---------------------------------------------------------------------------------------------
@@ -96,27 +94,27 @@ def test_while_none_looks_the_engine_does_nothing_for_the_page(serve: Start) -> 
         next(frames)
         (mine,) = strips(server)
         server.complete(max_tokens=30)
-        until(lambda: mine.seen)
+        until(lambda: mine.added)
     until(lambda: server.engine.watchers == before)
-    seen = mine.seen
+    seen = mine.added
     server.complete(max_tokens=30)
-    assert mine.seen == seen
+    assert mine.added == seen
 
 
 def test_many_who_ask_at_once_get_one_state(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "FRESH", 3600.0)
+    monkeypatch.setattr(live, "FRESH_SECONDS", 3600.0)
     server, numbers = serve(), count(1)
     monkeypatch.setattr(Snapshots, "take", lambda *_: {"number": next(numbers)})
     assert [server.client.get("/stats").json()["number"] for _ in range(5)] == [1] * 5
 
 
 def test_what_is_not_taken_in_time_is_lost_and_counted(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwise.serve.strips.KEPT", 5)
+    monkeypatch.setattr("draftwise.serve.snapshot.MAX_ROUNDS", 5)
     server = serve()
-    kept = Strips(server.engine)
+    kept = RoundLog(server.engine)
     server.engine.watchers = [kept]
     server.complete(max_tokens=40, speculative=False)
-    until(lambda: kept.seen == 41)
+    until(lambda: kept.added == 41)
     cells, lost = kept.take()
     assert (len(cells), lost) == (5, 36)
     assert kept.take() == ([], 0)
@@ -127,7 +125,7 @@ def looked(check: Callable[[Live], Awaitable[None]]) -> None:
     service = Service(simulated(), MODEL, Limits())
 
     async def run() -> None:
-        service.engine.start()
+        service.engine.thread.start()
         try:
             await asyncio.wait_for(check(Live(service)), 60)
         finally:
@@ -143,11 +141,11 @@ def test_a_late_reader_misses_old_frames_and_the_rest_stay_few() -> None:
         page.join()
         frames = page.watch()
         first = number(await anext(frames))
-        while page.made < first + 3 * live.FRAMES:
+        while page.count < first + 3 * live.MAX_FRAMES:
             await asyncio.sleep(0.01)
-        assert len(page.frames) == live.FRAMES
-        newest = page.made
-        assert number(await anext(frames)) == newest - live.FRAMES + 1
+        assert len(page.frames) == live.MAX_FRAMES
+        newest = page.count
+        assert number(await anext(frames)) == newest - live.MAX_FRAMES + 1
         page.leave()
 
     looked(check)
@@ -188,10 +186,10 @@ def test_a_server_that_stops_ends_every_stream() -> None:
         async for _ in frames:
             pass  # what was made before
         assert page.ticking is not None and page.ticking.done()
-        with pytest.raises(Refusal, match="stopping"):
+        with pytest.raises(APIError, match="stopping"):
             page.join()
         page.leave()
-        assert not [one for one in page.engine.watchers if isinstance(one, Strips)]
+        assert not [one for one in page.engine.watchers if isinstance(one, RoundLog)]
 
     looked(check)
 
@@ -215,7 +213,7 @@ def test_pages_of_other_sites_may_not_watch() -> None:
         {"origin": other},
         {"origin": "null"},
     ):
-        with pytest.raises(Refusal, match="--allow-origin"):
+        with pytest.raises(APIError, match="--allow-origin"):
             asked(**headers)
 
 
@@ -225,7 +223,7 @@ def test_a_page_of_another_site_gets_no_stream(server: Served) -> None:
 
 
 def test_only_so_many_may_watch(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "WATCHERS", 2)
+    monkeypatch.setattr(live, "MAX_WATCHERS", 2)
     server = serve()
     with watching(server) as one, watching(server) as other:
         next(one)
@@ -273,15 +271,15 @@ def test_plain_decoding_is_measured_where_the_policy_does_not_know_it(serve: Sta
 def test_a_plain_step_is_one_in_which_no_text_has_a_draft() -> None:
     """Steps of two texts with given seconds: the first reads prompts, the last is not over yet."""
     engine: Any = SimpleNamespace(steps=0)
-    kept = Strips(engine)
+    kept = RoundLog(engine)
     for rounds, drafted, seconds in ((1, 0, 9.0), (2, 0, 0.2), (3, 4, 7.0), (4, 0, 0.2), (5, 0, 5.0)):
         engine.steps += 1
         for request in (0, 1):
             text: Any = SimpleNamespace(stats=SimpleNamespace(rounds=rounds))
             n = drafted * request
             done = Round(request, Decision(0), Arm("a", n), n, n, (7,), 0, Seconds(verify=seconds), False)
-            kept.round(text, done, 0.0)
-    assert kept.rate(2) == kept.rate(9) == pytest.approx(4 / 0.8, rel=0.03)
+            kept.add_round(text, done, 0.0)
+    assert kept.plain_rate(2) == kept.plain_rate(9) == pytest.approx(4 / 0.8, rel=0.03)
 
 
 # -- a prompt of one's own -----------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ LOOKS = [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"), (PHONE, "dark"
 def test_it_fits_and_can_be_read(
     visit: Callable[..., Visit], size: dict[str, int], scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "EVERY", 0.1)
+    monkeypatch.setattr(live, "FRAME_SECONDS", 0.1)
     page = visit(viewport=size, color_scheme=scheme, reduced_motion="reduce").open()
     page.write("abcabc", 60)
     expect(page.tab.locator("#verdict")).to_contain_text("the same")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftwise.serve.run import known_as
+from draftwise.serve.run import names_of
 
 from .conftest import MODEL, Served
 
@@ -82,7 +82,7 @@ def test_an_error_has_a_short_piece_of_what_was_sent(
 def test_what_is_wrong_is_named(
     server: Served, sandbox: Any, path: str, change: dict[str, Any], said: str, param: str
 ) -> None:
-    server.service.reader.grammars.sandbox = sandbox
+    server.service.parser.grammars.sandbox = sandbox
     body = json.dumps({"model": MODEL} | GOOD[path] | change)
     answer = server.client.post(path, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400, answer.text
@@ -119,13 +119,13 @@ def test_a_body_that_cannot_be_read(server: Served, body: bytes, kind: str, said
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "LocalHost", "::1", "0:0:0:0:0:0:0:1"])
 def test_a_server_is_known_by_its_own_address(host: str) -> None:
-    names = known_as(host)
+    names = names_of(host)
     assert (f"[{host}]" if ":" in host else host).lower() in names
     assert {"localhost", "127.0.0.1", "[::1]"} <= set(names)
 
 
 def test_a_server_for_others_is_known_by_any_name() -> None:
-    assert not known_as("0.0.0.0") and not known_as("10.1.2.3")
+    assert not names_of("0.0.0.0") and not names_of("10.1.2.3")
 
 
 def test_white_space_is_a_prompt(server: Served) -> None:

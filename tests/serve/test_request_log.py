@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from draftwise.serve.request_log import LOG, json_to_stderr
+from draftwise.serve.middleware import LOG, json_to_stderr
 
 from .conftest import MODEL, Served, line, until
 from .test_gone import sent

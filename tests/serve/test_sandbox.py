@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event as Flag
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -72,12 +73,10 @@ def test_a_process_ends_with_its_connection(endless: Sandbox) -> None:
     until(lambda: not children(endless))
 
 
-def test_a_process_that_cannot_start_is_no_fault_of_a_grammar(
-    tokens: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Sandbox, "_vocabulary", lambda self: {})
+def test_a_process_that_cannot_start_is_no_fault_of_a_grammar() -> None:
+    nothing = SimpleNamespace(vocab_size=0, eos_tokens=[])
     with pytest.raises(RuntimeError, match="did not start"):
-        Sandbox(tokens).compile(SMALL, Connection())
+        Sandbox(nothing).compile(SMALL, Connection())
 
 
 def test_one_that_ended_is_started_again(tokens: Any) -> None:
@@ -97,11 +96,13 @@ def ask(server: Served, client: httpx.Client, grammar: Any) -> httpx.Response:
 def test_a_client_that_leaves_ends_its_process_and_frees_its_turn(
     serve: Any, tokenizer: Any, endless: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "EACH", 1)
+    monkeypatch.setattr(service, "PER_CLIENT", 1)
     server = serve(counting(tokenizer))
-    server.service.reader.grammars.sandbox = endless
+    server.service.parser.grammars.sandbox = endless
     schema = {"type": "json_schema", "json_schema": {"schema": {}}}
-    monkeypatch.setattr(server.service.reader, "form", lambda body: GROWS if body.response_format else SMALL)
+    monkeypatch.setattr(
+        server.service.parser, "parse_form", lambda body: GROWS if body.response_format else SMALL
+    )
     endless.compile(SMALL, Connection())
     with (
         pytest.raises(httpx.ReadTimeout),
@@ -110,26 +111,26 @@ def test_a_client_that_leaves_ends_its_process_and_frees_its_turn(
         ask(server, bad, {"response_format": schema})
     assert ask(server, server.client, {}).status_code == 200
     until(lambda: not children(endless))
-    assert not server.service.asking
+    assert not server.service.compiling
 
 
 def test_a_client_holds_up_no_other(serve: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, free = serve(counting(tokenizer)), Flag()
-    grammars, made = server.service.reader.grammars, Grammars.made
+    grammars, made = server.service.parser.grammars, Grammars.compile
 
     def wait(form: Any, connection: Any) -> Any:
         if form != SMALL:
             free.wait()
         return made(grammars, SMALL, connection)
 
-    monkeypatch.setattr(grammars, "made", wait)
-    local, many = httpx.HTTPTransport(local_address="127.0.0.2"), service.EACH + service.COMPILERS
+    monkeypatch.setattr(grammars, "compile", wait)
+    local, many = httpx.HTTPTransport(local_address="127.0.0.2"), service.PER_CLIENT + service.COMPILERS
     with (
         ThreadPoolExecutor(many) as pool,
         httpx.Client(base_url=server.url, timeout=None, transport=local) as other,
     ):
         bad = [pool.submit(ask, server, server.client, {"regex": "b{2}"}) for _ in range(many)]
-        until(lambda: server.service.asking["127.0.0.1"] == many)
+        until(lambda: server.service.compiling["127.0.0.1"] == many)
         assert ask(server, other, {"regex": SMALL[1]}).status_code == 200
         free.set()
         assert {one.result().status_code for one in bad} == {200}

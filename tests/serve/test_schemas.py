@@ -14,9 +14,8 @@ import jsonschema
 import llguidance
 import numpy as np
 
-from draftwise.serve.costs import dear
-from draftwise.serve.forms import written
-from draftwise.serve.schemas import read
+from draftwise.serve.sandbox import translate_form
+from draftwise.serve.schemas import find_cost, narrow_schema
 
 from .ascii import vocabulary
 
@@ -118,7 +117,7 @@ def allows() -> Any:
 
     def allowed(schema: Any, text: str) -> bool | None:
         try:
-            grammar = written("schema", json.dumps(schema))
+            grammar = translate_form("schema", json.dumps(schema))
         except ValueError:
             return None
         matcher = llguidance.LLMatcher(TOKENS, grammar, log_level=0)
@@ -143,7 +142,7 @@ def test_what_is_common_is_obeyed(allows: Any, schema: Any, good: str, bad: list
 
 @pytest.mark.parametrize("schema", [schema for schema, _, _ in OBEYED], ids=str)
 def test_drawn_texts_fit_their_schema(schema: Any) -> None:
-    matcher = llguidance.LLMatcher(TOKENS, written("schema", json.dumps(schema)), log_level=0)
+    matcher = llguidance.LLMatcher(TOKENS, translate_form("schema", json.dumps(schema)), log_level=0)
     judge = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
     texts = [text for seed in range(6) if (text := drawn(matcher.deep_copy(), Random(seed)))]
     assert texts
@@ -179,10 +178,10 @@ def drawn(matcher: Any, rng: Random) -> str:
     ],
 )
 def test_what_is_no_schema_is_no_fault_here(odd: Any) -> None:
-    read(odd)
-    dear(odd)
+    narrow_schema(odd)
+    find_cost(odd)
 
 
 def test_a_property_may_be_named_like_a_keyword() -> None:
     schema = {"properties": {"format": {"enum": [{"format": "a"}]}}, "format": "int32"}
-    assert read(schema) == {"properties": schema["properties"]}
+    assert narrow_schema(schema) == {"properties": schema["properties"]}

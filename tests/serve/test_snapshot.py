@@ -20,7 +20,7 @@ Start = Callable[..., Served]
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "FRESH", 0.0)
+    monkeypatch.setattr(live, "FRESH_SECONDS", 0.0)
 
 
 def test_the_numbers_are_those_of_the_texts(serve: Start) -> None:
@@ -94,9 +94,9 @@ def test_plain_decoding_is_averaged_over_the_same_seconds_of_rounds(monkeypatch:
     speeds = []
     for seconds, plain in ((1.0, None), (1.0, 50.0), (3.0, 10.0), (0.0, 30.0), (0.0, None)):
         clock[0] += 1.0
-        made.metrics.written.labels(*labels).inc(30 * seconds)
-        made.metrics.phases.labels(*labels, "verify").inc(seconds)
-        made.metrics.rounds.labels(*labels, "none").inc(2)
+        made.metrics.counters["vllm:generation_tokens"].labels(*labels).inc(30 * seconds)
+        made.metrics.counters["draftwise:phase_seconds"].labels(*labels, "verify").inc(seconds)
+        made.metrics.counters["draftwise:spec_decode_num_rounds"].labels(*labels, "none").inc(2)
         made.engine.steps += 1
         told = None if plain is None else Values("", (), plain=2 / plain)
         monkeypatch.setattr(shots, "_values", lambda batch, told=told: told if batch == 2 else None)

@@ -10,8 +10,8 @@ from draftwise import Decoder, method
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.serve.engine import Engine
+from draftwise.serve.generations import GenerationRequest
 from draftwise.serve.limits import Limits
-from draftwise.serve.texts import Wish
 from draftwise.targets.hf import HFTarget
 from tests import tiny
 from tests.cli.conftest import Letters
@@ -71,8 +71,8 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(
     chosen = method("static-2", ["lm"])
     decoder = Decoder(target, {"lm": drafter}, chosen, Letters(), seed=1)
     engine, long, other = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
-    engine.start()
-    (text,) = engine.submit([Wish([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
+    engine.thread.start()
+    (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
     until(lambda: text.stats.rounds > 2)
     step, written = decoder.loop.step, text.stats.rounds
 
@@ -82,7 +82,7 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(
 
     decoder.loop.step = stepped  # type: ignore[method-assign]
     prompt = [3 + i % 19 for i in range(LENGTH)]
-    (asked,) = engine.submit([Wish(prompt, Sampling(max_new_tokens=80))], long, 600)
+    (asked,) = engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=80))], long, 600)
     until(lambda: long.ends())
     rounds = text.stats.rounds - written
     engine.stop(seconds=0)
@@ -109,7 +109,7 @@ def test_reading_has_its_part_of_the_time(
     """A round takes as long as two pieces: the more texts wait, the more is read between two, to a bound."""
     target = HFTarget(models[0])
     clock = Clock(monkeypatch, 2 * target.chunk)
-    monkeypatch.setattr("draftwise.serve.engine.LATE", 4 * target.chunk)
+    monkeypatch.setattr("draftwise.serve.engine.PREFILL_SECONDS", 4 * target.chunk)
     decoder = Decoder(target, {}, method("none", []), Letters(), seed=1)
     engine, long, other = Engine(decoder, Limits(batch=8)), Inbox(), Inbox()
     read, step, counts = target.read, decoder.loop.step, [0]
@@ -125,11 +125,11 @@ def test_reading_has_its_part_of_the_time(
         return step(requests)
 
     target.read, decoder.loop.step = reading, stepped  # type: ignore[method-assign]
-    engine.start()
-    (text,) = engine.submit([Wish([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
+    engine.thread.start()
+    (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
     until(lambda: text.stats.rounds > 2)
     prompts = [[3 + (i + k) % 19 for i in range(LENGTH)] for k in range(waiting)]
-    engine.submit([Wish(prompt, Sampling(max_new_tokens=1)) for prompt in prompts], long, 600)
+    engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=1)) for prompt in prompts], long, 600)
     until(lambda: len(long.ends()) == waiting)
     engine.stop(seconds=0)
     engine.join()

@@ -16,7 +16,7 @@ TEXT = "naïve 🙂🙂 数据 x</s> é"
 def test_tokens_of_one_character_begin_where_it_does() -> None:
     made = MAKERS["byte-level"]()
     read = made(TEXT, return_offsets_mapping=True)
-    begins = TokenTexts(made).begins(read["input_ids"], TEXT)
+    begins = TokenTexts(made).offsets(read["input_ids"], TEXT)
     assert begins == [begin for begin, _ in read["offset_mapping"]]
     assert len(set(begins)) < len(begins)  # some characters have several tokens
 
@@ -29,7 +29,7 @@ def test_a_text_is_found_where_its_token_begins(name: str) -> None:
     ids = made(TEXT)["input_ids"]
     text = made.decode(ids, clean_up_tokenization_spaces=False)
     names = TokenTexts(made)
-    begins = names.begins(ids, text)
+    begins = names.offsets(ids, text)
     assert begins == sorted(begins)
     for token, begin in zip(ids, begins, strict=True):
         said = names.text(token).strip()
@@ -39,7 +39,7 @@ def test_a_text_is_found_where_its_token_begins(name: str) -> None:
 def test_a_special_token_that_the_text_has_not_takes_no_place() -> None:
     made = MAKERS["llama"]()
     ids = [made.bos_token_id, *made("é x")["input_ids"]]
-    begins = TokenTexts(made).begins(ids, "é x")
+    begins = TokenTexts(made).offsets(ids, "é x")
     assert begins[0] == begins[1] == 0 and begins[-1] == 2
 
 

@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-from draftwise.serve.calls import Calls, Found, Shipped
-from draftwise.serve.fields import Chat
-from draftwise.serve.forms import written
-from draftwise.serve.refusal import Refusal
-from draftwise.serve.tools import Format, Template, grammar, offered
+from draftwise.serve.bodies import Chat
+from draftwise.serve.errors import APIError
+from draftwise.serve.sandbox import translate_form
+from draftwise.serve.tools import (
+    AnswerPart,
+    CallFormat,
+    CallParser,
+    ShippedParser,
+    Template,
+    call_form,
+    offered_tools,
+)
 
 # Templates of the families' forms, as short as can be.
 TOLD = "{% if tools %}{% for t in tools %}<tool>{{ t | tojson }}</tool>{% endfor %}{% endif %}"
@@ -32,12 +39,12 @@ TEMPLATES = {
     "{% endfor %}</calls>",
 }
 FORMS = {
-    "hermes": Format(
+    "hermes": CallFormat(
         '<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", '\n<tool_call>\n{"name": "', ""
     ),
-    "list": Format('[TOOL_CALLS] [{"name": "', '", "arguments": ', "}", ', {"name": "', "]"),
-    "bare": Format('{"name": "', '", "parameters": ', "}", None, ""),
-    "named": Format("<calls><call>", "<sep>", "</call>", "<call>", "</calls>"),
+    "list": CallFormat('[TOOL_CALLS] [{"name": "', '", "arguments": ', "}", ', {"name": "', "]"),
+    "bare": CallFormat('{"name": "', '", "parameters": ', "}", None, ""),
+    "named": CallFormat("<calls><call>", "<sep>", "</call>", "<call>", "</calls>"),
 }
 SAID = {
     "hermes": 'Well.\n<tool_call>\n{"name":"f", "arguments": {"a": "}"}}\n</tool_call>\n'
@@ -85,7 +92,7 @@ def chat(**more: Any) -> Chat:
     return Chat(**{"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [tool]} | more)
 
 
-def merged(found: list[Found]) -> tuple[str, list[tuple[str, Any]]]:
+def merged(found: list[AnswerPart]) -> tuple[str, list[tuple[str, Any]]]:
     calls = [(one.name, json.loads(one.arguments)) for one in found if one.name]
     return "".join(one.text for one in found), calls
 
@@ -93,16 +100,16 @@ def merged(found: list[Found]) -> tuple[str, list[tuple[str, Any]]]:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_form_is_read_off_the_template(name: str) -> None:
     found = template(name)
-    assert found.format == FORMS[name] and found.takes_tools and found.takes_answers
+    assert found.format == FORMS[name] and found.takes_tools and found.takes_results
     assert found.as_text == (name == "named")
 
 
 def test_what_a_template_does_not_take_is_known() -> None:
     deaf = Template(Tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}"))
-    assert not deaf.takes_tools and deaf.takes_answers and deaf.format is None
+    assert not deaf.takes_tools and deaf.takes_results and deaf.format is None
     wrong = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('') }}{% endif %}{% endfor %}"
     strict = Template(Tokenizer(wrong))
-    assert not strict.takes_answers
+    assert not strict.takes_results
     pairs = "{% for k, v in f.arguments.items() %}<p={{ k }}>{{ v }}</p>{% endfor %}"
     other = f"{EVERY}<f={{{{ f.name }}}}>{pairs}</f>{{% endfor %}}"
     xml = Template(Tokenizer(HEAD.replace("%s", other) + END))
@@ -112,7 +119,7 @@ def test_what_a_template_does_not_take_is_known() -> None:
 @pytest.mark.parametrize("size", [1, 3, 1000])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_calls_are_found_as_they_arrive(name: str, size: int) -> None:
-    said, parser = SAID[name], Calls(FORMS[name], {"f", "g"})
+    said, parser = SAID[name], CallParser(FORMS[name], {"f", "g"})
     pieces = [said[i : i + size] for i in range(0, len(said), size)]
     found = [one for piece in pieces for one in parser.feed(piece, last=False)]
     text, calls = merged(found + parser.feed("", last=True))
@@ -128,12 +135,12 @@ def test_a_stream_has_the_same_white_space(name: str, before: str) -> None:
     end = FORMS[name].closer + FORMS[name].last
     said = f"{before}{FORMS[name].first}f{FORMS[name].middle}{{}}{end}\n\n Done.\n"
     for size in (1, 2, 5, 1000):
-        parser = Calls(FORMS[name], {"f"})
+        parser = CallParser(FORMS[name], {"f"})
         found = [
             one for i in range(0, len(said), size) for one in parser.feed(said[i : i + size], last=False)
         ]
         assert merged(found + parser.feed("", last=True)) == ("Done.\n", [("f", {})])
-    parser = Calls(FORMS[name], {"f"})
+    parser = CallParser(FORMS[name], {"f"})
     assert merged(parser.feed(said.removesuffix("Done.\n"), last=True)) == ("", [("f", {})])
 
 
@@ -141,7 +148,7 @@ def test_a_stream_has_the_same_white_space(name: str, before: str) -> None:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_what_is_no_call_stays_as_it_is(name: str, said: str) -> None:
     for size in (1, 2, 1000):
-        parser = Calls(FORMS[name], {"f"})
+        parser = CallParser(FORMS[name], {"f"})
         found = [
             one for i in range(0, len(said), size) for one in parser.feed(said[i : i + size], last=False)
         ]
@@ -151,7 +158,7 @@ def test_what_is_no_call_stays_as_it_is(name: str, said: str) -> None:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_call_that_breaks_off_is_text(name: str) -> None:
     said = SAID[name].split("}")[0]
-    parser = Calls(FORMS[name], {"f", "g"})
+    parser = CallParser(FORMS[name], {"f", "g"})
     found = [one for letter in said for one in parser.feed(letter, last=False)]
     assert merged(found + parser.feed("", last=True)) == (said, [])
 
@@ -170,15 +177,15 @@ def test_strict_calls_may_follow_a_text(name: str, tokenizer: Any) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["}"]}}, "required": ["a"]}
     function = {"name": "f", "parameters": schema, "strict": True}
     body, parts = chat(tools=[{"type": "function", "function": function}]), FORMS[name]
-    form = grammar(body, offered(body), template(name))
+    form = call_form(body, offered_tools(body), template(name))
     assert form is not None
-    made = llguidance.LLMatcher(from_tokenizer(tokenizer), written(*form))
+    made = llguidance.LLMatcher(from_tokenizer(tokenizer), translate_form(*form))
     good, bad = (
         parts.first + "f" + parts.middle + a + parts.closer + parts.last for a in ('{"a": "}"}', "{}")
     )
     assert complete(made.deep_copy(), tokenizer, good) and not complete(made.deep_copy(), tokenizer, bad)
     assert complete(made.deep_copy(), tokenizer, "Well.")
-    if not parts.bare:
+    if not parts.is_bare:
         assert complete(made.deep_copy(), tokenizer, "Well. " + good.lstrip())
         assert not complete(made.deep_copy(), tokenizer, "Well. " + bad.lstrip())
 
@@ -195,9 +202,9 @@ def test_the_grammar_of_required_calls_fits_the_form(name: str, several: bool, t
         {"type": "function", "function": {"name": "g"}},
     ]
     body = chat(tools=tools, tool_choice="required", parallel_tool_calls=several)
-    form = grammar(body, offered(body), template(name))
+    form = call_form(body, offered_tools(body), template(name))
     assert form is not None and form[0] == "tools"
-    made = llguidance.LLMatcher(from_tokenizer(tokenizer), written(*form))
+    made = llguidance.LLMatcher(from_tokenizer(tokenizer), translate_form(*form))
     parts = FORMS[name]
     one = parts.first + "f" + parts.middle + '{"a": "}"}' + parts.closer
     two = one + (parts.again or "") + "g" + parts.middle + "{}" + parts.closer
@@ -214,8 +221,8 @@ def test_the_grammar_of_required_calls_fits_the_form(name: str, several: bool, t
     ],
 )
 def test_a_choice_that_does_not_fit_is_refused(more: dict[str, Any], said: str) -> None:
-    with pytest.raises(Refusal, match=said):
-        offered(chat(**more))
+    with pytest.raises(APIError, match=said):
+        offered_tools(chat(**more))
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
@@ -227,16 +234,18 @@ def test_strict_parameters_that_no_grammar_obeys_are_refused(choice: str) -> Non
 
     llguidance = pytest.importorskip("llguidance")
     asked, loose = body(strict=True), body(strict=False)
-    strict = grammar(asked, offered(asked), template("hermes"))
-    assert strict is not None and "uniqueItems" in llguidance.LLMatcher.validate_grammar(written(*strict))
-    form = grammar(loose, offered(loose), template("hermes"))
+    strict = call_form(asked, offered_tools(asked), template("hermes"))
+    assert strict is not None and "uniqueItems" in llguidance.LLMatcher.validate_grammar(
+        translate_form(*strict)
+    )
+    form = call_form(loose, offered_tools(loose), template("hermes"))
     assert (form is None) == (choice == "auto")
-    assert form is None or not llguidance.LLMatcher.validate_grammar(written(*form))
+    assert form is None or not llguidance.LLMatcher.validate_grammar(translate_form(*form))
 
 
 def test_no_choice_needs_no_grammar() -> None:
     body = chat(tool_choice="none")
-    assert offered(body) == [] and grammar(chat(), offered(chat()), template("hermes")) is None
+    assert offered_tools(body) == [] and call_form(chat(), offered_tools(chat()), template("hermes")) is None
 
 
 def test_a_model_that_ships_its_own_parser_is_read_with_it(tokenizer: Any) -> None:
@@ -256,7 +265,7 @@ def test_a_model_that_ships_its_own_parser_is_read_with_it(tokenizer: Any) -> No
         },
     }
     tools = [{"function": {"name": "f", "parameters": {"properties": {"k": {"type": "integer"}}}}}]
-    parser = Shipped(tokenizer, spec, "<|u|>hi<|a|>", tools)
+    parser = ShippedParser(tokenizer, spec, "<|u|>hi<|a|>", tools)
     found = [
         one
         for letter in "<think>so</think>Well.<f=f><p=k>7</p></f>"
@@ -269,7 +278,7 @@ def test_a_model_that_ships_its_own_parser_is_read_with_it(tokenizer: Any) -> No
         "start_anchor": "<|a|>",
         "fields": {"content": {}, "tool_calls": {"open": "<c>", "close": "</c>", "content": "json"}},
     }
-    parser = Shipped(tokenizer, bad, "<|a|>", None)
+    parser = ShippedParser(tokenizer, bad, "<|a|>", None)
     pieces = [("a<c>no", False), ("ne</c>b", False), ("c", True)]
     found = [one for piece, last in pieces for one in parser.feed(piece, last=last)]
     assert merged(found) == ("anone</c>bc", [])

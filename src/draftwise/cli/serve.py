@@ -92,7 +92,7 @@ def serve(
         return
     run = _server()
     key = os.environ.get(KEY, "") if address.api_key is None else address.api_key
-    run.bound(address.host, address.port).close()  # before minutes of loading
+    run.bind(address.host, address.port).close()  # before minutes of loading
     if not key and not run.is_local(address.host):
         said = f"--host {address.host} without a key: all who reach this machine can use it; set --api-key"
         warnings.warn(said, DraftwiseWarning, stacklevel=2)

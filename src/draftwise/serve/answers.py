@@ -9,13 +9,13 @@ from secrets import token_hex
 from time import time
 from typing import Any
 
-from .calls import Found, Parser
-from .refusal import Refusal
-from .texts import Entry, Event, Text
+from .errors import APIError
+from .generations import Event, Generation, TokenLogprob
+from .requests import ParsedRequest
 from .tokens import TokenTexts
-from .wishes import Asked
+from .tools import AnswerPart, Parser
 
-LEAST = -9999.0  # in place of minus infinity, which JSON has no number for
+MIN_LOGPROB = -9999.0  # in place of minus infinity, which JSON has no number for
 REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 Json = dict[str, Any]
 
@@ -24,152 +24,129 @@ Json = dict[str, Any]
 class Answer:
     """The answer to one request, in the shape of its route.
 
-    `names` turns token ids into the texts of the log-probabilities.
+    `token_texts` has the texts of the tokens of log-probabilities.
     """
 
-    asked: Asked
+    parsed: ParsedRequest
     model: str
-    names: TokenTexts
+    token_texts: TokenTexts
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time()))
 
     def __post_init__(self) -> None:
         self.parsers: dict[int, Parser] = {}
-        self.called: dict[int, int] = {}  # calls of each text
-        self.id = f"{'chatcmpl' if self.asked.chat else 'cmpl'}-{token_hex(12)}"
+        self.calls: dict[int, int] = {}  # how many of each sequence
+        self.id = f"{'chatcmpl' if self.parsed.is_chat else 'cmpl'}-{token_hex(12)}"
 
     # -- whole ----------------------------------------------------------------------------------------
 
-    def whole(self, texts: Sequence[Text], events: Sequence[Sequence[Event]]) -> Json:
-        """The answer once all texts are over; `events` has those of each text."""
+    def whole(self, sequences: Sequence[Generation], events: Sequence[Sequence[Event]]) -> Json:
+        """Return the answer once all sequences are over; `events` has those of each."""
         choices = []
-        for text, mine in zip(texts, events, strict=True):
-            said = "".join(event.text for event in mine)
-            entries = [entry for event in mine for entry in event.entries]
-            choices.append(self._choice(text, said, entries, mine[-1].reason))
-        head = self._head("chat.completion" if self.asked.chat else "text_completion")
-        return head | {"choices": choices, "usage": self.usage(texts), "metrics": metrics(texts)}
+        for sequence, own in zip(sequences, events, strict=True):
+            text = "".join(event.text for event in own)
+            logprobs = [entry for event in own for entry in event.logprobs]
+            if self.parsed.is_chat:
+                message = self._message(sequence, text)
+                reason = self._finish_reason(sequence, own[-1].finish_reason)
+                choice: Json = {"message": message, "logprobs": self._chat_logprobs(logprobs)}
+            else:
+                reason = REASONS.get(own[-1].finish_reason, own[-1].finish_reason)
+                echo, scores = self._echo(sequence)
+                table = self._logprob_table([*scores, *logprobs], len(echo))
+                choice = {"text": echo + text, "logprobs": table}
+            choices.append({"index": sequence.index, "finish_reason": reason} | choice)
+        head = self._head("chat.completion" if self.parsed.is_chat else "text_completion")
+        return head | {"choices": choices, "usage": self.usage(sequences), "metrics": metrics(sequences)}
 
-    def _choice(self, text: Text, said: str, entries: Sequence[Entry], reason: str) -> Json:
-        ended = {"index": text.place, "finish_reason": REASONS.get(reason, reason)}
-        if self.asked.chat:
-            message = self._message(text, said)
-            return (
-                ended | self._reason(text, reason) | {"message": message, "logprobs": self._logprobs(entries)}
-            )
-        before, scores = self._echo(text)
-        return ended | {"text": before + said, "logprobs": self._table([*scores, *entries], len(before))}
-
-    def _message(self, text: Text, said: str) -> Json:
-        """An assistant's message, with its calls told apart from its text."""
-        message: Json = {"role": "assistant", "content": said, "refusal": None}
-        if self.asked.parser is None:
+    def _message(self, sequence: Generation, text: str) -> Json:
+        """Return an assistant's message, with its calls separated from its text."""
+        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        if self.parsed.make_parser is None:
             return message
-        found = self._found(text, said, last=True)
-        content = "".join(one.text for one in found)
-        calls = [_call(one) for one in found if one.name]
-        thought = "".join(one.reasoning for one in found)
+        parts = self._parse(sequence, text, last=True)
+        content = "".join(part.text for part in parts)
+        calls = [_call(part) for part in parts if part.name]
+        reasoning = "".join(part.reasoning for part in parts)
         message["content"] = content if content.strip() or not calls else None
-        return (
-            message
-            | ({"tool_calls": calls} if calls else {})
-            | ({"reasoning_content": thought} if thought else {})
-        )
+        if calls:
+            message["tool_calls"] = calls
+        return message | ({"reasoning_content": reasoning} if reasoning else {})
 
-    def _found(self, text: Text, said: str, *, last: bool) -> list[Found]:
-        """What a piece of a text says, and calls."""
-        assert self.asked.parser is not None
-        if text.place not in self.parsers:
-            self.parsers[text.place] = self.asked.parser()
-        found = self.parsers[text.place].feed(said, last=last)
-        self.called[text.place] = self.called.get(text.place, 0) + sum(bool(one.name) for one in found)
-        return found
+    def _parse(self, sequence: Generation, text: str, *, last: bool) -> list[AnswerPart]:
+        assert self.parsed.make_parser is not None
+        at = sequence.index
+        if at not in self.parsers:
+            self.parsers[at] = self.parsed.make_parser()
+        parts = self.parsers[at].feed(text, last=last)
+        self.calls[at] = self.calls.get(at, 0) + sum(bool(part.name) for part in parts)
+        return parts
 
-    def _reason(self, text: Text, reason: str) -> Json:
-        """Why a chat ended: a text that calls tools ended for that."""
-        told = REASONS.get(reason, reason) or None
-        return {"finish_reason": "tool_calls" if told == "stop" and self.called.get(text.place) else told}
+    def _finish_reason(self, sequence: Generation, reason: str) -> str | None:
+        """Return why a chat ended: a text that calls tools ended for that."""
+        reason = REASONS.get(reason, reason)
+        return "tool_calls" if reason == "stop" and self.calls.get(sequence.index) else reason or None
 
-    def usage(self, texts: Sequence[Text]) -> Json:
-        """Tokens of the prompts and of the texts."""
-        written = sum(text.stats.tokens for text in texts)
-        prompt = self.asked.prompt_tokens
-        cached = sum(text.reused for text in texts if text.place % self.asked.n == 0)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": written,
-            "total_tokens": prompt + written,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+    def usage(self, sequences: Sequence[Generation]) -> Json:
+        """Return the tokens of the prompts and of the texts."""
+        prompts = [one for one in sequences if one.index % self.parsed.n == 0]
+        usage = _usage(self.parsed.prompt_tokens, sum(one.stats.tokens for one in sequences))
+        return usage | {"prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in prompts)}}
 
     # -- in pieces ------------------------------------------------------------------------------------
 
-    def openings(self, texts: Sequence[Text]) -> list[Json]:
-        """The first chunks of a chat: who speaks."""
-        if not self.asked.chat:
-            return []
-        return [
-            self._chunk(
-                {"index": t.place, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-            )
-            for t in texts
-        ]
+    def opening_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
+        """Return the first chunks of a chat, with the role."""
+        delta = {"role": "assistant", "content": ""}
+        choices = [{"index": one.index, "delta": delta, "finish_reason": None} for one in sequences]
+        return [self._chunk(choice) for choice in choices if self.parsed.is_chat]
 
-    def chunks(self, text: Text, event: Event, *, first: bool) -> list[Json]:
-        """The chunks of one event, `first` if it is its text's first one."""
-        found = self._pieces(text, event, first=first)
-        if self.asked.continuous:
-            prompt, written = len(text.wish.prompt), event.tokens
-            total = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
-            found = [chunk | {"usage": total} for chunk in found]
-        return found
+    def chunks(self, sequence: Generation, event: Event, *, first: bool) -> list[Json]:
+        """Return the chunks of one event, `first` if it is its sequence's first one."""
+        choices: list[Json] = []
+        if self.parsed.is_chat:
+            for i, delta in enumerate(self._deltas(sequence, event)):
+                logprobs = None if i else self._chat_logprobs(event.logprobs)
+                choices.append({"delta": delta, "logprobs": logprobs, "finish_reason": None})
+            if reason := self._finish_reason(sequence, event.finish_reason):
+                choices.append({"delta": {}, "logprobs": None, "finish_reason": reason})
+        else:
+            finish_reason = REASONS.get(event.finish_reason, event.finish_reason) or None
+            echo, scores = self._echo(sequence) if first else ("", [])
+            table = self._logprob_table([*scores, *event.logprobs], len(self._echo_text(sequence)))
+            choices.append({"finish_reason": finish_reason, "text": echo + event.text, "logprobs": table})
+        chunks = [self._chunk({"index": sequence.index} | choice) for choice in choices]
+        if self.parsed.repeats_usage:
+            usage = _usage(len(sequence.spec.prompt), event.tokens)
+            chunks = [chunk | {"usage": usage} for chunk in chunks]
+        return chunks
 
-    def _pieces(self, text: Text, event: Event, *, first: bool) -> list[Json]:
-        reason = REASONS.get(event.reason, event.reason) or None
-        if self.asked.chat:
-            found = []
-            deltas = self._deltas(text, event)
-            for place, delta in enumerate(deltas):
-                logprobs = None if place else self._logprobs(event.entries)
-                found.append(
-                    {"index": text.place, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-                )
-            if reason:
-                ended = {"index": text.place, "delta": {}, "logprobs": None}
-                found.append(ended | self._reason(text, event.reason))
-            return [self._chunk(choice) for choice in found]
-        before, scores = self._echo(text) if first else ("", [])
-        offset = len(self._before(text))
-        table = self._table([*scores, *event.entries], offset)
-        ended = {"index": text.place, "finish_reason": reason}
-        return [self._chunk(ended | {"text": before + event.text, "logprobs": table})]
-
-    def _deltas(self, text: Text, event: Event) -> list[Json]:
-        """What an event adds to a message; a call is told once it is whole."""
-        if self.asked.parser is None:
-            return [{"content": event.text}] if event.pieces or event.entries else []
-        before = self.called.get(text.place, 0)
+    def _deltas(self, sequence: Generation, event: Event) -> list[Json]:
+        """Return what an event adds to a message; a call is added once it is whole."""
+        if self.parsed.make_parser is None:
+            return [{"content": event.text}] if event.pieces or event.logprobs else []
+        at = self.calls.get(sequence.index, 0)
         deltas: list[Json] = []
-        for one in self._found(text, event.text, last=event.last):
-            if one.name:
-                deltas.append({"tool_calls": [{"index": before} | _call(one)]})
-                before += 1
+        for part in self._parse(sequence, event.text, last=event.is_last):
+            if part.name:
+                deltas.append({"tool_calls": [{"index": at} | _call(part)]})
+                at += 1
             else:
-                deltas.append({"content": one.text} if one.text else {"reasoning_content": one.reasoning})
-        return deltas or ([{"content": ""}] if self.asked.logprobs and event.entries else [])
+                deltas.append({"content": part.text} if part.text else {"reasoning_content": part.reasoning})
+        return deltas or ([{"content": ""}] if self.parsed.has_logprobs and event.logprobs else [])
 
-    def last(self, texts: Sequence[Text]) -> Json:
-        """The chunk that ends a stream, with the usage."""
-        head = self._head("chat.completion.chunk" if self.asked.chat else "text_completion")
-        return head | {"choices": [], "usage": self.usage(texts), "metrics": metrics(texts)}
+    def last_chunk(self, sequences: Sequence[Generation]) -> Json:
+        """Return the chunk that ends a stream, with the usage."""
+        head = self._head("chat.completion.chunk" if self.parsed.is_chat else "text_completion")
+        return head | {"choices": [], "usage": self.usage(sequences), "metrics": metrics(sequences)}
 
-    def sent(self, chunk: Json) -> str:
-        """One server-sent event."""
+    def error_chunk(self, error: APIError) -> Json:
+        """Return the chunk of an error in mid-stream."""
+        return error.body
+
+    def to_event(self, chunk: Json) -> str:
+        """Return a chunk as a server-sent event."""
         return f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
-
-    def failed(self, refusal: Refusal) -> Json:
-        """The chunk that tells of an error in mid-stream."""
-        return refusal.body
 
     @property
     def end(self) -> str:
@@ -177,105 +154,98 @@ class Answer:
         return "data: [DONE]\n\n"
 
     def _chunk(self, choice: Json) -> Json:
-        head = self._head("chat.completion.chunk" if self.asked.chat else "text_completion")
-        return head | {"choices": [choice], **({"usage": None} if self.asked.usage else {})}
+        head = self._head("chat.completion.chunk" if self.parsed.is_chat else "text_completion")
+        return head | {"choices": [choice], **({"usage": None} if self.parsed.has_usage else {})}
 
     def _head(self, kind: str) -> Json:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
     # -- log-probabilities ----------------------------------------------------------------------------
 
-    def _echo(self, text: Text) -> tuple[str, list[Entry]]:
-        """The prompt that the answer repeats, and the scores of its tokens; the first has none."""
-        before = self._before(text)
-        if not self.asked.begins:
-            return before, []
-        entries, begins = [], self.asked.begins[text.place // self.asked.n]
-        for k, token in enumerate(text.wish.prompt):
-            score = text.scores[k - 1] if k else None
-            begin = begins[k] - len(before)
-            entries.append(Entry(token, score and score.logprob, score.tops if score else (), begin))
-        return before, entries
+    def _echo(self, sequence: Generation) -> tuple[str, list[TokenLogprob]]:
+        """Return the prompt that the answer repeats, and the scores of its tokens; the first has none."""
+        text = self._echo_text(sequence)
+        if not self.parsed.offsets:
+            return text, []
+        logprobs, offsets = [], self.parsed.offsets[sequence.index // self.parsed.n]
+        for k, token in enumerate(sequence.spec.prompt):
+            score = sequence.scores[k - 1] if k else None
+            logprob, tops = (score.logprob, score.tops) if score else (None, ())
+            logprobs.append(TokenLogprob(token, logprob, tops, offsets[k] - len(text)))
+        return text, logprobs
 
-    def _before(self, text: Text) -> str:
-        """The prompt that the answer repeats."""
-        return self.asked.echoes[text.place // self.asked.n] if self.asked.echoes else ""
+    def _echo_text(self, sequence: Generation) -> str:
+        return self.parsed.echoes[sequence.index // self.parsed.n] if self.parsed.echoes else ""
 
-    def _logprobs(self, entries: Sequence[Entry]) -> Json | None:
-        """As chat has them: an object for each token."""
-        if not self.asked.logprobs:
+    def _chat_logprobs(self, logprobs: Sequence[TokenLogprob]) -> Json | None:
+        """Return log-probabilities as chat has them: an object for each token."""
+        if not self.parsed.has_logprobs:
             return None
         content = [
             self._named(entry.token, entry.logprob)
             | {"top_logprobs": [self._named(*top) for top in entry.tops]}
-            for entry in entries
+            for entry in logprobs
         ]
         return {"content": content, "refusal": None}
 
     def _named(self, token: int, logprob: float | None) -> Json:
-        return {
-            "token": self.names.text(token),
-            "logprob": finite(logprob),
-            "bytes": list(self.names.bytes(token)),
-        }
+        text, content = self.token_texts.text(token), list(self.token_texts.bytes(token))
+        return {"token": text, "logprob": finite(logprob), "bytes": content}
 
-    def _table(self, entries: Sequence[Entry], offset: int) -> Json | None:
-        """As plain completions have them: a column for each number."""
-        if not self.asked.logprobs:
+    def _logprob_table(self, logprobs: Sequence[TokenLogprob], offset: int) -> Json | None:
+        """Return log-probabilities as plain completions have them: a column for each number."""
+        if not self.parsed.has_logprobs:
             return None
-        asks = any(entry.tops for entry in entries)
+        has_tops = any(entry.tops for entry in logprobs)
         return {
-            "tokens": [self.names.text(entry.token) for entry in entries],
-            "token_logprobs": [finite(entry.logprob) for entry in entries],
-            "top_logprobs": [self._tops(entry) for entry in entries] if asks else None,
-            "text_offset": [offset + entry.begin for entry in entries],
+            "tokens": [self.token_texts.text(entry.token) for entry in logprobs],
+            "token_logprobs": [finite(entry.logprob) for entry in logprobs],
+            "top_logprobs": [self._tops(entry) for entry in logprobs] if has_tops else None,
+            "text_offset": [offset + entry.offset for entry in logprobs],
         }
 
-    def _tops(self, entry: Entry) -> dict[str, float | None] | None:
-        """The most likely tokens by their text, and the token itself."""
+    def _tops(self, entry: TokenLogprob) -> dict[str, float | None] | None:
+        """Return the most likely tokens by their text, and the token itself."""
         if entry.logprob is None:
             return None
-        found: dict[str, float | None] = {}
-        for token, logprob in entry.tops:
-            found.setdefault(self.names.text(token), finite(logprob))
-        found.setdefault(self.names.text(entry.token), finite(entry.logprob))
-        return found
+        tops: dict[str, float | None] = {}
+        for token, logprob in (*entry.tops, (entry.token, entry.logprob)):
+            tops.setdefault(self.token_texts.text(token), finite(logprob))
+        return tops
 
 
-def _call(found: Found) -> Json:
-    """A call as an answer has it."""
-    return {
-        "id": found.id,
-        "type": "function",
-        "function": {"name": found.name, "arguments": found.arguments},
-    }
+def _call(part: AnswerPart) -> Json:
+    function = {"name": part.name, "arguments": part.arguments}
+    return {"id": part.id, "type": "function", "function": function}
+
+
+def _usage(prompt: int, completion: int) -> Json:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def finite(logprob: float | None) -> float | None:
-    """A log-probability that JSON can hold."""
-    return None if logprob is None else max(LEAST, logprob)
+    """Return a log-probability that JSON can hold."""
+    return None if logprob is None else max(MIN_LOGPROB, logprob)
 
 
-def metrics(texts: Sequence[Text]) -> Json | None:
-    """How the text was drafted and how long it took, in vLLM's schema; None for several texts."""
-    if len(texts) != 1:
+def metrics(sequences: Sequence[Generation]) -> Json | None:
+    """Return how a text was drafted and how long it took, in vLLM's schema; None for several texts."""
+    if len(sequences) != 1:
         return None
-    (text,) = texts
-    stats, times = text.stats, text.times
-    took = max(0.0, times.last - times.first)
+    (sequence,) = sequences
+    stats, times = sequence.stats, sequence.times
+    seconds = max(0.0, times.last - times.first)
+    own = {"target": stats.tokens - sum(stats.by_drafter.values())}
     return {
         "time_to_first_token_ms": 1000 * max(0.0, times.first - times.joined),
-        "generation_time_ms": 1000 * took,
+        "generation_time_ms": 1000 * seconds,
         "queue_time_ms": 1000 * max(0.0, (times.joined or times.ended) - times.arrived),
-        "mean_itl_ms": 1000 * took / (stats.tokens - 1) if stats.tokens > 1 else None,
+        "mean_itl_ms": 1000 * seconds / (stats.tokens - 1) if stats.tokens > 1 else None,
         "tokens_per_second": stats.tokens / (times.last - times.joined) if stats.tokens else None,
-        "speculative_decoding": speculation(text),
+        "speculative_decoding": speculation(sequence),
         "draftwise": {
             "rounds": stats.rounds,
-            "tokens_by_drafter": {
-                **stats.by_drafter,
-                "target": stats.tokens - sum(stats.by_drafter.values()),
-            },
+            "tokens_by_drafter": {**stats.by_drafter, **own},
             "rounds_by_arm": stats.pulls,
             "seconds_by_phase": stats.seconds_by_phase,
             "faults": stats.faults,
@@ -283,11 +253,11 @@ def metrics(texts: Sequence[Text]) -> Json | None:
     }
 
 
-def speculation(text: Text) -> Json:
-    """Steps with a draft: what was accepted, in the schema of vLLM 0.32."""
+def speculation(sequence: Generation) -> Json:
+    """Return what was accepted in steps with a draft, in the schema of vLLM 0.32."""
     by_length = {
         length: [steps.get(accepted, 0) for accepted in range(length + 1)]
-        for length, steps in sorted(text.histogram.items())
+        for length, steps in sorted(sequence.histogram.items())
     }
     longest = max(by_length, default=0)
     total = [sum(row[j] for row in by_length.values() if j < len(row)) for j in range(longest + 1)]

@@ -20,16 +20,15 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from ..errors import UserError
-from .fields import Chat, Completion, Detokenize, Tokenize
-from .foreign import shown
-from .gate import Gate
-from .items import Responses
-from .live import ENDLESS, add_page
-from .refusal import SHOWN, Refusal
-from .request_log import RequestLog, facts_of, note_refusal
+from .bodies import Chat, Completion, Detokenize, Responses, Tokenize
+from .errors import MAX_SHOWN, APIError
+from .foreign import show_value
+from .live import STREAM, add_page, page_files
+from .middleware import Gate, RequestLog, facts_of, note_error
 from .service import Json, Service
 
-KIND = re.compile(r"[A-Z]|.*\[|constrained-|(str|int|bool|float)$")  # what a place in a union is named after
+# The names of a union's members, which are parts of the place of an error in it.
+KIND = re.compile(r"[A-Z]|.*\[|constrained-|(str|int|bool|float)$")
 VERSION = version_of("draftwise")
 WINDOWS = 4  # whose tokens `/tokenize` and `/detokenize` take
 
@@ -37,7 +36,7 @@ WINDOWS = 4  # whose tokens `/tokenize` and `/detokenize` take
 def make_app(
     service: Service, *, key: str = "", hosts: Collection[str] = (), origins: Collection[str] = ()
 ) -> RequestLog:
-    """The ASGI application: its start starts the engine, its end stops it.
+    """Return the ASGI application: its start starts the engine, its end stops it.
 
     With a `key` all routes but `/health`, `/ready` and the files of the live page need it. Only pages of
     `origins` may call it from a browser, and only by one of `hosts`, if any are given.
@@ -45,7 +44,7 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.engine.start()
+        service.engine.thread.start()
         try:
             yield
         finally:
@@ -54,12 +53,16 @@ def make_app(
             service.close()
 
     app = FastAPI(title="Draftwise", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
-    _errors(app)
-    _texts(app, service)
-    _about(app, service)
+    _add_errors(app)
+    _add_generation(app, service)
+    _add_status(app, service)
     add_page(app, service, origins)
-    _add_head(app)
-    app.add_middleware(Gate, key=key, body=service.limits.body, hosts=hosts)
+    for route in list(app.routes):
+        # Load balancers and crawlers ask for what `GET` answers, without its body.
+        if isinstance(route, APIRoute) and route.methods == {"GET"} and route.path != STREAM:
+            app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
+    public = {"/health", "/ready", *page_files()}
+    app.add_middleware(Gate, key=key, body=service.limits.body, public=public, hosts=hosts)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
@@ -67,15 +70,14 @@ def make_app(
     return RequestLog(app, service.metrics, {route.path for route in app.routes if isinstance(route, Route)})
 
 
-def _texts(app: FastAPI, service: Service) -> None:
-    created = int(time())
-    window = service.reader.window
-    card = {"id": service.model, "object": "model", "created": created, "owned_by": "draftwise"}
+def _add_generation(app: FastAPI, service: Service) -> None:
+    parser, window = service.parser, service.parser.window
+    card = {"id": service.model, "object": "model", "created": int(time()), "owned_by": "draftwise"}
     card |= {"root": service.model, "max_model_len": window}
 
     @app.post("/v1/completions")
     async def completions(body: Completion, request: Request) -> Response:
-        return await service.completion(body, request)
+        return await service.complete(body, request)
 
     @app.post("/v1/chat/completions")
     async def chat(body: Chat, request: Request) -> Response:
@@ -83,7 +85,7 @@ def _texts(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/responses")
     async def responses(body: Responses, request: Request) -> Response:
-        return await service.responses(body, request)
+        return await service.respond(body, request)
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -91,29 +93,30 @@ def _texts(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
-        service.check(name)
+        service.check_model(name)
         return Json(card)
 
     @app.post("/tokenize")
     async def tokenize(body: Tokenize) -> Response:
-        service.check(body.model)
+        service.check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
-            raise Refusal("give a prompt or messages, and not both", param="prompt")
-        ids = await service.read(partial(service.reader.tokens, body, windows=WINDOWS))
-        names = {"token_strs": [service.reader.names.text(token) for token in ids]}
-        found = {"count": len(ids), "max_model_len": window, "tokens": ids}
-        return Json(found | (names if body.return_token_strs else {}))
+            raise APIError("give a prompt or messages, and not both", param="prompt")
+        ids = await service.read(partial(parser.tokenize, body, windows=WINDOWS))
+        answer = {"count": len(ids), "max_model_len": window, "tokens": ids}
+        if body.return_token_strs:
+            answer["token_strs"] = [parser.token_texts.text(token) for token in ids]
+        return Json(answer)
 
     @app.post("/detokenize")
     async def detokenize(body: Detokenize) -> Response:
-        service.check(body.model)
+        service.check_model(body.model)
         if not body.tokens:
             return Json({"prompt": ""})
-        ids = await service.read(partial(service.reader.read, body.tokens, windows=WINDOWS))
-        return Json({"prompt": await service.read(service.reader.echo, ids, ids)})
+        ids = await service.read(partial(parser.encode, body.tokens, windows=WINDOWS))
+        return Json({"prompt": await service.read(parser.decode, ids, ids)})
 
 
-def _about(app: FastAPI, service: Service) -> None:
+def _add_status(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     async def health() -> Response:
         alive = service.engine.thread.is_alive()
@@ -121,8 +124,8 @@ def _about(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready")
     async def ready() -> Response:
-        able = service.engine.ready
-        return Json({"status": "ready" if able else "stopping"}, 200 if able else 503)
+        is_ready = service.engine.is_ready
+        return Json({"status": "ready" if is_ready else "stopping"}, 200 if is_ready else 503)
 
     @app.get("/version")
     async def version() -> Response:
@@ -133,52 +136,48 @@ def _about(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_head(app: FastAPI) -> None:
-    """Let load balancers and crawlers ask for what `GET` answers, without its body."""
-    for route in list(app.routes):
-        if isinstance(route, APIRoute) and route.methods == {"GET"} and route.path != ENDLESS:
-            app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
+def _add_errors(app: FastAPI) -> None:
+    """Give every error the shape of OpenAI's."""
 
-
-def _errors(app: FastAPI) -> None:
-    """Every error in the shape of OpenAI's."""
-
-    @app.exception_handler(Refusal)
-    async def refused(request: Request, error: Refusal) -> Response:
-        return _refused(request, error)
+    @app.exception_handler(APIError)
+    async def refused(request: Request, error: APIError) -> Response:
+        return _answer(request, error)
 
     @app.exception_handler(UserError)
     async def wrong(request: Request, error: UserError) -> Response:
-        return _refused(request, Refusal(str(error)))
+        return _answer(request, APIError(str(error)))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return _refused(request, _invalid(error))
+        return _answer(request, _invalid(error))
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:
-        said = {404: f"no such address {request.url.path[:SHOWN]!r}", 405: f"no {request.method} there"}
+        messages = {
+            404: f"no such address {request.url.path[:MAX_SHOWN]!r}",
+            405: f"no {request.method} there",
+        }
         if isinstance(error.__cause__, (ValueError, RecursionError)):
-            said[400] = _unreadable(error.__cause__)
-        told = said.get(error.status_code, str(error.detail))
-        return _refused(request, Refusal(told, error.status_code, headers=error.headers))
+            messages[400] = _unreadable(error.__cause__)
+        message = messages.get(error.status_code, str(error.detail))
+        return _answer(request, APIError(message, error.status_code, headers=error.headers))
 
     @app.exception_handler(RecursionError)
     async def deep(request: Request, error: RecursionError) -> Response:
-        return _refused(request, Refusal(_unreadable(error)))
+        return _answer(request, APIError(_unreadable(error)))
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
-        return _refused(request, Refusal("the server made a mistake: its log has more", 500))
+        return _answer(request, APIError("the server made a mistake: its log has more", 500))
 
 
-def _refused(request: Request, refusal: Refusal) -> Response:
-    note_refusal(facts_of(request.scope), refusal)
-    return Json(refusal.body, refusal.status, headers=refusal.headers)
+def _answer(request: Request, error: APIError) -> Response:
+    note_error(facts_of(request.scope), error)
+    return Json(error.body, error.status, headers=error.headers)
 
 
 def _unreadable(error: ValueError | RecursionError) -> str:
-    """Why a body that may be JSON cannot be read."""
+    """Return why a body that may be JSON cannot be read."""
     if isinstance(error, RecursionError):
         return "the body is nested too deeply: send fewer levels"
     if isinstance(error, UnicodeError):
@@ -186,32 +185,32 @@ def _unreadable(error: ValueError | RecursionError) -> str:
     return f"the body has a number of more than {sys.get_int_max_str_digits()} digits: give a shorter one"
 
 
-def _invalid(error: RequestValidationError) -> Refusal:
-    """The first thing that is wrong with a body, in one line."""
+def _invalid(error: RequestValidationError) -> APIError:
+    """Return the first thing that is wrong with a body, in one line."""
     first = max(error.errors(), key=_depth)  # of a union, what came closest
     place = [str(part) for part in first["loc"][1:] if not KIND.match(str(part))]
     name, param = ".".join(place) or "the body", place[0] if place else None
     if first["type"] == "json_invalid":
-        said = f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}"
-        return Refusal(said, code="invalid_json")
+        message = f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+        return APIError(message, code="invalid_json")
     if first["loc"] == ("body",) and isinstance(first.get("input"), bytes):
-        said = "the body is not sent as JSON: send it as Content-Type: application/json"
-        return Refusal(said, code="invalid_content_type")
+        message = "the body is not sent as JSON: send it as Content-Type: application/json"
+        return APIError(message, code="invalid_content_type")
     if first["type"] == "extra_forbidden":
         above = [str(part) for part in first["loc"][1:-1] if not KIND.match(str(part))]
         name = ".".join([*above, str(first["loc"][-1])])  # which may look like a kind
-        said = f"the field {name[:SHOWN]!r} is not known here: leave it out"
-        return Refusal(said, code="unknown_parameter", param=param)
+        message = f"the field {name[:MAX_SHOWN]!r} is not known here: leave it out"
+        return APIError(message, code="unknown_parameter", param=param)
     if first["type"] == "missing":
-        return Refusal(f"{name} is missing: give it", code="missing_required_parameter", param=param)
+        return APIError(f"{name} is missing: give it", code="missing_required_parameter", param=param)
     reason = first["msg"].removeprefix("Value error, ")
-    lower = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
-    told = f"{name[:SHOWN]}={shown(first.get('input'))}: {lower}"
-    return Refusal(told, code="invalid_value", param=param)
+    reason = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
+    message = f"{name[:MAX_SHOWN]}={show_value(first.get('input'))}: {reason}"
+    return APIError(message, code="invalid_value", param=param)
 
 
 def _depth(error: dict[str, Any]) -> tuple[int, list[int], bool]:
-    """How far a reading came: how deep, past how many items of lists, and whether the value had its type."""
+    """Return how far a reading came: its depth, the items of lists passed, and whether the type was right."""
     place = error["loc"]
     items = [part for part in place if isinstance(part, int)]
     return len(place), items, not error["type"].endswith("_type")

@@ -1,4 +1,4 @@
-"""The thread that owns the decoder: texts join and leave between its steps."""
+"""The thread that owns the decoder: sequences join and leave between its steps."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from typing import Protocol
 
 from ..core.request_round import ERROR
 from ..core.round import Round
-from ..errors import one_line
 from ..generation.decoder import Decoder
+from .errors import APIError, generation_failed, server_stopping, timed_out
+from .generations import Emit, Event, Generation, GenerationRequest
 from .limits import Limits
-from .refusal import Refusal, failed, reason, stopping, too_late
 from .schedule import NOBODY, Client, DraftLimit, give_row, next_prompt
-from .texts import Event, Sink, Text, Wish
 
 LOG = getLogger(__name__)
 SAVE_SECONDS = 10.0  # between two writes of the state file
-LATE = 0.2  # seconds that reading prompts may take between two steps, and a piece
-ANSWER = 5.0  # seconds a text is taken to need before any has ended
+PREFILL_SECONDS = 0.2  # that reading prompts may take between two steps, and a piece
+ANSWER_SECONDS = 5.0  # that a sequence is taken to need before any has ended
 
 
 class Watcher(Protocol):
-    """Who is told what happens, in the engine's thread: metrics and the live page."""
+    """Is told what happens, in the engine's thread: metrics and the live page."""
 
-    def round(self, text: Text, round: Round, gap: float) -> None:
-        """A text wrote something, `gap` seconds after it last did; 0 for the first time."""
+    def add_round(self, sequence: Generation, round: Round, gap: float) -> None:
+        """Note that a sequence was written to, `gap` seconds after the last time; 0 for the first time."""
         ...
 
-    def end(self, text: Text, event: Event) -> None:
-        """A text has ended, or left before."""
+    def add_end(self, sequence: Generation, event: Event) -> None:
+        """Note that a sequence has ended, or its client left before."""
         ...
 
 
@@ -41,68 +40,62 @@ class Engine:
     """Runs a decoder for many clients.
 
     `submit`, `stop` and the properties may be used by any thread; everything else happens in the engine's own
-    thread, between two steps: a text whose client is gone has left before the next step begins.
+    thread, between two steps: a sequence whose client has left is closed before the next step begins.
     """
 
     def __init__(self, decoder: Decoder, limits: Limits, watchers: Sequence[Watcher] = ()) -> None:
         self.decoder, self.limits, self.watchers = decoder, limits, list(watchers)
-        self.waiting: list[Text] = []
-        self.running: list[Text] = []  # some of them may be paused: their rows are others' for a while
+        self.waiting: list[Generation] = []
+        self.running: list[Generation] = []  # some of them may be paused: their rows are others' for a while
         self.requests, self.pieces, self.draft_limit = count(), 0, DraftLimit()
-        self.steps, self.took = 0, 0.0  # seconds of the latest step
-        self.seconds = ANSWER  # of a text in the batch, on average
+        self.steps, self.step_seconds = 0, 0.0  # of the latest step
+        self.answer_seconds = ANSWER_SECONDS  # of a sequence in the batch, on average
         self.cut_at: float | None = None  # when whatever still runs is cut; None while the server serves
         self._bell, self._unsaved, self._saved = Condition(), False, monotonic()
-        self._changed = False  # a text has come or ended since the rows were shared out
+        self._rows_due = False  # a sequence has come or ended since the rows were shared out
         self.thread = Thread(target=self._run, name="draftwise-engine", daemon=True)
 
     # -- for any thread ---------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
     @property
-    def ready(self) -> bool:
-        """Whether new texts are taken."""
+    def is_ready(self) -> bool:
+        """True while new sequences are taken."""
         return self.thread.is_alive() and self.cut_at is None
 
-    @property
-    def free(self) -> int:
-        """How many more texts would be taken now."""
-        room = self.limits.batch + self.limits.queue
-        return room - len(self.running) - len(self.waiting)
-
     def submit(
-        self, wishes: Sequence[Wish], sink: Sink, seconds: float, client: Client = NOBODY
-    ) -> list[Text]:
-        """Queue the texts of one request; their events go to `sink`, in the engine's thread.
+        self, specs: Sequence[GenerationRequest], emit: Emit, timeout: float, client: Client = NOBODY
+    ) -> list[Generation]:
+        """Queue the sequences of one request; their events go to `emit`, in the engine's thread.
 
         Raises:
-            Refusal: the queue is full, or the server is stopping.
+            APIError: the queue is full, or the server is stopping.
         """
         with self._bell:
-            if not self.ready:
-                raise stopping()
-            mine = sum(text.owner[0] == client.address for text in (*self.running, *self.waiting))
-            if len(wishes) > min(self.free, self.limits.one_client - mine):
-                raise self._full(len(wishes))
-            deadline, owner = monotonic() + seconds, (*client, next(self.requests))
-            texts = [Text(wish, place, sink, deadline, seconds, owner) for place, wish in enumerate(wishes)]
-            self.waiting += texts
-            self._changed = True
+            if not self.is_ready:
+                raise server_stopping()
+            everyone = [*self.running, *self.waiting]
+            room = self.limits.batch + self.limits.queue - len(everyone)
+            own = sum(sequence.owner[0] == client.address for sequence in everyone)
+            if len(specs) > min(room, self.limits.one_client - own):
+                raise self._queue_full(len(specs))
+            deadline, owner = monotonic() + timeout, (*client, next(self.requests))
+            sequences = [
+                Generation(spec, index, emit, deadline, timeout, owner) for index, spec in enumerate(specs)
+            ]
+            self.waiting += sequences
+            self._rows_due = True
             self._bell.notify()
-        return texts
+        return sequences
 
-    def leave(self, texts: Sequence[Text]) -> None:
-        """The client of these texts has gone: whatever is not over leaves before the next step."""
-        for text in texts:
-            text.gone = True
+    def abandon(self, sequences: Sequence[Generation]) -> None:
+        """Close what is not over of these sequences before the next step: their client has left."""
+        for sequence in sequences:
+            sequence.is_abandoned = True
         with self._bell:
             self._bell.notify()
 
     def stop(self, *, seconds: float) -> None:
-        """Take no more texts, give those there are `seconds` to finish, then cut them."""
+        """Take no more sequences, give those there are `seconds` to finish, then cut them."""
         with self._bell:
             at = monotonic() + seconds
             self.cut_at = at if self.cut_at is None else min(at, self.cut_at)
@@ -113,29 +106,28 @@ class Engine:
         if self.thread.ident is not None:
             self.thread.join()
 
-    def _full(self, n: int) -> Refusal:
+    def _queue_full(self, n: int) -> APIError:
         room = self.limits.one_client
         if n > room:
-            said = f"{n} texts in one request: this server takes at most {room} at once"
-            return Refusal(said, 400, param="n")
+            return APIError(f"{n} texts in one request: this server takes at most {room} at once", param="n")
         ahead = len(self.waiting) / self.limits.batch + 0.5
-        wait = str(max(1, min(60, round(self.seconds * ahead))))
-        said = f"{len(self.waiting)} texts are waiting already: try again in {wait} seconds"
-        return Refusal(said, 429, code="queue_full", headers={"retry-after": wait})
+        wait = str(max(1, min(60, round(self.answer_seconds * ahead))))
+        message = f"{len(self.waiting)} texts are waiting already: try again in {wait} seconds"
+        return APIError(message, 429, code="queue_full", headers={"retry-after": wait})
 
     # -- the engine's own thread --------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while self._wait():
-                self._drop()
+                self._close_late()
                 self._admit()
                 self._read()
                 self._step()
                 self._save()
         finally:
-            for text in [*self.running, *self.waiting]:
-                self._end(text, Event(text.place, refusal=stopping()))
+            for sequence in [*self.running, *self.waiting]:
+                self._end(sequence, Event(sequence.index, error=server_stopping()))
             self._save(now=True)
 
     def _wait(self) -> bool:
@@ -149,154 +141,152 @@ class Engine:
                     return True
             return self.cut_at is None or monotonic() < self.cut_at
 
-    def _drop(self) -> None:
-        """End the texts whose client has gone, and those that took too long."""
+    def _close_late(self) -> None:
+        """End the sequences whose client has left, and those that took too long."""
         now = monotonic()
         with self._bell:
-            texts = [*self.running, *self.waiting]
-        for text in texts:
-            if text.gone:
-                self._end(text, Event(text.place, reason="abort"))
-            elif now > text.deadline:
-                self._end(text, Event(text.place, refusal=too_late(text.seconds)))
+            sequences = [*self.running, *self.waiting]
+        for sequence in sequences:
+            if sequence.is_abandoned:
+                self._end(sequence, Event(sequence.index, finish_reason="abort"))
+            elif now > sequence.deadline:
+                self._end(sequence, Event(sequence.index, error=timed_out(sequence.timeout)))
 
     def _admit(self) -> None:
-        """Share out the rows, when a text has come or ended."""
-        while self._changed:
+        """Share out the rows, when a sequence has come or ended."""
+        while self._rows_due:
             with self._bell:
-                text = give_row(self.running, self.waiting, self.limits.batch)
-                self._changed = text is not None
-                if text is None or text in self.running:
+                sequence = give_row(self.running, self.waiting, self.limits.batch)
+                self._rows_due = sequence is not None
+                if sequence is None or sequence in self.running:
                     continue
-                self.waiting.remove(text)
-                self.running.append(text)
-            self._join(text)
+                self.waiting.remove(sequence)
+                self.running.append(sequence)
+            sequence.times.joined = monotonic()
+            with self._guard(sequence):
+                spec = sequence.spec
+                if spec.prompt_logprobs is not None and len(spec.prompt) > 1:
+                    sequence.scoring = self.decoder.loop.score(spec.prompt, spec.prompt_logprobs)
+                else:
+                    self._open(sequence)
 
-    def _join(self, text: Text) -> None:
-        text.times.joined = monotonic()
-        with self._guarded(text):
-            if text.wish.scored is not None and len(text.wish.prompt) > 1:
-                text.scoring = self.decoder.loop.score(text.wish.prompt, text.wish.scored)
-            else:
-                self._open(text)
-
-    def _open(self, text: Text) -> None:
-        """The text joins the batch, or is over if nothing is to be written."""
-        wish = text.wish
-        if not wish.written:
-            self._end(text, Event(text.place, reason="length"))
+    def _open(self, sequence: Generation) -> None:
+        """Add a sequence to the batch, or end it if nothing is to be written."""
+        spec = sequence.spec
+        if not spec.has_output:
+            self._end(sequence, Event(sequence.index, finish_reason="length"))
             return
         request = self.decoder.loop.add(
-            wish.prompt,
-            wish.sampling,
-            without=wish.without,
-            max_draft=wish.longest,
-            deterministic=wish.picked,
-            arm=wish.arm,
+            spec.prompt,
+            spec.sampling,
+            without=spec.excluded,
+            max_draft=spec.max_draft,
+            deterministic=spec.is_deterministic,
+            arm=spec.arm,
         )
-        text.begin(self.decoder.tokenizer, request)
-        text.reading = True
+        sequence.begin(self.decoder.tokenizer, request)
 
     def _read(self) -> None:
-        """Pieces of prompts, and then as many of the texts that drafters have still to read, or one."""
-        for _ in range(max(1, self._prompts())):
+        """Read pieces of prompts, and then as many of the texts that drafters have still to read, or one."""
+        for _ in range(max(1, self._read_prompts())):
             if not self.decoder.loop.prepare():
                 return
 
-    def _prompts(self) -> int:
-        """Pieces of prompts, in turns: at least one, and more while many texts wait for few.
+    def _read_prompts(self) -> int:
+        """Read pieces of prompts, in turns: at least one, and more while many sequences wait for few.
 
-        Reading takes as much of the time as the texts that wait are of all, and the next step is late by no
-        more than `LATE` seconds and one piece. Returns the number of pieces.
+        Reading takes as much of the time as the sequences that wait are of all, and the next step is late by
+        no more than `PREFILL_SECONDS` and one piece. Returns the number of pieces.
         """
-        active = [text for text in self.running if not text.paused]
-        reading = [text for text in active if text.unread]
+        active = [sequence for sequence in self.running if not sequence.is_paused]
+        reading = [sequence for sequence in active if sequence.reads_prompt]
         steps = len(reading) / max(1, len(active) - len(reading))
-        until, before = perf_counter() + min(steps * self.took, LATE), self.pieces
+        until = perf_counter() + min(steps * self.step_seconds, PREFILL_SECONDS)
+        before = self.pieces
         while reading:
-            text = next_prompt(reading, self.pieces)
-            with self._guarded(text):
-                self._piece(text)
+            sequence = next_prompt(reading, self.pieces)
+            with self._guard(sequence):
+                self._read_piece(sequence)
             self.pieces += 1
             if perf_counter() >= until:
                 break
-            reading = [text for text in reading if text.unread and not text.over]
+            reading = [one for one in reading if one.reads_prompt and not one.is_over]
         return self.pieces - before
 
-    def _piece(self, text: Text) -> None:
-        """One piece of one prompt."""
-        if text.scoring is None:
-            assert text.request is not None
-            text.reading = self.decoder.loop.read(text.request)
-        elif (piece := next(text.scoring, None)) is not None:
-            text.scores += piece
+    def _read_piece(self, sequence: Generation) -> None:
+        if sequence.scoring is None:
+            assert sequence.request is not None
+            sequence.is_prefilling = self.decoder.loop.read(sequence.request)
+        elif (piece := next(sequence.scoring, None)) is not None:
+            sequence.scores += piece
         else:
-            text.scoring = None
-            self._open(text)
+            sequence.scoring = None
+            self._open(sequence)
 
     def _step(self) -> None:
-        active = [text for text in self.running if not (text.paused or text.reading)]
-        ready = {text.request.id: text for text in active if text.request is not None}
+        active = [one for one in self.running if not (one.is_paused or one.is_prefilling)]
+        ready = {one.request.id: one for one in active if one.request is not None}
         if not ready:
             return
         limit = self.draft_limit.apply([*ready.values()])
         began = perf_counter()
         try:
-            rounds = self.decoder.loop.step([t.request for t in ready.values() if t.request is not None])
-        except Exception as error:  # nothing of the step is certain: none of its texts can continue
+            rounds = self.decoder.loop.step(
+                [one.request for one in ready.values() if one.request is not None]
+            )
+        except Exception as error:  # nothing of the step is certain: none of its sequences can continue
             LOG.exception("a step failed")
-            for text in ready.values():
-                self._end(text, Event(text.place, refusal=failed(one_line(error))))
+            for sequence in ready.values():
+                failure = generation_failed(error, is_users=False)
+                self._end(sequence, Event(sequence.index, error=failure))
             return
-        self.took = perf_counter() - began
+        self.step_seconds = perf_counter() - began
         self.steps += 1
-        self.draft_limit.add(limit, self.took)
+        self.draft_limit.add(limit, self.step_seconds)
         for round in rounds:
-            self._tell(ready[round.request], round)
+            self._add_round(ready[round.request], round)
 
-    def _tell(self, text: Text, round: Round) -> None:
-        with self._guarded(text):
-            before = text.times.last
-            event = text.add(round)
+    def _add_round(self, sequence: Generation, round: Round) -> None:
+        with self._guard(sequence):
+            before = sequence.times.last
+            event = sequence.add(round)
             for watcher in self.watchers:
-                watcher.round(text, round, text.times.last - before if before else 0.0)
+                watcher.add_round(sequence, round, sequence.times.last - before if before else 0.0)
             if round.finish_reason == ERROR:
-                event = Event(text.place, refusal=reason(round.error))
-            if event.last:
-                self._end(text, event)
-            elif event.pieces or event.entries:
-                text.sink(event)
+                event = Event(sequence.index, error=generation_failed(round.error))
+            if event.is_last:
+                self._end(sequence, event)
+            elif event.pieces or event.logprobs:
+                sequence.emit(event)
 
     @contextmanager
-    def _guarded(self, text: Text) -> Iterator[None]:
-        """What raises within ends one text and no other."""
+    def _guard(self, sequence: Generation) -> Iterator[None]:
+        """End one sequence and no other for what raises within."""
         try:
             yield
         except Exception as error:
-            self._end(text, Event(text.place, refusal=reason(error)))
+            self._end(sequence, Event(sequence.index, error=generation_failed(error)))
 
-    def _end(self, text: Text, event: Event) -> None:
-        """A text leaves: its row is free at once."""
-        if text.over:
+    def _end(self, sequence: Generation, event: Event) -> None:
+        """Take a sequence out: its row is free at once."""
+        if sequence.is_over:
             return
-        text.over, text.times.ended = True, monotonic()
-        if text.scoring is not None:
-            text.scoring.close()
-            text.scoring = None
-        if text.request is not None:
-            self.decoder.loop.close(text.request)
+        sequence.is_over, sequence.times.ended = True, monotonic()
+        if sequence.scoring is not None:
+            sequence.scoring.close()
+            sequence.scoring = None
+        if sequence.request is not None:
+            self.decoder.loop.close(sequence.request)
         with self._bell:
-            self._changed = True
-            if text in self.running:
-                self.running.remove(text)
-            else:
-                self.waiting.remove(text)
-        if text.times.joined:
-            self.seconds += 0.1 * (text.times.ended - text.times.joined - self.seconds)
+            self._rows_due = True
+            (self.running if sequence in self.running else self.waiting).remove(sequence)
+        if sequence.times.joined:
+            seconds = sequence.times.ended - sequence.times.joined
+            self.answer_seconds += 0.1 * (seconds - self.answer_seconds)
         self._unsaved = True
         for watcher in self.watchers:
-            watcher.end(text, event)
-        text.sink(event)
+            watcher.add_end(sequence, event)
+        sequence.emit(event)
 
     def _save(self, *, now: bool = False) -> None:
         """Save what was learnt, now and then, and again after an error, which is a warning."""

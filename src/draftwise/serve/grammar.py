@@ -5,26 +5,28 @@ from __future__ import annotations
 import ctypes
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
 from ..errors import one_line
 from ..generation.decoder import Decoder
 from ..models.gguf.tokenizer import UNUSED, GgufTokenizer
+from .bodies import SamplingBody
 from .constraint import Constraint
-from .fields import Settings
-from .forms import Form, compile_grammar
-from .refusal import Refusal
-from .sandbox import Connection, Sandbox
+from .errors import APIError
+from .sandbox import Connection, Form, Sandbox, compile_grammar
 
-KEPT = 32  # grammars
+MAX_GRAMMARS = 32  # that are kept
 SPECIAL = b"\xff"  # before the name of a special token
-LONGEST = 1 << 16  # characters of a schema or grammar
+MAX_SOURCE = 1 << 16  # characters of a schema or grammar
+PARAMS = dict.fromkeys(("json", "schema", "loose schema"), "response_format")  # the field of a kind
+REMEDIES = {"schema": "; leave it out, or set strict to false"}
+MakeConstraint = Callable[[], Constraint]
 
 
 class Grammars:
-    """Reads the grammars that clients send, and keeps the latest ones.
+    """Compiles the grammars that clients send, and keeps the latest ones.
 
     A grammar is compiled and tried in a process of its own before it is compiled here: one that costs too
     much is refused. llguidance bounds its work for each token: a grammar beyond these bounds ends its text.
@@ -32,45 +34,52 @@ class Grammars:
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
-        self._kept: OrderedDict[Form, Any] = OrderedDict()
         self.sandbox: Sandbox | None = None
+        self._matchers: OrderedDict[Form, Any] = OrderedDict()
         self._lock = Lock()
 
-    def made(self, asked: Form, connection: Connection | None = None) -> Callable[[], Constraint]:
-        """What makes a constraint for each of several texts; it is compiled first over `connection`.
+    def compile(self, form: Form, connection: Connection | None = None) -> MakeConstraint:
+        """Return a function that makes a constraint for a sequence; it is compiled first over `connection`.
 
         Raises:
-            Refusal: the grammar cannot be read, or costs too much.
+            APIError: the grammar cannot be read, or costs too much.
         """
         with self._lock:
-            sandbox, matcher = self._opened(), self._kept.get(asked)
+            if self.sandbox is None:
+                size, ends = self.decoder.loop.target.vocab_size, sorted(self.decoder.eos) or None
+                self.sandbox = Sandbox(read_vocabulary(self.decoder.tokenizer, size, ends))
+            sandbox, matcher = self.sandbox, self._matchers.get(form)
         if matcher is None:
-            matcher = _matcher(sandbox, asked, connection or Connection())
+            matcher = _compile(sandbox, form, connection or Connection())
         with self._lock:
-            self._kept[asked] = matcher
-            self._kept.move_to_end(asked)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        size, ends, special = sandbox.tokens.vocab_size, self.decoder.eos, sandbox.special
-        return lambda: Constraint(matcher, size, ends, special)
+            self._matchers[form] = matcher
+            self._matchers.move_to_end(form)
+            while len(self._matchers) > MAX_GRAMMARS:
+                self._matchers.popitem(last=False)
+        return lambda: Constraint(matcher, sandbox.tokens.vocab_size, self.decoder.eos, sandbox.special)
 
     def close(self) -> None:
         """End the process that compiles."""
         if self.sandbox is not None:
             self.sandbox.close()
 
-    def _opened(self) -> Sandbox:
-        if self.sandbox is None:
-            size, ends = self.decoder.loop.target.vocab_size, sorted(self.decoder.eos) or None
-            self.sandbox = Sandbox(read_vocabulary(self.decoder.tokenizer, size, ends))
-        return self.sandbox
+
+def _compile(sandbox: Sandbox, form: Form, connection: Connection) -> Any:
+    kind = form[0]
+    try:
+        return compile_grammar(sandbox.tokens, sandbox.compile(form, connection))
+    except ValueError as error:
+        message = f"the {kind.split()[-1]} cannot be obeyed: {' '.join(str(error).split())[:200]}"
+        raise APIError(message + REMEDIES.get(kind, ""), param=PARAMS.get(kind, kind)) from None
+    finally:
+        connection.close()
 
 
 def read_vocabulary(tokenizer: Any, size: int, ends: list[int] | None) -> Any:
     """Return the `LLTokenizer` of a tokenizer, of `size` tokens, of which `ends` end a text.
 
     Raises:
-        Refusal: llguidance is not installed, or cannot read the tokenizer.
+        APIError: llguidance is not installed, or cannot read the tokenizer.
     """
     try:
         if isinstance(tokenizer, GgufTokenizer):
@@ -79,11 +88,12 @@ def read_vocabulary(tokenizer: Any, size: int, ends: list[int] | None) -> Any:
 
         return from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
     except ImportError:
-        said = "answers in a given form need llguidance on the server: pip install 'draftwise[serve]'"
-        raise Refusal(said, 501, param="response_format") from None
+        message = "answers in a given form need llguidance on the server: pip install 'draftwise[serve]'"
+        raise APIError(message, 501, param="response_format") from None
     except ValueError as error:
-        said = f"no answers in a given form: this model's tokenizer cannot be read ({one_line(error)[:120]})"
-        raise Refusal(said, param="response_format") from None
+        reason = one_line(error)[:120]
+        message = f"no answers in a given form: this model's tokenizer cannot be read ({reason})"
+        raise APIError(message, param="response_format") from None
 
 
 def _read_gguf(tokenizer: GgufTokenizer, size: int, ends: list[int] | None) -> Any:
@@ -107,49 +117,28 @@ def _read_gguf(tokenizer: GgufTokenizer, size: int, ends: list[int] | None) -> A
     )
 
 
-def _matcher(sandbox: Sandbox, asked: Form, connection: Connection) -> Any:
-    kind = asked[0]
-    try:
-        return compile_grammar(sandbox.tokens, sandbox.compile(asked, connection))
-    except ValueError as error:
-        said = f"the {kind.split()[-1]} cannot be obeyed: {' '.join(str(error).split())[:200]}"
-        raise Refusal(said + SOFTER.get(kind, ""), param=FIELDS.get(kind, kind)) from None
-    finally:
-        connection.close()
-
-
-FIELDS = dict.fromkeys(("json", "schema", "loose schema"), "response_format")  # that a kind comes from
-SOFTER = {"schema": "; leave it out, or set strict to false"}
-
-
-def form(body: Settings, more: Form | None = None) -> Form | None:
-    """The form that the answer must have by a body, or by `more`, which its tools ask for.
+def requested_form(body: SamplingBody, calls: Form | None = None) -> Form | None:
+    """Return the form that the answer must have by a body, or that of its `calls` of tools.
 
     Raises:
-        Refusal: it asks for several, or for one that is too long.
+        APIError: it asks for several, or for one that is too long.
     """
-    forms = [one for one in [*_forms(body), more] if one is not None]
+    forms = [] if calls is None else [calls]
+    response_format = body.response_format
+    if response_format is not None and response_format.type == "json_object":
+        forms.append(("json", ""))
+    if response_format is not None and response_format.type == "json_schema":
+        schema = response_format.json_schema
+        if schema is None or schema.schema_ is None:
+            raise APIError("response_format has no json_schema.schema: give one", param="response_format")
+        kind = "loose schema" if schema.strict is False else "schema"
+        forms.append((kind, json.dumps(schema.schema_)))
+    forms += [(kind, text) for kind in ("grammar", "regex") if (text := getattr(body, kind)) is not None]
     if len(forms) > 1:
-        said = "response_format, grammar, regex and calls of tools exclude each other: give one"
-        raise Refusal(said, param="grammar")
-    if not forms:
-        return None
-    ((kind, source),) = forms
-    if len(source) > LONGEST:
-        said = f"the {kind.split()[-1]} has {len(source)} characters: give at most {LONGEST}"
-        raise Refusal(said, param=FIELDS.get(kind, kind))
-    return kind, source
-
-
-def _forms(body: Settings) -> Sequence[Form | None]:
-    asked = body.response_format
-    found: Form | None = None
-    if asked is not None and asked.type == "json_object":
-        found = ("json", "")
-    if asked is not None and asked.type == "json_schema":
-        if asked.json_schema is None or asked.json_schema.schema_ is None:
-            raise Refusal("response_format has no json_schema.schema: give one", param="response_format")
-        strict = asked.json_schema.strict is not False
-        found = ("schema" if strict else "loose schema", json.dumps(asked.json_schema.schema_))
-    grammar = None if body.grammar is None else ("grammar", body.grammar)
-    return found, grammar, None if body.regex is None else ("regex", body.regex)
+        message = "response_format, grammar, regex and calls of tools exclude each other: give one"
+        raise APIError(message, param="grammar")
+    for kind, source in forms:
+        if len(source) > MAX_SOURCE:
+            message = f"the {kind.split()[-1]} has {len(source)} characters: give at most {MAX_SOURCE}"
+            raise APIError(message, param=PARAMS.get(kind, kind))
+    return forms[0] if forms else None

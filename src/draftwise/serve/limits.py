@@ -9,20 +9,20 @@ from ..errors import UserError
 
 MEBIBYTE = 1 << 20
 CHOICES = ("nothing", "bounds", "everything")
-SPARED = 8  # one place in so many of the queue is kept from a client that has all others
-_LEAST: tuple[tuple[str, float, str], ...] = (
-    ("batch", 1, "give 1 or more texts"),
-    ("queue", 0, "give 0 or more texts"),
-    ("window", 0, "give a number of tokens, or 0 for the target's own"),
-    ("body", 1, "give a number of bytes"),
-    ("timeout", 0.001, "give a number of seconds"),
-    ("grace", 0, "give a number of seconds"),
-)
+RESERVED = 8  # one place in so many of the queue is kept from a client that has all others
+_LEAST = {
+    "batch": (1, "1 or more texts"),
+    "queue": (0, "0 or more texts"),
+    "window": (0, "a number of tokens, or 0 for the target's own"),
+    "body": (1, "a number of bytes"),
+    "timeout": (0.001, "a number of seconds"),
+    "grace": (0, "a number of seconds"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the server.
+    """Bounds of the server; one out of its range raises a `UserError`.
 
     Attributes:
         batch: Texts that are decoded together.
@@ -33,9 +33,6 @@ class Limits:
         grace: Seconds that running texts have to finish once the server is told to stop.
         choice: What clients may choose of speculation: nothing, bounds (fewer drafters, shorter drafts,
             none), or everything (a policy that plays one arm as well).
-
-    Raises:
-        UserError: a bound out of its range.
     """
 
     batch: int = 8
@@ -47,14 +44,14 @@ class Limits:
     choice: str = "bounds"
 
     def __post_init__(self) -> None:
-        for name, least, remedy in _LEAST:
+        for name, (least, remedy) in _LEAST.items():
             value = getattr(self, name)
             if not isfinite(value) or value < least:
-                raise UserError(f"{name}={value}: {remedy}")
+                raise UserError(f"{name}={value}: give {remedy}")
         if self.choice not in CHOICES:
             raise UserError(f"clients_choose={self.choice!r}: give one of {', '.join(CHOICES)}")
 
     @property
     def one_client(self) -> int:
         """How many texts one client may have here, running and waiting."""
-        return self.batch + self.queue - self.queue // SPARED
+        return self.batch + self.queue - self.queue // RESERVED

@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping
+from functools import cache
+from importlib.resources import files
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,19 +15,35 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from .pages import HEADERS, page_files
-from .refusal import Refusal
-from .request_log import facts_of
+from .errors import APIError
+from .middleware import facts_of
 from .service import Json, Service
-from .snapshot import Snapshots
-from .strips import Cell, Strips
+from .snapshot import RoundLog, Snapshots
 
-ENDLESS = "/live"  # the address of a stream without an end
-WATCHERS = 8  # at once
-EVERY = 0.5  # seconds between two frames
-FRAMES = 8  # kept for readers that are late; older ones are lost to them
+STREAM = "/live"  # the address of a stream without an end
+MAX_WATCHERS = 8
+FRAME_SECONDS = 0.5  # between two frames
+MAX_FRAMES = 8  # kept for readers that are late; older ones are lost to them
 PATIENCE = 30.0  # seconds within which a reader must take a frame
-FRESH = 0.2  # seconds for which a state is new enough, however many ask
+FRESH_SECONDS = 0.2  # for which a state is new enough, however many ask
+KINDS = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+# No script, style, picture or address but the server's own, nothing inline, and no frame around the page.
+HEADERS = {
+    "cache-control": "no-cache",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 
 
 class Live:
@@ -37,80 +55,80 @@ class Live:
 
     def __init__(self, service: Service) -> None:
         decoder, self.engine = service.decoder, service.engine
-        self.strips = Strips(self.engine)
+        self.rounds = RoundLog(self.engine)
         template = getattr(decoder.tokenizer, "chat_template", None)
-        about = {"model": service.model, "window": service.reader.window, "chat": bool(template)}
+        about = {"model": service.model, "window": service.parser.window, "chat": bool(template)}
         self.snapshots = Snapshots(self.engine, service.metrics, about)
-        self.busy, self.taken, self.newest = asyncio.Lock(), -FRESH, dict[str, Any]()
-        self.frames: deque[tuple[int, str]] = deque(maxlen=FRAMES)
-        self.made = self.watchers = 0
-        self.fresh = asyncio.Event()
+        self.lock, self.taken, self.newest = asyncio.Lock(), -FRESH_SECONDS, dict[str, Any]()
+        self.frames: deque[tuple[int, str]] = deque(maxlen=MAX_FRAMES)
+        self.count = self.watchers = 0
+        self.has_frame = asyncio.Event()
         self.ticking: asyncio.Task[None] | None = None
 
     async def state(self) -> dict[str, Any]:
-        """The state of the server."""
-        async with self.busy:
-            if monotonic() - self.taken >= FRESH:
-                strips = self.strips if self.watchers else None
-                self.newest = await asyncio.to_thread(self.snapshots.take, strips)
+        """Return the state of the server."""
+        async with self.lock:
+            if monotonic() - self.taken >= FRESH_SECONDS:
+                rounds = self.rounds if self.watchers else None
+                self.newest = await asyncio.to_thread(self.snapshots.take, rounds)
                 self.taken = monotonic()
         return self.newest | {"watchers": self.watchers}
 
     def join(self) -> None:
-        """One more watcher, who must `leave`.
+        """Add a watcher, who must `leave`.
 
         Raises:
-            Refusal: there are too many, or the server is stopping.
+            APIError: there are too many, or the server is stopping.
         """
-        if not self.engine.ready:
-            raise Refusal("the server is stopping: look again later", 503, code="server_stopping")
-        if self.watchers >= WATCHERS:
-            said = f"{self.watchers} clients watch already: close one, or use /stats"
-            raise Refusal(said, 429, code="too_many_watchers", headers={"retry-after": "10"})
+        if not self.engine.is_ready:
+            raise APIError("the server is stopping: look again later", 503, code="server_stopping")
+        if self.watchers >= MAX_WATCHERS:
+            message = f"{self.watchers} clients watch already: close one, or use /stats"
+            raise APIError(message, 429, code="too_many_watchers", headers={"retry-after": "10"})
         self.watchers += 1
         if self.ticking is None or self.ticking.done():
-            self.strips = Strips(self.engine)
-            self.engine.watchers = [*self.engine.watchers, self.strips]  # a new list: the engine reads it
-            self.ticking = asyncio.create_task(self._tick(self.strips))
+            self.rounds = RoundLog(self.engine)
+            self.engine.watchers = [*self.engine.watchers, self.rounds]  # a new list: the engine reads it
+            self.ticking = asyncio.create_task(self._tick(self.rounds))
 
     def leave(self) -> None:
-        """One watcher less; after the last the engine is left alone."""
+        """Remove a watcher; after the last the engine is left alone."""
         self.watchers -= 1
         if not self.watchers and self.ticking is not None:
             self.ticking.cancel()
             self.ticking = None
 
     async def watch(self) -> AsyncIterator[str]:
-        """Frames as server-sent events until the server stops; a late reader misses the oldest."""
-        read = self.made - 1 if self.frames else self.made  # the newest at once
+        """Yield frames as server-sent events until the server stops; a late reader misses the oldest."""
+        read = self.count - 1 if self.frames else self.count  # the newest at once
         while self.ticking is not None and not self.ticking.done():
-            found = [frame for frame in self.frames if frame[0] > read]
-            if not found:
-                await self.fresh.wait()
-                continue
-            read, frame = found[0]
-            yield frame
+            frame = next((frame for frame in self.frames if frame[0] > read), None)
+            if frame is None:
+                await self.has_frame.wait()
+            else:
+                read = frame[0]
+                yield frame[1]
 
-    async def _tick(self, strips: Strips) -> None:
-        """A frame now and then, while the server serves."""
+    async def _tick(self, rounds: RoundLog) -> None:
+        """Make a frame now and then, while the server serves."""
         try:
-            while self.engine.ready:
+            while self.engine.is_ready:
                 state = await self.state()
-                cells, lost = strips.take()
-                state |= {"rounds": _packed(cells), "lost": lost}
-                self.made += 1
-                told = json.dumps(state, allow_nan=False, separators=(",", ":"))
-                self.frames.append((self.made, f"event: state\nid: {self.made}\ndata: {told}\n\n"))
+                rows, lost = rounds.take()
+                state |= {"rounds": rows, "lost": lost}
+                self.count += 1
+                data = json.dumps(state, allow_nan=False, separators=(",", ":"))
+                self.frames.append((self.count, f"event: state\nid: {self.count}\ndata: {data}\n\n"))
                 self._ring()
-                await asyncio.sleep(EVERY)
+                await asyncio.sleep(FRAME_SECONDS)
         finally:
-            self.engine.watchers = [one for one in self.engine.watchers if one is not strips]
+            self.engine.watchers = [one for one in self.engine.watchers if one is not rounds]
             self.frames.clear()
             asyncio.get_running_loop().call_soon(self._ring)
 
     def _ring(self) -> None:
-        self.fresh.set()
-        self.fresh = asyncio.Event()
+        self.has_frame.set()
+        self.has_frame = asyncio.Event()
 
 
 class Frames(StreamingResponse):
@@ -132,54 +150,61 @@ class Frames(StreamingResponse):
     async def stream_response(self, send: Any) -> None:
         """Send frames, each within the reader's time."""
 
-        async def patiently(message: Any) -> None:
+        async def send_in_time(message: Any) -> None:
             await asyncio.wait_for(send(message), PATIENCE)
 
         try:
-            await super().stream_response(patiently)
+            await super().stream_response(send_in_time)
         except asyncio.TimeoutError:
             self.facts["reason"] = "slow_reader"
 
 
 def add_page(app: FastAPI, service: Service, origins: Collection[str]) -> None:
-    """The routes of the page: its files, `/stats`, and `/live` for itself and pages of `origins`."""
+    """Add the routes of the page: its files, `/stats`, and `/live` for itself and pages of `origins`."""
     live = Live(service)
 
     @app.get("/stats")
     async def stats() -> Response:
         return Json(await live.state(), headers={"cache-control": "no-store"})
 
-    @app.get(ENDLESS, include_in_schema=False)
+    @app.get(STREAM, include_in_schema=False)
     async def frames(request: Request) -> Response:
         check_origin(request.headers, origins)
         return Frames(live)
 
     for address, (kind, content) in page_files().items():
-        _file(app, address, kind, content)
+        _add_file(app, address, kind, content)
 
 
-def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
-    """See that no page of another site holds a stream open: browsers say who asks.
-
-    Raises:
-        Refusal: it is a page of an origin that is not among `origins`.
-    """
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if site is not None:
-        own = site in ("same-origin", "none")
-    else:
-        own = origin is None or urlsplit(origin).netloc == headers.get("host")
-    if not own and not {origin, "*"} & set(origins):
-        said = f"a page of {origin or 'another site'} may not watch: name its origin as --allow-origin"
-        raise Refusal(said, 403, code="foreign_origin")
-
-
-def _file(app: FastAPI, address: str, kind: str, content: bytes) -> None:
+def _add_file(app: FastAPI, address: str, kind: str, content: bytes) -> None:
     @app.get(address, include_in_schema=False)
     async def file() -> Response:
         return Response(content, media_type=kind, headers=HEADERS)
 
 
-def _packed(cells: list[Cell]) -> list[list[Any]]:
-    """Cells as short rows: request, drafter, drafted, guessed, the target's own, whether the text is over."""
-    return [[c.request, c.drafter, c.drafted, c.guessed, c.own, int(c.done)] for c in cells]
+@cache
+def page_files() -> dict[str, tuple[str, bytes]]:
+    """Return kind and bytes of each file by its address; nothing else is ever read for a client."""
+    contents = {}
+    for file in (files(__package__) / "page").iterdir():
+        kind = KINDS.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            address = "/" if file.name == "index.html" else f"/page/{file.name}"
+            contents[address] = (kind, file.read_bytes())
+    return contents
+
+
+def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
+    """Reject a page of another site, which could hold a stream open: browsers name the origin.
+
+    Raises:
+        APIError: it is a page of an origin that is not among `origins`.
+    """
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if site is not None:
+        is_own = site in ("same-origin", "none")
+    else:
+        is_own = origin is None or urlsplit(origin).netloc == headers.get("host")
+    if not is_own and not {origin, "*"} & set(origins):
+        message = f"a page of {origin or 'another site'} may not watch: name its origin as --allow-origin"
+        raise APIError(message, 403, code="foreign_origin")

@@ -8,14 +8,14 @@ from secrets import token_hex
 from typing import Any
 
 from .answers import Answer, Json, metrics
-from .calls import Found
-from .items import Responses
-from .refusal import Refusal
-from .texts import Event, Text
+from .bodies import Responses
+from .errors import APIError
+from .generations import Event, Generation
+from .tools import AnswerPart
 
 
 @dataclass
-class Response(Answer):
+class ItemAnswer(Answer):
     """The answer to one body of `/v1/responses`, as items: reasoning, a message, and calls of tools."""
 
     body: Responses | None = None
@@ -25,146 +25,142 @@ class Response(Answer):
         self.id = f"resp_{token_hex(12)}"
         self.output: list[Json] = []
         self.open: Json | None = None  # the message or reasoning that is being written
-        self.thought = ""
-        self.number, self.reason = 0, ""
+        self.reasoning = ""
+        self.number, self.finish_reason = 0, ""
 
-    # -- whole ----------------------------------------------------------------------------------------
-
-    def whole(self, texts: Sequence[Text], events: Sequence[Sequence[Event]]) -> Json:
+    def whole(self, sequences: Sequence[Generation], events: Sequence[Sequence[Event]]) -> Json:
         """See `Answer`."""
         for event in events[0]:
-            self.chunks(texts[0], event, first=False)
-        return self._response(texts)
+            self.chunks(sequences[0], event, first=False)
+        return self._response(sequences)
 
     # -- in pieces ------------------------------------------------------------------------------------
 
-    def openings(self, texts: Sequence[Text]) -> list[Json]:
-        """The first events: the response has been made, and is under way."""
+    def opening_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
+        """Return the first events: the response has been made, and is under way."""
         return [
-            self._told(f"response.{kind}", response=self._response()) for kind in ("created", "in_progress")
+            self._event(f"response.{kind}", response=self._response()) for kind in ("created", "in_progress")
         ]
 
-    def chunks(self, text: Text, event: Event, *, first: bool) -> list[Json]:
-        """The events of one event of the text."""
-        if self.asked.parser is None:
-            found = [Found(event.text)] if event.text else []
+    def chunks(self, sequence: Generation, event: Event, *, first: bool) -> list[Json]:
+        """Return the events of one event of the sequence."""
+        if self.parsed.make_parser is None:
+            parts = [AnswerPart(event.text)] if event.text else []
         else:
-            found = self._found(text, event.text, last=event.last)
-        told: list[Json] = []
-        for one in found:
-            told += (
-                self._call(one) if one.name else self._write(one.text or one.reasoning, bool(one.reasoning))
-            )
-        if event.last:
-            self.reason = event.reason
+            parts = self._parse(sequence, event.text, last=event.is_last)
+        events: list[Json] = []
+        for part in parts:
+            text = part.text or part.reasoning
+            events += self._add_call(part) if part.name else self._write(text, bool(part.reasoning))
+        if event.is_last:
+            self.finish_reason = event.finish_reason
             if not self.output and self.open is None:
-                told += self._write("")
-            told += self._close()
-        return told
+                events += self._write("")
+            events += self._close()
+        return events
 
-    def last(self, texts: Sequence[Text]) -> Json:
-        """The event that ends a stream."""
-        response = self._response(texts)
-        return self._told(f"response.{response['status']}", response=response)
+    def last_chunk(self, sequences: Sequence[Generation]) -> Json:
+        """Return the event that ends a stream."""
+        response = self._response(sequences)
+        return self._event(f"response.{response['status']}", response=response)
 
-    def sent(self, chunk: Json) -> str:
-        """One server-sent event, with its name."""
-        return f"event: {chunk['type']}\n{super().sent(chunk)}"
+    def error_chunk(self, error: APIError) -> Json:
+        """Return the event of an error in mid-stream."""
+        fields = error.body["error"]
+        return self._event(
+            "error",
+            code=fields["code"] or fields["type"],
+            message=fields["message"],
+            param=fields["param"],
+        )
 
-    def failed(self, refusal: Refusal) -> Json:
-        """The event that tells of an error in mid-stream."""
-        error = refusal.body["error"]
-        named = {"code": error["code"] or error["type"], "message": error["message"], "param": error["param"]}
-        return self._told("error", **named)
+    def to_event(self, chunk: Json) -> str:
+        """Return a server-sent event, with its name."""
+        return f"event: {chunk['type']}\n{super().to_event(chunk)}"
 
     @property
     def end(self) -> str:
         """What follows the last event."""
         return ""
 
+    def _event(self, kind: str, **fields: Any) -> Json:
+        self.number += 1
+        return {"type": kind, "sequence_number": self.number - 1} | fields
+
     # -- items ----------------------------------------------------------------------------------------
 
-    def _told(self, kind: str, **more: Any) -> Json:
-        self.number += 1
-        return {"type": kind, "sequence_number": self.number - 1} | more
-
-    def _write(self, text: str, thought: bool = False) -> list[Json]:
-        """A piece of text or of reasoning; the first one opens an item of its kind."""
-        kind = "reasoning" if thought else "message"
-        told = self._close() if self.open is not None and self.open["type"] != kind else []
+    def _write(self, text: str, is_reasoning: bool = False) -> list[Json]:
+        """Write a piece of text or of reasoning; the first one opens an item of its kind."""
+        kind = "reasoning" if is_reasoning else "message"
+        events = self._close() if self.open is not None and self.open["type"] != kind else []
         if self.open is None:
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             self.open = {"id": f"msg_{token_hex(12)}", "type": kind, "role": "assistant", "content": []}
-            if thought:
+            if is_reasoning:
                 part = {"type": "reasoning_text", "text": ""}
                 self.open = {"id": f"rs_{token_hex(12)}", "type": kind, "summary": [], "content": []}
-            begun = self.open | {"status": "in_progress"}
-            told.append(self._told("response.output_item.added", output_index=self._at, item=begun))
-            told.append(self._told("response.content_part.added", **self._place, part=part))
+            events.append(self._item_event("added", self.open | {"status": "in_progress"}))
+            events.append(self._event("response.content_part.added", **self._place, part=part))
             self.open["content"] = [part]
         self.open["content"][0]["text"] += text
-        self.thought += text if thought else ""
-        if text:
-            told.append(self._said("delta", delta=text))
-        return told
-
-    def _said(self, what: str, **more: Any) -> Json:
-        """An event of the text that is being written."""
-        assert self.open is not None
-        kind = self.open["content"][0]["type"]
-        more |= {"logprobs": []} if kind == "output_text" else {}
-        return self._told(f"response.{kind}.{what}", **self._place, **more)
+        self.reasoning += text if is_reasoning else ""
+        return [*events, self._text_event("delta", delta=text)] if text else events
 
     def _close(self) -> list[Json]:
-        """The end of the item that is being written, if there is one."""
+        """End the item that is being written, if there is one."""
         if self.open is None:
             return []
         (part,) = self.open["content"]
-        item = self.open | {"status": "completed" if self.reason != "length" else "incomplete"}
-        told = [
-            self._said("done", text=part["text"]),
-            self._told("response.content_part.done", **self._place, part=part),
-            self._told("response.output_item.done", output_index=self._at, item=item),
+        item = self.open | {"status": "completed" if self.finish_reason != "length" else "incomplete"}
+        events = [
+            self._text_event("done", text=part["text"]),
+            self._event("response.content_part.done", **self._place, part=part),
+            self._item_event("done", item),
         ]
         self.output.append(item)
         self.open = None
-        return told
+        return events
 
-    def _call(self, found: Found) -> list[Json]:
-        """A whole call, which ends the message before it."""
-        told = self._close()
-        item = {"id": f"fc_{token_hex(12)}", "type": "function_call", "call_id": found.id, "name": found.name}
-        begun = item | {"arguments": "", "status": "in_progress"}
-        ended = item | {"arguments": found.arguments, "status": "completed"}
-        place = {"item_id": item["id"], "output_index": self._at}
+    def _add_call(self, call: AnswerPart) -> list[Json]:
+        """Add a whole call, which ends the message before it."""
+        events = self._close()
+        item = {"id": f"fc_{token_hex(12)}", "type": "function_call", "call_id": call.id, "name": call.name}
+        done = item | {"arguments": call.arguments, "status": "completed"}
+        place = {"item_id": item["id"], "output_index": len(self.output)}
         kind = "response.function_call_arguments"
-        told += [
-            self._told("response.output_item.added", output_index=self._at, item=begun),
-            self._told(f"{kind}.delta", **place, delta=found.arguments),
-            self._told(f"{kind}.done", **place, name=found.name, arguments=found.arguments),
-            self._told("response.output_item.done", output_index=self._at, item=ended),
+        events += [
+            self._item_event("added", item | {"arguments": "", "status": "in_progress"}),
+            self._event(f"{kind}.delta", **place, delta=call.arguments),
+            self._event(f"{kind}.done", **place, name=call.name, arguments=call.arguments),
+            self._item_event("done", done),
         ]
-        self.output.append(ended)
-        return told
+        self.output.append(done)
+        return events
 
-    @property
-    def _at(self) -> int:
-        return len(self.output)
+    def _item_event(self, kind: str, item: Json) -> Json:
+        return self._event(f"response.output_item.{kind}", output_index=len(self.output), item=item)
+
+    def _text_event(self, kind: str, **fields: Any) -> Json:
+        """Return an event of the text that is being written."""
+        assert self.open is not None
+        part = self.open["content"][0]["type"]
+        fields |= {"logprobs": []} if part == "output_text" else {}
+        return self._event(f"response.{part}.{kind}", **self._place, **fields)
 
     @property
     def _place(self) -> Json:
         assert self.open is not None
-        return {"item_id": self.open["id"], "output_index": self._at, "content_index": 0}
+        return {"item_id": self.open["id"], "output_index": len(self.output), "content_index": 0}
 
     # -- the response itself --------------------------------------------------------------------------
 
-    def _response(self, texts: Sequence[Text] = ()) -> Json:
-        """The response as it is now; with its `texts` once they are over."""
+    def _response(self, sequences: Sequence[Generation] = ()) -> Json:
+        """Return the response as it is now; with its `sequences` once they are over."""
         body = self.body
         assert body is not None
-        cut = self.reason == "length"
-        status = ("incomplete" if cut else "completed") if texts else "in_progress"
-        given = body.model_dump(by_alias=True, exclude_none=True)
+        is_cut = bool(sequences) and self.finish_reason == "length"
+        status = ("incomplete" if is_cut else "completed") if sequences else "in_progress"
+        fields = body.model_dump(by_alias=True, exclude_none=True)
         return {
             "id": self.id,
             "object": "response",
@@ -173,7 +169,7 @@ class Response(Answer):
             "model": self.model,
             "output": list(self.output),
             "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut and texts else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
@@ -181,21 +177,21 @@ class Response(Answer):
             "previous_response_id": None,
             "store": False,
             "temperature": body.temperature,
-            "text": given.get("text") or {"format": {"type": "text"}},
-            "tool_choice": given.get("tool_choice", "auto"),
-            "tools": given.get("tools", []),
+            "text": fields.get("text") or {"format": {"type": "text"}},
+            "tool_choice": fields.get("tool_choice", "auto"),
+            "tools": fields.get("tools", []),
             "top_p": body.top_p,
             "truncation": "disabled",
-            "usage": self._used(texts) if texts else None,
-            "metrics": metrics(texts) if texts else None,
+            "usage": self._item_usage(sequences) if sequences else None,
+            "metrics": metrics(sequences) if sequences else None,
         }
 
-    def _used(self, texts: Sequence[Text]) -> Json:
-        used = self.usage(texts)
+    def _item_usage(self, sequences: Sequence[Generation]) -> Json:
+        usage = self.usage(sequences)
         return {
-            "input_tokens": used["prompt_tokens"],
-            "input_tokens_details": used["prompt_tokens_details"],
-            "output_tokens": used["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": self.names.count(self.thought)},
-            "total_tokens": used["total_tokens"],
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": usage["prompt_tokens_details"],
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": self.token_texts.count(self.reasoning)},
+            "total_tokens": usage["total_tokens"],
         }

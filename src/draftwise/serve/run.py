@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
@@ -9,35 +10,127 @@ from ipaddress import ip_address
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import UserError
 from ..generation.decoder import Decoder
 from .app import make_app
-from .connection import Connection
 from .engine import Engine
 from .limits import Limits
-from .request_log import json_to_stderr
+from .middleware import FACTS, json_to_stderr
 from .service import Service
 
-MOST = 65535  # the last port
+MAX_PORT = 65535
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
+CONNECTIONS = 512  # at once, within the 1,024 files of most systems
+LEAST_PATIENCE = 1.0  # seconds that a client has for a request even where others want its place
+PATIENCE = 30.0  # seconds that a client has for the head of a request, or to take more of an answer
+LEAST_BYTES = 4096  # of an answer that it must take in this time
+
+
+class Connection(H11Protocol):
+    """Uvicorn's connection, with a bound on how long a client is waited for.
+
+    Uvicorn by itself waits without end for the head of a request, for the rest of a body that was refused,
+    and for a client to read an answer. Here a client that has `PATIENCE` seconds for one of these, and
+    lets them pass, is cut off. Where all `CONNECTIONS` are taken, a new one takes the place of the client
+    that has been waited for longest, so that silent ones do not lock others out.
+    """
+
+    since = 0.0  # when a wait for the client began, also one for the rest of a body; 0 while there is none
+    timer: asyncio.TimerHandle | None = None  # while the client is waited for
+    unread = 0  # bytes of an answer that it had not taken when that began
+
+    def connection_made(self, transport: Any) -> None:
+        """Take a client in."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            # The one waited for longest gives its place: this one, if no client lets us wait.
+            until = self.loop.time() - LEAST_PATIENCE
+            others: set[Any] = self.connections - {self}
+            waited = [other for other in others if 0 < other.since <= until]
+            min(waited, key=lambda other: other.since, default=self)._cut("too_many_connections")
+        self._update()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let a client go."""
+        super().connection_lost(exc)
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def handle_events(self) -> None:
+        """Handle what has come of a request."""
+        super().handle_events()
+        self._update()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; it is logged and counted like any other request."""
+        super().send_400_response(msg)
+        self._record(400, "invalid_http")
+
+    def on_response_complete(self) -> None:
+        """Note that all of an answer has been written."""
+        super().on_response_complete()
+        self._update()
+
+    def pause_writing(self) -> None:
+        """Note that the client has much to read."""
+        super().pause_writing()
+        self._update()
+
+    def resume_writing(self) -> None:
+        """Note that the client has read most of it."""
+        super().resume_writing()
+        self._update()
+
+    def _update(self) -> None:
+        """Start or stop the timer."""
+        waits = self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+        self.since = (self.since or self.loop.time()) if waits or self.cycle.more_body else 0.0
+        if not waits and self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        elif waits and self.timer is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self.unread = self.transport.get_write_buffer_size()
+        self.timer = self.loop.call_later(PATIENCE, self._check_progress)
+
+    def _check_progress(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left and left <= self.unread - LEAST_BYTES:
+            self._wait()
+        else:
+            self._cut("request_timeout" if self.cycle is None else "")
+
+    def _cut(self, reason: str) -> None:
+        """Close the connection; with a reason, where no request of it is logged, the log has it."""
+        self.transport.abort()
+        self.connections.discard(self)
+        if reason:
+            self._record(0, reason)
+
+    def _record(self, status: int, reason: str) -> None:
+        log: Any = self.config.app
+        log.record({"client": self.client, FACTS: {"reason": reason}}, status, 0.0)
 
 
 class Server(uvicorn.Server):
     """Stops in good order: a signal lets running texts finish within `grace` seconds, or cuts them."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine, grace: float, said: str) -> None:
+    def __init__(self, config: uvicorn.Config, engine: Engine, grace: float, greeting: str) -> None:
         super().__init__(config)
-        self.engine, self.grace, self.said = engine, grace, said
+        self.engine, self.grace, self.greeting = engine, grace, greeting
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say where."""
+        """Start, and print the address."""
         await super().startup(sockets=sockets)
         if self.started:
-            print(self.said, flush=True)
+            print(self.greeting, flush=True)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """A signal: no new text begins."""
+        """Take no new text after a signal."""
         self.engine.stop(seconds=self.grace)
         super().handle_exit(sig, frame)
 
@@ -58,20 +151,20 @@ def serve(
     Raises:
         UserError: the address cannot be used.
     """
-    listening = bound(host, port)
-    name, at = listening.getsockname()[:2]
+    listener = bind(host, port)
+    address, number = listener.getsockname()[:2]
     service = Service(decoder, model, limits)
-    app = make_app(service, key=key, hosts=known_as(host), origins=origins)
-    config = configured(app, limits.grace)
-    where = f"[{name}]" if ":" in name else name
-    said = f"serving {model} at http://{where}:{at}/v1"
-    with json_to_stderr(requests=log), closing(listening), suppress(KeyboardInterrupt):
+    app = make_app(service, key=key, hosts=names_of(host), origins=origins)
+    config = make_config(app, limits.grace)
+    shown = f"[{address}]" if ":" in address else address
+    greeting = f"serving {model} at http://{shown}:{number}/v1"
+    with json_to_stderr(requests=log), closing(listener), suppress(KeyboardInterrupt):
         # Ctrl-C is raised again by uvicorn once everything has ended
-        Server(config, service.engine, limits.grace, said).run(sockets=[listening])
+        Server(config, service.engine, limits.grace, greeting).run(sockets=[listener])
 
 
-def configured(app: Any, grace: float) -> uvicorn.Config:
-    """Uvicorn's settings for an application whose texts have `grace` seconds to finish."""
+def make_config(app: Any, grace: float) -> uvicorn.Config:
+    """Return uvicorn's settings for an application whose texts have `grace` seconds to finish."""
     return uvicorn.Config(
         app,
         http=Connection,
@@ -83,35 +176,34 @@ def configured(app: Any, grace: float) -> uvicorn.Config:
     )
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket at this address.
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket at this address.
 
     Raises:
         UserError: the address cannot be used.
     """
-    if not 0 <= port <= MOST:  # the system would take the rest of a division
-        raise UserError(f"--port {port}: give a number from 0 (any free one) to {MOST}")
+    if not 0 <= port <= MAX_PORT:  # the system would take the rest of a division
+        raise UserError(f"--port {port}: give a number from 0 (any free one) to {MAX_PORT}")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        return made
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        return listener
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            f"cannot listen at {host}:{port} ({reason}): give another --host or --port"
-        ) from error
+        message = f"cannot listen at {host}:{port} ({reason}): give another --host or --port"
+        raise UserError(message) from error
 
 
-def known_as(host: str) -> Collection[str]:
-    """The names by which a server at this address may be called; any, if other machines can reach it."""
+def names_of(host: str) -> Collection[str]:
+    """Return the names that a server at this address may be called by; none if other machines reach it."""
     name = host.lower()
     return (*LOCAL, f"[{name}]" if ":" in name else name) if is_local(host) else ()
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return whether only this machine reaches an address."""
     try:
         return host.lower() == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Compiles what clients send in processes of their own, bounded in seconds and in memory.
+"""Compiles the grammars that clients send, in processes of their own, bounded in seconds and in memory.
 
 `python -m draftwise.serve.sandbox` knows the vocabulary, imports no torch and forks a process for each
 grammar. A process ends at its bounds, or with its connection.
@@ -17,17 +17,110 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
+from time import thread_time
 from typing import Any
 from weakref import finalize
 
-from ..errors import one_line
-from .forms import Form, compile_form
+import numpy as np
 
-SECONDS = 1.5  # of a processor
-MEMORY = 256 << 20  # bytes besides the vocabulary
+from ..errors import one_line
+from .constraint import SECONDS_PER_TOKEN, SPARE_SECONDS, error_of
+from .schemas import find_cost, find_grammar_cost, narrow_schema
+
+MAX_SECONDS = 1.5  # of a processor
+MAX_MEMORY = 256 << 20  # bytes besides the vocabulary
+MAX_STATES = 10_000  # of a grammar's lexer, each of 1 to 2 kB
+MAX_SYMBOLS = 20_000  # of its rules
+TRIALS, TRIAL_TOKENS = 2, 24  # texts that are written by a grammar to try it
 READY = b"+"
 STATM = Path("/proc/self/statm")  # sizes of this process in pages; the sixth is that of its data
 NICENESS = 5  # the texts that are written come first
+SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# A name that is written in codes would go around the schema of that name.
+STRICT = SPACED | {"lenient": False, "coerce_one_of": False, "json_allowed_escapes": 'bfnrt\\"'}
+LOOSE = SPACED | {"lenient": True}
+Form = tuple[str, str]  # a kind of grammar, and its source
+
+
+# -- compiling: in any process ------------------------------------------------------------------------
+
+
+def compile_form(tokens: Any, form: Form) -> str:
+    """Return the grammar of a form in llguidance's own notation, after compiling and trying it.
+
+    Raises:
+        ValueError: it cannot be obeyed, or costs too much.
+    """
+    try:
+        grammar = translate_form(*form)
+        error = try_grammar(compile_grammar(tokens, grammar))
+    except RecursionError:
+        error = "it is nested too deeply"
+    if error:
+        raise ValueError(error)
+    return grammar
+
+
+def translate_form(kind: str, source: str) -> str:
+    """Return a form in llguidance's own notation; a ValueError has what no grammar obeys."""
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if kind in ("json", "schema", "loose schema"):
+        schema = json.loads(source) if source else {"type": "object"}
+        check_cost(find_cost(schema))
+        loose = kind == "loose schema"
+        options: Any = LOOSE if loose else STRICT
+        schema = schema if loose else narrow_schema(schema)
+        return str(LLMatcher.grammar_from_json_schema(schema, overrides=options))
+    if kind == "regex":
+        return str(LLMatcher.grammar_from_regex(source))
+    if kind == "grammar":
+        check_cost(find_grammar_cost(source))
+        try:
+            source = any_to_lark(source)
+        except Exception as error:  # it has no kind of its own for most of what is wrong with a grammar
+            raise ValueError(str(error) or type(error).__name__) from None
+    return str(LLMatcher.grammar_from_lark(source))
+
+
+def check_cost(part: str) -> None:
+    """Reject a form with an expensive part."""
+    if part:
+        raise ValueError(f"it takes too long with {part}")
+
+
+def compile_grammar(tokens: Any, grammar: str) -> Any:
+    """Return a matcher of a grammar in llguidance's own notation; a ValueError says why there is none."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(max_lexer_states=MAX_STATES, max_grammar_size=MAX_SYMBOLS, verbose_errors=False)
+    matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
+    if error := error_of(matcher):
+        raise ValueError(error)
+    return matcher
+
+
+def try_grammar(matcher: Any) -> str:
+    """Write some texts by a grammar; return an error if it is too expensive from the beginning."""
+    left = SPARE_SECONDS + thread_time()
+    for seed in range(TRIALS):
+        copy, rng = matcher.deep_copy(), np.random.default_rng(seed)
+        for _ in range(TRIAL_TOKENS):
+            bits = np.unpackbits(np.frombuffer(copy.compute_bitmask(), np.uint8), bitorder="little")
+            allowed, left = np.flatnonzero(bits), left + SECONDS_PER_TOKEN
+            if thread_time() > left:
+                return f"it takes more than {SECONDS_PER_TOKEN:g} seconds a token"
+            if not len(allowed) or copy.is_stopped():
+                break
+            if not copy.try_consume_tokens([int(rng.choice(allowed))]):
+                break
+        if error := error_of(copy):
+            return error
+    return ""
+
+
+# -- in the server ------------------------------------------------------------------------------------
 
 
 class Connection:
@@ -60,7 +153,7 @@ class Sandbox:
     Each has so many `seconds` of a processor, and bytes of `memory` besides the vocabulary.
     """
 
-    def __init__(self, tokens: Any, *, seconds: float = SECONDS, memory: int = MEMORY) -> None:
+    def __init__(self, tokens: Any, *, seconds: float = MAX_SECONDS, memory: int = MAX_MEMORY) -> None:
         self.tokens, self.seconds, self.memory, self._lock = tokens, seconds, memory, Lock()
         self.special = [i for i in range(tokens.vocab_size) if tokens.is_special_token(i)]
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,15 +167,14 @@ class Sandbox:
             ValueError: it does not, or cannot be obeyed.
         """
         with self._lock:
-            socket.send_fds(self._started(), [READY], [connection.theirs.fileno()])
+            socket.send_fds(self._start(), [READY], [connection.theirs.fileno()])
         answer = connection.ask({"form": form, "seconds": self.seconds, "memory": self.memory})
         if "fault" in answer:
             raise RuntimeError(answer["fault"])
         if "grammar" not in answer:
             bounds = f"{self.memory >> 20} MiB or {self.seconds:g} seconds"
-            raise ValueError(
-                answer.get("error", f"it grows beyond {bounds} while it is compiled: make it smaller")
-            )
+            message = f"it grows beyond {bounds} while it is compiled: make it smaller"
+            raise ValueError(answer.get("error", message))
         return answer["grammar"]
 
     def close(self) -> None:
@@ -91,31 +183,27 @@ class Sandbox:
             if self._end is not None:
                 self._end()
 
-    def _started(self) -> socket.socket:
+    def _start(self) -> socket.socket:
+        """Start the process that forks unless it runs; return the connection to it."""
         if self._control is None or self._process is None or self._process.poll() is not None:
             self._control, theirs = socket.socketpair()
-            environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            command = [sys.executable, "-m", f"{__package__}.sandbox"]
             with theirs:  # in a session of its own: the keyboard's Ctrl-C is not for it
                 self._process = subprocess.Popen(
-                    command,
+                    [sys.executable, "-m", f"{__package__}.sandbox"],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
-                    env=environment,
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                     start_new_session=True,
                 )
             self._end = finalize(self, end_process, self._control, self._process)
-            told = json.dumps(self._vocabulary()).encode()
-            self._control.sendall(len(told).to_bytes(8, "big") + told)
+            texts = [self.tokens.decode_bytes([i]).hex() for i in range(self.tokens.vocab_size)]
+            vocabulary = {"tokens": texts, "special": self.special, "ends": self.tokens.eos_tokens}
+            message = json.dumps(vocabulary).encode()
+            self._control.sendall(len(message).to_bytes(8, "big") + message)
             if self._control.recv(1) != READY:
                 self._end()
                 raise RuntimeError("the process that compiles grammars did not start: its error is above")
         return self._control
-
-    def _vocabulary(self) -> dict[str, Any]:
-        """Return what `Words` needs."""
-        texts = [self.tokens.decode_bytes([i]).hex() for i in range(self.tokens.vocab_size)]
-        return {"tokens": texts, "special": self.special, "ends": self.tokens.eos_tokens}
 
 
 def end_process(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
@@ -124,54 +212,57 @@ def end_process(control: socket.socket, process: subprocess.Popen[bytes]) -> Non
     process.wait()
 
 
-class Words:
+# -- in processes of their own ------------------------------------------------------------------------
+
+
+class Vocabulary:
     """A vocabulary without its tokenizer, as llguidance reads it: of a text it takes the longest tokens."""
 
     bos_token_id = None
 
-    def __init__(self, told: dict[str, Any]) -> None:
+    def __init__(self, message: dict[str, Any]) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
-        self.tokens = [bytes.fromhex(token) for token in told["tokens"]]
-        self.special_token_ids, self.eos_token_id = told["special"], told["ends"][0]
-        self.read: Any = LLTokenizer(TokenizerWrapper(self), eos_token=told["ends"])
+        self.tokens = [bytes.fromhex(token) for token in message["tokens"]]
+        self.special_token_ids, self.eos_token_id = message["special"], message["ends"][0]
+        self.tokenizer: Any = LLTokenizer(TokenizerWrapper(self), eos_token=message["ends"])
 
     def __call__(self, text: str) -> list[int]:
         """Return the tokens of a text that a grammar leaves no choice in."""
-        return list(self.read.greedy_tokenize(text))
+        return list(self.tokenizer.greedy_tokenize(text))
 
 
 def main() -> None:
     """Fork a process for every connection that comes, until the server has gone."""
     control = socket.socket(fileno=0)
     size = int.from_bytes(control.recv(8, socket.MSG_WAITALL), "big")
-    tokens = Words(json.loads(control.recv(size, socket.MSG_WAITALL))).read
+    tokens = Vocabulary(json.loads(control.recv(size, socket.MSG_WAITALL))).tokenizer
     compile_form(tokens, ("json", ""))  # what this imports, no process needs to import again
     control.sendall(READY)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps them
     while True:
-        _, found, _, _ = socket.recv_fds(control, 1, 1)
-        if not found:
+        _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not descriptors:
             return
         if os.fork() == 0:
             control.close()
-            answer(tokens, socket.socket(fileno=found[0]))
-        os.close(found[0])
+            answer(tokens, socket.socket(fileno=descriptors[0]))
+        os.close(descriptors[0])
 
 
 def answer(tokens: Any, client: socket.socket) -> None:
-    """Compile the form that a client sends, tell it the grammar or what is wrong, and end the process."""
+    """Compile the form that a client sends, answer with the grammar or an error, and end the process."""
     try:
-        asked = json.loads(client.makefile("rb").readline())
+        question = json.loads(client.makefile("rb").readline())
         Thread(target=end_with, args=(client,), daemon=True).start()
-        limit(asked["seconds"], asked["memory"])
+        limit_process(question["seconds"], question["memory"])
         try:
-            said = {"grammar": compile_form(tokens, tuple(asked["form"]))}
+            reply = {"grammar": compile_form(tokens, tuple(question["form"]))}
         except ValueError as error:
-            said = {"error": str(error)}
+            reply = {"error": str(error)}
         except Exception as error:
-            said = {} if isinstance(error, MemoryError) else {"fault": one_line(error)}
-        client.sendall(json.dumps(said).encode() + b"\n")
+            reply = {} if isinstance(error, MemoryError) else {"fault": one_line(error)}
+        client.sendall(json.dumps(reply).encode() + b"\n")
     finally:
         os._exit(0)
 
@@ -182,14 +273,14 @@ def end_with(client: socket.socket) -> None:
     os._exit(0)
 
 
-def limit(seconds: float, memory: int) -> None:
+def limit_process(seconds: float, memory: int) -> None:
     """End the process at its bounds: a timer of its processor, and allocations that fail."""
     if STATM.exists():  # where it does not, as on macOS, the system would not keep to a limit either
-        most = int(STATM.read_text().split()[5]) * resource.getpagesize() + memory
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        size = int(STATM.read_text().split()[5]) * resource.getpagesize() + memory
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(NICENESS)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # an allocation that fails is told there
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # an allocation that fails is reported there
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 

@@ -1,4 +1,4 @@
-"""Answers requests with the engine's texts, whole or as a stream of server-sent events."""
+"""Answers requests with the engine's sequences, whole or as a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -17,25 +17,24 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from ..generation.decoder import Decoder
-from . import responses
 from .answers import Answer, metrics
+from .bodies import Chat, Completion, GenerationBody, Responses
+from .chats import as_chat, rename_fields
 from .engine import Engine
-from .fields import Chat, Completion, Settings
-from .forms import Form
-from .items import Responses, chat, renamed
+from .errors import APIError
+from .generations import Event, Generation
+from .grammar import MakeConstraint
 from .limits import Limits
 from .metrics import Metrics
-from .refusal import Refusal
-from .request_log import LEFT, facts_of, note_refusal
-from .sandbox import Connection
+from .middleware import CLIENT_LEFT, facts_of, note_error
+from .requests import ParsedRequest, RequestParser
+from .responses import ItemAnswer
+from .sandbox import Connection, Form
 from .schedule import Client
-from .settings import Grammar
-from .texts import Event, Text
-from .wishes import Asked, Reader
 
-LATER = 10.0  # seconds that a client has to read the end of a stream after its text must be over
-COMPILERS, EACH = 8, 2  # grammars that are compiled at once, and those of one client among them
-MOST_COMPILED = 32  # grammars of one client that may wait for it
+READ_SECONDS = 10.0  # that a client has to read the end of a stream after its text must be over
+COMPILERS, PER_CLIENT = 8, 2  # grammars that are compiled at once, and those of one client among them
+MAX_COMPILING = 32  # grammars of one client that may wait for it
 T = TypeVar("T")
 
 
@@ -43,7 +42,7 @@ class Json(JSONResponse):
     """JSON with every character outside ASCII escaped: also half a character that a client sent."""
 
     def render(self, content: Any) -> bytes:
-        """The body."""
+        """Return the body."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -75,8 +74,70 @@ class Stream(StreamingResponse):
             self.reason = "slow_reader"
 
 
+@dataclass
+class Exchange:
+    """One request whose sequences are being written; `client_left` is done once its client has left."""
+
+    answer: Answer
+    sequences: list[Generation]
+    facts: dict[str, Any]
+    client_left: asyncio.Future[None]
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+
+    async def whole(self, event: Event | None) -> Response:
+        """Return the whole answer, which begins with this event."""
+        events: list[list[Event]] = [[] for _ in self.sequences]
+        left = len(self.sequences)
+        while event is not None:
+            if event.error is not None:
+                raise event.error
+            events[event.index].append(event)
+            left -= event.is_last
+            if not left:
+                return Json(self.answer.whole(self.sequences, events))
+            event = await wait_either(self.events.get(), self.client_left)
+        return Response(status_code=CLIENT_LEFT)
+
+    async def stream(self, event: Event) -> AsyncIterator[str]:
+        """Yield the answer's server-sent events, which begin with this event."""
+        answer, parsed = self.answer, self.answer.parsed
+        left, begun = len(self.sequences), set[int]()
+        for chunk in answer.opening_chunks(self.sequences):
+            yield answer.to_event(chunk)
+        while True:
+            if event.error is not None:
+                note_error(self.facts, event.error)
+                yield answer.to_event(answer.error_chunk(event.error))
+                break
+            chunks = answer.chunks(self.sequences[event.index], event, first=event.index not in begun)
+            if parsed.shows_drafters and chunks and event.pieces:
+                chunks[0]["draftwise"] = {"pieces": [[piece.source, piece.text] for piece in event.pieces]}
+            for chunk in chunks:
+                yield answer.to_event(chunk)
+            begun.add(event.index)
+            left -= event.is_last
+            if not left:
+                if parsed.has_usage:
+                    yield answer.to_event(answer.last_chunk(self.sequences))
+                break
+            event = await self.events.get()
+        yield answer.end
+
+    def end(self, engine: Engine) -> None:
+        """Note the outcome: the request is answered, refused, or its client has left."""
+        engine.abandon([sequence for sequence in self.sequences if not sequence.is_over])
+        self.facts |= {
+            "id": self.answer.id,
+            "texts": len(self.sequences),
+            "prompt_tokens": self.answer.parsed.prompt_tokens,
+            "tokens": sum(sequence.stats.tokens for sequence in self.sequences),
+            "finished": sum(sequence.is_over for sequence in self.sequences),
+            "metrics": metrics(self.sequences),
+        }
+
+
 class Service:
-    """A decoder behind its routes: one model, its engine, and what turns bodies into texts and back.
+    """A decoder behind its routes: one model, its engine, and the way from bodies to sequences and back.
 
     Prompts are read in one thread of their own, so that a long one delays neither the steps nor other
     clients' events.
@@ -85,206 +146,127 @@ class Service:
     def __init__(self, decoder: Decoder, model: str, limits: Limits) -> None:
         self.decoder, self.model, self.limits = decoder, model, limits
         self.engine = Engine(decoder, limits)
-        self.reader = Reader(decoder, limits, seed=decoder.seed)
-        self.metrics = Metrics(self.engine, model, self.reader.window)
+        self.parser = RequestParser(decoder, limits, seed=decoder.seed)
+        self.metrics = Metrics(self.engine, model, self.parser.window)
         self.engine.watchers.append(self.metrics)
         self.reading = ThreadPoolExecutor(1, "draftwise-prompts")
-        self.compiling = ThreadPoolExecutor(COMPILERS, "draftwise-grammars")
-        self.asking = Counter[str]()  # grammars that are compiled now, or wait for it, by client
+        self.compilers = ThreadPoolExecutor(COMPILERS, "draftwise-grammars")
+        self.compiling = Counter[str]()  # grammars that are compiled now, or wait for it, by client
         self.turns = WeakValueDictionary[str, asyncio.Semaphore]()
-
-    def check(self, model: str | None) -> None:
-        """See that a request names this model.
-
-        Raises:
-            Refusal: it names another.
-        """
-        if model is not None and model != self.model:
-            said = f"no model {model[:80]!r}: this server has {self.model!r}"
-            raise Refusal(said, 404, code="model_not_found", param="model")
-
-    async def read(self, what: Callable[..., T], *given: Any) -> T:
-        """Call something that reads text, in the thread for that."""
-        return await asyncio.get_running_loop().run_in_executor(self.reading, partial(what, *given))
-
-    async def completion(self, body: Completion, request: Request) -> Response:
-        """The answer to `/v1/completions`."""
-        self.check(body.model)
-        return await self._answer(self._asked(self.reader.completion, body, request), request, body)
-
-    async def chat(self, body: Chat, request: Request) -> Response:
-        """The answer to `/v1/chat/completions`."""
-        self.check(body.model)
-        return await self._answer(self._asked(self.reader.chat, body, request), request, body)
 
     def close(self) -> None:
         """End the threads and the process that read what clients send."""
         self.reading.shutdown(wait=False, cancel_futures=True)
-        self.compiling.shutdown(wait=False, cancel_futures=True)
-        self.reader.grammars.close()
+        self.compilers.shutdown(wait=False, cancel_futures=True)
+        self.parser.grammars.close()
 
-    async def _asked(self, read: Callable[..., Asked], body: Any, request: Request) -> Asked:
-        """What a body asks for; a grammar is compiled before, while others are served."""
-        form = await self.read(self.reader.form, body)
-        return await self.read(read, body, None if form is None else await self._compiled(form, request))
+    def check_model(self, model: str | None) -> None:
+        """Reject a request that names another model."""
+        if model is not None and model != self.model:
+            message = f"no model {model[:80]!r}: this server has {self.model!r}"
+            raise APIError(message, 404, code="model_not_found", param="model")
 
-    async def _compiled(self, form: Form, request: Request) -> Grammar:
-        """The grammar of a form; what compiles it ends with the request, and no client holds up another."""
+    async def read(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that reads text, in the thread for that."""
+        return await asyncio.get_running_loop().run_in_executor(self.reading, partial(function, *arguments))
+
+    async def complete(self, body: Completion, request: Request) -> Response:
+        """Answer `/v1/completions`."""
+        self.check_model(body.model)
+        return await self._answer(self._parse(self.parser.parse_completion, body, request), request, body)
+
+    async def chat(self, body: Chat, request: Request) -> Response:
+        """Answer `/v1/chat/completions`."""
+        self.check_model(body.model)
+        return await self._answer(self._parse(self.parser.parse_chat, body, request), request, body)
+
+    async def respond(self, body: Responses, request: Request) -> Response:
+        """Answer `/v1/responses`."""
+        self.check_model(body.model)
+
+        async def parse() -> ParsedRequest:
+            try:
+                parsed = await self._parse(self.parser.parse_chat, as_chat(body), request)
+                return replace(parsed, has_usage=True)
+            except APIError as error:
+                raise rename_fields(error) from None
+
+        return await self._answer(parse(), request, body, partial(ItemAnswer, body=body))
+
+    async def _parse(self, parse: Callable[..., ParsedRequest], body: Any, request: Request) -> ParsedRequest:
+        """Parse a body; a grammar is compiled before, while others are served."""
+        form = await self.read(self.parser.parse_form, body)
+        return await self.read(parse, body, None if form is None else await self._compile(form, request))
+
+    async def _compile(self, form: Form, request: Request) -> MakeConstraint:
+        """Compile a form; the compiler ends with the request, and no client holds up another."""
         client = request.client.host if request.client else ""
-        if self.asking[client] >= MOST_COMPILED:
-            said = f"{self.asking[client]} grammars wait to be compiled: try again in a second"
-            raise Refusal(said, 429, code="queue_full", headers={"retry-after": "1"})
-        self.asking[client] += 1
+        if self.compiling[client] >= MAX_COMPILING:
+            message = f"{self.compiling[client]} grammars wait to be compiled: try again in a second"
+            raise APIError(message, 429, code="queue_full", headers={"retry-after": "1"})
+        self.compiling[client] += 1
         try:
-            turn = self.turns.setdefault(client, asyncio.Semaphore(EACH))
+            turn = self.turns.setdefault(client, asyncio.Semaphore(PER_CLIENT))
             async with turn:
                 with closing(Connection()) as connection:
-                    loop, make = asyncio.get_running_loop(), self.reader.grammars.made
-                    return await loop.run_in_executor(self.compiling, make, form, connection)
+                    loop, compile = asyncio.get_running_loop(), self.parser.grammars.compile
+                    return await loop.run_in_executor(self.compilers, compile, form, connection)
         finally:
-            self.asking[client] -= 1
-            self.asking += Counter()  # without those at 0
-
-    async def responses(self, body: Responses, request: Request) -> Response:
-        """The answer to `/v1/responses`."""
-        self.check(body.model)
-        kind = partial(responses.Response, body=body)
-        return await self._answer(self._chat(body, request), request, body, kind)
-
-    async def _chat(self, body: Responses, request: Request) -> Asked:
-        """What a body asks for by the chat that it stands for."""
-        try:
-            return replace(await self._asked(self.reader.chat, chat(body), request), usage=True)
-        except Refusal as refusal:
-            raise renamed(refusal) from None
+            self.compiling[client] -= 1
+            self.compiling += Counter()  # without those at 0
 
     async def _answer(
         self,
-        asking: Awaitable[Asked],
+        parsing: Awaitable[ParsedRequest],
         request: Request,
-        body: Settings | Responses,
-        kind: Callable[..., Answer] = Answer,
+        body: GenerationBody | Responses,
+        make_answer: Callable[..., Answer] = Answer,
     ) -> Response:
-        address = request.client.host if request.client else ""
-        client = Client(address, body.safety_identifier or body.user or "")
-        gone = asyncio.ensure_future(_gone(request))
+        client_left = asyncio.ensure_future(wait_disconnect(request))
         try:
-            asked = await _either(asking, gone)
-            facts = facts_of(request.scope)
-            return _left() if asked is None else await self._written(asked, client, gone, kind, facts)
+            parsed = await wait_either(parsing, client_left)
+            if parsed is None:
+                return Response(status_code=CLIENT_LEFT)
+            events: asyncio.Queue[Event] = asyncio.Queue()
+            loop = asyncio.get_running_loop()
+
+            def emit(event: Event) -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(events.put_nowait, event)
+
+            address = request.client.host if request.client else ""
+            client = Client(address, body.safety_identifier or body.user or "")
+            sequences = self.engine.submit(parsed.sequences, emit, self.limits.timeout, client)
+            answer = make_answer(parsed, self.model, self.parser.token_texts)
+            return await self._send(Exchange(answer, sequences, facts_of(request.scope), client_left, events))
         finally:
-            gone.cancel()
+            client_left.cancel()
 
-    async def _written(
-        self,
-        asked: Asked,
-        client: Client,
-        gone: asyncio.Future[None],
-        kind: Callable[..., Answer],
-        facts: dict[str, Any],
-    ) -> Response:
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def sink(event: Event) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
-        seconds = self.limits.timeout
-        texts = self.engine.submit(asked.wishes, sink, seconds, client)
-        answer = kind(asked, self.model, self.reader.names)
-        end, streamed = partial(self._over, answer, texts, facts), False
+    async def _send(self, exchange: Exchange) -> Response:
+        end, streams = partial(exchange.end, self.engine), False
         try:
-            first = await _either(events.get(), gone)
-            if asked.stream and first is not None:
-                if first.refusal is not None:
-                    raise first.refusal
-                streamed = True
-                return Stream(self._stream(answer, texts, events, first, facts), seconds + LATER, end)
-            return await self._whole(answer, texts, events, first, gone)
+            first = await wait_either(exchange.events.get(), exchange.client_left)
+            if not exchange.answer.parsed.is_stream or first is None:
+                return await exchange.whole(first)
+            if first.error is not None:
+                raise first.error
+            streams = True
+            return Stream(exchange.stream(first), self.limits.timeout + READ_SECONDS, end)
         finally:
-            if not streamed:
+            if not streams:
                 end()
 
-    async def _whole(
-        self,
-        answer: Answer,
-        texts: list[Text],
-        events: asyncio.Queue[Event],
-        event: Event | None,
-        gone: asyncio.Future[None],
-    ) -> Response:
-        found: list[list[Event]] = [[] for _ in texts]
-        left = len(texts)
-        while event is not None:
-            if event.refusal is not None:
-                raise event.refusal
-            found[event.place].append(event)
-            left -= event.last
-            if not left:
-                return Json(answer.whole(texts, found))
-            event = await _either(events.get(), gone)
-        return _left()
 
-    async def _stream(
-        self,
-        answer: Answer,
-        texts: list[Text],
-        events: asyncio.Queue[Event],
-        event: Event,
-        facts: dict[str, Any],
-    ) -> AsyncIterator[str]:
-        left, begun = len(texts), set[int]()
-        for chunk in answer.openings(texts):
-            yield answer.sent(chunk)
-        while True:
-            if event.refusal is not None:
-                note_refusal(facts, event.refusal)
-                yield answer.sent(answer.failed(event.refusal))
-                break
-            chunks = answer.chunks(texts[event.place], event, first=event.place not in begun)
-            if answer.asked.drafters and chunks and event.pieces:
-                pieces = [[piece.source, piece.text] for piece in event.pieces]
-                chunks[0]["draftwise"] = {"pieces": pieces}
-            for chunk in chunks:
-                yield answer.sent(chunk)
-            begun.add(event.place)
-            left -= event.last
-            if not left:
-                if answer.asked.usage:
-                    yield answer.sent(answer.last(texts))
-                break
-            event = await events.get()
-        yield answer.end
-
-    def _over(self, answer: Answer, texts: list[Text], facts: dict[str, Any]) -> None:
-        """The request is answered, refused, or its client has gone."""
-        self.engine.leave([text for text in texts if not text.over])
-        facts |= {
-            "id": answer.id,
-            "texts": len(texts),
-            "prompt_tokens": answer.asked.prompt_tokens,
-            "tokens": sum(text.stats.tokens for text in texts),
-            "finished": sum(text.over for text in texts),
-            "metrics": metrics(texts),
-        }
-
-
-def _left() -> Response:
-    """The answer to a client that has gone."""
-    return Response(status_code=LEFT)
-
-
-async def _gone(request: Request) -> None:
-    """Wait until the client has gone."""
+async def wait_disconnect(request: Request) -> None:
+    """Wait until the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _either(what: Awaitable[T], gone: asyncio.Future[None]) -> T | None:
-    """What is waited for, or None if the client has gone before: what has not begun is then left out."""
-    waiting = asyncio.ensure_future(what)
-    both: set[asyncio.Future[Any]] = {waiting, gone}
+async def wait_either(result: Awaitable[T], client_left: asyncio.Future[None]) -> T | None:
+    """Return the result, or None if the client has left before: what has not begun is then left out."""
+    waiting = asyncio.ensure_future(result)
+    both: set[asyncio.Future[Any]] = {waiting, client_left}
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         return waiting.result() if waiting.done() else None

@@ -13,15 +13,16 @@ from ..core.roles import Valuer, Values
 from ..core.round import Round
 from ..errors import one_line
 from .engine import Engine
+from .generations import Event, Generation
 from .metrics import LABELS, Metrics
-from .strips import Strips
-from .texts import Event, Text
 
 LOG = getLogger(__name__)
 WINDOW = 5.0  # seconds over which speeds are taken, if there is a reading so old
-LATELY, SLICE = 300, 10  # seconds over which acceptance is counted, and by how many at once
-OFTEN = 0.2  # seconds between two readings at least
-MOST_ARMS = 256  # the most played ones
+RECENT, SLICE = 300, 10  # seconds over which acceptance is counted, and by how many at once
+MIN_GAP = 0.2  # seconds between two readings
+MAX_ARMS = 256  # the most played ones
+MAX_ROUNDS = 4096  # of a log; beyond, the oldest are lost
+MEMORY = 0.98  # with which a plain step fades at each one of the same batch
 COUNTERS = {
     "tokens": "vllm:generation_tokens_total",
     "prompt_tokens": "vllm:prompt_tokens_total",
@@ -37,13 +38,83 @@ Json = dict[str, Any]
 Counts = dict[str, dict[str, float]]
 
 
-class Recent:
-    """Tokens that each drafter drafted lately, and those of them that were accepted; watches the engine."""
+@dataclass(slots=True)
+class Step:
+    """One step so far: its sequences, their tokens and seconds, and whether it was plain decoding alone."""
+
+    number: int = -1
+    sequences: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    is_plain: bool = True
+
+
+class RoundLog:
+    """Keeps the last rounds in numbers, and the speed of steps without any draft, while someone looks.
+
+    A row of a round: request, drafter, tokens drafted, accepted ones, the target's own, 1 if the text is
+    over.
+    The engine's thread writes and any other may `take`: what is not taken in time is lost, and counted.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.rows: deque[list[Any]] = deque(maxlen=MAX_ROUNDS)
+        self.added = self.taken = 0
+        self.step = Step()
+        self.plain: dict[int, tuple[float, float]] = {}  # by sequences of the step: tokens, seconds
+
+    def add_round(self, sequence: Generation, round: Round, gap: float) -> None:
+        """Note a round."""
+        accepted, own = round.sources, len(round.tokens) - round.sources
+        self._add([round.request, round.arm.drafter, round.drafted, accepted, own, int(round.done)])
+        step = self.step
+        if step.number != self.engine.steps:
+            if step.sequences and step.is_plain:
+                tokens, seconds = self.plain.get(step.sequences, (0.0, 0.0))
+                total = (MEMORY * tokens + step.tokens, MEMORY * seconds + step.seconds)
+                self.plain[step.sequences] = total
+            step = self.step = Step(self.engine.steps)
+        step.sequences += 1
+        step.tokens += len(round.tokens)
+        step.seconds += round.seconds.total
+        # The first round may read the prompt.
+        step.is_plain = step.is_plain and not round.drafted and sequence.stats.rounds > 1
+
+    def add_end(self, sequence: Generation, event: Event) -> None:
+        """Note that a sequence has ended before its last round."""
+        if sequence.request is not None:
+            self._add([sequence.request.id, "", 0, 0, 0, 1])
+
+    def _add(self, row: list[Any]) -> None:
+        self.rows.append(row)
+        self.added += 1
+
+    def take(self) -> tuple[list[list[Any]], int]:
+        """Return the rows since the last call, and how many were lost."""
+        rows = []
+        while self.rows:
+            rows.append(self.rows.popleft())
+        lost = self.added - self.taken - len(rows)
+        self.taken += lost + len(rows)
+        return rows, max(0, lost)
+
+    def plain_rate(self, sequences: int) -> float | None:
+        """Return the tokens per second of plain decoding with about so many sequences; None if unknown."""
+        plain = dict(self.plain)
+        if not plain:
+            return None
+        tokens, seconds = plain[min(plain, key=lambda n: abs(n - sequences))]
+        return tokens / seconds if seconds > 0.0 else None
+
+
+class RecentDrafts:
+    """Counts the tokens that each drafter drafted lately, and those of them that were accepted."""
 
     def __init__(self) -> None:
-        self.slices: deque[tuple[int, Counter[tuple[str, str]]]] = deque(maxlen=LATELY // SLICE)
+        self.slices: deque[tuple[int, Counter[tuple[str, str]]]] = deque(maxlen=RECENT // SLICE)
 
-    def round(self, text: Text, round: Round, gap: float) -> None:
+    def add_round(self, sequence: Generation, round: Round, gap: float) -> None:
         """Count a round with a draft."""
         if not round.drafted:
             return
@@ -54,14 +125,14 @@ class Recent:
         counts[name, "drafted"] += round.drafted
         counts[name, "accepted"] += round.accepted
 
-    def end(self, text: Text, event: Event) -> None:
-        """A text has ended."""
+    def add_end(self, sequence: Generation, event: Event) -> None:
+        """Count nothing."""
 
-    def of(self, name: str) -> dict[str, int]:
-        """The counts of one drafter."""
-        oldest = monotonic() // SLICE - LATELY // SLICE
-        new = [counts for at, counts in list(self.slices) if at > oldest]
-        return {key: sum(counts[name, key] for counts in new) for key in ("drafted", "accepted")}
+    def counts(self, name: str) -> dict[str, int]:
+        """Return the counts of one drafter."""
+        oldest = monotonic() // SLICE - RECENT // SLICE
+        recent = [counts for at, counts in list(self.slices) if at > oldest]
+        return {key: sum(counts[name, key] for counts in recent) for key in ("drafted", "accepted")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +157,23 @@ class Snapshots:
 
     def __init__(self, engine: Engine, metrics: Metrics, about: Json) -> None:
         self.engine, self.metrics, self.about, self.began = engine, metrics, about, monotonic()
-        self.names = list(COUNTERS.values())
         self.readings: deque[Reading] = deque([Reading(self.began)], maxlen=64)
-        self.warned, self.recent = False, Recent()
+        self.has_warned, self.recent = False, RecentDrafts()
         engine.watchers.append(self.recent)
 
-    def take(self, strips: Strips | None = None) -> Json:
-        """The state now; with `strips`, plain decoding is measured where the policy does not know it."""
+    def take(self, log: RoundLog | None = None) -> Json:
+        """Return the state now; a `log` gives the speed of plain decoding if the policy does not know it."""
         counts = self._counts()
-        now, old = self._reading(counts), self._oldest()
+        tokens = _total(counts, "tokens")
+        seconds, rounds = (sum(counts.get(name, {}).values()) for name in ("phases", "rounds"))
+        now, old = Reading(monotonic(), tokens, seconds, rounds, self.engine.steps), self._oldest()
         together = _rate(now.rounds - old.rounds, now.steps - old.steps)
         batch = max(1, round(together or len(self.engine.running)))
         values = self._values(batch)
-        plain, source = _plain(values, strips, batch)
+        plain, source = _plain_speed(values, log, batch)
         now = self._keep(now, plain)
-        speed = _speed(old, now) | {"together": together}
+        elapsed, written = now.at - old.at, now.tokens - old.tokens
         average = _rate(now.plain_tokens - old.plain_tokens, now.plain_seconds - old.plain_seconds)
-        speed |= {"plain_tokens_per_second": average or _short(plain), "plain_from": source}
         engine, limits = self.engine, self.engine.limits
         return self.about | {
             "time": round(time(), 3),
@@ -114,32 +185,35 @@ class Snapshots:
                 "queue": limits.queue,
                 "ended": counts.get("ended", {}),
             },
-            "tokens": _whole(counts, "tokens"),
-            "prompt_tokens": _whole(counts, "prompt_tokens"),
-            "speed": speed,
+            "tokens": tokens,
+            "prompt_tokens": _total(counts, "prompt_tokens"),
+            "speed": {
+                "over_seconds": round(elapsed, 2),
+                "tokens_per_second": _rate(written, elapsed),
+                "decoding_tokens_per_second": _rate(written, now.seconds - old.seconds),
+                "together": together,
+                "plain_tokens_per_second": average or _short(plain),
+                "plain_from": source,
+            },
             "drafters": self._drafters(counts),
             "seconds_by_phase": {k: round(v, 6) for k, v in counts.get("phases", {}).items()},
             "arms": self._arms(counts, values),
             "unit": values.unit if values else None,
-            "price": {place: _short(rate) for place, rate in values.price.items()} if values else {},
+            "price": {kind: _short(rate) for kind, rate in values.price.items()} if values else {},
             "matches": _matches(values) if values else {},
         }
 
     def _counts(self) -> Counts:
-        """The counters by their own label; those without one under an empty name."""
-        own, found = {name: key for key, name in COUNTERS.items()}, dict[str, dict[str, float]]()
-        for family in self.metrics.registry.restricted_registry(self.names).collect():
+        """Return the counters by their own label; those without one under an empty name."""
+        names, counts = {name: key for key, name in COUNTERS.items()}, dict[str, dict[str, float]]()
+        for family in self.metrics.registry.restricted_registry(list(names)).collect():
             for sample in family.samples:
                 label = next((value for name, value in sample.labels.items() if name not in LABELS), "")
-                found.setdefault(own[sample.name], {})[label] = sample.value
-        return found
-
-    def _reading(self, counts: Counts) -> Reading:
-        seconds, rounds = (sum(counts.get(name, {}).values()) for name in ("phases", "rounds"))
-        return Reading(monotonic(), _whole(counts, "tokens"), seconds, rounds, self.engine.steps)
+                counts.setdefault(names[sample.name], {})[label] = sample.value
+        return counts
 
     def _oldest(self) -> Reading:
-        """The newest reading that is `WINDOW` seconds old, or the first."""
+        """Return the newest reading that is `WINDOW` seconds old, or the first."""
         while len(self.readings) > 1 and monotonic() - self.readings[1].at >= WINDOW:
             self.readings.popleft()
         return self.readings[0]
@@ -147,61 +221,59 @@ class Snapshots:
     def _keep(self, now: Reading, plain: float | None) -> Reading:
         """Note a reading, with what plain decoding would have written since the last."""
         last = self.readings[-1]
-        known = now.seconds - last.seconds if plain else 0.0
-        tokens = last.plain_tokens + (plain or 0.0) * known
-        now = replace(now, plain_tokens=tokens, plain_seconds=last.plain_seconds + known)
-        if now.at - last.at >= OFTEN:
+        seconds = now.seconds - last.seconds if plain else 0.0
+        tokens = last.plain_tokens + (plain or 0.0) * seconds
+        now = replace(now, plain_tokens=tokens, plain_seconds=last.plain_seconds + seconds)
+        if now.at - last.at >= MIN_GAP:
             self.readings.append(now)
         return now
 
     def _values(self, batch: int) -> Values | None:
-        """What the policy holds of its arms; None if it does not say."""
+        """Return the policy's estimates for its arms; None if it has none."""
         loop = self.engine.decoder.loop
         if not isinstance(loop.policy, Valuer):
             return None
         try:
             with loop.lock:
                 return loop.policy.values(batch)
-        except Exception as error:  # a policy of anyone: what it tells is for display
-            if not self.warned:
+        except Exception as error:  # a policy of anyone: its estimates are for display
+            if not self.has_warned:
                 LOG.warning("the policy cannot say what its arms are worth (%s)", one_line(error))
-            self.warned = True
+            self.has_warned = True
             return None
 
     def _drafters(self, counts: Counts) -> dict[str, Json]:
-        """Counts of each drafter of the team, also of those that never drafted."""
-        names = [name for name in self.engine.decoder.loop.pool.drafters if name != "none"]
+        """Return the counts of each drafter, also of those that never drafted."""
         keys = ("drafts", "drafted", "accepted", "faults")
-        found: dict[str, Json] = {}
-        for name in names:
-            found[name] = {key: int(counts.get(key, {}).get(name, 0)) for key in keys}
-            found[name]["recent"] = self.recent.of(name)
-        return found
+        return {
+            name: {
+                **{key: int(counts.get(key, {}).get(name, 0)) for key in keys},
+                "recent": self.recent.counts(name),
+            }
+            for name in self.engine.decoder.loop.pool.drafters
+            if name != "none"
+        }
 
     def _arms(self, counts: Counts, values: Values | None) -> list[Json]:
-        """Every arm with the rounds that it was played, its value, and the seconds that it adds."""
-        played, arms = counts.get("rounds", {}), self.engine.decoder.loop.policy.arms
-        worth = values.values if values else ()
-        seconds = values.seconds if values else ()
-        found: list[Json] = []
-        for i, arm in enumerate(arms):
-            found.append(
-                {
-                    "arm": arm.name,
-                    "drafter": arm.drafter if arm.length else None,
-                    "length": arm.length,
-                    "rounds": int(played.get(arm.name, 0)),
-                    "value": _short(worth[i]) if i < len(worth) else None,
-                    "seconds": _short(seconds[i]) if i < len(seconds) else None,
-                }
-            )
-        if len(found) <= MOST_ARMS:
-            return found
-        return sorted(found, key=lambda one: -one["rounds"])[:MOST_ARMS]
+        """Return every arm with the rounds that it was played, its value, and the seconds that it adds."""
+        played = counts.get("rounds", {})
+        estimates, seconds = (values.values, values.seconds) if values else ((), ())
+        arms: list[Json] = [
+            {
+                "arm": arm.name,
+                "drafter": arm.drafter if arm.length else None,
+                "length": arm.length,
+                "rounds": int(played.get(arm.name, 0)),
+                "value": _short(estimates[i]) if i < len(estimates) else None,
+                "seconds": _short(seconds[i]) if i < len(seconds) else None,
+            }
+            for i, arm in enumerate(self.engine.decoder.loop.policy.arms)
+        ]
+        return arms if len(arms) <= MAX_ARMS else sorted(arms, key=lambda arm: -arm["rounds"])[:MAX_ARMS]
 
 
 def _matches(values: Values) -> Json:
-    """Acceptance by drafter and length of the match."""
+    """Return the acceptance by drafter and length of the match."""
     return {
         name: {
             label: {"tested": _short(tested), "accepted": _short(accepted)}
@@ -211,35 +283,23 @@ def _matches(values: Values) -> Json:
     }
 
 
-def _whole(counts: Counts, name: str) -> int:
-    """A counter without a label of its own."""
+def _total(counts: Counts, name: str) -> int:
+    """Return a counter without a label of its own."""
     return int(counts.get(name, {}).get("", 0))
 
 
 def _short(value: float | None) -> float | None:
-    """A number in few digits that JSON can hold."""
-    if value is None or not isfinite(value):
-        return None
-    return float(f"{value:.5g}")
-
-
-def _speed(old: Reading, now: Reading) -> Json:
-    """Tokens per second by the wall clock, and by the seconds of rounds."""
-    seconds, tokens = now.at - old.at, now.tokens - old.tokens
-    return {
-        "over_seconds": round(seconds, 2),
-        "tokens_per_second": _rate(tokens, seconds),
-        "decoding_tokens_per_second": _rate(tokens, now.seconds - old.seconds),
-    }
+    """Return a number in few digits that JSON can hold."""
+    return None if value is None or not isfinite(value) else float(f"{value:.5g}")
 
 
 def _rate(amount: float, over: float) -> float | None:
     return _short(amount / over) if over > 0.0 else None
 
 
-def _plain(values: Values | None, strips: Strips | None, batch: int) -> tuple[float | None, str | None]:
-    """Tokens per second of plain decoding with so many texts, and how that is known."""
+def _plain_speed(values: Values | None, log: RoundLog | None, batch: int) -> tuple[float | None, str | None]:
+    """Return the tokens per second of plain decoding with so many sequences, and how that is known."""
     if values is not None and values.plain:
         return batch / values.plain, "learnt"
-    rate = strips.rate(batch) if strips is not None else None
+    rate = log.plain_rate(batch) if log is not None else None
     return (rate, "measured") if rate else (None, None)

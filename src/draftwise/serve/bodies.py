@@ -1,0 +1,352 @@
+"""The bodies of requests: OpenAI's fields, and some of vLLM's and our own."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from .foreign import translate_fields
+
+MAX_SAMPLES, MAX_STOPS, MAX_TOPS, MAX_FIELDS = 128, 16, 20, 64
+MAX_INT = 2**63 - 1
+
+
+def check_finite(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the object: Python reads NaN and Infinity, which an answer cannot hold."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise ValueError("JSON has no NaN and no Infinity: give a finite number") from None
+    return value
+
+
+T = TypeVar("T")
+# Of a list only the first error is reported.
+Items = Annotated[list[T], Field(fail_fast=True)]
+NonEmpty = Annotated[list[T], Field(min_length=1, fail_fast=True)]
+UpTo128 = Annotated[list[T], Field(max_length=128, fail_fast=True)]
+UpTo16 = Annotated[list[T], Field(max_length=MAX_STOPS, fail_fast=True)]
+Empty = Annotated[list[Any] | dict[str, Any] | None, Field(max_length=0)]
+Object = Annotated[dict[str, Any], AfterValidator(check_finite)]
+Count = Annotated[int, Field(ge=0, le=MAX_INT)]
+Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
+Stop = Annotated[str, Field(max_length=4096)]
+Word = Annotated[str, Field(min_length=1, max_length=4096)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ToolMode = Literal["none", "auto", "required"]
+FormKind = Literal["text", "json_object", "json_schema"]
+
+
+class StrictModel(BaseModel):
+    """No field is converted, none is unknown, and no number is infinite."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def limit_fields(cls, fields: Any) -> Any:
+        """Reject very many fields: an error for each of a million unknown ones would take gigabytes."""
+        if isinstance(fields, dict) and len(fields) > MAX_FIELDS:
+            raise ValueError(f"{len(fields)} fields: give at most {MAX_FIELDS}")
+        return fields
+
+
+class Speculative(StrictModel):
+    """How much to speculate for one request."""
+
+    policy: str | None = None
+    max_length: Count | None = None
+    drafters: UpTo128[str] | None = None
+
+
+class StreamOptions(StrictModel):
+    """The contents of a stream besides the text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    include_drafters: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class JsonSchema(StrictModel):
+    """A schema for the answer."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Object | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(StrictModel):
+    """The form of the answer."""
+
+    type: FormKind
+    json_schema: JsonSchema | None = None
+
+
+class Body(StrictModel):
+    """The body of a request, which may have fields of other servers."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def translate(cls, fields: Any) -> Any:
+        """Replace the fields of other servers."""
+        return translate_fields(fields, cls.model_fields) if isinstance(fields, dict) else fields
+
+
+class SamplingBody(Body):
+    """The fields of all routes that generate."""
+
+    model: str | None = None
+    temperature: float | None = Field(None, ge=0.0, le=100.0)
+    top_p: float | None = Field(None, gt=0.0, le=1.0)
+    top_k: int | None = Field(None, ge=-1, le=MAX_INT)
+    min_p: float | None = Field(None, ge=0.0, le=1.0)
+    repetition_penalty: float | None = Field(None, gt=0.0, le=100.0)
+    presence_penalty: float | None = Field(None, ge=-2.0, le=2.0)
+    frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0)]] | None = Field(None, max_length=1024)
+    allowed_token_ids: NonEmpty[Count] | None = None
+    bad_words: UpTo16[Word] | None = None
+    seed: int | None = Field(None, ge=-MAX_INT - 1, le=MAX_INT)
+    stop: Stop | UpTo16[Stop] | None = None
+    stop_token_ids: Annotated[Items[Count], Field(max_length=1024)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    min_tokens: Count | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    speculative: bool | Speculative | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    response_format: ResponseFormat | None = None
+    grammar: str | None = None
+    regex: str | None = None
+
+
+class GenerationBody(SamplingBody):
+    """The fields that chat and plain completions share."""
+
+    n: int | None = Field(None, ge=1, le=MAX_SAMPLES)
+    max_tokens: Count | None = None
+    stream_options: StreamOptions | None = None
+
+
+class Completion(GenerationBody):
+    """The body of `/v1/completions`."""
+
+    prompt: str | Items[str] | Items[int] | Items[Items[int]]
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOPS)
+    best_of: int | None = Field(None, ge=1, le=MAX_SAMPLES)
+    add_special_tokens: bool | None = None
+
+
+class TemplateBody(Body):
+    """Variables of the chat template besides messages and tools."""
+
+    reasoning_effort: Effort | None = None
+    chat_template_kwargs: Object | None = None
+    documents: UpTo128[dict[str, str]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+
+class Part(StrictModel):
+    """A piece of a message's content; marks for caches change nothing here."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: Any = None
+    prompt_cache_breakpoint: Any = None
+
+
+class FunctionCall(StrictModel):
+    """The name of a function, and its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(StrictModel):
+    """A call of a tool in an earlier answer."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Function(StrictModel):
+    """A function that the model may call."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
+    description: str | None = None
+    parameters: Object | None = None
+    strict: bool | None = None
+
+
+class Tool(StrictModel):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(StrictModel):
+    """The name of a function."""
+
+    name: str
+
+
+class ToolChoice(StrictModel):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class Message(StrictModel):
+    """One message of a conversation; the fields of an answer of ours may come back as they were."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | NonEmpty[Part] | None = None
+    name: str | None = None
+    tool_calls: UpTo128[ToolCall] | None = None
+    tool_call_id: str | None = None
+    refusal: None = None
+    audio: None = None
+    annotations: Empty = None
+    function_call: None = None
+    reasoning_content: str | None = None
+
+
+class Chat(GenerationBody, TemplateBody):
+    """The body of `/v1/chat/completions`."""
+
+    messages: NonEmpty[Message]
+    max_completion_tokens: Positive | None = None
+    add_special_tokens: Literal[False] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOPS)
+    tools: UpTo128[Tool] | None = None
+    tool_choice: ToolMode | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class Tokenize(TemplateBody):
+    """The body of `/tokenize`: a prompt, or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: NonEmpty[Message] | None = None
+    tools: UpTo128[Tool] | None = None
+    return_token_strs: bool | None = None
+    add_special_tokens: bool | None = None
+
+
+class Detokenize(StrictModel):
+    """The body of `/detokenize`."""
+
+    model: str | None = None
+    tokens: Items[Count]
+
+
+class ItemText(StrictModel):
+    """A piece of a message of `/v1/responses`."""
+
+    type: Literal["input_text", "output_text", "reasoning_text"]
+    text: str
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    logprobs: list[Any] | None = None
+    prompt_cache_breakpoint: Any = None  # changes nothing here
+
+
+class Item(StrictModel):
+    """A message, a call of a tool, its result, or reasoning, which is not read again; an answer of ours may
+    come back as it was."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | Items[ItemText] | None = None
+    name: str | None = None
+    call_id: str | None = None
+    arguments: str | None = None
+    output: str | Items[ItemText] | None = None
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+    summary: Empty = None
+    encrypted_content: None = None
+
+
+class ItemFormat(JsonSchema):
+    """The form of the answer."""
+
+    type: FormKind
+
+
+class TextSettings(StrictModel):
+    """Settings of the text."""
+
+    format: ItemFormat | None = None
+    verbosity: Any = None  # changes nothing here
+
+
+class ItemTool(Function):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+
+
+class ItemChoice(FunctionName):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+
+
+class Obfuscation(StrictModel):
+    """Changes nothing here."""
+
+    include_obfuscation: bool | None = None
+
+
+class Reasoning(StrictModel):
+    """How much to think; an answer has all of it, or nothing."""
+
+    effort: Effort | None = None
+    summary: Any = None
+    generate_summary: Any = None
+    context: Any = None
+    mode: Any = None
+
+
+# Log-probabilities are not part of responses here; the rest belongs to tools that OpenAI runs.
+Included = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
+class Responses(SamplingBody):
+    """The body of `/v1/responses`."""
+
+    input: str | NonEmpty[Item]
+    instructions: str | None = None
+    max_output_tokens: Positive | None = None
+    text: TextSettings | None = None
+    tools: UpTo128[ItemTool] | None = None
+    tool_choice: ToolMode | ItemChoice | None = None
+    parallel_tool_calls: bool | None = None
+    stream_options: Obfuscation | None = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: Object | None = None
+    include: Annotated[list[Included], Field(max_length=8)] | None = None
+    top_logprobs: Literal[0] | None = None
+    metadata: Object | None = None

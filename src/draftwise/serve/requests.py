@@ -1,0 +1,414 @@
+"""From the body of a request to the sequences that it asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from ..core.arms import Arm
+from ..core.request import ENDLESS
+from ..core.roles import window_of
+from ..core.sampling import Sampling
+from ..errors import UserError
+from ..generation.decoder import Decoder
+from ..generation.prompts import encode, rendered
+from ..generation.text import StopStrings, stop_strings
+from ..inputs import whole
+from ..policies.catalogue import method
+from .bodies import Chat, Completion, GenerationBody, SamplingBody, Speculative, StreamOptions, Tokenize, Tool
+from .chats import template_messages, template_variables
+from .errors import APIError
+from .generations import GenerationRequest
+from .grammar import Grammars, MakeConstraint, requested_form
+from .limits import Limits
+from .logits import allow_tokens, bar_until, bar_words, bias_tokens, check_tokens
+from .sandbox import Form
+from .tokens import TokenTexts
+from .tools import CallParser, Parser, ShippedParser, Template, ToolTokenizer, call_form, offered_tools
+
+MAX_DRAFT = 128  # tokens of a draft that a client may ask for
+FIXED = re.compile(r"static(-\d+)?")
+DEFAULT_TOKENS = 16  # of a plain completion that does not say how many
+ANY_SEED = -1  # as vLLM and llama.cpp have it
+SAMPLING = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+CHARACTERS = 4  # of a token, in most texts
+# Tokens that the beginning of a text may have more than all of it: it ends within a word, or within the name
+# of a special token.
+MARGIN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """The sequences that one request asks for, and the form of its answer.
+
+    `echoes` are the texts of the prompts where the answer repeats them, and `offsets` the beginnings of the
+    texts of their tokens, where these are scored; with `shows_drafters` a stream names the drafter of each
+    piece, and with `repeats_usage` every piece has the usage; `make_parser` makes the parser of tool calls.
+    """
+
+    sequences: list[GenerationRequest]
+    prompt_tokens: int
+    is_chat: bool
+    is_stream: bool
+    has_usage: bool
+    has_logprobs: bool
+    n: int
+    echoes: Sequence[str] = ()
+    offsets: Sequence[Sequence[int]] = ()
+    shows_drafters: bool = False
+    repeats_usage: bool = False
+    make_parser: Callable[[], Parser] | None = None
+
+
+class RequestParser:
+    """Parses bodies for one decoder. Its methods raise `APIError` or `UserError` for what cannot be done."""
+
+    def __init__(self, decoder: Decoder, limits: Limits | None = None, *, seed: int = 0) -> None:
+        self.decoder, self.limits = decoder, limits or Limits()
+        self.window = min(self.limits.window or ENDLESS, window_of(decoder.loop.target))
+        self.vocab_size = decoder.loop.target.vocab_size
+        self.grammars, self.template = Grammars(decoder), Template(decoder.tokenizer)
+        self.token_texts = TokenTexts(decoder.tokenizer)
+        self.seeds = Random(f"server {seed}")
+
+    def parse_form(self, body: GenerationBody) -> Form | None:
+        """Return the form of the answer; its grammar is to be compiled before the body is parsed."""
+        calls = None
+        if isinstance(body, Chat):
+            calls = call_form(body, self._check_tools(body), self.template)
+        return requested_form(body, calls)
+
+    def parse_completion(self, body: Completion, grammar: MakeConstraint | None = None) -> ParsedRequest:
+        """Return the sequences of `/v1/completions`."""
+        if body.best_of is not None and body.best_of != (body.n or 1):
+            raise APIError(f"best_of={body.best_of}: give the same as n, or leave it out", param="best_of")
+        prompts = split_prompts(body.prompt)
+        self._check_samples(len(prompts) * (body.n or 1), "prompt")
+        encoded = [self.encode(prompt, options=tokenizer_options(body)) for prompt in prompts]
+        max_tokens = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
+        if max_tokens == 0 and not body.echo:
+            raise APIError("max_tokens=0: give 1 or more, or set echo", param="max_tokens")
+        scored = body.logprobs if body.echo else None
+        logprobs = {"logprobs": body.logprobs is not None, "top_logprobs": body.logprobs or 0}
+        parsed = self._parse(body, encoded, max_tokens, logprobs, scored, grammar)
+        if not body.echo:
+            return parsed
+        echoes = [self.decode(prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
+        pairs = zip(encoded, echoes, strict=True)
+        offsets = () if scored is None else [self.token_texts.offsets(ids, text) for ids, text in pairs]
+        return replace(parsed, echoes=echoes, offsets=offsets)
+
+    def parse_chat(self, body: Chat, grammar: MakeConstraint | None = None) -> ParsedRequest:
+        """Return the sequences of `/v1/chat/completions`."""
+        if body.top_logprobs and not body.logprobs:
+            message = f"top_logprobs={body.top_logprobs}: set logprobs to true as well"
+            raise APIError(message, param="top_logprobs")
+        if body.max_tokens == 0:
+            raise APIError("max_tokens=0: give 1 or more", param="max_tokens")
+        self._check_samples(body.n or 1, "n")
+        tools = [tool.model_dump(exclude_none=True) for tool in self._check_tools(body)]
+        messages = template_messages(body.messages, as_text=self.template.as_text)
+        if any(message["role"] == "tool" for message in messages) and not self.template.takes_results:
+            raise APIError("the chat template takes no messages of role 'tool'", param="messages")
+        options = template_variables(body, self.decoder.tokenizer)
+        ids = self.encode(messages, tools=tools, options=options)
+        max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        logprobs = {"logprobs": bool(body.logprobs), "top_logprobs": body.top_logprobs or 0}
+        parsed = self._parse(body, [ids], max_tokens, logprobs, None, grammar)
+        parsed = replace(parsed, is_chat=True)
+        return self._with_calls(parsed, body, tools) if tools else parsed
+
+    def _check_tools(self, body: Chat) -> list[Tool]:
+        """Return the tools that the model is told of; it must take them, and its calls be understood."""
+        tools = offered_tools(body)
+        if tools and not self.template.takes_tools:
+            raise APIError("tools: the chat template of this model takes none; leave them out", param="tools")
+        if tools and self.template.format is None and self.template.shipped is None:
+            message = "tools: the form of this model's calls is not known; put them into a message instead"
+            raise APIError(message, param="tools")
+        return tools
+
+    def _with_calls(self, parsed: ParsedRequest, body: GenerationBody, tools: list[Any]) -> ParsedRequest:
+        """Return the request with its calls separated from its text."""
+        template, names = self.template, {tool["function"]["name"] for tool in tools}
+        parser: Callable[[], Parser]
+        if template.shipped is not None:
+            prompt = self.decoder.tokenizer.decode(parsed.sequences[0].prompt)
+            parser = partial(ShippedParser, self.decoder.tokenizer, template.shipped, prompt, tools)
+        else:
+            assert template.format is not None
+            parser = partial(CallParser, template.format, names)
+        tokenizer = output_tokenizer(body, self.decoder, template.marks)
+        sequences = [replace(sequence, tokenizer=tokenizer) for sequence in parsed.sequences]
+        return replace(parsed, sequences=sequences, make_parser=parser)
+
+    def tokenize(self, body: Tokenize, *, windows: int) -> list[int]:
+        """Return the tokens of `/tokenize`: those that a prompt or messages would have."""
+        if body.messages is None:
+            return self.encode(body.prompt, options=tokenizer_options(body), windows=windows)
+        if body.add_special_tokens:
+            raise APIError("add_special_tokens: a chat template adds its own", param="add_special_tokens")
+        messages = template_messages(body.messages, as_text=self.template.as_text)
+        tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+        options = template_variables(body, self.decoder.tokenizer)
+        return self.encode(messages, tools=tools, options=options, windows=windows)
+
+    def encode(
+        self,
+        prompt: Any,
+        *,
+        tools: Sequence[Any] = (),
+        options: Mapping[str, Any] | None = None,
+        windows: int = 1,
+    ) -> list[int]:
+        """Return the tokens of a prompt of at most so many windows; for `options` see `encode`."""
+        tokenizer = self.decoder.tokenizer
+        check_length(tokenizer, prompt, windows * self.window, tools, options)
+        return encode(tokenizer, prompt, vocab_size=self.vocab_size, chat=False, tools=tools, options=options)
+
+    def decode(self, prompt: Any, ids: Sequence[int]) -> str:
+        """Return the text of a prompt."""
+        if isinstance(prompt, str):
+            return prompt
+        return str(self.decoder.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    def _check_samples(self, count: int, param: str) -> None:
+        """Reject more sequences than there is room for, before anything is made of them."""
+        room = self.limits.one_client
+        if count > room:
+            raise APIError(
+                f"{count} texts in one request: this server takes at most {room} at once", param=param
+            )
+
+    def _parse(
+        self,
+        body: GenerationBody,
+        prompts: list[list[int]],
+        max_tokens: int | None,
+        logprobs: dict[str, Any],
+        scored: int | None,
+        grammar: MakeConstraint | None,
+    ) -> ParsedRequest:
+        if body.stream_options is not None and not body.stream:
+            raise APIError("stream_options: set stream to true as well", param="stream_options")
+        stream = body.stream_options or StreamOptions()
+        has_usage = bool(stream.include_usage)
+        return ParsedRequest(
+            self._sequences(body, prompts, max_tokens, logprobs, scored, grammar),
+            prompt_tokens=sum(map(len, prompts)),
+            is_chat=False,
+            is_stream=bool(body.stream),
+            has_usage=has_usage,
+            has_logprobs=bool(logprobs["logprobs"]),
+            n=body.n or 1,
+            shows_drafters=bool(stream.include_drafters),
+            repeats_usage=has_usage and bool(stream.continuous_usage_stats),
+        )
+
+    def _sequences(
+        self,
+        body: GenerationBody,
+        prompts: list[list[int]],
+        max_tokens: int | None,
+        logprobs: dict[str, Any],
+        scored: int | None,
+        grammar: MakeConstraint | None,
+    ) -> list[GenerationRequest]:
+        n, settings = body.n or 1, sampling_settings(body, self.decoder, grammar) | logprobs
+        deterministic = "seed" in settings
+        stop, tokenizer = (
+            stop_strings(() if body.stop is None else body.stop),
+            output_tokenizer(body, self.decoder),
+        )
+        excluded, max_draft, arm = self._speculation(body.speculative)
+        if n > 1 and settings.get("seed") is None:
+            settings["seed"] = self.seeds.getrandbits(32)
+        sequences = []
+        for ids in prompts:
+            room = self._room(len(ids), max_tokens)
+            settings["max_new_tokens"] = max(1, room)
+            settings["processors"] = self._processors(body, grammar, len(ids), room)
+            for sample in range(n):
+                sampling: Sampling = self.decoder.settings(stop, len(ids), sample, alone=False, **settings)
+                if stop and tokenizer is not None:
+                    sampling = replace(sampling, ends=StopStrings(tokenizer, stop, len(ids)))
+                sequence = GenerationRequest(
+                    ids,
+                    sampling,
+                    stop,
+                    excluded=excluded,
+                    max_draft=max_draft,
+                    is_deterministic=deterministic,
+                    prompt_logprobs=scored,
+                    has_output=room > 0,
+                    arm=arm,
+                    tokenizer=tokenizer,
+                    keeps_stop=bool(body.include_stop_str_in_output),
+                )
+                sequences.append(sequence)
+        return sequences
+
+    def _processors(
+        self, body: SamplingBody, grammar: MakeConstraint | None, length: int, room: int
+    ) -> list[Any]:
+        """Return the processors of a sequence of up to `room` tokens after a prompt of so many."""
+        least, processors = body.min_tokens or 0, list[Any]()
+        if least > room:
+            raise APIError(f"min_tokens={least}: the text has {room} tokens at most", param="min_tokens")
+        if least and body.stop:
+            message = "min_tokens and stop exclude each other here: give stop_token_ids"
+            raise APIError(message, param="min_tokens")
+        exclusive = {  # each forbids tokens that another may demand
+            "an answer in a given form": grammar is not None,
+            "allowed_token_ids": bool(body.allowed_token_ids),
+            "min_tokens or bad_words": bool(least or body.bad_words),
+        }
+        if len(names := [name for name, is_set in exclusive.items() if is_set]) > 1:
+            raise APIError(f"{names[0]} excludes {names[1]}: give one", param=names[1].partition(" ")[0])
+        if body.logit_bias:
+            processors.append(bias_tokens(body.logit_bias, self.vocab_size))
+        if body.bad_words:
+            processors.append(bar_words(body.bad_words, self.decoder.tokenizer))
+        if body.allowed_token_ids:
+            check_tokens(body.allowed_token_ids, self.vocab_size, "allowed_token_ids")
+            processors.append(allow_tokens(body.allowed_token_ids))
+        if least:
+            processors.append(bar_until(length + least, {*self.decoder.eos, *(body.stop_token_ids or ())}))
+        if grammar is not None:
+            processors.append(grammar)
+        return processors
+
+    def _room(self, length: int, max_tokens: int | None) -> int:
+        """Return how many tokens to write at most; prompt and answer must fit into the window."""
+        least = 1 if max_tokens is None else max_tokens
+        if length + least > self.window:
+            message = (
+                f"the prompt has {length} tokens and the answer up to {least}, but the window has "
+                f"{self.window}: shorten the prompt, or ask for fewer tokens"
+            )
+            param = "messages" if max_tokens is None else None
+            raise APIError(message, code="context_length_exceeded", param=param)
+        return self.window - length if max_tokens is None else max_tokens
+
+    def _speculation(self, settings: bool | Speculative | None) -> tuple[frozenset[str], int, Arm | None]:
+        """Return the excluded drafters, the longest draft, and an arm instead of the policy's."""
+        drafters = frozenset(self.decoder.loop.pool.drafters)
+        if settings is None or settings is True:
+            return frozenset(), ENDLESS, None
+        if self.limits.choice == "nothing":
+            message = "speculative: clients choose nothing of it here (--clients-choose); leave it out"
+            raise APIError(message, param="speculative")
+        if settings is False or settings.policy == "none":
+            return drafters, 0, None
+        max_draft = ENDLESS if settings.max_length is None else settings.max_length
+        chosen = drafters if settings.drafters is None else frozenset(settings.drafters)
+        if unknown := sorted(chosen - drafters):
+            choices = ", ".join(sorted(drafters))
+            message = f"speculative.drafters has {unknown[0][:80]!r}: choose from {choices}"
+            raise APIError(message, param="speculative")
+        arm = None if settings.policy is None else self._fixed_arm(settings.policy, chosen)
+        return drafters - chosen, max_draft, arm
+
+    def _fixed_arm(self, policy: str, drafters: frozenset[str]) -> Arm:
+        """Return the arm of a policy that plays one; others learn from all requests together, and may read
+        files."""
+        remedy = ""
+        if self.limits.choice != "everything":
+            remedy = (
+                "clients choose max_length and drafters, or false, and no policy, unless the server is "
+                "started with --clients-choose everything"
+            )
+        elif not FIXED.fullmatch(policy.partition("?")[0]):
+            remedy = (
+                "a policy that learns is the server's; give none, or a fixed one such as "
+                "static-4?drafter=ngram"
+            )
+        else:
+            names = [name for name in self.decoder.loop.pool.drafters if name in drafters]
+            (arm,) = method(policy, names).policy.arms
+            if arm.length <= MAX_DRAFT:
+                return arm
+            raise APIError(
+                f"speculative.policy={policy[:60]!r}: give drafts of at most {MAX_DRAFT} tokens",
+                param="speculative",
+            )
+        raise APIError(f"speculative.policy={policy[:60]!r}: {remedy}", param="speculative")
+
+
+def sampling_settings(body: SamplingBody, decoder: Decoder, grammar: MakeConstraint | None) -> dict[str, Any]:
+    """Return arguments of `Decoder.settings` that hold for all sequences; the temperature is 1 unless set."""
+    own = {name: value for name in SAMPLING if (value := getattr(body, name)) is not None}
+    settings: dict[str, Any] = {"temperature": 1.0} | {**decoder.defaults} | own
+    settings.pop("max_new_tokens", None)
+    if body.top_k is not None:
+        settings["top_k"] = max(0, body.top_k)
+    if body.seed not in (None, ANY_SEED):
+        settings["seed"] = body.seed
+    if body.stop_token_ids or body.ignore_eos:
+        ends = body.stop_token_ids or ()
+        check_tokens(ends, decoder.loop.target.vocab_size, "stop_token_ids")
+        # A text under a grammar ends where its form does.
+        settings["eos"] = {*ends, *(() if body.ignore_eos and grammar is None else decoder.eos)}
+    return settings
+
+
+def output_tokenizer(body: SamplingBody, decoder: Decoder, marks: Sequence[str] | set[str] = ()) -> Any:
+    """Return the tokenizer that decodes an answer; None if it is the decoder's.
+
+    It shows the special tokens `marks`, or all if the request wants them, and no token that ends the text,
+    unless the request wants that one too.
+    """
+    tokenizer, shows_all = decoder.tokenizer, body.skip_special_tokens is False
+    hidden = set() if body.include_stop_str_in_output else set(body.stop_token_ids or ())
+    if not (hidden or shows_all or marks):
+        return None
+    special = list(getattr(tokenizer, "all_special_ids", ()))
+    names = tokenizer.convert_ids_to_tokens(special) if special else ()
+    if not shows_all:
+        hidden |= {token for token, name in zip(special, names, strict=True) if name not in marks}
+    elif not (body.include_stop_str_in_output or body.ignore_eos):
+        hidden |= decoder.eos
+    return ToolTokenizer(tokenizer, hidden)
+
+
+def tokenizer_options(body: Completion | Tokenize) -> dict[str, Any]:
+    """Return the tokenizer's options for a prompt."""
+    return {} if body.add_special_tokens is None else {"add_special_tokens": body.add_special_tokens}
+
+
+def split_prompts(prompt: Any) -> list[Any]:
+    """Return the prompts of a completion, each a text or token ids."""
+    if not prompt:
+        raise UserError("the prompt is empty: give some text")
+    return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
+
+
+def check_length(
+    tokenizer: Any,
+    prompt: Any,
+    max_tokens: int,
+    tools: Sequence[Any] = (),
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Reject a prompt, text, messages or token ids, of more than about `max_tokens` tokens.
+
+    Megabytes take a tokenizer seconds, so longer and longer beginnings of a text are read until one has too
+    many tokens. Its bytes would not tell: one token may stand for any number of spaces, or of characters
+    that a tokenizer does not know.
+    """
+    text, param, length = prompt, "prompt", CHARACTERS * (max_tokens + MARGIN)
+    if not isinstance(prompt, str) and prompt and isinstance(prompt[0], dict):
+        if sum(len(str(part)) for part in (prompt, tools, options)) <= length:
+            return
+        text, param = rendered(tokenizer, prompt, tools=tools, options=options), "messages"
+    is_long = not isinstance(text, str) and len(text) > max_tokens
+    while isinstance(text, str) and not is_long and length < len(text):
+        is_long = len(tokenizer(whole(text[:length], "the prompt"))["input_ids"]) > max_tokens + MARGIN
+        length *= 2
+    if is_long:
+        message = f"the prompt has more than {max_tokens} tokens, the most that are read here: shorten it"
+        raise APIError(message, code="context_length_exceeded", param=param)
