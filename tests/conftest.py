@@ -55,11 +55,11 @@ def patience() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def layout() -> Iterator[None]:
     """Every layer that can be packed is: no test asks the clock which layout is the fastest one."""
-    from draftwise.models.weights import choice
+    from draftwise.models.weights import timing
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(choice, "fastest", choice.first)
-    patch.setattr(choice, "faster_fused", choice.always)
+    patch.setattr(timing, "fastest", timing.first)
+    patch.setattr(timing, "faster_fused", timing.always)
     yield
     patch.undo()
 

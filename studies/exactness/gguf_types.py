@@ -23,7 +23,7 @@ import torch
 from draftwise import export_gguf
 from draftwise.data import spec_bench
 from draftwise.generation.prompts import encode
-from draftwise.models.gguf.tokenizer import GgufTokenizer
+from draftwise.models.gguf.model import GgufTokenizer
 from draftwise.models.load import load_model
 from studies.common.command import command, listed, start
 

@@ -23,8 +23,15 @@ from typing import Any
 
 from draftwise.errors import UserError
 from draftwise.train.folder import Folder, gather
-from draftwise.train.reading import read
-from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Training
+from draftwise.train.settings import (
+    ClassifierRun,
+    DrafterRun,
+    EagleRun,
+    MedusaRun,
+    RouterRun,
+    Training,
+    read_options,
+)
 from studies.common.command import command, listed, start
 
 PAGE = "docs/reference/zoo.md"
@@ -99,7 +106,7 @@ def main() -> None:
         raise UserError(f"unknown model {sorted(unknown)[0]!r}: choose from {', '.join(found)}")
     for name in names:
         verb, options = found[name]
-        run = read(KINDS[verb], None, scaled(options, args, verb))
+        run = read_options(KINDS[verb], None, scaled(options, args, verb))
         if args.answers:
             if isinstance(run, Training) and (folder := Folder(args.out / name)).claim(verb, run) is None:
                 gather(run, folder, tell)

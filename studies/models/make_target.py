@@ -26,8 +26,8 @@ from draftwise.errors import UserError
 from draftwise.generation.prompts import prompt_ids
 from draftwise.models.load import load_tokenizer
 from draftwise.models.quiet import quiet
-from draftwise.train.curves import curves
 from draftwise.train.folder import Folder
+from draftwise.train.results import curves
 from draftwise.train.settings import Training
 from draftwise.train.steps import take
 from draftwise.train.texts import Answer
@@ -83,8 +83,7 @@ def main() -> None:
             tokenizer.save_pretrained(part)
         curves(log, part / "curves.png", args.out.name)
 
-    folder.deliver(write)
-    folder.finish({"train": "target", "log": log})
+    folder.deliver(write, {"train": "target", "log": log})
 
 
 def arguments() -> Namespace:

@@ -23,7 +23,7 @@ from draftwise.errors import UserError
 from draftwise.generation.prompts import prompt_ids
 from draftwise.models.load import load_model, load_tokenizer
 from draftwise.models.zoo import list_zoo
-from draftwise.train.measure import acceptance
+from draftwise.train.results import acceptance
 from studies.common.command import command, listed, start
 
 PAGE = "docs/explanation/toys.md"

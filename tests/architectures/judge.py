@@ -22,7 +22,7 @@ from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.cache_names import cache_in, name_for
 from draftwise.models.positions import pretended
 from draftwise.models.probe.small import POSITIONS, VOCAB
-from draftwise.models.weights import choice
+from draftwise.models.weights import timing
 from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, Stateless
@@ -235,7 +235,7 @@ def past(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
 
 def packed(made: Any, truth: dict[tuple[int, ...], Text]) -> tuple[str, str]:
     """Three at a time with fused and packed layers; the last way, since it changes the model."""
-    with patch.object(choice, "SMALLEST", 0):
+    with patch.object(timing, "SMALLEST", 0):
         arrange(made, True)
     return run(made, truth, prompts(), guessers(truth), CHAINS, 3)
 

@@ -19,7 +19,7 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from draftwise.models.probe.miniature import spread
+from draftwise.models.probe.small import spread
 
 VOCAB = 64
 IMAGE = 62

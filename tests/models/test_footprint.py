@@ -9,8 +9,8 @@ import pytest
 
 from draftwise.errors import UserError
 from draftwise.models.cache_names import cache_in
-from draftwise.models.footprint import cache_bytes, footprint
-from draftwise.models.relatives import heads, size_of, smaller
+from draftwise.models.hub import list_heads, list_smaller, size_of
+from draftwise.models.memory import cache_bytes, footprint
 from draftwise.models.zoo import list_zoo
 
 
@@ -71,18 +71,18 @@ def test_the_size_that_a_name_states(name: str, size: float | None) -> None:
 
 
 def test_smaller_relatives_keep_the_name_and_change_the_size() -> None:
-    assert "Qwen/Qwen3-0.6B" in smaller("Qwen/Qwen3-8B")
-    assert "meta-llama/Llama-3.2-1B-Instruct" in smaller("meta-llama/Llama-3.2-70B-Instruct")
-    assert "lmsys/vicuna-7b-v1.3" in smaller("lmsys/vicuna-33b-v1.3")
-    assert all((size_of(name) or 0) <= 2.0 for name in smaller("Qwen/Qwen3-8B"))
-    assert smaller("gpt2") == smaller("Qwen3-8B") == []
+    assert "Qwen/Qwen3-0.6B" in list_smaller("Qwen/Qwen3-8B")
+    assert "meta-llama/Llama-3.2-1B-Instruct" in list_smaller("meta-llama/Llama-3.2-70B-Instruct")
+    assert "lmsys/vicuna-7b-v1.3" in list_smaller("lmsys/vicuna-33b-v1.3")
+    assert all((size_of(name) or 0) <= 2.0 for name in list_smaller("Qwen/Qwen3-8B"))
+    assert list_smaller("gpt2") == list_smaller("Qwen3-8B") == []
 
 
 def test_heads_are_named_as_their_publishers_do() -> None:
     """The names of heads that their papers publish."""
-    assert ("eagle", "yuhuili/EAGLE-LLaMA3-Instruct-8B") in heads("meta-llama/Meta-Llama-3-8B-Instruct")
-    assert ("eagle", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B") in heads("meta-llama/Llama-3.1-8B-Instruct")
-    assert ("eagle", "yuhuili/EAGLE-Vicuna-13B-v1.3") in heads("lmsys/vicuna-13b-v1.3")
-    assert ("medusa", "FasterDecoding/medusa-vicuna-7b-v1.3") in heads("lmsys/vicuna-7b-v1.3")
-    assert ("eagle", "AngelSlim/Qwen3-8B_eagle3") in heads("Qwen/Qwen3-8B")
-    assert heads("zoo:target") == []
+    assert ("eagle", "yuhuili/EAGLE-LLaMA3-Instruct-8B") in list_heads("meta-llama/Meta-Llama-3-8B-Instruct")
+    assert ("eagle", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B") in list_heads("meta-llama/Llama-3.1-8B-Instruct")
+    assert ("eagle", "yuhuili/EAGLE-Vicuna-13B-v1.3") in list_heads("lmsys/vicuna-13b-v1.3")
+    assert ("medusa", "FasterDecoding/medusa-vicuna-7b-v1.3") in list_heads("lmsys/vicuna-7b-v1.3")
+    assert ("eagle", "AngelSlim/Qwen3-8B_eagle3") in list_heads("Qwen/Qwen3-8B")
+    assert list_heads("zoo:target") == []

@@ -17,9 +17,8 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.models import steady, threads
 from draftwise.models.gguf import sequences
-from draftwise.models.gguf.context import Context
-from draftwise.models.processors import Meter
-from draftwise.models.threads import Threads
+from draftwise.models.gguf.sequences import Context
+from draftwise.models.threads import Meter, Threads
 from draftwise.policies.catalogue import method
 from draftwise.targets import prefill
 from draftwise.targets.hf import HFTarget

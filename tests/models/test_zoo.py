@@ -14,7 +14,7 @@ from draftwise.models import smollm2, zoo
 from draftwise.models.load import load_model, load_tokenizer, resolve, weights_of
 from draftwise.models.zoo import bundled, default_target, find, list_parts, list_zoo, zoo_names
 from draftwise.policies.catalogue import method
-from draftwise.train import card
+from draftwise.train import results
 from studies.models import ship_models
 
 
@@ -45,9 +45,9 @@ def test_cards_have_the_text_of_their_makers() -> None:
         text = (ship_models.ZOO / name / "README.md").read_text()
         assert bundled(f"zoo:{name}").description == description
         if name != "target":  # written by hand
-            kind = name if name in card.WHAT else "drafter"
+            kind = name if name in results.WHAT else "drafter"
             about = f"\n{description[0].upper()}{description[1:]}. "
-            parts = (about, card.WHAT[kind], ship_models.TOY, ship_models.RIGHTS, card.LIMITS)
+            parts = (about, results.WHAT[kind], ship_models.TOY, ship_models.RIGHTS, results.LIMITS)
             assert [part for part in parts if part.format(target="zoo:target") not in text] == []
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("llama_cpp")
 
 from draftwise import Decoder
 from draftwise.models.gguf.export import write_gguf
-from draftwise.models.gguf.vocabulary import read
+from draftwise.models.gguf.vocabulary import read_vocabulary
 from draftwise.models.load import load_model, load_tokenizer
 
 from .conftest import Served
@@ -33,7 +33,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     tokenizer = load_tokenizer("zoo:target")
     tokenizer.chat_template = HEAD.replace("%s", TEMPLATES["hermes"]) + END
     model, path = load_model("zoo:target"), tmp_path_factory.mktemp("gguf") / "target.gguf"
-    write_gguf(model, path, words=(read(tokenizer, model.config.vocab_size), "gpt-2"))
+    write_gguf(model, path, words=(read_vocabulary(tokenizer, model.config.vocab_size), "gpt-2"))
     one = Served(Decoder.from_pretrained(str(path), drafters=["ngram"], policy="static-4"))
     yield one
     one.close()

@@ -17,8 +17,7 @@ from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.compiled import compile_rows
-from draftwise.models.probe.miniature import spread
-from draftwise.models.probe.small import VOCAB
+from draftwise.models.probe.small import VOCAB, spread
 from draftwise.models.recurrent import StateCache, in_modules, put
 from draftwise.models.stateful import StateRows
 from draftwise.targets.hf import HFTarget

@@ -12,8 +12,15 @@ import yaml
 from draftwise.cli import main
 from draftwise.errors import UserError
 from draftwise.train.folder import Folder
-from draftwise.train.reading import read
-from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Training
+from draftwise.train.settings import (
+    ClassifierRun,
+    DrafterRun,
+    EagleRun,
+    MedusaRun,
+    RouterRun,
+    Training,
+    read_options,
+)
 
 Options = Callable[..., dict[str, Any]]
 
@@ -68,13 +75,13 @@ def test_options_out_of_range(options: Options, kind: type[Training], changes: A
 def test_a_yaml_file_that_does_not_fit(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(UserError) as caught:
-        read(DrafterRun, tmp_path / "run.yaml", {"data": "x.jsonl"} if "data" not in text else {})
+        read_options(DrafterRun, tmp_path / "run.yaml", {"data": "x.jsonl"} if "data" not in text else {})
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_no_yaml_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the options in .*none\.yaml"):
-        read(DrafterRun, tmp_path / "none.yaml", {})
+        read_options(DrafterRun, tmp_path / "none.yaml", {})
 
 
 @pytest.mark.parametrize(
@@ -154,13 +161,13 @@ def test_models_that_do_not_fit(tmp_path: Path, world: Path, options: Options) -
 
 
 def test_packages_that_are_missing(tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    from draftwise.train import drafter, reading
+    from draftwise.train import drafter, settings
 
-    monkeypatch.setattr(reading, "find_spec", lambda name: None if name in ("yaml", "sklearn") else name)
+    monkeypatch.setattr(settings, "find_spec", lambda name: None if name in ("yaml", "sklearn") else name)
     with pytest.raises(UserError, match=r"training needs sklearn, yaml: pip install 'draftwise\[train\]'"):
         drafter.train(DrafterRun(**options()), tmp_path / "made", lambda *_: None)
     with pytest.raises(UserError, match="training needs"):
-        read(DrafterRun, tmp_path / "run.yaml", {})
+        read_options(DrafterRun, tmp_path / "run.yaml", {})
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, world: Path, options: Options) -> None:

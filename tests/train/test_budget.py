@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from draftwise.cli.progress import Pace
-from draftwise.train import budget, drafter, texts
-from draftwise.train.measure import verdict
+from draftwise.train import drafter, texts
+from draftwise.train.results import verdict
 from draftwise.train.settings import DrafterRun
 from draftwise.train.steps import Plan, progress
 
@@ -22,12 +22,12 @@ Options = Callable[..., dict[str, Any]]
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that a training believes to have passed."""
     now = [0.0]
-    monkeypatch.setattr(budget, "monotonic", lambda: now[0])
+    monkeypatch.setattr(texts, "monotonic", lambda: now[0])
     return now
 
 
 def test_steps_and_rate_follow_the_time(clock: list[float], tmp_path: Path) -> None:
-    mine = budget.Budget(10.0, tmp_path / "seconds.json")
+    mine = texts.Budget(10.0, tmp_path / "seconds.json")
     clock[0] = 240.0  # the answers' share
     plan = Plan(1000, mine)
     assert plan.place(0) == 0.0 and not plan.is_over(0)
@@ -38,13 +38,13 @@ def test_steps_and_rate_follow_the_time(clock: list[float], tmp_path: Path) -> N
     clock[0] = 570.0
     assert plan.is_over(1) and not plan.is_over(0), "one step at least"
     plan.save()
-    assert budget.Budget(10.0, tmp_path / "seconds.json").used == pytest.approx(0.95)
+    assert texts.Budget(10.0, tmp_path / "seconds.json").used == pytest.approx(0.95)
     (tmp_path / "seconds.json").write_text("no number")
-    assert budget.Budget(10.0, tmp_path / "seconds.json").before == 0.0
+    assert texts.Budget(10.0, tmp_path / "seconds.json").before == 0.0
 
 
 def test_without_minutes_the_steps_count() -> None:
-    plan = Plan(5, budget.Budget(0.0, Path("nowhere")))
+    plan = Plan(5, texts.Budget(0.0, Path("nowhere")))
     assert [plan.is_over(n) for n in (0, 4, 5)] == [False, False, True]
     assert (plan.place(3), plan.total(3), plan.left) == (3, 5, {})
 
@@ -74,7 +74,7 @@ def test_held_out_prompts_are_answered_first_and_a_run_ends_in_time(
 def test_answers_are_kept_batch_by_batch(
     world: Path, tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoded = texts._decoded
+    decoded = texts._decode
     calls: list[int] = []
 
     def killed(*args: Any) -> Any:
@@ -83,7 +83,7 @@ def test_answers_are_kept_batch_by_batch(
             raise KeyboardInterrupt
         return decoded(*args)
 
-    monkeypatch.setattr(texts, "_decoded", killed)
+    monkeypatch.setattr(texts, "_decode", killed)
     given = options(start=str(world / "drafter"), answers="", temperatures=(0.0,), together=4, steps=1)
     with pytest.raises(KeyboardInterrupt):
         drafter.train(DrafterRun(**given), tmp_path / "made", lambda *_: None)

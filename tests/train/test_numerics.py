@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from draftwise.errors import UserError
 from draftwise.train import drafter, medusa, steps
-from draftwise.train.numerics import fast_in_half, in_half, settled
 from draftwise.train.settings import DrafterRun, MedusaRun
+from draftwise.train.steps import in_half, is_fast_in_half, settled
 
 Options = Callable[..., dict[str, Any]]
 
@@ -51,11 +51,11 @@ def test_with_a_gpu_it_is_the_gpu_that_counts(options: Options, monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     assert in_half(DrafterRun(**options(device="auto")), lambda device: device == "cuda")
     assert not in_half(DrafterRun(**options(device="cpu")), lambda device: device == "cuda")
-    assert fast_in_half("cuda")
+    assert is_fast_in_half("cuda")
 
 
 def test_a_cpu_is_capable_with_amx_alone(auto: str) -> None:
-    assert fast_in_half("cpu") == (auto == "bfloat16")
+    assert is_fast_in_half("cpu") == (auto == "bfloat16")
 
 
 def test_the_products_are_in_the_precision_chosen(

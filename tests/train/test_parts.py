@@ -13,19 +13,26 @@ import torch
 from draftwise import Decoder
 from draftwise.core.drafts import Signals
 from draftwise.errors import UserError
-from draftwise.models.heads.fresh import new_eagle
+from draftwise.models.heads.eagle import new_eagle
 from draftwise.models.heads.medusa import new_medusa
 from draftwise.models.load import load_model, load_tokenizer
 from draftwise.policies.classifiers.stopping import features
-from draftwise.train import examples, losses, steps, texts
+from draftwise.train import classifier, steps, teacher, texts
 from draftwise.train.classifier import DiscoTask, weighted
 from draftwise.train.drafter import Distillation
 from draftwise.train.eagle import EagleTask, frequent
 from draftwise.train.folder import Material
 from draftwise.train.medusa import MedusaTask
-from draftwise.train.reading import defaults
-from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Run
-from draftwise.train.teacher import Teacher, teacher
+from draftwise.train.settings import (
+    ClassifierRun,
+    DrafterRun,
+    EagleRun,
+    MedusaRun,
+    RouterRun,
+    Run,
+    list_defaults,
+)
+from draftwise.train.teacher import Teacher, make_teacher
 from draftwise.train.texts import Answer
 from tests.tiny import VOCAB, model
 
@@ -97,15 +104,15 @@ def test_distances_by_hand() -> None:
     p = torch.tensor([[0.25, 0.5, 0.25], [0.2, 0.2, 0.6]]).log() + 3.0  # logits know no constant
     tokens = torch.tensor([1, 2])
     kl = (0.25 * np.log(0.5) + 0.5 * np.log(2) + 0.4 * np.log(2) + 0.6 * np.log(0.75)) / 2
-    assert float(losses.distance("kl", q, p, tokens)) == pytest.approx(kl, abs=1e-6)
-    assert float(losses.distance("tv", q, p, tokens)) == pytest.approx((0.25 + 0.2) / 2)
-    assert float(losses.distance("ce", q, p, tokens)) == pytest.approx(-(np.log(0.25) + np.log(0.8)) / 2)
-    overlap, same = losses.agreement(q, p)
+    assert float(teacher.distance("kl", q, p, tokens)) == pytest.approx(kl, abs=1e-6)
+    assert float(teacher.distance("tv", q, p, tokens)) == pytest.approx((0.25 + 0.2) / 2)
+    assert float(teacher.distance("ce", q, p, tokens)) == pytest.approx(-(np.log(0.25) + np.log(0.8)) / 2)
+    overlap, same = teacher.agreement(q, p)
     assert overlap.tolist() == pytest.approx([0.75, 0.8]) and same.tolist() == [0.0, 1.0]
 
 
 def test_padding_is_on_the_right_and_never_learnt_from() -> None:
-    ids, guessed, first = losses.padded(ANSWERS, torch.device("cpu"))
+    ids, guessed, first = teacher.padded(ANSWERS, torch.device("cpu"))
     assert ids.shape == (3, 9) and first == 1 and guessed.shape == (3, 7)
     for row, one in enumerate(ANSWERS):
         assert ids[row, : len(one.text)].tolist() == list(one.text)
@@ -159,7 +166,7 @@ def test_states_that_cannot_be_written_say_so(tmp_path: Path, monkeypatch: pytes
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("draftwise.train.teacher.save_file", full)
     with pytest.raises(UserError, match=r"states to .*No space left on device; make room, or train with"):
         kept(model("llama", seed=0), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -182,10 +189,10 @@ def test_nothing_is_kept_without_room_or_need(options: Options, tmp_path: Path) 
     given = material(target, tmp_path / "answers.jsonl")
     tokens, width = sum(len(one.text) for one in ANSWERS), target.config.hidden_size
     assert Teacher(target, (1,)).size([*ANSWERS, *ANSWERS]) == tokens * width * target.dtype.itemsize * 2
-    assert not teacher(DrafterRun(**options(steps=1, batch=6)), given, silent).kept
-    assert not teacher(DrafterRun(**options(steps=4, batch=2, remember=0.0)), given, silent).kept
+    assert not make_teacher(DrafterRun(**options(steps=1, batch=6)), given, silent).kept
+    assert not make_teacher(DrafterRun(**options(steps=4, batch=2, remember=0.0)), given, silent).kept
     assert not list(tmp_path.iterdir())
-    assert teacher(DrafterRun(**options(steps=4, batch=2)), given, silent).kept
+    assert make_teacher(DrafterRun(**options(steps=4, batch=2)), given, silent).kept
     assert (tmp_path / "answers.states.safetensors").exists()
 
 
@@ -208,7 +215,7 @@ def test_a_target_that_bounds_its_logits_is_asked_itself(tmp_path: Path) -> None
 @pytest.mark.parametrize("labels", ["agree", "chance", "overlap"])
 def test_labels_are_those_of_each_text_read_alone(labels: str) -> None:
     target, drafter = model("llama", seed=0), model("llama", seed=1)
-    found = examples.drafted(ANSWERS, Teacher(target), drafter, labels, seed=4, batch=2, tell=silent)
+    found = classifier.drafted(ANSWERS, Teacher(target), drafter, labels, seed=4, batch=2, tell=silent)
     for one, drafted in zip(ANSWERS, found, strict=True):
         ids, n = torch.tensor([one.text]), len(one.prompt)
         with torch.no_grad():
@@ -231,7 +238,7 @@ def test_labels_are_those_of_each_text_read_alone(labels: str) -> None:
 
 def test_drawn_tokens_have_the_drafters_law() -> None:
     q = torch.tensor([0.1, 0.6, 0.0, 0.3]).expand(20000, 4)
-    tokens, _ = examples._labels("chance", q, q, torch.Generator().manual_seed(0))
+    tokens, _ = classifier._labels("chance", q, q, torch.Generator().manual_seed(0))
     counts = torch.bincount(tokens, minlength=4) / 20000
     assert counts.tolist() == pytest.approx([0.1, 0.6, 0.0, 0.3], abs=0.015) and counts[2] == 0
 
@@ -239,7 +246,7 @@ def test_drawn_tokens_have_the_drafters_law() -> None:
 @pytest.mark.parametrize("hidden", [0, 8])
 def test_what_is_stored_is_what_was_trained(options: Options, hidden: int) -> None:
     target, drafter = model("llama", seed=0), model("llama", seed=1)
-    found = examples.drafted(ANSWERS, Teacher(target), drafter, "agree", seed=4, batch=2, tell=silent)
+    found = classifier.drafted(ANSWERS, Teacher(target), drafter, "agree", seed=4, batch=2, tell=silent)
     torch.manual_seed(1)
     task = DiscoTask(ClassifierRun(**options(hidden=hidden)), ANSWERS, found, found)
     scorer = task.scorer("")
@@ -252,9 +259,9 @@ def test_what_is_stored_is_what_was_trained(options: Options, hidden: int) -> No
 
 def test_yes_is_said_where_acceptance_is_as_likely_as_not() -> None:
     true = torch.tensor([1.0, 1.0, 0.0, 0.0])
-    found = examples.scores(torch.tensor([0.9, 0.4, 0.6, 0.1]), true)
+    found = classifier.scores(torch.tensor([0.9, 0.4, 0.6, 0.1]), true)
     assert found == {"f1": pytest.approx(0.5), "accuracy": 0.5}
-    found = examples.scores(torch.tensor([0.9, 0.4, 0.2, 0.1]), true, weight=3.0)
+    found = classifier.scores(torch.tensor([0.9, 0.4, 0.2, 0.1]), true, weight=3.0)
     assert found == {"f1": 1.0, "accuracy": 1.0}
 
 
@@ -425,5 +432,5 @@ def test_one_domain_or_all(options: Options) -> None:
 
 @pytest.mark.parametrize("kind", [DrafterRun, EagleRun, MedusaRun, ClassifierRun, RouterRun])
 def test_every_option_has_a_line_of_help(kind: type[Run]) -> None:
-    for name, (_, said) in defaults(kind).items():
+    for name, (_, said) in list_defaults(kind).items():
         assert said.endswith((".", "off", "all.")) and len(said) > 10, name

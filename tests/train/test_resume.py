@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from draftwise.errors import UserError
-from draftwise.train import checkpoints, classifier, drafter, eagle, medusa
+from draftwise.train import classifier, drafter, eagle, medusa, steps
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
 from tests.effort import some, thorough
 
@@ -129,12 +129,12 @@ def trained(steps: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def test_the_latest_whole_checkpoint_counts(tmp_path: Path) -> None:
-    for steps in (2, 5):
-        checkpoints.save(tmp_path, steps, *trained(steps), log=[{"step": steps}])
+    for done in (2, 5):
+        steps.save_checkpoint(tmp_path, done, *trained(done), log=[{"step": done}])
     assert [f.name for f in tmp_path.iterdir()] == ["step-000005"]
     (tmp_path / "step-000009.part").mkdir()
     model, optimizer = trained(0)
-    assert checkpoints.restore(tmp_path, model, optimizer) == (5, [{"step": 5}])
+    assert steps.restore_checkpoint(tmp_path, model, optimizer) == (5, [{"step": 5}])
     assert [f.name for f in tmp_path.iterdir()] == ["step-000005"]  # a training may have no more to save
     wanted, theirs = trained(5)
     assert torch.equal(model.weight, wanted.weight)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_the_latest_whole_checkpoint_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("harm", ["cut", "other model", "no json"])
 def test_a_damaged_checkpoint_is_refused_with_the_remedy(tmp_path: Path, harm: str) -> None:
-    checkpoints.save(tmp_path, 2, *trained(2), log=[])
+    steps.save_checkpoint(tmp_path, 2, *trained(2), log=[])
     folder = tmp_path / "step-000002"
     model: torch.nn.Module = torch.nn.Linear(3, 2)
     if harm == "cut":
@@ -154,4 +154,4 @@ def test_a_damaged_checkpoint_is_refused_with_the_remedy(tmp_path: Path, harm: s
     if harm == "other model":
         model = torch.nn.Sequential(model)
     with pytest.raises(UserError, match="remove that folder to start again"):
-        checkpoints.restore(tmp_path, model, torch.optim.AdamW(model.parameters()))
+        steps.restore_checkpoint(tmp_path, model, torch.optim.AdamW(model.parameters()))

@@ -17,9 +17,8 @@ import yaml
 from draftwise import Decoder
 from draftwise.cli import main
 from draftwise.errors import UserError
-from draftwise.models.heads.eagle3 import Eagle3
+from draftwise.models.heads.eagle import Eagle3, load_eagle
 from draftwise.models.heads.medusa import load_medusa
-from draftwise.models.heads.published import load_eagle
 from draftwise.models.load import load_model
 from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, load
 from draftwise.train import classifier, drafter, eagle, medusa

@@ -170,7 +170,7 @@ class ModelOptions:
             from draftwise import Decoder
             from draftwise.models.keeper import bounded
             from draftwise.models.threads import fix_threads
-            from draftwise.models.weights.trials import start
+            from draftwise.models.verdicts import start
 
             bounded(prefix_cache)
             if self.threads:

@@ -22,7 +22,7 @@ from .progress import waiting
 from .tables import line
 
 if TYPE_CHECKING:
-    from draftwise.models.footprint import Footprint
+    from draftwise.models.memory import Footprint
 
 HERE, BUILD, THERE, UNCHECKED = "available", "to be built", "on the hub", "not checked, no network"
 
@@ -96,9 +96,9 @@ def locate_target(model: str) -> tuple[str, Path | None]:
     Raises:
         UserError: nothing can have this name, or the folder holds no model.
     """
-    from draftwise.models.footprint import read_config
     from draftwise.models.hub import cached_models
     from draftwise.models.load import resolve
+    from draftwise.models.memory import read_config
 
     place = resolve(model)
     if not Path(place).is_dir():
@@ -121,8 +121,7 @@ def look_up(model: str) -> None:
     Raises:
         UserError: it has none, or nothing is known of a name without a publisher.
     """
-    from draftwise.models.hub import ask
-    from draftwise.models.relatives import heads
+    from draftwise.models.hub import ask, list_heads
 
     there, _ = ask(model)
     if there is False:
@@ -130,7 +129,7 @@ def look_up(model: str) -> None:
             f"no folder {model!r} here, and no model of that name on the hub: name a folder, a Hugging Face "
             "id or zoo:target"
         )
-    if there is None and not heads(model):
+    if there is None and not list_heads(model):
         raise UserError(
             f"no folder {model!r} here, and the hub cannot be asked: check the name and the network, or name "
             "a folder or zoo:target"
@@ -149,15 +148,14 @@ def without_weights(target: str) -> Iterator[Suggestion]:
 
 def own_layer(target: str, folder: Path | None) -> Iterator[Suggestion]:
     """The layer of multi-token prediction in the target's own files, if there is one."""
-    from draftwise.models.footprint import footprint, read_config
-    from draftwise.models.heads.mtp_names import inside
+    from draftwise.models.memory import footprint, is_mtp_tensor, read_config
 
     if folder is None:
         return
     config = read_config(folder)
     depth = config.get("text_config", config).get("num_hidden_layers")
     if isinstance(depth, int):
-        cost = footprint(folder, lambda name: inside(name, depth))
+        cost = footprint(folder, lambda name: is_mtp_tensor(name, depth))
         if cost.weight_bytes:
             why = "Drafts with the layer of multi-token prediction in the target's own files"
             yield _suggestion(target, "mtp", why, HERE, cost.weight_bytes, None)
@@ -165,7 +163,7 @@ def own_layer(target: str, folder: Path | None) -> Iterator[Suggestion]:
 
 def local(target: str, folder: Path | None) -> Iterator[Suggestion]:
     """Models and heads on this machine that fit: the zoo, the hub's cache, and folders beside the target."""
-    from draftwise.models.footprint import footprint
+    from draftwise.models.memory import footprint
 
     if folder is None:
         return
@@ -187,14 +185,13 @@ def published(target: str, name: str, asked: str = "") -> Iterator[Suggestion]:
 
     If the hub had no answer for the name that was `asked` of it before, it is asked for nothing more.
     """
-    from draftwise.models.hub import ask
-    from draftwise.models.relatives import heads, smaller
+    from draftwise.models.hub import ask, list_heads, list_smaller
 
     reached = not asked or ask(asked)[0] is not None
     named = [
-        (f"{kind}:{one}", one, f"a published {kind} head by its usual name") for kind, one in heads(name)
+        (f"{kind}:{one}", one, f"a published {kind} head by its usual name") for kind, one in list_heads(name)
     ]
-    named += [(one, one, "a smaller model of the same family by its name") for one in smaller(name)]
+    named += [(one, one, "a smaller model of the same family by its name") for one in list_smaller(name)]
     for drafter, one, why in named:
         there, parameters = ask(one) if reached else (None, None)
         reached = reached and there is not None
@@ -232,7 +229,7 @@ def vocabulary(folder: Path) -> str | None:
 
 def kind_of_head(place: Path, target: Path) -> str | None:
     """`eagle` or `medusa` if the folder holds a head for models of the target's sizes."""
-    from draftwise.models.footprint import read_config
+    from draftwise.models.memory import read_config
 
     mine, theirs = read_config(target), read_config(place)
     made = " ".join(map(str, theirs.get("architectures") or ())).lower()

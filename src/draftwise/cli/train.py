@@ -10,8 +10,16 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from draftwise.train.reading import defaults, read
-from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, RouterRun, Run
+from draftwise.train.settings import (
+    ClassifierRun,
+    DrafterRun,
+    EagleRun,
+    MedusaRun,
+    RouterRun,
+    Run,
+    list_defaults,
+    read_options,
+)
 
 from . import show
 from .command import Group, add
@@ -39,7 +47,7 @@ def _verb(name: str, kind: type[Run], help: str) -> None:
     """One command whose options are the fields of `kind`, which the YAML file may also have."""
 
     def command(out: Path, config: Path | None, as_json: bool, **given: Any) -> None:
-        run = read(kind, config, given)
+        run = read_options(kind, config, given)
         learn = import_module(f"draftwise.train.{name}").train
         try:
             with progress("loading models") as tell:
@@ -54,7 +62,7 @@ def _verb(name: str, kind: type[Run], help: str) -> None:
         Parameter("config", Parameter.KEYWORD_ONLY, annotation=CONFIG, default=None),
     ]
     hints = get_type_hints(kind)
-    for option, (default, said) in defaults(kind).items():
+    for option, (default, said) in list_defaults(kind).items():
         parameters.append(_parameter(option, hints[option], default, said))
     parameters.append(Parameter("as_json", Parameter.KEYWORD_ONLY, annotation=AsJson, default=False))
     command.__name__, command.__doc__ = name, help
@@ -133,7 +141,7 @@ def _report(results: dict[str, Any], out: Path, *, as_json: bool) -> None:
     rows = [(name, f"{before[name]:.3f}" if name in before else "", f"{after[name]:.3f}") for name in after]
     table(("held out", "before", "after"), rows)
     if "speed" in results:
-        from draftwise.train.measure import verdict
+        from ..train.results import verdict
 
         print(verdict(results["speed"]))
     print("written:", out)

@@ -101,7 +101,7 @@ class Decoder:
         """
         from ..build import assemble, build_target, complete, eos_ids
         from ..models.keeper import keep_prefixes
-        from ..models.weights.trials import start
+        from ..models.verdicts import start
         from ..names import check_names
         from .generation_config import own_settings
 

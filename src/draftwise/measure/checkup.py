@@ -104,7 +104,7 @@ def _machine() -> dict[str, Any]:
         "features": _try(lambda: _features(torch)) or [],
         "memory_gb": facts["memory_gb"],
         "compiler": _try(lambda: import_module("torch._inductor.cpp_builder").get_cpp_compiler()),
-        "kernels": _try(lambda: import_module("draftwise.models.native.known").kernels()) or [],
+        "kernels": _try(lambda: import_module("draftwise.models.native.kernels").kernels()) or [],
         "lookups": "C++" if indices.library() else "Python",
         "gpu": facts["gpu"],
         "system": facts["system"],

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..models.processors import Meter, cores, load_average
+from ..models.threads import Meter, cores, load_average
 
 __all__ = ["Meter", "cores", "describe", "load_average", "run"]
 

@@ -33,7 +33,7 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
 
 def resolve(name: str) -> str:
-    """The name in a form that Transformers can load: a folder's path, or a hub id unchanged.
+    """Return the name in a form that Transformers can load: a folder's path, or a hub id unchanged.
 
     Raises:
         UserError: no such bundled model, the bundled models are not installed, or no model has such a name.
@@ -53,11 +53,7 @@ def resolve(name: str) -> str:
 
 
 def weights_of(name: str) -> Path:
-    """The file with the weights of a classifier or a router: `zoo:NAME`, a folder, or the file itself.
-
-    Raises:
-        UserError: no such bundled model.
-    """
+    """Return the file with the weights of a classifier or a router: `zoo:NAME`, a folder, or the file."""
     place = Path(resolve(name) if name.startswith(zoo.PREFIX) else name).expanduser()
     return place / "model.safetensors" if place.is_dir() else place
 
@@ -82,24 +78,19 @@ def load_model(
     """
     path, began = locate(name), perf_counter()
     announce(f"reading {name}")
-    place = _device(device)
+    place = _find_device(device)
     with quiet():
-        config = _config(name, path, trust_remote_code)
+        config = _read_config(name, path, trust_remote_code)
     fixed = device_map is not None or hasattr(config, "quantization_config")
+    precision = _choose_dtype(dtype, "" if fixed else place.type)
     if not fixed:
-        warn_if_too_large(name, path, _dtype(dtype, place.type), place)
-    with quiet():
-        precision = _dtype(dtype, "" if fixed else place.type)
-        options = {"device_map": device_map, "attn_implementation": attn_implementation}
-        with _explained(name):
-            model = _read_weights(
-                path,
-                config=config,
-                dtype=precision,
-                trust_remote_code=trust_remote_code,
-                **{key: value for key, value in options.items() if value is not None},
-            )
-            loaded: PreTrainedModel = model.eval() if fixed else model.to(place).eval()
+        warn_if_too_large(name, path, precision, place)
+    options = {"device_map": device_map, "attn_implementation": attn_implementation}
+    options = {key: value for key, value in options.items() if value is not None}
+    options |= {"config": config, "dtype": precision, "trust_remote_code": trust_remote_code}
+    with quiet(), _explained(name):
+        model = _read_weights(path, **options)
+        loaded: PreTrainedModel = model.eval() if fixed else model.to(place).eval()
     size, kind = loaded.num_parameters(), type(loaded).__name__
     LOG.info(
         "loaded %s: %s, %.1fM parameters, %s on %s, in %.2f s",
@@ -133,18 +124,16 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     folder = Path(path)
     if folder.is_dir() and not any([*folder.glob("*token*"), *folder.glob("vocab*")]):
         raise UserError(f"model {name!r} has no tokenizer: its folder needs tokenizer.json")
-    with quiet():
+    with quiet(), _explained(name, "tokenizer"):
         from transformers import AutoTokenizer
 
-        with _explained(name, "tokenizer"):
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                path, trust_remote_code=trust_remote_code
-            )
+        auto: Any = AutoTokenizer  # its methods are untyped
+        tokenizer: PreTrainedTokenizerBase = auto.from_pretrained(path, trust_remote_code=trust_remote_code)
     return tokenizer
 
 
 def locate(name: str) -> str:
-    """The location of a language model for Transformers: a folder's path, or a hub id.
+    """Return the location of a language model for Transformers: a folder's path, or a hub id.
 
     Raises:
         UserError: there is none, or the name is a bundled head, classifier or router.
@@ -157,7 +146,7 @@ def locate(name: str) -> str:
     return path
 
 
-def _config(name: str, path: str, trust_remote_code: bool) -> Any:
+def _read_config(name: str, path: str, trust_remote_code: bool) -> Any:
     """The configuration of a supported model; rejects others before any weights are read."""
     from transformers import AutoConfig, PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -174,7 +163,8 @@ def _config(name: str, path: str, trust_remote_code: bool) -> Any:
     with _explained(name):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     _refuse_other_kinds(name, kind, config, raw)
-    _refuse_pickles(name, Path(path))
+    if Path(path).is_dir():
+        _refuse_pickles(name, Path(path))
     return config
 
 
@@ -196,18 +186,18 @@ def _refuse_other_kinds(name: str, kind: str, config: Any, raw: Mapping[str, Any
 
 def _refuse_pickles(name: str, folder: Path) -> None:
     """Only Safetensors are accepted: loading a pickle can run code."""
-    if not folder.is_dir() or any(folder.glob("*.safetensors")):
+    if any(folder.glob("*.safetensors")):
         return
-    found = next((file.name for kind in _PICKLED for file in folder.glob(kind)), None)
-    if found:
+    pickled = next((file.name for kind in _PICKLED for file in folder.glob(kind)), None)
+    if pickled:
         raise UserError(
-            f"model {name!r} has weights in {found} only, which could run code when read: "
+            f"model {name!r} has weights in {pickled} only, which could run code when read: "
             "convert it with save_pretrained, which writes Safetensors"
         )
     raise UserError(f"model {name!r} has no weights: its folder needs model.safetensors")
 
 
-def _device(device: str | torch.device) -> torch.device:
+def _find_device(device: str | torch.device) -> torch.device:
     import torch
 
     if device == "auto":
@@ -222,7 +212,7 @@ def _device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _dtype(dtype: str | torch.dtype, device_type: str) -> str | torch.dtype:
+def _choose_dtype(dtype: str | torch.dtype, device_type: str) -> str | torch.dtype:
     if not isinstance(dtype, str):
         return dtype
     if dtype not in DTYPES:

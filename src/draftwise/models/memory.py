@@ -1,18 +1,104 @@
-"""Warns before a model is loaded that does not fit into memory. Loads no torch by itself."""
+"""How much memory a model needs, from its config.json and the headers of its weights, and how much there is.
+
+Nothing is loaded, and no torch."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DraftwiseWarning, UserError
 from . import hub
-from .footprint import footprint
 
 if TYPE_CHECKING:
     import torch
+
+# A layer of multi-token prediction that follows the model's own.
+AFTER = re.compile(r"^(?:(?:.*\.)?(?:model|language_model)\.)?layers\.(\d+)\.(.+)$")
+BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16}
+CACHED = 1000  # tokens of KV cache that are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Parameters, bytes of the weights as stored, and bytes of KV cache for 1,000 tokens in 16 bits.
+
+    Each is None if the files do not contain it.
+    """
+
+    parameters: int | None = None
+    weight_bytes: int | None = None
+    cache_bytes: int | None = None
+
+
+def footprint(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> Footprint:
+    """Return the footprint of the model in a folder, or of the tensors whose names are `wanted`.
+
+    Raises:
+        UserError: config.json or a weights file cannot be read.
+    """
+    try:
+        config = read_config(folder)
+        headers = map(_read_header, sorted(folder.glob("*.safetensors")))
+        tensors = [t for header in headers for name, t in header.items() if wanted(name)]
+    except (OSError, ValueError) as error:
+        raise UserError(f"model {str(folder)!r} cannot be read ({error}): download it again") from error
+    if not tensors:
+        return Footprint(cache_bytes=cache_bytes(config))
+    parameters = sum(prod(tensor["shape"]) for tensor in tensors)
+    stored = sum(prod(tensor["shape"]) * BITS.get(tensor["dtype"], 8) // 8 for tensor in tensors)
+    return Footprint(parameters, stored, cache_bytes(config))
+
+
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """Return the content of config.json, empty if there is none; a ValueError if it is not a JSON object."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not isinstance(config, dict):
+        raise ValueError("config.json holds no settings")
+    return config
+
+
+def cache_bytes(config: Mapping[str, Any]) -> int | None:
+    """Return the bytes of keys and values for 1,000 tokens in 16 bits; None if `config` does not tell them.
+
+    It is an upper bound if layers use sliding windows or share their cache.
+    """
+    text = config.get("text_config", config)
+    layers = _first(text, "num_hidden_layers", "n_layer", "n_layers")
+    heads = _first(text, "num_attention_heads", "n_head", "n_heads")
+    width = _first(text, "hidden_size", "n_embd", "d_model")
+    if layers is None or heads is None or width is None:
+        return None
+    size = _first(text, "head_dim") or width // heads
+    return 2 * layers * (_first(text, "num_key_value_heads") or heads) * size * 2 * CACHED
+
+
+def _first(config: Mapping[str, Any], *names: str) -> int | None:
+    return next((config[name] for name in names if isinstance(config.get(name), int)), None)
+
+
+def _read_header(file: Path) -> dict[str, dict[str, Any]]:
+    """Shape and dtype of every tensor in a Safetensors file, by name."""
+    with file.open("rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    return {name: tensor for name, tensor in header.items() if name != "__metadata__"}
+
+
+def is_mtp_tensor(name: str, depth: int) -> bool:
+    """Return whether a tensor belongs to multi-token prediction, in a model of so many layers."""
+    if name.endswith("inv_freq"):
+        return False
+    after = AFTER.match(name)
+    return "mtp" in name or (after is not None and int(after[1]) >= depth)
+
 
 GROUP = Path("/sys/fs/cgroup")
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -45,14 +131,14 @@ def weight_bytes(path: str, dtype: str | torch.dtype) -> int | None:
         config = try_to_load_from_cache(path, "config.json")
         if not isinstance(config, str):
             parameters = hub.ask(path)[1]
-            return parameters and parameters * SIZES.get(_word(dtype), 2)
+            return parameters and parameters * SIZES.get(_dtype_name(dtype), 2)
         place = Path(config).parent
     try:
-        found = footprint(place)
+        model = footprint(place)
     except UserError:
         return None  # loading says what is wrong
-    size = SIZES.get(_word(dtype))
-    return found.weight_bytes if size is None or not found.parameters else found.parameters * size
+    size = SIZES.get(_dtype_name(dtype))
+    return model.weight_bytes if size is None or not model.parameters else model.parameters * size
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -87,5 +173,5 @@ def _left_in_group() -> int | None:
         return None
 
 
-def _word(dtype: Any) -> str:
+def _dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")

@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import prod
 from pathlib import Path
 
 from ..errors import UserError
 from ..registry import meant
 from . import smollm2
+from .memory import footprint, read_config
 
 PREFIX = "zoo:"
 PACKAGE = "draftwise_zoo"
 TARGET = "zoo:target"
 INSTALL = "pip install ./zoo in a clone of the repository"
 
-WEIGHTS, CARD, CONFIG = "model.safetensors", "README.md", "config.json"
+WEIGHTS, CARD = "model.safetensors", "README.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +106,14 @@ def read_model(folder: Path) -> ZooModel:
     """The description of a folder of the zoo, from the card, the configuration and the weights' header."""
     card, layers, width = _head_of_card(folder), 0, 0
     if card["library_name"] == "transformers":
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = read_config(folder)
         layers, width = config["num_hidden_layers"], config["hidden_size"]
-    parameters = _count(folder / WEIGHTS)
+    parameters = footprint(folder).parameters or 0
     return ZooModel(f"{PREFIX}{folder.name}", str(folder), parameters, layers, width, card["description"])
 
 
 def _largest_first() -> list[ZooModel]:
     return sorted(map(bundled, zoo_names()), key=lambda model: (-model.parameters, model.name))
-
-
-def _count(weights: Path) -> int:
-    """Number of parameters in a Safetensors file, from its header alone."""
-    with weights.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return sum(prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
 
 
 def _head_of_card(folder: Path) -> dict[str, str]:

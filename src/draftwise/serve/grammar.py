@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import one_line
 from ..generation.decoder import Decoder
-from ..models.gguf.tokenizer import UNUSED, GgufTokenizer
+from ..models.gguf.model import UNUSED, GgufTokenizer
 from .bodies import SamplingBody
 from .constraint import Constraint
 from .errors import APIError

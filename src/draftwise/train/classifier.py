@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,21 +11,98 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.stops import TOP
 from ..models.fingerprints import drafter_fingerprint
 from ..models.hidden_states import States
-from ..models.load import load_model, load_tokenizer
 from ..policies.classifiers.stopping import INPUTS, Disco, Scorer, SpecDecPlus, save
-from .card import card
-from .curves import curves
-from .examples import Drafted, drafted, scores
-from .folder import Folder, Material, gather
-from .losses import padded
-from .measure import acceptance
-from .numerics import in_half, settled
+from .folder import Folder, Material
+from .results import deliver, measure, run_training
 from .settings import ClassifierRun
-from .steps import take
-from .teacher import teacher
+from .steps import in_half, take
+from .teacher import Teacher, make_teacher, padded
 from .texts import Answer, Tell
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """One answer, token by token: the inputs of DISCO's classifier, shape (tokens, 12), the token drafted at
+    each position, and its acceptance probability, both of shape (tokens)."""
+
+    features: Tensor
+    tokens: Tensor
+    accepted: Tensor
+
+
+@torch.no_grad()
+def drafted(
+    answers: Sequence[Answer],
+    teacher: Teacher,
+    drafter: Any,
+    labels: str,
+    *,
+    seed: int,
+    batch: int,
+    tell: Tell,
+    half: bool = False,
+) -> list[Drafted]:
+    """Let the drafter predict every token of the answers, each after the target's own text before it.
+
+    `labels`: `agree` takes its most likely token, accepted if it is the target's too (greedy decoding);
+    `chance` samples one from q, accepted with min(1, p / q) (SpecDec++, arXiv 2405.19715); `overlap` is the
+    probability before sampling, 1 - TV (DISCO, arXiv 2405.04304). Samples depend on the seed alone. With
+    `half` the models' matrix products are in bfloat16.
+    """
+    rng, found = torch.Generator().manual_seed(seed), dict[int, Drafted]()
+    order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # less padding
+    for at in range(0, len(answers), batch):
+        some = [answers[i] for i in order[at : at + batch]]
+        ids, guessed, first = padded(some, drafter.device)
+        keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
+            guesses = drafter(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
+            rows = (guesses, teacher.logits(some))
+        size = min(row.shape[-1] for row in rows)
+        q, p = (row[:, :size].float().softmax(-1).cpu() for row in rows)
+        tokens, accepted = _labels(labels, q, p, rng)
+        counts = [len(one.tokens) for one in some]
+        places = torch.cat([torch.arange(n) for n in counts])
+        parts = (torch.split(t, counts) for t in (features(q, places), tokens, accepted))
+        made = (Drafted(*one) for one in zip(*parts, strict=True))
+        found |= dict(zip(order[at : at + batch], made, strict=True))
+        tell("Labels", min(at + batch, len(answers)), len(answers))
+    return [found[i] for i in range(len(answers))]
+
+
+def features(q: Tensor, places: Tensor) -> Tensor:
+    """`draftwise.policies.classifiers.stopping.features` of many tokens at once: shape (tokens, 12)."""
+    top = q.topk(min(TOP, q.shape[-1])).values
+    entropy = -torch.special.xlogy(top, top).sum(-1)
+    top = torch.nn.functional.pad(top, (0, TOP - top.shape[-1]))
+    return torch.cat((top, entropy[:, None], places[:, None].float()), dim=-1)
+
+
+def _labels(labels: str, q: Tensor, p: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    if labels == "agree":
+        tokens = q.argmax(-1)
+        return tokens, (p.argmax(-1) == tokens).float()
+    drawn = torch.rand(len(q), generator=rng)[:, None]
+    tokens = (q.cumsum(-1) < drawn * q.sum(-1, keepdim=True)).sum(-1).clamp(max=q.shape[-1] - 1)
+    if labels == "overlap":
+        return tokens, torch.minimum(p, q).sum(-1)
+    chosen = tokens[:, None]
+    return tokens, (p.gather(1, chosen) / q.gather(1, chosen).clamp(min=1e-30)).clamp(max=1.0)[:, 0]
+
+
+def scores(chances: Tensor, accepted: Tensor, *, weight: float = 1.0) -> dict[str, float]:
+    """F1 of the prediction "accepted", and accuracy.
+
+    The threshold corresponds to an acceptance probability of 1/2: after training with rejections weighted by
+    `weight`, this is an output of 1 / (1 + weight).
+    """
+    said, true = chances * (1.0 + weight) >= 1.0, accepted >= 0.5
+    hits = float((said & true).sum())
+    wrong = float((said ^ true).sum())
+    return {"f1": 2 * hits / max(2 * hits + wrong, 1.0), "accuracy": 1.0 - wrong / max(len(true), 1)}
 
 
 def weighted(z: Tensor, accepted: Tensor, weight: float) -> Tensor:
@@ -160,46 +238,36 @@ def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
     Raises:
         UserError: an invalid option, file or model.
     """
-    folder = Folder(out)
-    if done := folder.claim("classifier", run):
-        return done
-    with settled(run, folder.numerics) as run:
-        return _train(run, folder, tell)
+    return run_training("classifier", run, out, tell, _train)
 
 
-def _train(run: ClassifierRun, folder: Folder, tell: Tell) -> dict[str, Any]:
-    material = gather(run, folder, tell)
-    drafter = _drafter(run, material)
+def _train(run: ClassifierRun, folder: Folder, material: Material, tell: Tell) -> dict[str, Any]:
+    drafter: Any = material.load_drafter(run.drafter, run).requires_grad_(False)
     settings: dict[str, Any] = {"batch": run.batch, "tell": tell, "half": in_half(run)}
-    target = teacher(run, material, tell)
-    learnt, held = (
-        drafted(some, target, drafter, run.what, seed=run.seed + k, **settings)
+    target = make_teacher(run, material, tell)
+    learning, held = (
+        drafted(some, target, drafter, run.labelling, seed=run.seed + k, **settings)
         for k, some in enumerate((material.answers, material.held_out))
     )
-    task = _task(run, drafter, material, learnt, held)
+    task = _task(run, drafter, material, learning, held)
     log = take(task, run, folder.checkpoints, tell, material.budget)
     scorer = task.scorer(drafter_fingerprint(run.drafter))
-    yes = torch.cat([one.accepted for one in held])
-    results: dict[str, Any] = {"train": "classifier", "kind": run.kind, "steps": log[-1]["step"], "log": log}
-    results["before"] = scores(torch.ones(len(yes)), yes) | _measured(run, material, drafter, "static-5")
-
-    def write(part: Path) -> None:
-        save(scorer, part / "model.safetensors")
-        policy = f"{run.kind}?model={part / 'model.safetensors'}"
-        results["after"] = scores_of(log) | _measured(run, material, drafter, policy)
-        curves(log, part / "curves.png", f"{folder.out.name}: {run.kind} for {run.drafter}")
-        text = card(run.kind, folder.out.name, run, results, material)
-        (part / "README.md").write_text(text, encoding="utf-8")
-
-    folder.deliver(write)
-    folder.finish(results)
-    return results
-
-
-def scores_of(log: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The last point of the curves on held-out text."""
+    accepted = torch.cat([one.accepted for one in held])
     last = next(row for row in reversed(log) if "f1" in row)
-    return {name: last[name] for name in ("f1", "accuracy")}
+
+    def measure_policy(part: Path) -> dict[str, Any]:
+        decoded = measure(material, run, drafter, f"{run.kind}?model={part / 'model.safetensors'}")
+        return {"after": {name: last[name] for name in ("f1", "accuracy")} | decoded}
+
+    return deliver(
+        "classifier",
+        *(run, folder, material, log, tell),
+        title=f"{run.kind} for {run.drafter}",
+        save=lambda part: save(scorer, part / "model.safetensors"),
+        measure=measure_policy,
+        before=scores(torch.ones(len(accepted)), accepted) | measure(material, run, drafter),
+        kind=run.kind,
+    )
 
 
 def _task(
@@ -211,25 +279,3 @@ def _task(
             return DiscoTask(run, material.answers, learnt, held)
         pairs = (zip(a, b, strict=True) for a, b in ((material.answers, learnt), (material.held_out, held)))
         return SpecDecPlusTask(run, drafter, *(list(pair) for pair in pairs))
-
-
-def _drafter(run: ClassifierRun, material: Material) -> Any:
-    """The drafter whose drafts the classifier stops."""
-    from ..models.vocabulary import check_vocabulary
-
-    trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
-    check_vocabulary(run.drafter, load_tokenizer(run.drafter, **trust), run.target, material.tokenizer)
-    drafter: Any = load_model(run.drafter, device=material.target.device, **trust)
-    drafter.requires_grad_(False)
-    return drafter
-
-
-def _measured(run: ClassifierRun, material: Material, drafter: Any, policy: str) -> dict[str, float]:
-    return acceptance(
-        material.target,
-        material.tokenizer,
-        drafter,
-        material.measuring,
-        max_new_tokens=run.max_new_tokens,
-        policy=policy,
-    )

@@ -11,45 +11,34 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..models.quiet import quiet
-from .card import card
-from .curves import curves
-from .folder import Folder, Material, gather
-from .losses import agreement, distance, padded
-from .measure import acceptance, speeds
-from .numerics import settled
+from .folder import Folder, Material
+from .results import deliver, measure, measure_drafter, run_training
 from .settings import DrafterRun
 from .steps import take
-from .teacher import teacher
+from .teacher import DistillationTask, agreement, distance, padded
 from .texts import Answer, Tell
 
 
-class Distillation:
+class Distillation(DistillationTask):
     """Distillation of the target into a drafter, on the target's own answers (see `steps.Task`)."""
 
     def __init__(self, run: DrafterRun, drafter: Any, material: Material, tell: Tell) -> None:
-        self.model, self.material, self.kind = drafter, material, run.loss
-        self.answers = material.answers
-        self.teacher = teacher(run, material, tell)
-        self.device = drafter.device
+        super().__init__(run, drafter, material, tell, ())
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """The mean loss over the answers' tokens."""
-        q, p, tokens = self._rows([self.answers[i] for i in examples], teach=self.kind != "ce")
-        return distance(self.kind, q, p, tokens)
+        q, p, tokens = self._rows([self.answers[i] for i in examples], teach=self.run.loss != "ce")
+        return distance(self.run.loss, q, p, tokens)
 
     def measure(self) -> dict[str, float]:
         """Mean overlap and agreement with the target over the tokens of held-out answers."""
-        found: list[tuple[Tensor, Tensor]] = []
-        for at in range(0, len(self.material.held_out), 16):
-            q, p, _ = self._rows(self.material.held_out[at : at + 16], teach=True)
-            if p is not None:
-                found.append(agreement(q, p))
-        overlap, same = (torch.cat(parts).mean() for parts in zip(*found, strict=True))
+        pairs = [agreement(q, p) for q, p, _ in map(self._rows, self.held_out) if p is not None]
+        overlap, same = (torch.cat(parts).mean() for parts in zip(*pairs, strict=True))
         return {"overlap": float(overlap), "agreement": float(same)}
 
-    def _rows(self, batch: Sequence[Answer], *, teach: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _rows(self, batch: Sequence[Answer], *, teach: bool = True) -> tuple[Tensor, Tensor | None, Tensor]:
         """Logits of drafter and target, shape (tokens, vocabulary), before each token of the answers."""
-        ids, guessed, first = padded(batch, self.device)
+        ids, guessed, first = padded(batch, self.model.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
         q = self.model(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
         p = None
@@ -66,64 +55,32 @@ def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
     Raises:
         UserError: an invalid option, file or model.
     """
-    folder = Folder(out)
-    if done := folder.claim("drafter", run):
-        return done
-    with settled(run, folder.numerics) as run:
-        return _train(run, folder, tell)
+    return run_training("drafter", run, out, tell, _train)
 
 
-def _train(run: DrafterRun, folder: Folder, tell: Tell) -> dict[str, Any]:
-    material = gather(run, folder, tell)
-    drafter, dtype = _drafter(run, material)
-    drafter.eval()
-    before = folder.once("before", lambda: _measured(run, material, drafter))
-    log = take(Distillation(run, drafter, material, tell), run, folder.checkpoints, tell, material.budget)
-    tell("Measuring", 0, 1)
-    drafter.eval().to(dtype)  # the measured model is the stored one
-    after = _measured(run, material, drafter.float())
-    speed = speeds(material, drafter, tell)
-    results = {
-        "train": "drafter",
-        "before": before,
-        "after": after,
-        "speed": speed,
-        "steps": log[-1]["step"],
-        "log": log,
-    }
-
-    def write(part: Path) -> None:
-        with quiet():
-            drafter.to(dtype).save_pretrained(part)
-            material.tokenizer.save_pretrained(part)
-        curves(log, part / "curves.png", f"{folder.out.name}: {run.loss} to {run.target}")
-        text = card("drafter", folder.out.name, run, results, material)
-        (part / "README.md").write_text(text, encoding="utf-8")
-
-    folder.deliver(write)
-    folder.finish(results)
-    tell("Measuring", 1, 1)
-    return results
-
-
-def _measured(run: DrafterRun, material: Material, drafter: Any) -> dict[str, float]:
-    """Acceptance on held-out prompts."""
-    target, tokenizer, prompts = material.target, material.tokenizer, material.measuring
-    return acceptance(target, tokenizer, drafter, prompts, max_new_tokens=run.max_new_tokens)
-
-
-def _drafter(run: DrafterRun, material: Material) -> tuple[Any, torch.dtype]:
-    """The model to train, in float32 on the target's device, and the dtype for storing its weights."""
-    from ..models.load import load_model, load_tokenizer
-    from ..models.vocabulary import check_vocabulary
-
-    where = material.target.device
+def _train(run: DrafterRun, folder: Folder, material: Material, tell: Tell) -> dict[str, Any]:
     if run.start:
-        trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
-        check_vocabulary(run.start, load_tokenizer(run.start, **trust), run.target, material.tokenizer)
-        drafter = load_model(run.start, dtype="float32", device=where, **trust)
-        return drafter, _stored(run.start)
-    return _smaller(run, material.target).to(where), torch.bfloat16
+        drafter: Any = material.load_drafter(run.start, run, dtype="float32").eval()
+        dtype = _stored(run.start)
+    else:
+        drafter, dtype = _smaller(run, material.target).to(material.target.device).eval(), torch.bfloat16
+    before = folder.once("before", lambda: measure(material, run, drafter))
+    log = take(Distillation(run, drafter, material, tell), run, folder.checkpoints, tell, material.budget)
+
+    def save(part: Path) -> None:
+        with quiet():
+            drafter.eval().to(dtype).save_pretrained(part)
+            material.tokenizer.save_pretrained(part)
+        drafter.float()  # the measured model is the stored one
+
+    return deliver(
+        "drafter",
+        *(run, folder, material, log, tell),
+        title=f"{run.loss} to {run.target}",
+        save=save,
+        measure=lambda _: measure_drafter(material, run, drafter, tell),
+        before=before,
+    )
 
 
 def _stored(name: str) -> torch.dtype:

@@ -5,7 +5,6 @@ drafts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,16 @@ from torch.nn import functional as F
 from transformers import DynamicCache
 
 from ..errors import UserError
-from ..models.heads.eagle import Eagle
-from ..models.heads.eagle3 import Eagle3
-from ..models.heads.fresh import new_eagle
-from ..models.heads.published import load_eagle
-from .folder import Folder, Material, gather
-from .heads import finish, measured
-from .losses import distance
-from .numerics import settled
+from ..models.heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
+from .folder import Folder, Material
+from .results import deliver_head, measure, run_training
 from .settings import EagleRun
 from .steps import take
-from .teacher import Read, teacher
+from .teacher import DistillationTask, Read, distance
 from .texts import Answer, Tell
 
 
-class EagleTask:
+class EagleTask(DistillationTask):
     """An EAGLE head is trained on all draft steps at once, on the target's own answers (see `steps.Task`).
 
     EAGLE (arXiv 2401.15077, section 3.2): smooth L1 loss to the target's next feature, plus `share` times the
@@ -39,9 +33,7 @@ class EagleTask:
     """
 
     def __init__(self, run: EagleRun, head: Eagle, material: Material, tell: Tell) -> None:
-        self.run, self.model, self.material = run, head, material
-        self.answers = material.answers
-        self.teacher = teacher(run, material, tell, head.layers_read)
+        super().__init__(run, head, material, tell, head.layers_read)
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """The loss over all steps and the tokens of some answers."""
@@ -60,13 +52,13 @@ class EagleTask:
     def measure(self) -> dict[str, float]:
         """Each step's agreement with the target on held-out answers, given correct tokens before it."""
         hits: dict[int, list[Tensor]] = {}
-        for at in range(0, len(self.material.held_out), 16):
-            seen = self.teacher.read(self.material.held_out[at : at + 16])
+        for some in self.held_out:
+            seen = self.teacher.read(some)
             for depth, states in enumerate(self._unrolled(seen, seen.features)):
                 wanted, p, _ = self._wanted(seen, depth)
                 same = self.model.logits(states[wanted]).argmax(-1) == p.argmax(-1)
                 hits.setdefault(depth, []).append(same.float())
-        return {f"agreement {k + 1}": float(torch.cat(found).mean()) for k, found in hits.items()}
+        return {f"agreement {k + 1}": float(torch.cat(some).mean()) for k, some in hits.items()}
 
     def _wanted(self, seen: Read, depth: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which pairs have a loss at a depth, the target's logits after them, and the next tokens.
@@ -90,13 +82,13 @@ class EagleTask:
         start of that draft, and to the draft's own states after that.
         """
         tokens, states = seen.ids[:, 1:], self.model.read(features[:, :-1])
-        cache, found = DynamicCache(), list[Tensor]()
+        cache, unrolled = DynamicCache(), list[Tensor]()
         for depth in range(self.run.depth):
             mask = sight(tokens.shape[1], depth).to(states)
             after = self.model(tokens, states, attention_mask=mask, cache=cache)
-            found.append(after)
+            unrolled.append(after)
             states = after.roll(1, 1)
-        return found
+        return unrolled
 
 
 def sight(pairs: int, depth: int) -> Tensor:
@@ -119,21 +111,15 @@ def train(run: EagleRun, out: Path, tell: Tell) -> dict[str, Any]:
     Raises:
         UserError: an invalid option, file or model.
     """
-    folder = Folder(out)
-    if done := folder.claim("eagle", run):
-        return done
-    with settled(run, folder.numerics) as run:
-        return _train(run, folder, tell)
+    return run_training("eagle", run, out, tell, _train)
 
 
-def _train(run: EagleRun, folder: Folder, tell: Tell) -> dict[str, Any]:
-    material = gather(run, folder, tell)
-    head = started(run, material.target) if run.start else _fresh(run, material)
-    before = (
-        folder.once("before", partial(measured, run, material, f"eagle:{run.start}")) if run.start else {}
-    )
+def _train(run: EagleRun, folder: Folder, material: Material, tell: Tell) -> dict[str, Any]:
+    head, before = _fresh(run, material) if not run.start else started(run, material.target), None
+    if run.start:
+        before = folder.once("before", lambda: measure(material, run, f"eagle:{run.start}"))
     log = take(EagleTask(run, head, material, tell), run, folder.checkpoints, tell, material.budget)
-    return finish("eagle", run, folder, head, material, log, tell, before)
+    return deliver_head("eagle", run, folder, material, log, tell, head=head, before=before)
 
 
 def started(run: EagleRun, target: Any) -> Eagle:

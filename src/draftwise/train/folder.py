@@ -1,7 +1,7 @@
 """The folder of one training: the model, and in `training` everything needed to resume a killed run.
 
-OUT/README.md, curves.png, results.json, the model's own files OUT/training/run.yaml, numerics.json,
-answers.jsonl, checkpoints/
+OUT/README.md, curves.png, results.json, the model's own files
+OUT/training/run.yaml, numerics.json, answers.jsonl, checkpoints/
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 from ..errors import UserError
 from ..inputs import parse_json
-from .budget import Budget
-from .numerics import in_half, on_cpu
-from .reading import packages, plain
-from .settings import Run, Training
-from .texts import Answer, Tell, answers, encoded, prompts
+from ..models.load import load_model, load_tokenizer
+from ..models.vocabulary import check_vocabulary
+from .settings import Run, Training, as_plain, check_packages
+from .steps import in_half, on_cpu
+from .texts import Answer, Budget, Tell, answers, encoded, prompts, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,6 @@ class Folder:
         """The file with the precision and the number of threads."""
         return self.work / "numerics.json"
 
-    def budget(self, run: Training) -> Budget:
-        """Return the time that this training may take, less what its earlier runs took."""
-        return Budget(run.minutes, self.work / "seconds.json")
-
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
         """Make the folder, or resume in it; returns the results of a finished training.
 
@@ -57,15 +53,18 @@ class Folder:
         Raises:
             UserError: it holds another training, or something else.
         """
-        packages()
-        said = {"train": verb, **plain(run)}
+        check_packages()
+        import yaml
+
+        options = {"train": verb, **as_plain(run)}
+        text = yaml.safe_dump(options, sort_keys=False)
         file = self.work / "run.yaml"
         if file.exists():
             there = self._read(file)
-            other = sorted(k for k in said.keys() | there.keys() if said.get(k) != there.get(k))
-            if other and not self._begun(file):
+            other = sorted(k for k in options.keys() | there.keys() if options.get(k) != there.get(k))
+            if other and not self._has_begun():
                 self.numerics.unlink(missing_ok=True)
-                self._write(file, said)
+                write_atomically(file, text)
             elif other:
                 raise UserError(
                     f"{self.out} holds a training with another {', '.join(other)}: give the same options to "
@@ -78,50 +77,41 @@ class Folder:
                 self.work.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UserError(f"cannot make {self.work}: {error.strerror}; give another --out") from error
-            self._write(file, said)
+            write_atomically(file, text)
         results = self.out / "results.json"
         return self._read(results) if results.exists() else None
 
     def _read(self, file: Path) -> dict[str, Any]:
-        """A file of this folder that holds names and values.
-
-        Raises:
-            UserError: it is damaged.
-        """
+        """The names and values in a file of this folder."""
         import yaml
 
         try:
             text = file.read_text(encoding="utf-8")
-            found = yaml.safe_load(text) if file.suffix == ".yaml" else parse_json(text)
+            values = yaml.safe_load(text) if file.suffix == ".yaml" else parse_json(text)
         except (OSError, ValueError, RecursionError, yaml.YAMLError):
-            found = None
-        if not isinstance(found, dict):
+            values = None
+        if not isinstance(values, dict):
             raise UserError(f"{file} is damaged: give a new folder as --out")
-        return found
+        return values
 
-    def _begun(self, file: Path) -> bool:
+    def _has_begun(self) -> bool:
         """Whether the folder holds more than the options and the target's answers."""
-        return not (
-            set(self.out.iterdir()) <= {self.work}
-            and set(self.work.iterdir())
-            <= {file, self.numerics, self.work / "answers.jsonl", self.work / "seconds.json"}
+        early = ("run.yaml", "numerics.json", "answers.jsonl", "seconds.json")
+        return bool(
+            set(self.out.iterdir()) - {self.work}
+            or set(self.work.iterdir()) - {self.work / name for name in early}
         )
 
-    def _write(self, file: Path, said: dict[str, Any]) -> None:
-        import yaml
-
-        replace(file, lambda part: part.write_text(yaml.safe_dump(said, sort_keys=False)))
-
     def once(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """What was measured before training; a resumed run reads it from the folder."""
+        """Return what was measured before training; a resumed run reads it from the folder."""
         file = self.work / f"{name}.json"
         if not file.exists():
-            text = json.dumps(measure())
-            replace(file, lambda part: part.write_text(text))
+            write_atomically(file, json.dumps(measure()))
         return self._read(file)
 
-    def deliver(self, write: Callable[[Path], None]) -> None:
-        """Write files to a temporary folder, then move each in atomically."""
+    def deliver(self, write: Callable[[Path], None], results: dict[str, Any]) -> dict[str, Any]:
+        """Write files to a temporary folder, then move each in atomically; last of all the results, which
+        mark a training as finished and to which `write` may add."""
         part = self.work / "delivery.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
@@ -131,11 +121,8 @@ class Folder:
             file.chmod(mode)
             file.replace(self.out / file.name)
         part.rmdir()
-
-    def finish(self, results: dict[str, Any]) -> None:
-        """Write the results, the last file of all: it marks a training as finished."""
-        text = json.dumps(results, indent=1) + "\n"
-        replace(self.out / "results.json", lambda part: part.write_text(text))
+        write_atomically(self.out / "results.json", json.dumps(results, indent=1) + "\n")
+        return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,39 +139,38 @@ class Material:
     domains: dict[str, int]
     budget: Budget | None = None
 
+    def load_drafter(self, name: str, run: Training, **options: Any) -> Any:
+        """Load a model with the target's vocabulary, on the target's device.
+
+        Raises:
+            UserError: there is none, or its vocabulary is another.
+        """
+        trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
+        check_vocabulary(name, load_tokenizer(name, **trust), run.target, self.tokenizer)
+        return load_model(name, device=self.target.device, **options, **trust)
+
 
 def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     """Load the target, read the prompts, and generate its answers to all of them."""
-    from ..models.load import load_model, load_tokenizer
-
     to_learn, held = prompts(run)
-    tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)
     trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
+    tokenizer = load_tokenizer(run.target, **trust)
     dtype = "auto" if in_half(run) and not on_cpu(run) else "float32"  # float32 decodes faster on a CPU
     target = load_model(run.target, dtype=dtype, device=run.device, **trust)
     target.requires_grad_(False)
-    learnt = encoded(run, to_learn, target, tokenizer)
-    measuring = encoded(run, held, target, tokenizer)
+    learning, measuring = (encoded(run, some, target, tokenizer) for some in (to_learn, held))
     path = Path(run.answers).expanduser() if run.answers else folder.work / "answers.jsonl"
-    budget = folder.budget(run)
-    every = [*measuring, *learnt]
-    known = answers(run, every, target, tokenizer, path, tell, first=len(measuring), budget=budget)
+    budget, every = Budget(run.minutes, folder.work / "seconds.json"), [*measuring, *learning]
+    texts = answers(run, every, target, tokenizer, path, tell, first=len(measuring), budget=budget)
     apart = {tuple(ids) for ids in measuring}
     return Material(
         target=target,
         tokenizer=tokenizer,
         file=path,
-        answers=[one for one in known if one.prompt not in apart],
-        held_out=[one for one in known if one.prompt in apart],
+        answers=[one for one in texts if one.prompt not in apart],
+        held_out=[one for one in texts if one.prompt in apart],
         measuring=measuring,
         budget=budget,
         sources=dict(Counter(p.source or "not stated" for p in [*to_learn, *held]).most_common()),
         domains=dict(Counter(p.domain or "none" for p in [*to_learn, *held]).most_common()),
     )
-
-
-def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under a temporary name, then rename it."""
-    part = path.with_name(f"{path.name}.part")
-    write(part)
-    part.replace(path)

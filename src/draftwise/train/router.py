@@ -14,8 +14,8 @@ from ..errors import UserError
 from ..generation.prompts import prompt_ids
 from ..models.load import load_tokenizer
 from ..policies.classifiers.routing import Router, runs, save
-from .card import card
 from .folder import Folder
+from .results import write_card
 from .settings import RouterRun
 from .texts import Prompt, Tell, prompts
 
@@ -49,10 +49,9 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
 
     def write(part: Path) -> None:
         save(router, part)
-        (part / "README.md").write_text(card("router", out.name, run, results, None), encoding="utf-8")
+        write_card(part, "router", out.name, run, results)
 
-    folder.deliver(write)
-    folder.finish(results)
+    folder.deliver(write, results)
     tell("Training", 2, 2)
     return results
 

@@ -1,52 +1,177 @@
-"""The steps of a training: each depends only on the seed, its number and the weights before it."""
+"""The steps of a training: each depends only on the seed, its number and the weights before it.
+
+Checkpoints are folders of Safetensors and JSON, written atomically:
+
+    checkpoints/step-000100/weights.safetensors     the trained parameters, by name
+                            optimizer.safetensors   NAME.KEY for every tensor that AdamW keeps of a parameter
+                            state.json              steps done and the log so far
+
+This is enough to resume exactly: the learning rate, the order of the data and every random number follow from
+the seed and the number of the step. Precision and threads, which affect the last bits of every step, are
+chosen when a training begins and stored in its folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from itertools import accumulate
 from math import ceil, cos, isfinite, pi
 from operator import mul
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..errors import UserError
-from . import checkpoints
-from .budget import ANSWERS, STEPS, Budget
-from .measure import LENGTH
-from .numerics import in_half, on_cpu
 from .settings import Training
-from .texts import Answer, Tell
+from .texts import ANSWERS, STEPS, Answer, Budget, Tell, write_atomically
+
+LENGTH = 5  # tokens per draft where drafts are measured, as in MetaSD
+WHOLE = re.compile(r"step-(\d{6,})")
+
+T = TypeVar("T", bound=Training)
+Capable = Callable[[str], bool]
+Log = list[dict[str, Any]]
 
 
 class Task(Protocol):
-    """One kind of training: a module, examples, their loss, and what to measure."""
+    """One kind of training: a module in float32, examples, their mean loss over tokens, and its quality on
+    held-out data by name, which is a point of the acceptance curve."""
 
     @property
-    def model(self) -> nn.Module:
-        """The module to train, in float32."""
-        ...
+    def model(self) -> nn.Module: ...
 
     @property
-    def answers(self) -> Sequence[Answer]:
-        """The training examples."""
-        ...
+    def answers(self) -> Sequence[Answer]: ...
 
-    def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """The mean loss over the tokens of some examples."""
-        ...
+    def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor: ...
 
-    def measure(self) -> dict[str, float]:
-        """Quality on held-out data, by name: a point of the acceptance curve."""
-        ...
+    def measure(self) -> dict[str, float]: ...
 
 
-def take(
-    task: Task, run: Training, folder: Path, tell: Tell, budget: Budget | None = None
-) -> list[dict[str, Any]]:
+def is_fast_in_half(device: str) -> bool:
+    """Return whether this machine's `cpu` or `cuda` is faster in bfloat16: a CPU is with AMX."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # recent versions of PyTorch
+    return bool(known.get("amx_bf16"))
+
+
+def in_half(run: Training, capable: Capable = is_fast_in_half) -> bool:
+    """Return whether matrix products are in bfloat16: if requested, or if the device is `capable` of it."""
+    if run.precision != "auto":
+        return run.precision == "bfloat16"
+    return capable("cpu" if on_cpu(run) else "cuda")
+
+
+def on_cpu(run: Training) -> bool:
+    """Return whether training runs without a GPU."""
+    return run.device == "cpu" or not torch.cuda.is_available()
+
+
+@contextmanager
+def settled(run: T, file: Path, capable: Capable = is_fast_in_half) -> Iterator[T]:
+    """The run with its precision chosen, and its initial number of threads set; both are stored in `file`.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    if not file.exists():
+        chosen = {"precision": "bfloat16" if in_half(run, capable) else "float32"}
+        write_atomically(file, json.dumps(chosen | {"threads": torch.get_num_threads()}))
+    try:
+        began = json.loads(file.read_text())
+        run, threads = replace(run, precision=began["precision"]), int(began["threads"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{file} is damaged, and says no longer how this training began: give a new folder as --out"
+        ) from error
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield run
+    finally:
+        torch.set_num_threads(before)
+
+
+def save_checkpoint(folder: Path, step: int, model: nn.Module, optimizer: Any, log: Log) -> None:
+    """Write the checkpoint after `step` steps, then delete the previous one."""
+    part = folder / f"step-{step:06}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    named = trainable_parameters(model)
+    kept = {f"{name}.{key}": x for name, p in named.items() for key, x in optimizer.state.get(p, {}).items()}
+    for name, tensors in (("weights", named), ("optimizer", kept)):
+        plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
+        save_file(plain, part / f"{name}.safetensors")
+    (part / "state.json").write_text(json.dumps({"step": step, "log": log}))
+    for path in part.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    part.rename(folder / f"step-{step:06}")
+    for older in _list_checkpoints(folder)[:-1]:
+        older.rename(older.with_name(f"{older.name}.part"))  # half a folder must never look complete
+    _remove_parts(folder)
+
+
+def restore_checkpoint(folder: Path, model: nn.Module, optimizer: Any) -> tuple[int, Log]:
+    """Restore the latest checkpoint; returns the steps done (0 without a checkpoint) and the log.
+
+    Raises:
+        UserError: it is damaged, or of another model.
+    """
+    _remove_parts(folder)  # left by a run killed while saving
+    checkpoints = _list_checkpoints(folder)
+    if not checkpoints:
+        return 0, []
+    latest = checkpoints[-1]
+    try:
+        state = json.loads((latest / "state.json").read_text())
+        weights, kept = (load_file(latest / f"{name}.safetensors") for name in ("weights", "optimizer"))
+        named = trainable_parameters(model)
+        if weights.keys() != named.keys():
+            raise ValueError("it holds other parameters")
+        with torch.no_grad():
+            for name, p in named.items():
+                p.copy_(weights[name])
+        places = {name: i for i, name in enumerate(named)}
+        parts: dict[int, dict[str, Tensor]] = {i: {} for i in places.values()}
+        for key, value in kept.items():
+            name, _, part = key.rpartition(".")
+            parts[places[name]][part] = value
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": parts})
+        return int(state["step"]), list(state["log"])
+    except Exception as error:  # whatever is wrong with a damaged file, the remedy is the same
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"cannot continue from {latest}: {reason}; remove that folder to start again"
+        ) from error
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained, by name; tied ones once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _list_checkpoints(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("step-*") if WHOLE.fullmatch(path.name))
+
+
+def _remove_parts(folder: Path) -> None:
+    for part in folder.glob("*.part"):
+        shutil.rmtree(part)
+
+
+def take(task: Task, run: Training, folder: Path, tell: Tell, budget: Budget | None = None) -> Log:
     """Run all steps, starting from the latest checkpoint; returns the log, one row per point of the curves.
 
     With a limited `budget`, steps are taken until its time is over, and the learning rate follows the time.
@@ -55,16 +180,17 @@ def take(
         UserError: the loss is NaN or infinite, or a checkpoint cannot be used.
     """
     accelerator = accelerate(run)
-    parameters = list(checkpoints.trained(task.model).values())
+    parameters = list(trainable_parameters(task.model).values())
     fused = parameters[0].is_cuda
     optimizer = torch.optim.AdamW(parameters, lr=run.rate, weight_decay=run.decay, fused=fused)
-    done, log = checkpoints.restore(folder, task.model, optimizer)
+    done, log = restore_checkpoint(folder, task.model, optimizer)
     optimizer = accelerator.prepare(optimizer)
     losses: list[float] = []
     if done == 0:
-        log.append({"step": 0, **measured(task, accelerator)})
+        log.append({"step": 0, **_measure(task, accelerator)})
     plan = Plan(run.steps, budget)
-    while not plan.is_over(done):
+    last = plan.is_over(done)
+    while not last:
         for group in optimizer.param_groups:
             group["lr"] = run.rate * schedule(plan.place(done), run.steps, run.warmup)
         losses.append(_step(task, run, done, accelerator, optimizer, parameters))
@@ -74,14 +200,12 @@ def take(
             log.append({"step": done, "loss": sum(losses) / len(losses)})
             losses = []
         if done % run.measure_every == 0 or last:
-            log.append({"step": done, **measured(task, accelerator)})
+            log.append({"step": done, **_measure(task, accelerator)})
         if done % run.checkpoint_every == 0 or last:
             losses = []  # a run resumed from here has not seen them
-            checkpoints.save(folder, done, task.model, optimizer.optimizer, log)
+            save_checkpoint(folder, done, task.model, optimizer.optimizer, log)
             plan.save()
         tell(f"Training{progress(log)}", done, plan.total(done), **plan.left)
-        if last:
-            break
     return log
 
 
@@ -104,11 +228,8 @@ class Plan:
 
     def total(self, done: int) -> int:
         """Return how many steps there will be, by the pace so far where time decides."""
-        return (
-            self.steps
-            if not self.budget
-            else max(done, round(self.steps * done / max(self.place(done), 1e-9)))
-        )
+        pace = self.steps / max(self.place(done), 1e-9)
+        return max(done, round(pace * done)) if self.budget else self.steps
 
     @property
     def left(self) -> dict[str, float]:
@@ -161,8 +282,7 @@ def _step(
 
 
 @torch.no_grad()
-def measured(task: Task, accelerator: Any) -> dict[str, float]:
-    """The task's measurements, with the model in evaluation mode."""
+def _measure(task: Task, accelerator: Any) -> dict[str, float]:
     task.model.eval()
     with accelerator.autocast():
         return task.measure()
@@ -174,8 +294,8 @@ def examples(size: int, batch: int, seed: int, step: int) -> list[int]:
     a_round = ceil(size / batch)
     turn, place = divmod(step, a_round)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(_number(seed, "order", turn)))
-    found: list[int] = order[place * batch : (place + 1) * batch].tolist()
-    return found
+    chosen: list[int] = order[place * batch : (place + 1) * batch].tolist()
+    return chosen
 
 
 def pieces(answers: Sequence[Answer], chosen: Sequence[int], n: int) -> list[tuple[float, list[int]]]:

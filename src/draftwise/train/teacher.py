@@ -1,4 +1,5 @@
-"""The target as a teacher: its hidden states along its own answers, computed once if they are used again."""
+"""The target as a teacher: its hidden states along its own answers, computed once if they are used again; and
+the distances of a drafter from it."""
 
 from __future__ import annotations
 
@@ -8,20 +9,59 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..errors import UserError
-from .losses import padded
-from .numerics import in_half
+from ..models.fingerprints import model_fingerprint
+from .folder import Material
 from .settings import Training
-from .steps import accelerate
+from .steps import accelerate, in_half
 from .texts import Answer, Tell
 
-if TYPE_CHECKING:
-    from .folder import Material
+
+def distance(loss: str, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
+    """The mean of a loss over tokens, from raw logits at temperature 1, in nats.
+
+    `ce` is -ln q(token); `kl` is sum p ln(p / q); `tv` is 1 - sum min(p, q), the probability that a sampled
+    draft is rejected. Shapes: drafter and target (tokens, vocabulary), tokens (tokens).
+    """
+    if loss == "ce" or target is None:
+        return F.cross_entropy(drafter.float(), tokens)
+    logq = drafter.float().log_softmax(-1)
+    if loss == "kl":
+        return F.kl_div(logq, target.float().log_softmax(-1), reduction="batchmean", log_target=True)
+    return 1.0 - torch.minimum(logq.exp(), target.float().softmax(-1)).sum(-1).mean()
+
+
+def agreement(drafter: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """For each token, the overlap sum min(p, q), and whether both have the same most likely token; shape
+    (tokens).
+    """
+    p, q = target.float().softmax(-1), drafter.float().softmax(-1)
+    return torch.minimum(p, q).sum(-1), (p.argmax(-1) == q.argmax(-1)).float()
+
+
+def padded(batch: Sequence[Answer], device: torch.device) -> tuple[Tensor, Tensor, int]:
+    """A batch of texts, padded on the right, where causal attention never sees the padding.
+
+    Returns the ids, shape (answers, longest); which of the positions from `first` on are followed by a token
+    of the answer, shape (answers, longest - first - 1); and `first`.
+    """
+    longest = max(len(one.text) for one in batch)
+    first = min(len(one.prompt) for one in batch) - 1
+    ids = torch.zeros(len(batch), longest, dtype=torch.long)
+    guessed = torch.zeros(len(batch), longest - first - 1, dtype=torch.bool)
+    for row, one in enumerate(batch):
+        ids[row, : len(one.text)] = torch.tensor(one.text)
+        guessed[row, len(one.prompt) - 1 - first : len(one.text) - 1 - first] = True
+    return ids.to(device), guessed.to(device), first
+
 
 GROUP = 16  # answers in one pass when states are stored
 
@@ -85,9 +125,6 @@ class Teacher:
         Raises:
             UserError: the file cannot be written.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file, save_file
-
         order = sorted({one.text: one for one in answers}.values(), key=lambda one: (len(one.text), one.text))
         about = {"format": "draftwise-states", "of": self._said(order)}
         if _about(file) != about:
@@ -125,8 +162,6 @@ class Teacher:
 
     def _said(self, order: Sequence[Answer]) -> str:
         """What determines the states."""
-        from ..models.fingerprints import model_fingerprint
-
         texts = sha256(str([one.text for one in order]).encode()).hexdigest()
         return f"{model_fingerprint(self.target)} {self.others} {self.dtype} {texts}"
 
@@ -151,7 +186,7 @@ class Teacher:
         return [row[: len(one.text)] for row, one in zip(states, answers, strict=True)]
 
 
-def teacher(run: Training, material: Material, tell: Tell, layers: Sequence[int] = ()) -> Teacher:
+def make_teacher(run: Training, material: Material, tell: Tell, layers: Sequence[int] = ()) -> Teacher:
     """The teacher of a training: it stores its states if the answers are used more than once."""
     made = Teacher(material.target, layers, torch.bfloat16 if in_half(run) else None)
     every = [*material.answers, *material.held_out]
@@ -163,6 +198,15 @@ def teacher(run: Training, material: Material, tell: Tell, layers: Sequence[int]
     return made
 
 
+class DistillationTask:
+    """A module that learns from the target's states or logits along its own answers (see `steps.Task`)."""
+
+    def __init__(self, run: Any, model: Any, material: Material, tell: Tell, layers: Sequence[int]) -> None:
+        self.run, self.model, self.answers = run, model, material.answers
+        self.teacher = make_teacher(run, material, tell, layers)
+        self.held_out = [material.held_out[at : at + 16] for at in range(0, len(material.held_out), 16)]
+
+
 def _places(answers: Sequence[Answer], device: torch.device) -> tuple[Tensor, Tensor]:
     ids, guessed, first = padded(answers, device)
     return ids, torch.nn.functional.pad(guessed, (first, 1))
@@ -170,8 +214,6 @@ def _places(answers: Sequence[Answer], device: torch.device) -> tuple[Tensor, Te
 
 def _about(file: Path) -> dict[str, str]:
     """The header of a file of states; empty if it is another file."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(file, framework="pt") as opened:
             return dict(opened.metadata() or {})

@@ -1,4 +1,4 @@
-"""The prompts of a training, and the target's answers to them: the training data."""
+"""The prompts of a training, and the target's answers to them, which are the training data."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from time import monotonic
 from typing import Any, Protocol
 
+from ..core.request_round import unfailed
 from ..core.roles import window_of
+from ..core.sampling import Sampling
 from ..errors import UserError
+from ..generation.decoder import Decoder
 from ..inputs import parse_json, whole
-from .budget import ANSWERS, Budget
+from ..models.fingerprints import model_fingerprint
 from .settings import Run, Training
 
+ANSWERS = 0.4  # the share of a training's minutes that the target may spend on answers
+STEPS = 0.95  # and until when steps are taken; measuring takes the rest
 FORMAT, VERSION = "draftwise-answers", 2
+WANTED = 'write {"prompt": "..."} or {"turns": ["..."]} on each line, "domain" beside it if you like'
+
+Job = tuple[list[int], float, int]
+"""A prompt's tokens, a temperature, and the prompt's number."""
 
 
 class Tell(Protocol):
@@ -27,7 +36,44 @@ class Tell(Protocol):
     def __call__(self, what: str, done: int, total: int, left: float | None = None) -> None: ...
 
 
-_WANTED = 'write {"prompt": "..."} or {"turns": ["..."]} on each line, "domain" beside it if you like'
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+class Budget:
+    """Counts the minutes of a training; a resumed run continues to count. 0 minutes are no limit."""
+
+    def __init__(self, minutes: float, file: Path) -> None:
+        self.seconds, self.file, self.began = 60.0 * minutes, file, monotonic()
+        try:
+            self.before = float(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else 0.0
+        except (OSError, ValueError, TypeError):
+            self.before = 0.0  # a damaged count costs time, not the training
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit."""
+        return self.seconds > 0
+
+    @property
+    def used(self) -> float:
+        """The share of the time that is over; 0 without a limit."""
+        return self._spent() / self.seconds if self.is_limited else 0.0
+
+    def left(self, share: float) -> float:
+        """Return the seconds until a share of the time is over; 0 without a limit."""
+        return max(0.0, share * self.seconds - self._spent())
+
+    def save(self) -> None:
+        """Write the time spent so far, for a run that resumes."""
+        if self.is_limited:
+            write_atomically(self.file, json.dumps(round(self._spent(), 1)))
+
+    def _spent(self) -> float:
+        return self.before + monotonic() - self.began
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +100,26 @@ class Answer:
 
 
 def prompts(run: Run) -> tuple[list[Prompt], list[Prompt]]:
-    """The training prompts and the held-out ones, in an order that depends only on the seed.
+    """Read the training prompts and the held-out ones, in an order that depends only on the seed.
 
     Raises:
         UserError: a file cannot be read, has a line without a prompt, or too few are left.
     """
-    known: dict[str, Prompt] = {}  # a held-out prompt must not be trained on
+    by_text: dict[str, Prompt] = {}  # a held-out prompt must not be trained on
     rng = Random(f"prompts {run.seed}")
     for name in run.data:
-        mine = [p for p in _read(Path(name).expanduser()) if p.domain.startswith(run.domain)]
-        rng.shuffle(mine)
-        known |= {p.text: p for p in mine[: run.limit or len(mine)]}
-    found = list(known.values())
-    rng.shuffle(found)
-    if len(found) <= run.held_out:
+        rows = [p for p in _read(Path(name).expanduser()) if p.domain.startswith(run.domain)]
+        rng.shuffle(rows)
+        by_text |= {p.text: p for p in rows[: run.limit or len(rows)]}
+    chosen = list(by_text.values())
+    rng.shuffle(chosen)
+    if len(chosen) <= run.held_out:
         of = f" of domain {run.domain!r}" if run.domain else ""
         raise UserError(
-            f"{len(found)} prompts{of} in {', '.join(run.data)} and {run.held_out} are held out: "
+            f"{len(chosen)} prompts{of} in {', '.join(run.data)} and {run.held_out} are held out: "
             "give more data, or a smaller --held-out"
         )
-    return found[run.held_out :], found[: run.held_out]
+    return chosen[run.held_out :], chosen[: run.held_out]
 
 
 def _read(path: Path) -> Iterator[Prompt]:
@@ -89,15 +135,12 @@ def _read(path: Path) -> Iterator[Prompt]:
             row: Any = parse_json(line)
             text = row["prompt"] if "prompt" in row else row["turns"][0]
         except (ValueError, TypeError, KeyError, IndexError):
-            raise UserError(f"{path}, line {number}: no prompt; {_WANTED}") from None
+            raise UserError(f"{path}, line {number}: no prompt; {WANTED}") from None
         if not isinstance(text, str) or not text.strip():
-            raise UserError(f"{path}, line {number}: the prompt is not text; {_WANTED}")
+            raise UserError(f"{path}, line {number}: the prompt is not text; {WANTED}")
         whole(text, f"{path}, line {number}:")
         source = str(row.get("source", "")).partition("@")[0].partition("==")[0]
         yield Prompt(text, str(row.get("domain", row.get("category", ""))), source)
-
-
-# -- the target's answers --------------------------------------------------------------------------------
 
 
 def answers(
@@ -126,7 +169,7 @@ def answers(
     others = _batches(jobs[split:], run.together)
     Random(f"batches {run.seed}").shuffle(others)  # so that those answered in time are of all lengths
     batches = needed + others
-    done = _known(path, header(run, encoded, target) | {"first": first}, len(batches))
+    done = _finished(path, _header(run, encoded, target, first), len(batches))
     finished = sum(map(len, batches[: len(done)]))
     with path.open("a", encoding="utf-8") as file:
         for number in range(len(done), len(batches)):
@@ -136,25 +179,19 @@ def answers(
                 left = {"left": budget.left(ANSWERS)}
                 if not left["left"] and number > len(needed):
                     break
-            count = partial(_count, tell, finished, len(jobs), left)
-            done.append(_decoded(run, batches[number], target, tokenizer, count))
+
+            def count(ended: int, before: int = finished, left: dict[str, float] = left) -> None:
+                tell("Target answers", before + ended, len(jobs), **left)
+
+            done.append(_decode(run, batches[number], target, tokenizer, count))
             finished += len(batches[number])
             file.write(json.dumps(done[-1]) + "\n")
             file.flush()
             os.fsync(file.fileno())
     tell("Target answers", finished, finished)
-    pairs = [
-        pair for batch, texts in zip(batches, done, strict=False) for pair in zip(batch, texts, strict=True)
-    ]
+    pairs = [pair for row in zip(batches, done, strict=False) for pair in zip(*row, strict=True)]
     pairs.sort(key=lambda pair: (len(pair[0][0]), pair[0][2], run.temperatures.index(pair[0][1])))
     return [Answer(tuple(ids), tuple(tokens), t) for (ids, t, _), tokens in pairs if tokens]
-
-
-def _count(tell: Tell, before: int, total: int, left: dict[str, float], ended: int) -> None:
-    tell("Target answers", before + ended, total, **left)
-
-
-Job = tuple[list[int], float, int]
 
 
 def _batches(jobs: Sequence[Job], size: int) -> list[list[Job]]:
@@ -163,56 +200,50 @@ def _batches(jobs: Sequence[Job], size: int) -> list[list[Job]]:
     return [order[at : at + size] for at in range(0, len(order), size)]
 
 
-def header(run: Training, encoded: Sequence[Sequence[int]], target: Any) -> dict[str, Any]:
+def _header(run: Training, encoded: Sequence[Sequence[int]], target: Any, first: int) -> dict[str, Any]:
     """The header of a file of answers: if any of it changes, it is another file."""
-    from ..models.fingerprints import model_fingerprint
-
-    asked = sha256(json.dumps([list(ids) for ids in encoded]).encode()).hexdigest()
-    settings = {"temperatures": list(run.temperatures), "max_new_tokens": run.max_new_tokens}
-    settings |= {"together": run.together, "seed": run.seed, "order": "length"}
     return {
         "format": FORMAT,
         "version": VERSION,
         "target": model_fingerprint(target),
-        "prompts": asked,
-    } | settings
+        "prompts": sha256(json.dumps([list(ids) for ids in encoded]).encode()).hexdigest(),
+        "temperatures": list(run.temperatures),
+        "max_new_tokens": run.max_new_tokens,
+        "together": run.together,
+        "seed": run.seed,
+        "order": "length",
+        "first": first,
+    }
 
 
-def _known(path: Path, header: dict[str, Any], batches: int) -> list[list[list[int]]]:
+def _finished(path: Path, header: dict[str, Any], most: int) -> list[list[list[int]]]:
     """The finished batches; an incomplete last line of a killed run is cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        part = path.with_name(f"{path.name}.part")
-        part.write_text(json.dumps(header) + "\n", encoding="utf-8")
-        part.replace(path)
+        write_atomically(path, json.dumps(header) + "\n")
     data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        os.truncate(path, len(whole))
+    complete = data[: data.rfind(b"\n") + 1]
+    if len(complete) < len(data):
+        os.truncate(path, len(complete))
     try:
-        lines = [json.loads(line) for line in whole.splitlines()]
-        said = lines[0]
-        other = [key for key in header if said.get(key) != header[key]]
-    except (ValueError, IndexError, AttributeError):
+        written, *batches = [json.loads(line) for line in complete.splitlines()]
+        other = [key for key in header if written.get(key) != header[key]]
+    except (ValueError, AttributeError):
         raise UserError(f"{path} is no file of answers: remove it, or name another with --answers") from None
     if other:
         raise UserError(
             f"the answers in {path} differ in {', '.join(other)}: remove the file, or name another "
             "with --answers"
         )
-    if len(lines) - 1 > batches:
-        raise UserError(f"{path} holds {len(lines) - 1} batches where {batches} are wanted: remove it")
-    return lines[1:]
+    if len(batches) > most:
+        raise UserError(f"{path} holds {len(batches)} batches where {most} are wanted: remove it")
+    return batches
 
 
-def _decoded(
+def _decode(
     run: Training, batch: Sequence[Job], target: Any, tokenizer: Any, count: Callable[[int], None]
 ) -> list[list[int]]:
     """The tokens of each answer of a batch; `count` is told how many have ended."""
-    from ..core.request_round import unfailed
-    from ..core.sampling import Sampling
-    from ..generation.decoder import Decoder
-
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
     places, out = dict[int, int](), [list[int]() for _ in batch]
     for place, (ids, temperature, number) in enumerate(batch):
@@ -236,8 +267,6 @@ def encoded(run: Training, found: Sequence[Prompt], target: Any, tokenizer: Any)
     Raises:
         UserError: none fits.
     """
-    from ..generation.decoder import Decoder
-
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
     window = window_of(decoder.loop.target) - run.max_new_tokens
     texts = [decoder.encode(p.text, chat=not run.raw) for p in found]

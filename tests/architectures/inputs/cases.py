@@ -12,8 +12,7 @@ import transformers
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from draftwise.models.probe.miniature import spread
-from draftwise.models.probe.small import VOCAB, small
+from draftwise.models.probe.small import VOCAB, small, spread
 
 from .hints import HINTS, SETTINGS
 

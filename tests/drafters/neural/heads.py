@@ -18,12 +18,9 @@ from torch.nn.functional import cross_entropy
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.published import eagle
-from draftwise.models.heads.eagle import Eagle
-from draftwise.models.heads.eagle3 import Eagle3
-from draftwise.models.heads.fresh import new_eagle
+from draftwise.models.heads.eagle import Eagle, Eagle3, new_eagle
 from draftwise.models.heads.medusa import Medusa, new_medusa
-from draftwise.models.heads.mtp import Mtp
-from draftwise.models.heads.mtp_names import Roles
+from draftwise.models.heads.mtp import Mtp, Roles
 from draftwise.testing.distributions import Distribution, shape
 from tests.distributions import p_value, sample
 from tests.effort import drawn

@@ -13,8 +13,7 @@ from draftwise.build import build_drafters
 from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.measure.trace.record import record
-from draftwise.models.heads.eagle3 import Eagle3
-from draftwise.models.heads.fresh import new_eagle
+from draftwise.models.heads.eagle import Eagle3, new_eagle
 from draftwise.models.heads.medusa import new_medusa
 from draftwise.testing.target import SimTarget
 from tests.exactness.test_exact_hf import distribution_of

@@ -20,8 +20,7 @@ from draftwise.drafters.neural.blocks import DFlashDrafter
 from draftwise.drafters.neural.published import eagle
 from draftwise.errors import UserError
 from draftwise.models.heads.dflash import DFlash
-from draftwise.models.heads.eagle3 import PEagle
-from draftwise.models.heads.published import load_eagle
+from draftwise.models.heads.eagle import PEagle, load_eagle
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, target, texts

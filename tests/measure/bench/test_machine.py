@@ -11,7 +11,7 @@ import pytest
 from draftwise.measure import machine
 from draftwise.measure.machine import Meter, describe
 from draftwise.measure.quiet import judge, used_by_others
-from draftwise.models import processors
+from draftwise.models import threads
 
 
 def sample(others: float | None, over: float = 2.0) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def test_a_busy_machine_is_not_called_clean(starts: Any, samples: Any, said: lis
 def test_others_are_all_busy_time_less_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 20.0])
     busy, own = iter([100.0, 112.0, 115.0]), iter([50.0, 59.0, 62.5])
-    monkeypatch.setattr("draftwise.models.processors.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr(processors, "_busy", lambda: next(busy))
+    monkeypatch.setattr("draftwise.models.threads.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(threads, "_busy", lambda: next(busy))
     monkeypatch.setattr(Meter, "_own", lambda self: next(own))
     meter = Meter()
     assert meter.sample()["others"] == 0.3
@@ -47,10 +47,10 @@ def test_others_are_all_busy_time_less_ours(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_proc_the_load_average_must_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "_busy", lambda: float("nan"))
-    monkeypatch.setattr(processors, "load_average", lambda: processors.cores() + 1.5)
+    monkeypatch.setattr(threads, "_busy", lambda: float("nan"))
+    monkeypatch.setattr(threads, "load_average", lambda: threads.cores() + 1.5)
     assert Meter().sample()["others"] == 1.5
-    monkeypatch.setattr(processors, "load_average", lambda: None)
+    monkeypatch.setattr(threads, "load_average", lambda: None)
     assert Meter().sample()["others"] is None
 
 

@@ -28,10 +28,10 @@ from draftwise.models.compiled.graph import Graph
 from draftwise.models.hidden_states import States
 from draftwise.models.masks import BANDED
 from draftwise.models.narrow import narrow
-from draftwise.models.native import linear as panels
+from draftwise.models.native import kernels as panels
 from draftwise.models.probe.readings import relative_error
 from draftwise.models.runner import Rows
-from draftwise.models.weights import choice, packed, timing
+from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
@@ -67,9 +67,9 @@ def small(seed: int = 0) -> Any:
     """A model whose layers have all layouts in turn."""
     made, turn = model(NAME, seed=seed, dtype=torch.float32), count()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "SMALLEST", 0)
+        patch.setattr(timing, "SMALLEST", 0)
         used = packed.pack_layers(made, lambda layers, names: names[next(turn) % len(names)])
-    assert set(choice.possible(torch.zeros(1, 1 << 17))) <= used.keys()
+    assert set(timing.possible(torch.zeros(1, 1 << 17))) <= used.keys()
     return made
 
 
@@ -405,7 +405,7 @@ def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyP
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HFTarget:
     """A compiled target with all layers and its attention by our kernels; two heads share each key."""
-    if panels.kernel(request.param) is None:
+    if panels.linear_kernel(request.param) is None:
         pytest.skip("no C++ compiler here")
     config = LlamaConfig(
         vocab_size=VOCAB,
@@ -418,8 +418,8 @@ def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HFTarget
     )
     made = lively(config).to(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "SMALLEST", 0)
-        patch.setattr(choice, "decided", lambda *given: heads.OURS)
+        patch.setattr(timing, "SMALLEST", 0)
+        patch.setattr(timing, "decided", lambda *given: heads.OURS)
         packed.pack_layers(made, lambda layers, names: PANELS)
         target = HFTarget(made)
         compile_rows(target.rows, "on")
@@ -482,13 +482,13 @@ def test_attention_is_ours_where_that_is_faster(
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(timing, "measure", measure)
-    monkeypatch.setattr(choice, "DECIDED", {})
+    monkeypatch.setattr(timing, "DECIDED", {})
     made = model("llama", dtype=torch.float32)
     made.config.num_attention_heads = 4
     layers = [(0, 2, 16, 2, 16), (1, 4, 32, 4, 16)]
-    kernel = panels.kernel(torch.float32) is not None
+    kernel = panels.linear_kernel(torch.float32) is not None
     assert heads.own_attention(made, layers) == (wins and kernel) and len(asked) == kernel
-    choice.DECIDED.clear()
+    timing.DECIDED.clear()
     assert heads.own_attention(made, layers) == (wins and kernel) and len(asked) == kernel, "it is kept"
     for odd in ([(0, 2, 8, 2, 16)], [(0, 3, 16, 3, 16)], [(0, 2, 16, 4, 16)], []):
         assert not heads.own_attention(made, odd)

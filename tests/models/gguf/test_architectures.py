@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from draftwise.errors import UserError
-from draftwise.models.gguf.architectures import kind_of
-from draftwise.models.gguf.export import write_gguf
+from draftwise.models.gguf.export import find_architecture, write_gguf
 from tests.gguf import Plain
 from tests.tiny import COMMON, VOCAB, random_texts
 
@@ -108,7 +107,7 @@ def test_what_llamacpp_would_compute_otherwise_is_refused(config: Any, said: str
     with pytest.raises(
         UserError, match=f"no conversion to GGUF for {said}: only llama, mistral, qwen2, qwen3"
     ):
-        kind_of(config)
+        find_architecture(config)
 
 
 def test_weights_without_a_place_are_refused(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from draftwise import UserError, export_gguf
 from draftwise.cli import main
 from draftwise.data import spec_bench
 from draftwise.generation.prompts import encode
-from draftwise.models.gguf.tokenizer import GgufTokenizer
+from draftwise.models.gguf import library
+from draftwise.models.gguf.model import GgufTokenizer
 from tests.gguf import Plain
 from tests.tiny_tokenizers import tokenizer as tiny
 
@@ -158,3 +159,17 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     ]
     assert main(["export", "onnx", str(folder), "-o", str(out)]) == 2
     assert "unknown format 'onnx': choose from gguf" in capsys.readouterr().err
+
+
+def test_without_llama_cpp_an_export_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(library, "import_module", missing)
+    library.library.cache_clear()
+    with pytest.raises(UserError, match=r"llama-cpp-python is not installed .*: pip install"):
+        export_gguf("zoo:target", tmp_path / "target.gguf")
+    library.library.cache_clear()
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ import pytest
 
 from draftwise.models import verdicts
 from draftwise.models.gguf import library, repacked
-from draftwise.models.gguf.repacked import Trial, known, tried, works
+from draftwise.models.gguf.repacked import Trial, known, run_trial, works
 
 
 def child(code: str) -> list[str]:
@@ -53,23 +53,23 @@ SEGFAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
     ],
 )
 def test_a_trial_says_what_is_wrong(code: str, trial: Trial) -> None:
-    assert tried(child(code)) == trial
+    assert run_trial(child(code)) == trial
 
 
 def test_a_trial_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repacked, "PATIENCE", 0.5)
-    found = tried(child("while True: pass"))
+    found = run_trial(child("while True: pass"))
     assert not found.lasting and "longer" in found.fault
-    assert "cannot be started" in tried(["/nowhere/python"]).fault
+    assert "cannot be started" in run_trial(["/nowhere/python"]).fault
 
 
 def test_a_crash_leaves_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     crash = "import os, sys; open(sys.argv[-1] + '/model.gguf', 'w'); os.kill(os.getpid(), 11)"
-    assert tried(child(crash)).fault == "a trial ended by SIGSEGV"
+    assert run_trial(child(crash)).fault == "a trial ended by SIGSEGV"
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    assert "cannot be started" in tried(child("")).fault
+    assert "cannot be started" in run_trial(child("")).fault
 
 
 def test_a_verdict_is_kept_for_this_build(
@@ -82,7 +82,7 @@ def test_a_verdict_is_kept_for_this_build(
         runs.append(command)
         return answer
 
-    monkeypatch.setattr(repacked, "tried", run)
+    monkeypatch.setattr(repacked, "run_trial", run)
     assert known(build) is None and not works(build)
     assert "SIGSEGV" in caplog.text
     works.cache_clear()
@@ -96,7 +96,9 @@ def test_a_verdict_is_kept_for_this_build(
 
 
 def test_what_may_pass_is_tried_again(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repacked, "tried", lambda command: Trial("a trial failed (no memory)", lasting=False))
+    monkeypatch.setattr(
+        repacked, "run_trial", lambda command: Trial("a trial failed (no memory)", lasting=False)
+    )
     assert not works(build) and known(build) is None
 
 

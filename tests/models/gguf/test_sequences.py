@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from draftwise.models.gguf.export import quantize
 from draftwise.models.gguf.model import GgufModel
-from draftwise.models.gguf.quantize import quantize
 from draftwise.models.gguf.repacked_child import VOCAB, write
 from draftwise.targets.gguf import GgufTarget
 from tests.gguf import FOLDER

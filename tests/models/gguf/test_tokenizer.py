@@ -3,6 +3,7 @@ from."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from draftwise.data import spec_bench
@@ -28,9 +30,8 @@ from tests.tiny_tokenizers import tokenizer as tiny
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 pytest.importorskip("gguf", reason="the package gguf is not installed")
 
-from draftwise.models.gguf.probe import find, write_vocabulary
-from draftwise.models.gguf.tokenizer import GgufTokenizer
-from draftwise.models.gguf.vocabulary import read
+from draftwise.models.gguf.model import GgufTokenizer
+from draftwise.models.gguf.vocabulary import find_pre_tokenizer, read_vocabulary, write_vocabulary
 
 FOLDER = TemporaryDirectory(prefix="draftwise-vocabularies-")
 TEMPLATE = (
@@ -49,7 +50,7 @@ def sentences() -> Any:
     learnt = trained.get_vocab()
     pieces += sorted((piece for piece in learnt if piece not in pieces), key=learnt.__getitem__)
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    merges = [tuple(pair) for pair in _merges(trained)]
+    merges = [tuple(pair) for pair in json.loads(trained.to_str())["model"]["merges"]]
     made = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>"))
     made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -57,21 +58,10 @@ def sentences() -> Any:
     made.add_special_tokens(SPECIAL[:3])
     kind: Any = PreTrainedTokenizerFast
     wrapped = kind(tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
-    wrapped.backend_tokenizer.post_processor = _begin(made)
+    begin = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    wrapped.backend_tokenizer.post_processor = begin
     wrapped.chat_template = TEMPLATE
     return wrapped
-
-
-def _merges(trained: Tokenizer) -> Any:
-    import json
-
-    return json.loads(trained.to_str())["model"]["merges"]
-
-
-def _begin(made: Tokenizer) -> Any:
-    from tokenizers.processors import TemplateProcessing
-
-    return TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
 
 
 def bytes_of() -> Any:
@@ -92,11 +82,11 @@ MAKERS: dict[str, Callable[[], Any]] = {
 def pair(name: str) -> tuple[GgufTokenizer, Any]:
     """llama.cpp's tokenizer of a file, and Transformers'."""
     theirs = MAKERS[name]()
-    said = read(theirs, max(theirs.get_vocab().values()) + 3)
+    said = read_vocabulary(theirs, max(theirs.get_vocab().values()) + 3)
     path = Path(FOLDER.name) / f"{name}.gguf"
     write_vocabulary(path, said)
-    found = find(said, theirs, tell=lambda what, done, total: None)
-    return GgufTokenizer.from_file(path, pre=found.pre), theirs
+    pre, _ = find_pre_tokenizer(said, theirs, tell=lambda what, done, total: None)
+    return GgufTokenizer.from_file(path, pre=pre), theirs
 
 
 everywhere = pytest.mark.parametrize("name", MAKERS)
@@ -218,17 +208,17 @@ def test_tokens_outside_the_vocabulary_are_one_line() -> None:
 @pytest.mark.parametrize("name", ["metaspace", "word-piece", "suffixes"])
 def test_tokenizers_of_other_kinds_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=r"a tokenizer of type \w+ \(.*\) is not converted: only BPE is"):
-        read(tiny(name), len(tiny(name)))
+        read_vocabulary(tiny(name), len(tiny(name)))
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma"])
 def test_a_tokenizer_that_llamacpp_reads_otherwise_is_refused(name: str) -> None:
     theirs = tiny(name)  # it has no merges, where llama.cpp joins whatever is in the vocabulary
     with pytest.raises(UserError, match=r"cuts text as this tokenizer does: the nearest, 'default', cuts"):
-        find(read(theirs, len(theirs)), theirs, tell=lambda what, done, total: None)
+        find_pre_tokenizer(read_vocabulary(theirs, len(theirs)), theirs, tell=lambda what, done, total: None)
 
 
 def test_more_tokens_than_embeddings_are_refused() -> None:
     theirs = tiny("byte-level")
     with pytest.raises(UserError, match="the tokenizer has ids up to"):
-        read(theirs, len(theirs) - 1)
+        read_vocabulary(theirs, len(theirs) - 1)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from draftwise.errors import UserError
 from draftwise.models.heads.dflash import DFlash, make_dflash
-from draftwise.models.heads.kinds import read_head
+from draftwise.models.heads.files import read_head
 from tests.models.heads import folders, formula
 from tests.models.heads.test_published import edit
 from tests.tiny import model

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 from transformers import DynamicCache
 
 from draftwise.errors import UserError
-from draftwise.models.heads.eagle import Eagle
-from draftwise.models.heads.eagle3 import Eagle3
-from draftwise.models.heads.fresh import new_eagle
-from draftwise.models.heads.published import load_eagle
+from draftwise.models.heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
+from tests.models.heads import formula
 from tests.tiny import VOCAB, model
 
 LAYER = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -76,6 +73,7 @@ def published(folder: Path, *, eagle3: bool, file: str = "model.safetensors", pr
         "rms_norm_eps": 1e-5,
         "vocab_size": VOCAB,
         "torch_dtype": "float16",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
     } | ({"draft_vocab_size": 9} if eagle3 else {})
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
@@ -136,38 +134,6 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path, eagle3: bool) -> None:
     assert not list((tmp_path / "head").glob("*.tmp"))
 
 
-def norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
-    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
-
-
-def attention(x: Tensor, weights: dict[str, Tensor], layer: str) -> Tensor:
-    """Causal attention with rotary positions 0, 1, ..., written out."""
-    n = len(x)
-    q, k, v = (
-        (x @ weights[f"{layer}.self_attn.{name}_proj.weight"].T).view(n, -1, 8).transpose(0, 1)
-        for name in "qkv"
-    )
-    turn = torch.arange(n)[:, None] / 10000 ** (torch.arange(0, 8, 2) / 8)
-    cos, sin = (torch.cat((f, f), -1) for f in (turn.cos(), turn.sin()))
-
-    def placed(y: Tensor) -> Tensor:
-        a, b = y.chunk(2, -1)
-        return y * cos + torch.cat((-b, a), -1) * sin
-
-    k, v = (y.repeat_interleave(2, 0) for y in (placed(k), v))
-    scores = placed(q) @ k.transpose(1, 2) / 8**0.5
-    hidden = torch.ones(n, n).triu(1).bool()
-    mixed = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
-    return mixed.transpose(0, 1).reshape(n, -1) @ weights[f"{layer}.self_attn.o_proj.weight"].T
-
-
-def after(x: Tensor, weights: dict[str, Tensor], layer: str) -> Tensor:
-    """What the second half of a decoder layer makes of its states."""
-    y = norm(x, weights[f"{layer}.post_attention_layernorm.weight"])
-    gate, up, down = (weights[f"{layer}.mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
-    return x + (torch.nn.functional.silu(y @ gate.T) * (y @ up.T)) @ down.T
-
-
 def test_eagle_is_the_papers_formula(tmp_path: Path) -> None:
     target = model("llama", dtype=torch.float32)
     folder = published(tmp_path / "head", eagle3=False)
@@ -175,26 +141,9 @@ def test_eagle_is_the_papers_formula(tmp_path: Path) -> None:
     tokens, states = torch.tensor([[3, 4, 5, 6]]), torch.randn(1, 4, 16)
     words = target.get_input_embeddings()(tokens)[0]
     x = torch.cat((words, states[0]), -1) @ w["fc.weight"].T + w["fc.bias"]
-    wanted = after(x + attention(x, w, "layers.0"), w, "layers.0")
+    wanted = formula.perceptron(x + formula.attention(x, w, "layers.0"), w, "layers.0")
     torch.testing.assert_close(head(tokens, states)[0], wanted)
     torch.testing.assert_close(head.logits(wanted), target.lm_head(wanted))
-
-
-@pytest.mark.parametrize("norms", [False, True])
-def test_eagle3_is_the_papers_formula(tmp_path: Path, norms: bool) -> None:
-    target = model("llama", dtype=torch.float32)
-    folder = published(tmp_path / "head", eagle3=True)
-    raw = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(raw | {"norm_before_residual": norms}))
-    w, head = load_file(folder / "model.safetensors"), load_eagle(folder, target)
-    tokens, features = torch.tensor([[3, 4, 5, 6]]), torch.randn(1, 4, 48)
-    words = norm(target.get_input_embeddings()(tokens)[0], w["midlayer.input_layernorm.weight"])
-    states = features[0] @ w["fc.weight"].T
-    normed = norm(states, w["midlayer.hidden_norm.weight"])
-    x = (normed if norms else states) + attention(torch.cat((words, normed), -1), w, "midlayer")
-    wanted = after(x, w, "midlayer")
-    torch.testing.assert_close(head(tokens, head.read(features))[0], wanted)
-    torch.testing.assert_close(head.logits(wanted), norm(wanted, w["norm.weight"]) @ w["lm_head.weight"].T)
 
 
 @pytest.mark.parametrize("eagle3", [False, True])

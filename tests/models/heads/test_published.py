@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.models.heads.eagle3 import Eagle3, PEagle
-from draftwise.models.heads.published import load_eagle
+from draftwise.models.heads.eagle import Eagle3, PEagle, load_eagle
 from tests.models.heads import folders, formula
 from tests.tiny import VOCAB, model
 

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draftwise.models.native import attention as native
+from draftwise.models.native import kernels as native
 
-pytestmark = pytest.mark.skipif(native.kernel(torch.float32) is None, reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(native.attention_kernel(torch.float32) is None, reason="no C++ compiler here")
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 NEAR = {torch.float32: 1e-5, torch.bfloat16: 2**-7}  # of a result that is rounded once
 HIDDEN = float("-inf")
 
 
 def own(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float = 0.2) -> Tensor:
-    kernel = native.kernel(query.dtype)
+    kernel = native.attention_kernel(query.dtype)
     assert kernel is not None
     return native.attention(kernel, query, key, value, mask, scale)
 

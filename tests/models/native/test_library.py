@@ -15,22 +15,19 @@ import pytest
 import torch
 
 from draftwise.models import compiler
-from draftwise.models.native import attention, library, linear
-from draftwise.models.weights import choice
+from draftwise.models.native import kernels
+from draftwise.models.weights import timing
 from draftwise.models.weights.layouts import PANELS
 
-made = pytest.mark.skipif(library.library() is None, reason="no C++ compiler here")
+made = pytest.mark.skipif(kernels.library() is None, reason="no C++ compiler here")
 
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A process that has not looked for a kernel yet, and an empty cache; returns its folder of libraries."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    opened = library.library.__wrapped__
-    for module in (library, linear, attention):
-        monkeypatch.setattr(module, "library", opened)
-    for module in (linear, attention):
-        monkeypatch.setattr(module, "kernel", module.kernel.__wrapped__)
+    for name in ("library", "linear_kernel", "attention_kernel"):
+        monkeypatch.setattr(kernels, name, getattr(kernels, name).__wrapped__)
     return tmp_path / "draftwise" / "native"
 
 
@@ -42,23 +39,26 @@ def file(folder: Path) -> Path:
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler here")
 def test_the_sources_compile_where_there_is_a_compiler(fresh: Path) -> None:
     """Else all tests of what they compute would be left out."""
-    assert library.found().is_file()
+    assert kernels.find_library().is_file()
     for dtype in (torch.float32, torch.bfloat16):
-        assert linear.kernel(dtype) is not None and attention.kernel(dtype) is not None
+        assert kernels.linear_kernel(dtype) is not None and kernels.attention_kernel(dtype) is not None
 
 
 @made
 def test_the_library_is_compiled_once_and_again_if_it_is_damaged(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert linear.kernel(torch.float32) is not None and attention.kernel(torch.float32) is not None
+    assert (
+        kernels.linear_kernel(torch.float32) is not None
+        and kernels.attention_kernel(torch.float32) is not None
+    )
     path = file(fresh)
     whole = path.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "run", None)
-        assert library.found() == path, "nothing is compiled again"
+        assert kernels.find_library() == path, "nothing is compiled again"
     path.write_bytes(whole[:-100])
-    assert library.found() == path and path.read_bytes() == whole
+    assert kernels.find_library() == path and path.read_bytes() == whole
     assert sorted(p.suffix for p in fresh.iterdir()) == [".json", ".so"], "nothing is left over"
 
 
@@ -70,17 +70,19 @@ def test_old_libraries_make_room(fresh: Path, monkeypatch: pytest.MonkeyPatch) -
             (fresh / f"{name}{suffix}").write_bytes(b"x" * 100)
             os.utime(fresh / f"{name}{suffix}", (time.time() - age,) * 2)
     monkeypatch.setattr(compiler, "MOST", 150)
-    made_now = library.found()
+    made_now = kernels.find_library()
     names = {path.name for path in fresh.iterdir()}
     assert names == {"new.so", "new.json", made_now.name, made_now.with_suffix(".json").name}
 
 
 @made
 def test_a_library_that_others_may_write_to_is_not_loaded(fresh: Path, caplog: Any) -> None:
-    library.found()
+    kernels.find_library()
     file(fresh).chmod(0o666)
     with caplog.at_level(logging.INFO):
-        assert linear.kernel(torch.float32) is None and attention.kernel(torch.float32) is None
+        assert (
+            kernels.linear_kernel(torch.float32) is None and kernels.attention_kernel(torch.float32) is None
+        )
     assert "may be written by others: delete it" in caplog.text
 
 
@@ -103,7 +105,7 @@ def test_without_a_kernel_there_is_no_such_layout(
     if harm == "no space":
         monkeypatch.setattr(Path, "mkdir", full)
     with caplog.at_level(logging.INFO):
-        assert PANELS not in choice.possible(torch.zeros(1, 1 << 17))
+        assert PANELS not in timing.possible(torch.zeros(1, 1 << 17))
     assert said.get(harm, "/g++: fatal error: disk of sand") in caplog.text
     assert not fresh.exists() or not list(fresh.iterdir())
 
@@ -118,11 +120,11 @@ def test_a_compiler_that_fails_is_asked_once(fresh: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(shutil, "which", lambda name: f"/{name}")
-    assert library.library() is None
+    assert kernels.library() is None
     asked = len(ran)
-    assert asked and library.library() is None and len(ran) == asked
+    assert asked and kernels.library() is None and len(ran) == asked
     monkeypatch.setattr(shutil, "which", lambda name: f"/elsewhere/{name}")
-    assert library.library() is None and len(ran) == 2 * asked, "another compiler may do better"
+    assert kernels.library() is None and len(ran) == 2 * asked, "another compiler may do better"
 
 
 @made
@@ -141,20 +143,23 @@ def test_a_kernel_that_computes_something_else_is_not_used(
     fresh: Path, name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     sources = fresh.parent.parent / "sources"
-    shutil.copytree(library.SOURCES, sources)
+    shutil.copytree(kernels.SOURCES, sources)
     text = (sources / f"{name}.cpp").read_text()
     assert old in text
     (sources / f"{name}.cpp").write_text(text.replace(old, new))
-    monkeypatch.setattr(library, "SOURCES", sources)
+    monkeypatch.setattr(kernels, "SOURCES", sources)
     with caplog.at_level(logging.INFO):
-        kernels = {"linear": linear.kernel(torch.float32), "attention": attention.kernel(torch.float32)}
-    assert kernels.pop(name) is None and all(kernels.values())
+        usable = {
+            "linear": kernels.linear_kernel(torch.float32),
+            "attention": kernels.attention_kernel(torch.float32),
+        }
+    assert usable.pop(name) is None and all(usable.values())
     assert "no kernel of our own for" in caplog.text
 
 
 @made
 def test_two_processes_may_compile_it_at_once(fresh: Path) -> None:
-    code = "from draftwise.models.native.library import library; print(library() is not None)"
+    code = "from draftwise.models.native.kernels import library; print(library() is not None)"
     started = [
         subprocess.Popen(
             [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ.copy()

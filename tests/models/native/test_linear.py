@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from draftwise.core.loop import Loop
-from draftwise.models.native import linear as panels
-from draftwise.models.weights import choice
+from draftwise.models.native import kernels as panels
+from draftwise.models.weights import timing
 from draftwise.models.weights.layouts import PANELS, PackedLinear
 from draftwise.models.weights.packed import pack_layers
 from draftwise.policies.catalogue import method
@@ -20,7 +20,7 @@ from tests.core.turns import written
 from tests.targets.test_hf import Oracle, prompts
 from tests.tiny import model, own_text
 
-made = pytest.mark.skipif(panels.kernel(torch.float32) is None, reason="no C++ compiler here")
+made = pytest.mark.skipif(panels.linear_kernel(torch.float32) is None, reason="no C++ compiler here")
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 NEAR = {torch.float32: 1e-5, torch.bfloat16: 2**-8}  # of a result that is rounded once
 
@@ -52,8 +52,8 @@ def test_inputs_of_odd_number_are_multiplied_in_float32_alone() -> None:
     weight, x = torch.randn(40, 7), torch.randn(3, 7)
     assert torch.allclose(product(x, weight), x @ weight.T, atol=1e-5)
     large = torch.zeros(1 << 15, 7)
-    assert PANELS in choice.possible(large) and PANELS not in choice.possible(large.bfloat16())
-    assert PANELS not in choice.possible(large.double())
+    assert PANELS in timing.possible(large) and PANELS not in timing.possible(large.bfloat16())
+    assert PANELS not in timing.possible(large.double())
 
 
 @made
@@ -102,7 +102,7 @@ def test_greedy_text_is_the_models_own() -> None:
     target = model("llama", dtype=torch.float32)
     own = [own_text(target, p, 40) for p in prompts()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "SMALLEST", 0)
+        patch.setattr(timing, "SMALLEST", 0)
         used = pack_layers(target, lambda layers, names: PANELS if PANELS in names else names[0])
     assert used[PANELS]
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}

@@ -19,8 +19,8 @@ from draftwise.models.cache import RowLayer
 from draftwise.models.fingerprints import model_fingerprint
 from draftwise.models.masks import Masks
 from draftwise.models.probe import rows_of
-from draftwise.models.probe.miniature import miniature, selects
 from draftwise.models.probe.readings import Readings
+from draftwise.models.probe.small import miniature, selects
 from draftwise.models.probe.ways import alone, branched, side_by_side
 from draftwise.models.runner import Rows
 from draftwise.targets.hf import HFTarget

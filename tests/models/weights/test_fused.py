@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from draftwise.core.loop import Loop
 from draftwise.models import verdicts
-from draftwise.models.weights import choice, timing
-from draftwise.models.weights.fused import FusedLinear, fuse, fused_groups
-from draftwise.models.weights.packed import arrange, layouts
-from draftwise.models.weights.usage import usage
+from draftwise.models.weights import timing
+from draftwise.models.weights.layouts import FusedLinear, fuse, fused_groups
+from draftwise.models.weights.packed import arrange, layouts, watch_usage
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.architectures.cases import Case, build
@@ -25,7 +24,7 @@ from tests.targets.test_hf import Oracle, prompts
 from tests.tiny import model, own_text
 
 SIZE = 8
-FASTER = choice.faster_fused  # before the tests' own stand in for it
+FASTER = timing.faster_fused  # before the tests' own stand in for it
 
 
 class Model(nn.Module):
@@ -79,7 +78,7 @@ def test_what_reads_the_same_tensor_is_seen_in_a_pass(
     how: str, groups: list[list[str]], kept: set[str]
 ) -> None:
     made = Model(how)
-    assert usage(made, linears(made)) == (groups, kept)
+    assert watch_usage(made, linears(made)) == (groups, kept)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in made.modules())
     if how != "raises":
         ids = torch.tensor([[3, 1, 4]])
@@ -93,7 +92,7 @@ def test_a_bias_is_shared_with_layers_that_have_one() -> None:
     made = Model(bias=(True, False, True))
     ids = torch.tensor([[3, 1, 4]])
     own = made(ids).logits
-    assert usage(made, linears(made)).siblings == [["a", "c"]]
+    assert watch_usage(made, linears(made)).siblings == [["a", "c"]]
     arrange(made, True)
     assert fused_groups(made) == [["a", "c"]] and torch.allclose(made(ids).logits, own, atol=1e-5)
 
@@ -110,7 +109,7 @@ def test_experts_that_no_token_chose_are_known_by_their_kind() -> None:
             return SimpleNamespace(logits=logits)
 
     made = Experts()
-    assert usage(made, linears(made)).kept == {"tower"}
+    assert watch_usage(made, linears(made)).kept == {"tower"}
 
 
 def test_a_shared_weight_is_not_fused() -> None:
@@ -199,10 +198,10 @@ def test_products_are_fused_where_that_is_faster(
         return timing.Timing(8, 8 * pays, (0.5 if pays else 2.0,) * 4, steady=True)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(choice, "faster_fused", FASTER)
+    monkeypatch.setattr(timing, "faster_fused", FASTER)
     monkeypatch.setattr(timing, "measure", measure)
     for wanted in ([3, 1], []):
-        monkeypatch.setattr(choice, "DECIDED", {})
+        monkeypatch.setattr(timing, "DECIDED", {})
         asked.clear()
         made = Model()
         arrange(made, "auto")
@@ -218,6 +217,6 @@ def test_products_are_fused_where_that_is_faster(
 def test_a_model_that_multiplies_with_a_weight_itself_keeps_it(name: str) -> None:
     """As Mamba's `dt_proj`: packed, it would be gone."""
     made = build(Case(name, name))
-    seen = usage(made, linears(made))
+    seen = watch_usage(made, linears(made))
     assert seen.kept and seen.kept < linears(made).keys()
     assert judge(Case(name, name), ["packed"]).word == EQUAL

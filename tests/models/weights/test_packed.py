@@ -19,7 +19,7 @@ from draftwise.errors import UserError
 from draftwise.measure.bench.ours import Models
 from draftwise.models import verdicts
 from draftwise.models.threads import THREADS
-from draftwise.models.weights import choice, packed, timing, trials
+from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS, TURNED, PackedLinear, TurnedLinear
 from draftwise.models.weights.packed import arrange, layouts, pack_layers
 
@@ -119,9 +119,9 @@ def test_other_memory_is_read_before_each_timed_pass() -> None:
 
 def test_small_layers_have_our_layout_or_none() -> None:
     ours = tuple(name for name in NAMES if name == PANELS)
-    small, smaller = torch.zeros(1, choice.SMALLEST // 8), torch.zeros(1, choice.SMALLEST // 8 - 1)
-    assert choice.possible(small) == choice.possible(small, shared=True, copied=True) == ours
-    assert choice.possible(smaller) == choice.possible(small, shared=True) == ()
+    small, smaller = torch.zeros(1, timing.SMALLEST // 8), torch.zeros(1, timing.SMALLEST // 8 - 1)
+    assert timing.possible(small) == timing.possible(small, shared=True, copied=True) == ours
+    assert timing.possible(smaller) == timing.possible(small, shared=True) == ()
 
 
 def test_chance() -> None:
@@ -131,12 +131,12 @@ def test_chance() -> None:
 
 
 def test_another_machine_is_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = timing.machine("2.13", "AVX512", 2)
-    assert one == timing.machine("2.13", "AVX512", 2)
-    assert one not in {timing.machine(*k) for k in (("2.12", "AVX512", 2), ("2.13", "AVX2", 2))}
-    assert one != timing.machine("2.13", "AVX512", 4)
+    one = verdicts.machine("2.13", "AVX512", 2)
+    assert one == verdicts.machine("2.13", "AVX512", 2)
+    assert one not in {verdicts.machine(*k) for k in (("2.12", "AVX512", 2), ("2.13", "AVX2", 2))}
+    assert one != verdicts.machine("2.13", "AVX512", 4)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert one != timing.machine("2.13", "AVX512", 2)
+    assert one != verdicts.machine("2.13", "AVX512", 2)
 
 
 # -- models -----------------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
 
         monkeypatch.undo()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.setattr(choice, "DECIDED", {})
-        monkeypatch.setattr(choice, "fastest", FASTEST)
+        monkeypatch.setattr(timing, "DECIDED", {})
+        monkeypatch.setattr(timing, "fastest", FASTEST)
         monkeypatch.setattr(timing, "measure", measure)
         monkeypatch.setattr(timing, "keeps_up", lambda plain, packed: True)
         return seen
@@ -166,7 +166,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     return make
 
 
-FASTEST = choice.fastest  # before the tests' own stand in for it
+FASTEST = timing.fastest  # before the tests' own stand in for it
 
 
 def layers() -> nn.Sequential:
@@ -180,7 +180,7 @@ def count(model: nn.Module) -> int:
 
 
 LARGE = torch.zeros(1, 1 << 17)
-NAMES = list(choice.possible(LARGE))  # what this build of PyTorch can pack
+NAMES = list(timing.possible(LARGE))  # what this build of PyTorch can pack
 
 
 @pytest.mark.parametrize("pays", [True, False])
@@ -249,10 +249,10 @@ def test_an_answer_that_stays_unclear_is_asked_a_few_times_only(
 def test_trials_of_a_start_end_with_their_time(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest layers are timed first; the others have the same layout, and their turn next time."""
     seen, wide = asked(), nn.Linear(400, 1600, bias=False)
-    now = trials.Trials(left=1e-9)
-    monkeypatch.setattr(trials, "Trials", lambda mode: now)
+    now = verdicts.Trials(left=1e-9)
+    monkeypatch.setattr(verdicts, "Trials", lambda mode: now)
     model = nn.Sequential(*layers(), wide)
-    with trials.start():
+    with verdicts.start():
         arrange(model, "auto")
     assert len(seen) == len(NAMES) and count(model) == 5 and now.left < 0
     (key,) = json.loads(verdicts.place("packing").read_text())
@@ -264,10 +264,10 @@ def test_trials_can_be_left_out_or_repeated(asked: Any, mode: str, timings: int)
     asked(pays=False)
     arrange(layers(), "auto")
     seen, model = asked(), layers()
-    with trials.start(mode):
+    with verdicts.start(mode):
         arrange(model, "auto")
     assert len(seen) == timings * len(NAMES) and count(model) == (4 if timings else 0)
-    with pytest.raises(UserError, match="choose from auto, off, all"), trials.start("never"):
+    with pytest.raises(UserError, match="choose from auto, off, all"), verdicts.start("never"):
         pass
 
 
@@ -294,9 +294,9 @@ def test_a_damaged_file_is_measured_over(asked: Any, tmp_path: Path, text: str) 
 def test_of_a_huge_layer_some_outputs_are_timed(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the output layer of a model with 150,000 tokens: its passes would use up the time for timing."""
     layer = nn.Linear(16, 100, bias=bias)
-    assert choice._part(layer) is layer
-    monkeypatch.setattr(choice, "MOST", 40 * 16 * 4)
-    part, x = choice._part(layer), torch.rand(1, 3, 16)
+    assert timing._part(layer) is layer
+    monkeypatch.setattr(timing, "MOST", 40 * 16 * 4)
+    part, x = timing._part(layer), torch.rand(1, 3, 16)
     assert torch.equal(part(x), layer(x)[..., :40])
     seen = set[tuple[int, ...]]()
 
@@ -304,8 +304,8 @@ def test_of_a_huge_layer_some_outputs_are_timed(bias: bool, monkeypatch: pytest.
         seen.add(tuple(one.weight.shape))
         return one
 
-    monkeypatch.setattr(choice, "_stored", stored)
-    choice._timed([layer, layer], ("columns",), "huge")
+    monkeypatch.setattr(timing, "_stored", stored)
+    timing._timed([layer, layer], ("columns",), "huge")
     assert seen == {(40, 16)}
 
 
@@ -367,7 +367,7 @@ def test_a_tied_weight_is_stored_twice_if_it_is_small_and_a_foreign_one_stays(
 ) -> None:
     embedding, head = nn.Embedding(400, 400), nn.Linear(400, 400, bias=False)
     head.weight = embedding.weight
-    assert choice.possible(LARGE.double()) == choice.possible(LARGE.half(), shared=True) == ()
+    assert timing.possible(LARGE.double()) == timing.possible(LARGE.half(), shared=True) == ()
     both = (TURNED, *NAMES)
     for more, size, wanted in ((1, 0, (TURNED,)), (3, 0, both), (1, embedding.weight.nbytes, both)):
         monkeypatch.setattr(packed, "COPIED", size)

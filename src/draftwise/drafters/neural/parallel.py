@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...core.stops import needs
-from ...models.heads.eagle3 import PEagle
+from ...models.heads.eagle import PEagle
 from ...models.hidden_states import Source
 from .chains import Chain, picks
 from .pairs import PairReader

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from ...models.heads.dflash import make_dflash
-from ...models.heads.eagle3 import PEagle
-from ...models.heads.kinds import read_head
+from ...models.heads.eagle import PEagle, make_eagle
+from ...models.heads.files import read_head
 from ...models.heads.mtp import load_mtp
-from ...models.heads.published import make_eagle
 from ...models.hidden_states import Source
 from .blocks import DFlashDrafter
 from .eagle import EagleDrafter

@@ -25,7 +25,7 @@ from ...models.modes import evaluating
 from ...models.positions import ENDLESS
 from ...models.probe.checks import device_of
 from ...models.threads import THREADS, release
-from ...models.weights.trials import start
+from ...models.verdicts import start
 from ...names import check_names
 from .arguments import Asked, check, check_cache
 from .call import Call

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from ...models.probe.checks import device_of
-from ...models.probe.miniature import miniature
 from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up
+from ...models.probe.small import miniature
 from ...models.quiet import quiet
 from ...models.recurrent import in_modules, kinds, put
 

@@ -22,7 +22,7 @@ from ...models.cache_names import cache_in, name_for
 from ...models.distributions import Chain, choices, on_host
 from ...models.positions import ENDLESS, Rope, pretended
 from ...models.probe.checks import device_of
-from ...models.probe.miniature import miniature
+from ...models.probe.small import miniature
 from ...models.prompted import Prompted
 from ...models.prompted.trial import Trials, check_way
 from ...models.traits import ask

@@ -12,9 +12,9 @@ import transformers
 from torch import Tensor, nn
 
 from ..cache import RowCache
-from ..weights.fused import fused_groups
+from ..verdicts import machine
+from ..weights.layouts import fused_groups
 from ..weights.packed import layout_of
-from ..weights.timing import machine
 from .heads import Layer, own_attention
 
 FORMAT = 6  # of the compiled files; raised when the graph's inputs or the model's structure change

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ..attention import SDPA, attention
-from ..native import attention as native
-from ..weights import choice, timing
+from ..native import kernels as native
+from ..verdicts import machine
+from ..weights import timing
 
 TOTAL = 384  # keys of the timed passes
 MOST = 1 << 26  # bytes of keys and values in a timed pass
@@ -32,23 +33,23 @@ def own_attention(model: Any, layers: Sequence[Layer]) -> bool:
     sizes = {(keys, size, other) for _, keys, size, _, other in layers}
     if not fits or not sizes or any(n % native.UNIT for _, *both in sizes for n in both):
         return False
-    if native.kernel(model.dtype) is None:
+    if native.attention_kernel(model.dtype) is None:
         return False
     isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    here = timing.machine(torch.__version__, isa, threads)
+    here = machine(torch.__version__, isa, threads)
     key = f"{here} {model.dtype} attention of {heads} heads, {sorted(sizes)}, after others"
 
     def timed() -> str:
         return _timed(model.dtype, heads, sorted(sizes), len(layers), key)
 
-    return choice.decided(key, (THEIRS, OURS), timed, OURS) == OURS
+    return timing.decided(key, (THEIRS, OURS), timed, OURS) == OURS
 
 
 def _timed(
     dtype: torch.dtype, heads: int, sizes: Sequence[tuple[int, int, int]], layers: int, key: str
 ) -> str:
     """The winner of attention over the keys of different layers, as a pass computes it."""
-    attend = native.kernel(dtype)
+    attend = native.attention_kernel(dtype)
     assert attend is not None
     room = sum(dtype.itemsize * TOTAL * keys * (size + other) for keys, size, other in sizes)
     held = [
@@ -72,4 +73,4 @@ def _timed(
         for keys, values in held:
             native.attention(attend, queries[width, keys.shape[3]], keys, values, masks[width], 1.0)
 
-    return choice.compared(theirs, ours, key, (THEIRS, OURS))
+    return timing.compared(theirs, ours, key, (THEIRS, OURS))

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from .. import binaries, verdicts
+from .. import compiler, verdicts
 from .blueprint import Blueprint, Unfit
 
 MOST = 1 << 29  # bytes kept, the latest used
@@ -43,7 +43,7 @@ def find(plan: Blueprint) -> Path | None:
     """
     path = folder() / f"{plan.key}.pt2"
     try:
-        return path if binaries.intact(path) else None
+        return path if compiler.is_intact(path) else None
     except PermissionError as error:
         raise Unfit(str(error)) from error
 
@@ -70,7 +70,7 @@ def _made(plan: Blueprint, root: Path, behind: bool) -> Path:
     path, part = root / f"{plan.key}.pt2", root / f"{plan.key}.{os.getpid()}.part.pt2"
     try:
         told = _compiled(plan, part, behind)
-        binaries.publish(part, path, {"model": plan.model[1], "seconds": round(told["seconds"], 1)})
+        compiler.publish(part, path, {"model": plan.model[1], "seconds": round(told["seconds"], 1)})
     finally:
         for left in (part, part.with_suffix(".json")):
             left.unlink(missing_ok=True)
@@ -113,4 +113,4 @@ def _prune(root: Path) -> None:
         with suppress(OSError):
             if left.stat().st_mtime < day:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-    binaries.prune(root, "*.pt2", MOST)
+    compiler.prune(root, "*.pt2", MOST)

@@ -13,9 +13,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..attention import Own, traced_heads
 from ..cache_names import name_for
-from ..native.linear import packed_shape
-from ..weights.fused import fuse
-from ..weights.layouts import LAYOUTS, PANELS, TURNED, turn
+from ..native.kernels import packed_shape
+from ..weights.layouts import LAYOUTS, PANELS, TURNED, fuse, turn
 from .blueprint import Blueprint, Unfit, named_tensors
 
 OWN = ("mkl", PANELS)  # layouts whose products TorchInductor cannot express by itself

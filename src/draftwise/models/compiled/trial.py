@@ -11,8 +11,8 @@ from torch import Tensor
 from .. import verdicts
 from ..probe.readings import HALF, LEAST, made_up, relative_error
 from ..runner import Rows
+from ..verdicts import save_answer, trials
 from ..weights import timing
-from ..weights.trials import keep, trials
 from .blueprint import Unfit
 from .graph import Graph
 
@@ -68,7 +68,7 @@ def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, f
         return None
     ratios = sorted(found.ratios)
     verdict = {"pays": found.pays, "ratio": round(ratios[len(ratios) // 2], 3)}
-    keep(KIND, key, verdict, lasting=found.lasting)
+    save_answer(KIND, key, verdict, lasting=found.lasting)
     return verdict
 
 

@@ -24,14 +24,14 @@ WARNING, SEVERE = 3, 4  # GGML_LOG_LEVEL_WARN, GGML_LOG_LEVEL_ERROR
 UNTILED = ("GGML_CPU_TILED_MM", "0")  # products of many rows round as those of few; read at the first of them
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 
-_SAID: deque[str] = deque(maxlen=20)  # the newest errors
-_EARS: list[Callable[[str], None]] = []  # who wants every line
-_KEPT: list[Any] = []  # the listener, which must live as long as the library
+_ERRORS: deque[str] = deque(maxlen=20)  # the newest ones
+_LISTENERS: list[Callable[[str], None]] = []  # who wants every line
+_CALLBACKS: list[Any] = []  # which must live as long as the library
 
 
 @cache
 def library() -> Any:
-    """The module `llama_cpp`, with llama.cpp initialised and silent.
+    """Return the module `llama_cpp`, with llama.cpp initialised and silent.
 
     What llama.cpp logs goes to the logger of this module: errors and warnings at level INFO, the rest at
     DEBUG.
@@ -44,58 +44,47 @@ def library() -> Any:
     except ImportError as error:
         raise UserError(f"llama-cpp-python is not installed ({error}): {EXTRA}") from error
     except (OSError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"llama-cpp-python cannot be loaded ({reason}): install it again, {EXTRA}") from error
+        why = str(error).splitlines()[0]
+        raise UserError(f"llama-cpp-python cannot be loaded ({why}): install it again, {EXTRA}") from error
     os.environ.setdefault(*UNTILED)
     missing = next((name for name in NEEDED if not hasattr(module, name)), None)
     if missing:
         raise UserError(f"llama-cpp-python is too old (it has no {missing}): {EXTRA}")
-    _KEPT.append(module.llama_log_callback(_heard))
-    module.llama_log_set(_KEPT[-1], ctypes.c_void_p(0))
+    _CALLBACKS.append(module.llama_log_callback(_log))
+    module.llama_log_set(_CALLBACKS[-1], ctypes.c_void_p(0))
     module.llama_backend_init()
     return module
 
 
-def _heard(level: int, text: bytes, _: Any) -> None:
+def _log(level: int, text: bytes, _: Any) -> None:
     line = text.decode("utf-8", "replace").strip()
     if line:
-        for ear in _EARS:
-            ear(line)
+        for listener in _LISTENERS:
+            listener(line)
         if level == SEVERE:
-            _SAID.append(line)
+            _ERRORS.append(line)
         (LOG.info if level in (WARNING, SEVERE) else LOG.debug)("llama.cpp: %s", line)
 
 
 @contextmanager
-def complaints() -> Iterator[deque[str]]:
-    """What llama.cpp reports as errors meanwhile, the last lines of it."""
+def listening(listener: Callable[[str], None] | None = None) -> Iterator[deque[str]]:
+    """Yield the errors that llama.cpp reports meanwhile, and pass every line that it logs to `listener`."""
     library()
-    _SAID.clear()
-    yield _SAID
-
-
-@contextmanager
-def listening(ear: Callable[[str], None]) -> Iterator[None]:
-    """Pass every line that llama.cpp logs meanwhile to `ear`."""
-    library()
-    _EARS.append(ear)
+    _ERRORS.clear()
+    if listener:
+        _LISTENERS.append(listener)
     try:
-        yield
+        yield _ERRORS
     finally:
-        _EARS.remove(ear)
+        if listener:
+            _LISTENERS.remove(listener)
 
 
-def reason(said: deque[str]) -> str:
-    """The first of these errors, without the name of the function that reported it."""
-    first = said[0].partition(": ")[2] or said[0] if said else "llama.cpp gives no reason"
+def reason(errors: deque[str] = _ERRORS) -> str:
+    """Return the first of these errors, without the function that reported it, and forget them."""
+    first = errors[0].partition(": ")[2] or errors[0] if errors else "llama.cpp gives no reason"
+    errors.clear()
     return first.strip().rstrip(".")
-
-
-def blame() -> str:
-    """The first error that llama.cpp reported since the last time that one was asked for."""
-    said = reason(_SAID)
-    _SAID.clear()
-    return said
 
 
 def load(path: str | Path, **params: Any) -> Any:
@@ -109,24 +98,21 @@ def load(path: str | Path, **params: Any) -> Any:
     """
     check(path)
     lib, file = library(), Path(path).expanduser()
-    asked = lib.llama_model_default_params()
-    if hasattr(asked, "use_extra_bufts") and not {"use_extra_bufts", "vocab_only"} & params.keys():
-        asked.use_extra_bufts = repacked.works(lib)
+    settings = lib.llama_model_default_params()
+    if hasattr(settings, "use_extra_bufts") and not {"use_extra_bufts", "vocab_only"} & params.keys():
+        settings.use_extra_bufts = repacked.works(lib)
     for key, value in params.items():
-        setattr(asked, key, value)
-    with complaints() as said:
-        model = lib.llama_model_load_from_file(str(file).encode(), asked)
+        setattr(settings, key, value)
+    with listening() as errors:
+        model = lib.llama_model_load_from_file(str(file).encode(), settings)
     if not model:
-        raise UserError(f"llama.cpp cannot read {str(path)!r} ({reason(said)}): convert or download it again")
+        why = reason(errors)
+        raise UserError(f"llama.cpp cannot read {str(path)!r} ({why}): convert or download it again")
     return model
 
 
 def check(path: str | Path) -> None:
-    """See that a file begins as a GGUF file that llama.cpp can read.
-
-    Raises:
-        UserError: it does not, or is none.
-    """
+    """Raise a UserError unless a file begins as a GGUF file that llama.cpp can read."""
     if not str(path):
         raise UserError("gguf has no path: write gguf:PATH")
     file = Path(path).expanduser()
@@ -150,7 +136,7 @@ def check(path: str | Path) -> None:
 
 
 def metadata(model: Any, key: str) -> str | None:
-    """One entry of a file's metadata as text; None if there is none."""
+    """Return one entry of a file's metadata as text; None if there is none."""
     lib, length = library(), 256
     while True:
         buffer = ctypes.create_string_buffer(length)

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from .. import verdicts
-from ..weights.timing import machine
+from ..verdicts import machine
 
 LOG = getLogger(__name__)
 KIND = "repacked"  # the file of verdicts
@@ -33,7 +33,7 @@ SAID = "llama.cpp does without repacked weights here: %s"
 
 
 class Trial(NamedTuple):
-    """What was wrong, "" if nothing; and whether it will be so the next time."""
+    """The fault that was found, "" if none; and whether it will be so the next time."""
 
     fault: str = ""
     lasting: bool = True
@@ -49,31 +49,28 @@ def works(lib: Any) -> bool:
         if fault:
             LOG.info(SAID, fault)
         return not fault
-    found = _found(lib)
-    if found.lasting:
-        verdicts.keep(KIND, _build(lib), {"fault": found.fault})
-    if found.fault:
-        LOG.warning(SAID + ". A llama-cpp-python from another compiler may have them", found.fault)
-    return not found.fault
+    if find_spec("gguf") is not None:
+        trial = run_trial(CHILD)
+    else:  # nothing can be tried, and AMX is not trusted
+        amx = b"AMX_INT8 = 1" in lib.llama_print_system_info()
+        why = "it has AMX, which is not tried without the package gguf" if amx else ""
+        trial = Trial(why, lasting=False)
+    if trial.lasting:
+        verdicts.keep(KIND, _build(lib), {"fault": trial.fault})
+    if trial.fault:
+        LOG.warning(SAID + ". A llama-cpp-python from another compiler may have them", trial.fault)
+    return not trial.fault
 
 
 def known(lib: Any) -> str | None:
-    """The fault that was found before on this machine, "" if none was; None if it was not looked for."""
-    found = verdicts.load(KIND, _build(lib))
-    fault = found.get("fault") if isinstance(found, dict) else None
+    """Return the fault found before on this machine, "" if none was; None if it was not looked for."""
+    verdict = verdicts.load(KIND, _build(lib))
+    fault = verdict.get("fault") if isinstance(verdict, dict) else None
     return fault if isinstance(fault, str) else None
 
 
-def _found(lib: Any) -> Trial:
-    """Try it; without the package gguf nothing can be tried, and AMX is not trusted."""
-    if find_spec("gguf") is not None:
-        return tried(CHILD)
-    amx = b"AMX_INT8 = 1" in lib.llama_print_system_info()
-    return Trial("it has AMX, which is not tried without the package gguf" if amx else "", lasting=False)
-
-
-def tried(command: Sequence[str]) -> Trial:
-    """Whether passes over repacked weights work, by a process that runs some.
+def run_trial(command: Sequence[str]) -> Trial:
+    """Find out whether passes over repacked weights work, by a process that runs some.
 
     Its last argument is a folder for its files, which is ours: a process that crashes removes nothing.
     """

@@ -10,11 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from .files import fill
-from .fresh import beside
-from .kinds import Published, warn_of_other_target
-from .layers import parts_of
-from .published import check_mask, check_vocabulary, mapped
+from .eagle import TargetHead, finish_head, parts_of
+from .files import OTHER_TARGET, Published, check_features, check_mask, check_vocabulary
 
 
 class Sight(NamedTuple):
@@ -24,48 +21,26 @@ class Sight(NamedTuple):
     causal: bool
 
 
-class DFlash(nn.Module):
+class DFlash(TargetHead):
     """DFlash's head (arXiv 2602.06036): layers whose attention reads, beside the block, the target's features
     of all positions before it, as keys and values.
 
     A block is the last known token and masks (`mask_token`), `size` in all; place i predicts the token at its
-    own position, except where `shifted`, which predicts the one after it. `ids` are the target's ids of the
-    drafted vocabulary, None for all of it.
+    own position, except where `shifted`, which predicts the one after it.
     """
 
-    d2t: Tensor
-    t2d: Tensor
-
     def __init__(self, config: Any, target: Any, own: Sequence[str], layers_read: Sequence[int]) -> None:
-        super().__init__()
-        self.config = config
-        text = target.config.get_text_config(decoder=True)
-        self.vocab_size, width = int(text.vocab_size), int(config.hidden_size)
-        self.shared = (target.get_input_embeddings(), target.get_output_embeddings())
-        self.layers_read = tuple(layers_read)
+        width, drafted = int(config.hidden_size), int(getattr(config, "draft_vocab_size", 0) or 0)
+        super().__init__(target, width, own=own, drafted=drafted)
+        self.config, self.layers_read = config, tuple(layers_read)
         self.size, self.mask_token = int(config.block_size), int(config.mask_token_id)
         self.shifted = bool(getattr(config, "sample_from_anchor", False))
         parts = parts_of(config)
-        self.fc = nn.Linear(len(self.layers_read) * int(text.hidden_size), width, bias=False)
+        self.fc = nn.Linear(len(self.layers_read) * self.target_width, width, bias=False)
         self.layers = nn.ModuleList(parts.layer(config, i) for i in range(config.num_hidden_layers))
         self.hidden_norm, self.norm = (parts.norm(width, eps=config.rms_norm_eps) for _ in range(2))
         self.rotary_emb = parts.rotary(config)
         self.sights = [_sight(config, i) for i in range(config.num_hidden_layers)]
-        drafted = int(getattr(config, "draft_vocab_size", 0) or self.vocab_size)
-        if "embed_tokens" in own:
-            self.embed_tokens = nn.Embedding(self.vocab_size, width)
-        if "lm_head" in own or drafted < self.vocab_size:
-            self.lm_head = nn.Linear(width, drafted, bias=False)
-        if drafted < self.vocab_size:
-            self.register_buffer("d2t", torch.zeros(drafted, dtype=torch.long))
-            self.register_buffer("t2d", torch.zeros(self.vocab_size, dtype=torch.bool))
-
-    @property
-    def ids(self) -> Tensor | None:
-        """The target's ids of the drafted vocabulary; None if it is the whole vocabulary."""
-        if "d2t" not in self._buffers:
-            return None
-        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def context(self, features: Tensor, start: int) -> Tensor:
         """Keys and values that each layer has for the target's features at positions from `start` on.
@@ -87,9 +62,8 @@ class DFlash(nn.Module):
         context too; `context` (draft layers, 2, rows, heads, most positions, head size) is padded on the
         right.
         """
-        embedding = getattr(self, "embed_tokens", self.shared[0])
         places = starts[:, None] + torch.arange(tokens.shape[1], device=starts.device)
-        states = embedding(tokens).to(self.norm.weight.dtype)
+        states = self.embed(tokens).to(self.norm.weight.dtype)
         turn = self.rotary_emb(states, position_ids=places)
         layers: Any = self.layers
         for layer, sight, (keys, values) in zip(layers, self.sights, context, strict=True):
@@ -99,12 +73,6 @@ class DFlash(nn.Module):
             states = states + layer.mlp(layer.post_attention_layernorm(states))
         last: Tensor = self.norm(states)
         return last if self.shifted else last[:, 1:]
-
-    def logits(self, states: Tensor) -> Tensor:
-        """Logits over the drafted vocabulary, from states of `forward`."""
-        head: Any = getattr(self, "lm_head", self.shared[1])
-        logits: Tensor = head(states.to(head.weight.device))
-        return logits
 
 
 def _sight(config: Any, layer: int) -> Sight:
@@ -127,18 +95,16 @@ def _seen(sight: Sight, starts: Tensor, longest: int, block: int) -> Tensor:
         known &= at >= starts[:, None] - sight.window
     inner = torch.ones(block, block, dtype=torch.bool, device=starts.device)
     inner = inner.tril() if sight.causal else inner
-    rows = len(starts)
-    parts = (known[:, None, None].expand(-1, 1, block, -1), inner[None, None].expand(rows, 1, -1, -1))
+    parts = known[:, None, None].expand(-1, 1, block, -1), inner.expand(len(starts), 1, -1, -1)
     return torch.cat(parts, dim=-1)
 
 
 def _heads(attention: Any, states: Tensor, name: str) -> Tensor:
     """Queries, keys or values, shape (rows, heads, length, head size), normed if the kind of layer norms."""
-    found = getattr(attention, f"{name}_proj")(states)
-    found = found.view(*states.shape[:2], -1, attention.head_dim)
+    vectors: Tensor = getattr(attention, f"{name}_proj")(states)
+    vectors = vectors.view(*states.shape[:2], -1, attention.head_dim)
     norm = getattr(attention, f"{name}_norm", None)
-    split: Tensor = (found if norm is None else norm(found)).transpose(1, 2)
-    return split
+    return (vectors if norm is None else norm(vectors)).transpose(1, 2)
 
 
 def _keys(attention: Any, states: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -161,58 +127,47 @@ def _attend(
     return out
 
 
-def make_dflash(found: Published, target: Any) -> DFlash:
-    """The head that was read, on the target's device and in its dtype.
+def make_dflash(published: Published, target: Any) -> DFlash:
+    """Make the head that was read, on the target's device and in its dtype.
 
     Raises:
         UserError: a setting is missing or not supported, or it was made for another target.
     """
-    check_vocabulary(found, target)
-    settings, more = found.settings, dict[str, Any]()
+    check_vocabulary(published, target)
+    settings, tensors, more = published.settings, published.tensors, dict[str, Any]()
     if settings.get("block_size") is None:
-        raise found.refuse("its config.json has no block_size: add the number of tokens in a block")
-    check_mask(found, target)
+        raise published.refuse("its config.json has no block_size: add the number of tokens in a block")
+    check_mask(published, target)
     if not settings.get("is_neox_style", True):
-        raise found.refuse("it turns neighbouring numbers (is_neox_style false), which is not supported")
-    if "lm_head.weight" in found.tensors:
-        more["draft_vocab_size"] = len(found.tensors["lm_head.weight"])
-    elif "d2t" in found.tensors:
-        more["draft_vocab_size"] = len(found.tensors["d2t"])
-    config = found.config(**more)
-    ids = _layers_read(found, config, target)
-    head = beside(DFlash(config, target, found.own, ids), target)
-    fill(head, mapped(found, head), found.name)
-    warn_of_other_target(found.name, target)
-    return head.eval()
+        raise published.refuse("it turns neighbouring numbers (is_neox_style false), which is not supported")
+    drafted = tensors.get("lm_head.weight", tensors.get("d2t"))
+    if drafted is not None:
+        more["draft_vocab_size"] = len(drafted)
+    config = published.config(**more)
+    ids = _layers_read(published, config, target)
+    return finish_head(DFlash(config, target, published.own, ids), published, target)
 
 
-def _layers_read(found: Published, config: Any, target: Any) -> list[int]:
+def _layers_read(published: Published, config: Any, target: Any) -> list[int]:
     """The layers whose states it reads, numbered like `hidden_states`; -1 is the last, after the norm.
 
     `speculators` counts so; the authors count the layers from 0.
     """
     text = target.config.get_text_config(decoder=True)
     depth, width = int(text.num_hidden_layers), int(text.hidden_size)
-    ids = found.settings.get("aux_hidden_state_layer_ids")
-    key = "aux_hidden_state_layer_ids" if ids is not None else "target_layer_ids"
+    key = "aux_hidden_state_layer_ids"
+    ids = published.settings.get(key)
     if ids is None:
-        given = found.settings.get("target_layer_ids") or _spread(depth, int(config.num_hidden_layers))
+        key = "target_layer_ids"
+        given = published.settings.get(key) or _spread(depth, int(config.num_hidden_layers))
         ids = [int(k) + 1 for k in given]
     if (wrong := next((k for k in ids if not 0 <= k <= depth), None)) is not None:
-        raise found.refuse(
-            f"it reads the states after {wrong} layers ({key}), and this target has {depth}: choose the head "
-            "made for this target"
+        raise published.refuse(
+            f"it reads the states after {wrong} layers ({key}), and this target has {depth}: {OTHER_TARGET}"
         )
-    fc = found.tensors.get("fc.weight")
-    if fc is not None and fc.shape[1] != len(ids) * width:
-        raise found.refuse(
-            f"its fc reads {fc.shape[1]} numbers, and {len(ids)} layers of this target, {width} wide, give "
-            f"{len(ids) * width}: choose the head made for this target, or fix its {key}"
-        )
-    if config.hidden_size != width and "embed_tokens.weight" not in found.tensors:
-        raise found.refuse(
-            f"it is {config.hidden_size} wide and the target {width}: choose the head made for this target"
-        )
+    check_features(published, len(ids), target, key)
+    if config.hidden_size != width and "embed_tokens.weight" not in published.tensors:
+        raise published.refuse(f"it is {config.hidden_size} wide and the target {width}: {OTHER_TARGET}")
     return [-1 if k == depth else k for k in ids]
 
 

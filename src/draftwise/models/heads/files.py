@@ -1,9 +1,11 @@
-"""Reads and writes the two files of a published head: its configuration and its weights."""
+"""The files of published heads: their kind, settings and tensors under one name each, however published."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +13,34 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ...errors import UserError
+from ...errors import DraftwiseWarning, UserError
 from ..load import resolve
 
+KINDS = ("eagle", "eagle3", "peagle", "dflash", "mtp")
 PICKLED = ("pytorch_model.bin", "medusa_lm_head.pt")
 WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", *PICKLED]
+MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # names of the mask token's id
+UNUSED = ("verifier_lm_head.", "verifier_norm.")  # copies of the target's own, for training only
+OTHER_TARGET = "choose the head made for this target"
 
 
 def folder_of(name: str) -> Path:
-    """The local folder of a head: `zoo:NAME`, a folder, or a download by hub id.
+    """Return the local folder of a head: `zoo:NAME`, a folder, or a download by hub id.
 
     Raises:
         UserError: it does not exist, or has no config.json.
     """
     folder = Path(resolve(name))
     if not folder.is_dir():
-        folder = _downloaded(name)
+        folder = _download(name)
     if not (folder / "config.json").is_file():
         raise UserError(f"head {name!r} has no config.json: give the folder that holds it and the weights")
     return folder
 
 
-def _downloaded(name: str) -> Path:
+def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -47,11 +54,7 @@ def _downloaded(name: str) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The contents of config.json.
-
-    Raises:
-        UserError: it is not a JSON object.
-    """
+    """Return the contents of config.json; a UserError unless it is a JSON object."""
     try:
         config = json.loads((folder / "config.json").read_text())
     except ValueError as error:
@@ -62,42 +65,39 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
-    """The tensors of a folder whose names are `wanted`, from Safetensors or else a pickle of tensors.
+    """Read the tensors of a folder whose names are `wanted`, from Safetensors or else a pickle of tensors.
 
     A pickle is read by `torch.load(weights_only=True)`, which runs no code.
 
     Raises:
         UserError: there are no weights, or they cannot be read.
     """
-    files = sorted(folder.glob("*.safetensors")) or [
-        folder / name for name in PICKLED if (folder / name).is_file()
-    ]
+    files = sorted(folder.glob("*.safetensors")) or list(filter(Path.is_file, (folder / n for n in PICKLED)))
     if not files:
         raise UserError(f"head {str(folder)!r} has no weights: its folder needs model.safetensors")
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:
-            tensors |= _read(file, wanted) if file.suffix == ".safetensors" else _unpickled(file)
+            if file.suffix == ".safetensors":
+                with safe_open(file, framework="pt") as opened:
+                    tensors |= {name: opened.get_tensor(name) for name in filter(wanted, opened.keys())}
+            else:
+                tensors |= _unpickle(file)
         except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
             raise UserError(f"cannot read {file}: {str(error).splitlines()[0]}; fetch it again") from error
     return {name: tensor for name, tensor in tensors.items() if wanted(name)}
 
 
-def _read(file: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
-    with safe_open(file, framework="pt") as opened:
-        return {name: opened.get_tensor(name) for name in opened.keys() if wanted(name)}  # noqa: SIM118
-
-
-def _unpickled(file: Path) -> dict[str, Tensor]:
+def _unpickle(file: Path) -> dict[str, Tensor]:
     from pickle import UnpicklingError
 
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise ValueError("it holds more than tensors, which could run code when read") from error
-    if not isinstance(found, Mapping) or not all(isinstance(t, Tensor) for t in found.values()):
+    if not isinstance(tensors, Mapping) or not all(isinstance(t, Tensor) for t in tensors.values()):
         raise ValueError("it holds no mapping of names to tensors")
-    return dict(found)
+    return dict(tensors)
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
@@ -112,7 +112,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
         if wanted.get(key) != given.get(key):
             raise UserError(
                 f"head {name!r}: the tensor {key} is {given.get(key, 'missing')} where this target asks for "
-                f"{wanted.get(key, 'none')}: choose the head made for this target"
+                f"{wanted.get(key, 'none')}: {OTHER_TARGET}"
             )
     module.load_state_dict(dict(tensors), strict=False)
 
@@ -127,3 +127,207 @@ def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, T
     spare = place / "config.json.tmp"
     spare.write_text(json.dumps(dict(config), indent=2, sort_keys=True) + "\n")
     spare.replace(place / "config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A head as it was read: its name, its kind, its settings and its tensors.
+
+    `settings` are those of config.json, those of its decoder layers, and those that only one format has, in
+    one mapping. `layers_kind` is the kind of model that its decoder layers are of.
+    """
+
+    name: str
+    kind: str
+    layers_kind: str
+    settings: Mapping[str, Any]
+    tensors: dict[str, Tensor]
+
+    @property
+    def own(self) -> Sequence[str]:
+        """Which of embedding and output layer it brings."""
+        return [part for part in ("embed_tokens", "lm_head") if f"{part}.weight" in self.tensors]
+
+    def config(self, **more: Any) -> Any:
+        """Return the configuration of its decoder layers, with all other settings as attributes.
+
+        Raises:
+            UserError: the settings do not make one.
+        """
+        kept = {k: v for k, v in self.settings.items() if k not in ("dtype", "torch_dtype", "model_type")}
+        try:
+            return CONFIG_MAPPING[self.layers_kind](**kept | more)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self.refuse(f"its config.json does not make a head ({error})") from error
+
+    def refuse(self, reason: str) -> UserError:
+        """Return an error that names the head."""
+        return UserError(f"head {self.name!r}: {reason}")
+
+
+def read_head(name: str) -> Published:
+    """Read a published head: the `speculators` format, or its authors' own.
+
+    Raises:
+        UserError: the files cannot be read, or are of a kind that is not supported.
+    """
+    folder = folder_of(name)
+    raw = read_config(folder)
+    given = raw.get("speculators_model_type")
+    if given is not None and given not in KINDS:
+        raise UserError(
+            f"head {name!r}: its speculators_model_type {given!r} is not supported: choose a head "
+            f"of the kind {', '.join(KINDS)}"
+        )
+    tensors = _rename_tensors(read_tensors(folder))
+    inner, dflash = raw.get("transformer_layer_config") or {}, raw.get("dflash_config") or {}
+    settings = {k: v for k, v in raw.items() if k not in ("transformer_layer_config", "speculators_config")}
+    settings |= inner | (raw.get("eagle_config") or {}) | dflash
+    settings |= {key: raw[key] for key in ("architectures",) if key in raw}
+    masks = [place[key] for place in (raw, dflash) for key in MASKS if place.get(key) is not None]
+    settings |= {"mask_token_id": masks[0]} if masks else {}
+    methods = (raw.get("speculators_config") or {}).get("proposal_methods") or [{}]
+    settings["longest"] = int(methods[0].get("speculative_tokens") or 0)
+    layers = str(inner.get("model_type") or "qwen3") if given is not None else _layers_kind(tensors)
+    return Published(name, given or _head_kind(raw, tensors), layers, settings, tensors)
+
+
+def _head_kind(raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """The kind of a head in its authors' format, by its tensors; DFlash has settings of its own."""
+    if "dflash_config" in raw:
+        return "dflash"
+    if "mask_hidden" in tensors:
+        return "peagle"
+    fused = any(name.startswith("midlayer.") for name in tensors)
+    return "eagle3" if fused or "d2t" in tensors else "eagle"
+
+
+def _layers_kind(tensors: Mapping[str, Tensor]) -> str:
+    """The kind of the decoder layers in an authors' format, whose model_type is often not theirs."""
+    ends = {name.partition("self_attn.")[2] for name in tensors}
+    if "q_norm.weight" in ends:
+        return "qwen3"
+    return "qwen2" if "q_proj.bias" in ends and "o_proj.bias" not in ends else "llama"
+
+
+def _rename_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensor names as in our modules, for every known way of publishing a head."""
+    renamed = {}
+    eagle3 = any(".hidden_norm." in name.removeprefix("model.") for name in tensors)
+    for name, tensor in tensors.items():
+        new = name.removeprefix("model.")
+        if name.endswith("inv_freq") or new.startswith(UNUSED):
+            continue
+        for old, short in (("fusion_fc.", "fc."), ("transformer.", "layers.0.")):  # early `speculators`
+            new = short + new.removeprefix(old) if new.startswith(old) else new
+        if eagle3 and new.startswith("layers."):  # `layers.0` is our `midlayer`, `layers.1` the first above
+            number, _, rest = new.removeprefix("layers.").partition(".")
+            new = f"midlayer.{rest}" if number == "0" else f"upper.{int(number) - 1}.{rest}"
+        renamed[new] = tensor
+    return renamed
+
+
+def warn_of_other_target(name: str, target: Any) -> None:
+    """Warn if a head in the `speculators` format names another target than this one.
+
+    The names decide, without the folders before them; architectures where one has no name. Text stays exact
+    with any head; a model fine-tuned from the one that it names may accept as much.
+    """
+    verifier = (read_config(folder_of(name)).get("speculators_config") or {}).get("verifier") or {}
+    theirs, kinds = str(verifier.get("name_or_path") or ""), verifier.get("architectures") or []
+    mine, kind = str(getattr(target, "name_or_path", "") or ""), type(target).__name__
+    ends = {path.rstrip("/").rpartition("/")[2].lower() for path in (theirs, mine)}
+    same = len(ends) == 1 if theirs and mine else not kinds or kind in kinds
+    if not same:
+        named = ", ".join(kinds) or "no architecture named"
+        warnings.warn(
+            f"head {name!r} was made for {theirs or 'a target'} ({named}), and the target is "
+            f"{mine or 'unnamed'} ({kind}): it may accept little; {OTHER_TARGET}",
+            DraftwiseWarning,
+            stacklevel=2,
+        )
+
+
+def check_vocabulary(published: Published, target: Any) -> None:
+    """Raise a UserError unless the head's token ids are the target's."""
+    size, tensors = int(target.config.get_text_config(decoder=True).vocab_size), published.tensors
+    for key, what in (("embed_tokens.weight", "embedding"), ("t2d", "map of tokens (t2d)")):
+        if key in tensors and len(tensors[key]) != size:
+            raise published.refuse(
+                f"its {what} has {len(tensors[key])} tokens, and the target {size}: {OTHER_TARGET}"
+            )
+    rows = len(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else size
+    wanted = int(published.settings.get("draft_vocab_size") or rows)
+    if "d2t" not in tensors and min(rows, wanted) < size:
+        raise published.refuse(
+            f"it drafts {min(rows, wanted)} of the target's {size} tokens, and has no tensor d2t that says "
+            "which: fetch its files again, d2t among them"
+        )
+    if "d2t" in tensors:
+        _check_ids(published, size, rows if "lm_head.weight" in tensors else len(tensors["d2t"]))
+
+
+def _check_ids(published: Published, size: int, rows: int) -> None:
+    """See that `d2t` gives each drafted token an id of its own, and `t2d` tells the same."""
+    ids, t2d = _ids(published), published.tensors.get("t2d")
+    different = len(set(ids.tolist()))
+    if len(ids) != rows:
+        raise published.refuse(
+            f"its d2t has {len(ids)} tokens and its lm_head {rows}: fetch both from one head"
+        )
+    if int(ids.min()) < 0 or int(ids.max()) >= size or different < len(ids):
+        raise published.refuse(
+            f"its d2t names {different} different tokens for {len(ids)}, from {int(ids.min())} to "
+            f"{int(ids.max())}, and the target has {size}: {OTHER_TARGET}"
+        )
+    if t2d is not None and t2d.bool().nonzero().flatten().tolist() != sorted(ids.tolist()):
+        raise published.refuse("its t2d and d2t name different tokens: fetch both from one head")
+
+
+def check_mask(published: Published, target: Any) -> None:
+    """Raise a UserError unless the mask token of a head that drafts in parallel has an embedding."""
+    mask = published.settings.get("mask_token_id")
+    size = int(target.config.get_text_config(decoder=True).vocab_size)
+    if mask is None:
+        raise published.refuse(
+            "its config.json has no mask_token_id: add the id of the token that it was trained with"
+        )
+    if not 0 <= int(mask) < size:
+        raise published.refuse(
+            f"its mask token {mask} is not among the target's {size} tokens: {OTHER_TARGET}"
+        )
+
+
+def check_features(published: Published, layers: int, target: Any, key: str) -> None:
+    """Raise a UserError unless `fc` reads the states of so many layers, which the setting `key` names."""
+    width = int(target.config.get_text_config(decoder=True).hidden_size)
+    fc = published.tensors.get("fc.weight")
+    if fc is not None and fc.shape[1] != layers * width:
+        raise published.refuse(
+            f"its fc reads {fc.shape[1]} numbers, and {layers} layers of this target, {width} wide, give "
+            f"{layers * width}: {OTHER_TARGET}, or fix its {key}"
+        )
+
+
+def complete_tensors(published: Published, head: Any) -> dict[str, Tensor]:
+    """Return the tensors, with both vocabulary maps and an output layer if the head has its own vocabulary.
+
+    A head without an output layer shares the target's: its rows of the drafted tokens.
+    """
+    tensors = {key: t for key, t in published.tensors.items() if key not in ("d2t", "t2d")}
+    if "mask_hidden" in tensors:
+        tensors["mask_hidden"] = tensors["mask_hidden"].reshape(1, 1, -1)
+    if head.ids is None:
+        return tensors
+    ids = _ids(published)
+    if "lm_head.weight" not in tensors:
+        weight = head.shared[1].weight
+        tensors["lm_head.weight"] = weight.detach()[ids.to(weight.device)]
+    included = torch.zeros(head.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
+    return tensors | {"d2t": published.tensors["d2t"].long(), "t2d": included}
+
+
+def _ids(published: Published) -> Tensor:
+    """The target's ids of the drafted tokens."""
+    d2t = published.tensors["d2t"].long()
+    return d2t + torch.arange(len(d2t))

@@ -78,10 +78,9 @@ class Medusa(nn.Module):
 
 
 def new_medusa(target: Any, *, heads: int = 4, blocks: int = 1, tied: bool = False) -> Medusa:
-    """Heads initialised as the target's own output layer, on its device and in its dtype."""
-    made = Medusa(target, heads=heads, blocks=blocks, tied=tied)
+    """Make heads that are the target's own output layer, on its device and in its dtype."""
     weight = target.get_input_embeddings().weight
-    return made.to(weight.device, weight.dtype)
+    return Medusa(target, heads=heads, blocks=blocks, tied=tied).to(weight.device, weight.dtype)
 
 
 def load_medusa(name: str | Path, target: Any) -> Medusa:
@@ -92,7 +91,8 @@ def load_medusa(name: str | Path, target: Any) -> Medusa:
     """
     folder = folder_of(str(name))
     read_config(folder)
-    tensors = _renamed(read_tensors(folder, _of_a_head))
+    given = read_tensors(folder, lambda key: "medusa_head." in key or key[0].isdigit())
+    tensors = {key.rpartition("medusa_head.")[2]: t for key, t in given.items()}  # HEAD.BLOCK.linear.weight
     numbers = sorted({int(key.split(".")[0]) for key in tensors})
     if not numbers or numbers != list(range(len(numbers))):
         raise UserError(
@@ -100,15 +100,6 @@ def load_medusa(name: str | Path, target: Any) -> Medusa:
         )
     blocks = sum(key.startswith("0.") and key.endswith("linear.weight") for key in tensors)
     tied = f"0.{blocks}.weight" not in tensors
-    made = new_medusa(target, heads=len(numbers), blocks=blocks, tied=tied)
-    fill(made.medusa_head, tensors, str(name))
-    return made.eval()
-
-
-def _of_a_head(name: str) -> bool:
-    return "medusa_head." in name or name[0].isdigit()
-
-
-def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The heads' tensors as `HEAD.BLOCK.linear.weight`, without the other tensors of a model's file."""
-    return {name.rpartition("medusa_head.")[2]: t for name, t in tensors.items() if _of_a_head(name)}
+    medusa = new_medusa(target, heads=len(numbers), blocks=blocks, tied=tied)
+    fill(medusa.medusa_head, tensors, str(name))
+    return medusa.eval()

@@ -7,42 +7,56 @@ of the model's own kind, a norm, and the model's output layer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from copy import copy, deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from ...errors import UserError
 from ..cache_names import name_for
+from ..memory import AFTER, is_mtp_tensor
+from ..quiet import quiet
+from .eagle import TargetHead
 from .files import folder_of, read_tensors
-from .mtp_names import Roles, inside, roles
-from .own_layers import blocks_of, converted, fresh_layer, load_layer
+
+# Where such a layer lies: after the model's own layers (`AFTER`; DeepSeek-V3, GLM-4.5), in a part `mtp` with
+# layers of its own (Qwen3-Next, Qwen3.5), or in a list (MiMo; `speculators`).
+WITHIN = re.compile(r"^(?:.*\.)?mtp(?:\.layers|_layers)\.(\d+)\.(.+)$")
+BESIDE = re.compile(r"^(?:.*\.)?mtp\.(?!layers\.)(.+)$")
+MIMO = re.compile(r"^(?:.*\.)?model\.mtp_layers\.")
+NORMS = (("words", r"enorm|emb|token"), ("states", r"hnorm|hidden"), ("last", r"norm"))
+NEEDED = {
+    "words": "a norm of the words",
+    "states": "a norm of the states",
+    "joined": "a projection of two states to one",
+    "last": "a last norm",
+}
+KNOWN = "DeepSeek-V3's, GLM-4.5's, Qwen3-Next's, Qwen3.5's, MiMo's and those of speculators"
 
 
-class Mtp(nn.Module):
+class Mtp(TargetHead):
     """A model's layer of multi-token prediction, with the interface of `Eagle`.
 
     Embedding and output layer are the model's, unless the layer's own differ. The layer is Transformers' own
     for this kind of model. Where a checkpoint holds several, the first drafts every token of a draft.
     """
 
-    ids: Tensor | None = None
-    layers_read: tuple[int, ...] = (-1,)
-
-    def __init__(self, target: Any, layer: Any, norm: Any, found: Roles) -> None:
-        super().__init__()
+    def __init__(self, target: Any, layer: Any, norm: Any, roles: Roles) -> None:
         text = target.config.get_text_config(decoder=True)
+        super().__init__(target, int(text.hidden_size))
         self.config = copy(text)
         self.config.num_hidden_layers = 1
-        self.vocab_size, width = int(text.vocab_size), int(text.hidden_size)
-        self.shared = (target.get_input_embeddings(), target.get_output_embeddings())
         self.rotary = (target.get_decoder().rotary_emb,)  # in a tuple: not a part of this module
-        self.states_first, self.normed = found.states_first, found.normed
+        self.states_first, self.normed = roles.states_first, roles.normed
         self.words_norm, self.states_norm, self.norm = (deepcopy(norm) for _ in range(3))
-        self.joined = nn.Linear(2 * width, width, bias=False)
+        self.joined = nn.Linear(2 * self.target_width, self.target_width, bias=False)
         self.layer, self.cache_name = layer, name_for(layer)
 
     def read(self, features: Tensor) -> Tensor:
@@ -61,8 +75,7 @@ class Mtp(nn.Module):
         """The layer's states after each pair; shapes and defaults as for `Eagle.forward`."""
         if position_ids is None:
             position_ids = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        embedding = getattr(self, "embed_tokens", self.shared[0])
-        words = self.words_norm(embedding(tokens).to(states.device, states.dtype))
+        words = self.words_norm(self.embed(tokens).to(states.device, states.dtype))
         both = [words, self.states_norm(states)]
         x = self.joined(torch.cat(both[::-1] if self.states_first else both, dim=-1))
         after = self.layer(
@@ -78,65 +91,253 @@ class Mtp(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits of the token after each pair, shape (..., vocabulary)."""
-        head: Any = getattr(self, "lm_head", self.shared[1])
-        states = states if self.normed else self.norm(states)
-        logits: Tensor = head(states.to(head.weight.device))
-        return logits
+        return super().logits(states if self.normed else self.norm(states))
 
 
 def load_mtp(name: str | Path, target: Any) -> Mtp:
-    """The layer of multi-token prediction in a model's own files, or in the `speculators` format.
+    """Load the layer of multi-token prediction in a model's own files, or in the `speculators` format.
 
     Raises:
         UserError: there is none, its names are not known, or it was made for another model.
     """
     text = target.config.get_text_config(decoder=True)
-    depth, width = int(text.num_hidden_layers), int(text.hidden_size)
-    given = read_tensors(folder_of(str(name)), lambda key: inside(key, depth))
+    depth = int(text.num_hidden_layers)
+    given = read_tensors(folder_of(str(name)), lambda key: is_mtp_tensor(key, depth))
     if not given:
         raise UserError(
             f"model {str(name)!r} has no layer of multi-token prediction: its files hold no tensor named "
             f"mtp, and none of a layer after {depth - 1}; name the folder that holds it, mtp?folder=FOLDER, "
             "or use another drafter"
         )
-    return _made(str(name), given, target, depth, width)
-
-
-def _made(name: str, given: Mapping[str, Tensor], target: Any, depth: int, width: int) -> Mtp:
-    blocks, path = blocks_of(target, depth)
+    blocks, path = _find_blocks(target, depth)
     if not hasattr(target.get_decoder(), "rotary_emb") or not hasattr(blocks[-1], "input_layernorm"):
         raise UserError(
-            f"model {name!r}: multi-token prediction for {type(target).__name__} is not supported, since its "
-            "decoder has no rotary_emb or its layers no input_layernorm; use another drafter"
+            f"model {str(name)!r}: multi-token prediction for {type(target).__name__} is not supported, "
+            "since its decoder has no rotary_emb or its layers no input_layernorm; use another drafter"
         )
-    parts = roles(name, given, depth, width, int(target.config.get_text_config(decoder=True).vocab_size))
-    place, tensors = converted(name, parts.layer, target, blocks, path)
-    layer = fresh_layer(target, blocks, place)
-    load_layer(name, layer, tensors, blocks[place])
-    norm: Any = blocks[place].input_layernorm
-    made = Mtp(target, layer, norm, parts)
-    with torch.no_grad():
-        for part, key in ((made.words_norm, "words"), (made.states_norm, "states"), (made.norm, "last")):
-            part.weight.copy_(parts.found[key])
-        made.joined.weight.copy_(parts.found["joined"])
-    _own(made, parts.found)
+    roles = find_roles(str(name), given, depth, (int(text.vocab_size), int(text.hidden_size)))
+    place, tensors = _convert(str(name), roles.layer, target, blocks, path)
+    layer = _make_layer(target, blocks, place, tensors)
+    return _fill(Mtp(target, layer, blocks[place].input_layernorm, roles), roles.found, target).eval()
+
+
+@torch.no_grad()
+def _fill(head: Mtp, found: Mapping[str, Tensor], target: Any) -> Mtp:
+    """Take over norms and projection, and the own embedding and output layer where they differ from the
+    model's."""
+    parts = {"words": head.words_norm, "states": head.states_norm, "last": head.norm, "joined": head.joined}
+    for key, part in parts.items():
+        part.weight.copy_(found[key])
     weight = target.get_input_embeddings().weight
-    for part in (
-        made.joined,
-        *(getattr(made, key) for key in ("embed_tokens", "lm_head") if hasattr(made, key)),
-    ):
-        part.to(weight.dtype)
-    return made.to(weight.device).eval()
-
-
-def _own(made: Mtp, found: Mapping[str, Tensor]) -> None:
-    """Keep the layer's own embedding and output layer where they differ from the model's."""
-    for key, shared in (("embed_tokens", made.shared[0]), ("lm_head", made.shared[1])):
+    head.joined.to(weight.dtype)
+    for key, shared in zip(("embed_tokens", "lm_head"), head.shared, strict=True):
         theirs = shared.weight.detach()
         if key not in found or torch.equal(found[key].to(theirs), theirs):
             continue
         rows, width = found[key].shape
         part: Any = nn.Embedding(rows, width) if key == "embed_tokens" else nn.Linear(width, rows, bias=False)
-        with torch.no_grad():
-            part.weight.copy_(found[key])
-        setattr(made, key, part)
+        part.weight.copy_(found[key])
+        setattr(head, key, part.to(weight.dtype))
+    return head.to(weight.device)
+
+
+# -- which tensor is which ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Roles:
+    """The tensors by role: `found` has `words`, `states`, `last` (norms), `joined` (the projection), and
+    perhaps `embed_tokens` and `lm_head`; `layer` has those of the decoder layer, by name within it.
+
+    Two facts are not in names or shapes. `states_first`: the projection reads the state before the token, as
+    only MiMo's does. `normed`: later tokens of a draft continue from the states after the last norm; with
+    DeepSeek's layout, whose last norm belongs to the output layer (`shared_head`), from those before it.
+    """
+
+    layer: dict[str, Tensor] = field(default_factory=dict)
+    found: dict[str, Tensor] = field(default_factory=dict)
+    states_first: bool = False
+    normed: bool = True
+
+
+def find_roles(name: str, given: Mapping[str, Tensor], depth: int, table: tuple[int, int]) -> Roles:
+    """Return the role of every tensor of the first such layer; `table` is the shape of the embedding.
+
+    Raises:
+        UserError: a tensor has no known role, or a role no tensor, or it was made for another model.
+    """
+    roles = Roles(states_first=any(map(MIMO.match, given)))
+    for key, tensor in sorted(given.items()):
+        rest = _within_layer(name, key, depth)
+        if rest is None:
+            continue
+        if "scale" in rest.rpartition(".")[2]:
+            raise UserError(
+                f"model {name!r}: its layer of multi-token prediction is quantised ({key}), which is not "
+                "supported: name the same model in bfloat16 as mtp?folder=FOLDER"
+            )
+        if (role := _role(name, key, rest, tensor, table)) is None:
+            roles.layer[rest] = tensor
+        elif role in roles.found:
+            raise _unknown(name, key, tensor)
+        else:
+            roles.found[role] = tensor
+            roles.normed &= not (role == "last" and "shared_head" in rest)
+    if missing := next((what for role, what in NEEDED.items() if role not in roles.found), ""):
+        raise UserError(
+            f"model {name!r}: its layer of multi-token prediction has no tensor for {missing}; known layouts "
+            f"are {KNOWN}: fetch its files again, or use another drafter"
+        )
+    return roles
+
+
+def _within_layer(name: str, key: str, depth: int) -> str | None:
+    """A tensor's name within the first layer, None for those of later ones."""
+    if within := WITHIN.match(key):
+        return within[2] if int(within[1]) == 0 else None
+    if beside := BESIDE.match(key):
+        return beside[1]
+    after = AFTER.match(key)
+    if after and int(after[1]) >= depth:
+        return after[2] if int(after[1]) == depth else None
+    raise _unknown(name, key)
+
+
+def _role(name: str, key: str, rest: str, tensor: Tensor, table: tuple[int, int]) -> str | None:
+    """The role of a tensor, None for one of the decoder layer's."""
+    top, (_, width) = rest.removesuffix(".weight"), table
+    if tensor.dim() == 2 and ("embed" in top or top in ("shared_head.head", "lm_head")):
+        if tuple(tensor.shape) != table:
+            raise UserError(
+                f"model {name!r}: {key} is {tuple(tensor.shape)} and the target's {table}: "
+                "name the folder of this target"
+            )
+        return "embed_tokens" if "embed" in top else "lm_head"
+    top = top.removeprefix("shared_head.")
+    if "." in top or top in ("input_layernorm", "post_attention_layernorm"):
+        return None
+    if tensor.dim() != 2:
+        return next((role for role, pattern in NORMS if re.search(pattern, top)), None)
+    if tensor.shape[1] != 2 * tensor.shape[0]:
+        raise _unknown(name, key, tensor)
+    if len(tensor) != width:
+        raise UserError(
+            f"model {name!r}: {key} is for states {len(tensor)} wide and the target's are {width}: name "
+            "the folder of this target"
+        )
+    return "joined"
+
+
+def _unknown(name: str, key: str, tensor: Tensor | None = None) -> UserError:
+    shape = "" if tensor is None else f" of shape {tuple(tensor.shape)}"
+    return UserError(
+        f"model {name!r}: its layer of multi-token prediction has a tensor {key}{shape} of unknown use; "
+        f"known layouts are {KNOWN}: use another drafter"
+    )
+
+
+# -- one more decoder layer of the model's own kind --------------------------------------------------------
+
+
+def _find_blocks(target: Any, depth: int) -> tuple[nn.ModuleList, str]:
+    """The decoder layers of a model, and the list's name in it."""
+    body = target.get_decoder()
+    for module in body.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth:
+            return module, next(name for name, other in target.named_modules() if other is module)
+    raise UserError(f"{type(body).__name__} shows no list of its {depth} layers to draft with one more")
+
+
+def _convert(
+    name: str, tensors: Mapping[str, Tensor], target: Any, blocks: nn.ModuleList, path: str
+) -> tuple[int, dict[str, Tensor]]:
+    """The place of a layer of the model that has exactly these tensors, and the tensors as that layer has
+    them: Transformers' own conversions, such as of single experts to stacked ones, are applied."""
+    tried: list[dict[str, tuple[int, ...]]] = []
+    closest = ""
+    for place in reversed(range(len(blocks))):
+        with torch.device("meta"):
+            wanted = _shapes(_build(target, blocks[place], place).state_dict())
+        if wanted in tried:
+            continue
+        tried.append(wanted)
+        converted = _apply_conversions(tensors, target, f"{path}.{place}.")
+        given = _shapes(converted)
+        if given == wanted:
+            return place, converted
+        wrong = next(key for key in sorted({*given, *wanted}) if given.get(key) != wanted.get(key))
+        closest = closest or (
+            f"the tensor {wrong} is {given.get(wrong, 'missing')} where a layer of this target asks for "
+            f"{wanted.get(wrong, 'none')}"
+        )
+    raise UserError(
+        f"model {name!r}: its layer of multi-token prediction is like no layer of {type(target).__name__}: "
+        f"{closest}; name the folder of this target"
+    )
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(t.shape) for key, t in tensors.items()}
+
+
+def _make_layer(target: Any, blocks: nn.ModuleList, place: int, tensors: Mapping[str, Tensor]) -> Any:
+    """A layer like the one at a place, alone in a cache of its own, with these tensors in the precision of
+    that layer's."""
+    kinds = getattr(target.config.get_text_config(decoder=True), "layer_types", None) or ()
+    if kinds and place < len(kinds) and kinds[place] not in ("full_attention", "attention"):
+        raise UserError(
+            f"{type(target).__name__}: its layer of multi-token prediction is of the kind {kinds[place]}, "
+            "and only full attention is supported; use another drafter"
+        )
+    with torch.device(target.get_input_embeddings().weight.device):
+        layer = _build(target, blocks[place], place)
+    for module in layer.modules():
+        if hasattr(module, "layer_idx"):
+            module.layer_idx = 0
+    dtypes = {key: t.dtype for key, t in blocks[place].state_dict().items() if t.is_floating_point()}
+    layer.load_state_dict(dict(tensors))
+    for key, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtypes.get(key, next(iter(dtypes.values()))))
+    return layer
+
+
+def _build(target: Any, block: Any, place: int) -> Any:
+    try:
+        return type(block)(target.config.get_text_config(decoder=True), place)
+    except TypeError as error:
+        raise UserError(
+            f"one more {type(block).__name__} cannot be made for multi-token prediction ({error}); use "
+            "another drafter"
+        ) from error
+
+
+def _apply_conversions(tensors: Mapping[str, Tensor], target: Any, prefix: str) -> dict[str, Tensor]:
+    """The tensors of one layer after Transformers' conversions for this model, by name within the layer."""
+    with quiet():
+        mapping = get_model_conversion_mapping(target)
+    renamings = [one for one in mapping if isinstance(one, WeightRenaming)]
+    converters = [one for one in mapping if isinstance(one, WeightConverter)]
+    by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
+    converted: dict[str, Tensor] = {}
+    waiting: dict[str, WeightConverter] = {}
+    for key in sorted(tensors, key=_natural):
+        new, pattern = rename_source_key(prefix + key, renamings, converters)
+        if pattern is None:
+            converted[new] = tensors[key]
+        else:
+            given: Any = tensors[key]
+            converter = waiting.setdefault(new, deepcopy(by_pattern[pattern]))
+            converter.add_tensor(new, prefix + key, pattern, given)
+    for first, converter in waiting.items():
+        for new, tensor in converter.convert(first, model=target, config=target.config).items():
+            converted[new] = tensor[0] if isinstance(tensor, list) else tensor
+    place = prefix.rstrip(".").rpartition(".")[2]  # conversions may have changed what comes before it
+    return {
+        new.partition(f"layers.{place}.")[2] or new.removeprefix(prefix): t for new, t in converted.items()
+    }
+
+
+def _natural(key: str) -> list[tuple[int, str]]:
+    """Numbers in a name in their own order: expert 10 after expert 9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in key.split(".")]

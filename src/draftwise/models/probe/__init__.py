@@ -32,8 +32,8 @@ from ..recurrent import carriers, kinds
 from ..runner import Rows
 from ..stages import announce
 from .checks import check, check_attention, check_steady, device_of, name
-from .miniature import miniature, selects
 from .readings import Readings
+from .small import miniature, selects
 from .verdict import Verdict
 from .ways import alone, branched, neighbours, side_by_side, stateful
 

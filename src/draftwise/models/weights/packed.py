@@ -7,19 +7,146 @@ machine, and the answer is saved.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from logging import getLogger
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from ...errors import UserError
-from . import choice
-from .choice import ROWS, possible
-from .fused import fuse, fused_groups
-from .layouts import TURNED, PackedLinear, TurnedLinear, floats, turn
-from .usage import Usage, usage
+from . import timing
+from .layouts import TURNED, PackedLinear, TurnedLinear, floats, fuse, fused_groups, turn
+from .timing import ROWS, possible
+
+TOKENS = 4  # of the watched pass
+ROUNDING = 1e-3  # relative: what other strides of the same values may change in the logits
+
+
+class Usage(NamedTuple):
+    """How a pass of a few tokens uses some linear layers, by name, which is a property of the model's code.
+
+    `siblings` are groups that read the same tensor, each in the order of its calls; the model can read their
+    outputs as slices of one tensor. `kept` are layers whose weight is read by others than the layer, and
+    those of which nothing is known: neither they were called, nor layers of the same name in other places.
+    """
+
+    siblings: list[list[str]]
+    kept: set[str]
+
+
+@torch.no_grad()
+def watch_usage(model: nn.Module, layers: Mapping[str, nn.Linear]) -> Usage:
+    """Watch a pass; nothing is found in a model that cannot read tokens alone."""
+    given: dict[str, list[tuple[Tensor, Tensor]]] = {}
+
+    def note(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+        # The copy is compared later; while the tensor lives, no other has its identity.
+        given.setdefault(name, []).append((args[0], args[0].clone()))
+
+    reads = _Reads(model, layers)
+    hooks = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in layers.items()]
+    try:
+        with _removed(hooks + reads.hooks()), reads:
+            own = _logits(model)
+    except Exception:  # models fail in many ways, and then nothing is known
+        return Usage([], set())
+    groups = _group_siblings({name: args for name, args in given.items() if name not in reads.names}, layers)
+    called = {_without_numbers(name) for name in given.keys() - reads.names}
+    kept = {name for name in layers if name in reads.names or _without_numbers(name) not in called}
+    try:
+        with _removed(_slice_outputs(groups, layers)):
+            again = _logits(model)
+    except Exception:  # as above; some read no slices
+        return Usage([], kept)
+    close = bool((own - again).abs().max() <= ROUNDING * own.std())
+    return Usage(groups if close else [], kept)
+
+
+def _group_siblings(
+    given: Mapping[str, list[tuple[Tensor, Tensor]]], layers: Mapping[str, nn.Linear]
+) -> list[list[str]]:
+    """Layers called once, with the same tensor that was not written to in between, and all with a bias or all
+    without."""
+    groups: dict[object, list[str]] = {}
+    values: dict[int, Tensor] = {}
+    for name, args in given.items():
+        (x, copy), layer = args[0], layers[name]
+        if len(args) == 1 and torch.equal(values.setdefault(id(x), copy), copy):
+            groups.setdefault((id(x), layer.bias is None, layer.weight.dtype), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+class _Reads(TorchDispatchMode):
+    """Which weights are arguments of an operation outside the modules that they belong to."""
+
+    def __init__(self, model: nn.Module, layers: Mapping[str, nn.Linear]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.of = {id(layer.weight): name for name, layer in layers.items()}
+        self.owners = [
+            module for module in model.modules() if any(id(p) in self.of for p in module.parameters(False))
+        ]
+        self.inside, self.names = 0, set[str]()
+
+    def hooks(self) -> list[RemovableHandle]:
+        """Count the owners that the pass is in."""
+
+        def count(step: int, *_: Any) -> None:
+            self.inside += step
+
+        entering = [owner.register_forward_pre_hook(partial(count, 1)) for owner in self.owners]
+        return entering + [owner.register_forward_hook(partial(count, -1)) for owner in self.owners]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.inside:
+            tensors = (one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor))
+            self.names |= {self.of[id(one)] for one in tensors if id(one) in self.of}
+        return func(*args, **kwargs)
+
+
+def _without_numbers(name: str) -> str:
+    """A layer's name without the numbers of blocks and experts."""
+    return re.sub(r"\d+", "#", name)
+
+
+@contextmanager
+def _removed(hooks: Sequence[RemovableHandle]) -> Iterator[None]:
+    """Remove these hooks after the block."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _slice_outputs(groups: Sequence[Sequence[str]], layers: Mapping[str, nn.Linear]) -> list[RemovableHandle]:
+    """Give each member's output the strides that it would have as a part of the group's."""
+
+    def cut(start: int, total: int, module: nn.Module, args: Any, y: Tensor) -> Tensor:
+        return y.new_zeros(*y.shape[:-1], total)[..., start : start + y.shape[-1]].copy_(y)
+
+    hooks = []
+    for group in groups:
+        sizes = [layers[name].out_features for name in group]
+        for i, name in enumerate(group):
+            hooks.append(layers[name].register_forward_hook(partial(cut, sum(sizes[:i]), sum(sizes))))
+    return hooks
+
+
+def _logits(model: Any) -> Tensor:
+    weight = model.get_input_embeddings().weight
+    ids = torch.arange(1, TOKENS + 1, device=weight.device)[None].clamp(max=len(weight) - 1)
+    logits: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    return logits.float()
+
 
 COPY = 1 / 3  # of a model's bytes: a shared weight up to this may be stored once more, in another layout,
 COPIED = 1 << 24  # and one of so many bytes in any model
@@ -46,9 +173,9 @@ def arrange(model: nn.Module, pack: bool | str) -> None:
     """
     if checked(pack):
         auto, layers = pack == "auto", _linears(model)
-        seen = usage(model, layers) if layers else Usage([], set())
-        fuse_layers(model, seen.siblings, choice.faster_fused if auto else choice.always)
-        pack_layers(model, choice.fastest if auto else choice.first, keep=seen.kept)
+        seen = watch_usage(model, layers) if layers else Usage([], set())
+        fuse_layers(model, seen.siblings, timing.faster_fused if auto else timing.always)
+        pack_layers(model, timing.fastest if auto else timing.first, keep=seen.kept)
         LOG.info("%s: weights of %s (pack=%s)", type(model).__name__, _said(model), pack)
 
 

@@ -1,19 +1,22 @@
 """Times two layouts of the weights on this machine in turn, until it is clear which is faster.
 
-Standard library only; the kernels and the clock are passed in.
+So it is chosen how layers of one shape are stored, and whether those of one input share a product.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from math import comb, inf
-from pathlib import Path
 from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from .. import verdicts
+from ..verdicts import machine, save_answer, trials
+from .layouts import LAYOUTS, PANELS, TURNED, PackedLinear, floats, joined, turn
 
 WIDTHS = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
 PROMPT = 192  # tokens of a prompt in one pass
@@ -96,18 +99,6 @@ def keeps_up(plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.per
     return bool(after <= SLOWER * before)
 
 
-def machine(torch_version: str, isa: str, threads: int) -> str:
-    """The processor with its features, and PyTorch's view of it, as a short text."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    facts = {line for line in lines if line.startswith(("model name", "flags", "Features", "cache size"))}
-    facts |= {platform.machine(), platform.processor(), isa, os.environ.get("ONEDNN_MAX_CPU_ISA", "")}
-    digest = sha256("\n".join(sorted(facts)).encode()).hexdigest()[:16]
-    return f"{digest} torch {torch_version} threads {threads}"
-
-
 def _pair(
     plain: Pass,
     packed: Pass,
@@ -148,3 +139,186 @@ def _steady(ratios: list[float]) -> bool:
 def _luck(rounds: int, wins: int) -> float:
     """The probability of at least so many wins with a fair coin."""
     return float(sum(comb(rounds, k) for k in range(wins, rounds + 1)) / 2**rounds)
+
+
+SMALLEST = 1 << 17  # smaller weights lose more by the call than they gain by PyTorch's layouts (measured)
+OURS = 8  # times smaller ones still gain by panels, in graphs that call our kernel (measured)
+TIMED = 1 << 24  # bytes of weights read in a timed pass: more than fits in a core's own cache
+MOST = 1 << 25  # bytes of one weight in a timed pass; of a larger one its first rows
+OTHERS = 1 << 25  # bytes that are read between two timed passes
+PACKING = "packing"  # the file of verdicts
+ROWS = "rows"  # PyTorch's own layout
+FUSED, APART = "fused", "apart"  # layers of the same input: one product, or one each
+
+DECIDED: dict[str, str] = {}  # in this process, unclear ones too, so that a model writes the same text
+
+
+def possible(weight: Tensor, *, shared: bool = False, copied: bool = False) -> tuple[str, ...]:
+    """A weight's layouts other than its own; a shared one may be turned, and if `copied` stored twice."""
+    size = weight.numel()
+    large = size >= SMALLEST
+    fitting = [name for name in LAYOUTS if large or (name == PANELS and OURS * size >= SMALLEST)]
+    stored = [name for name in fitting if LAYOUTS[name].supports(weight)] * (copied or not shared)
+    return (*[TURNED] * (large and shared and floats(weight)), *stored)
+
+
+def first(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
+    """Always the same layout, if there is one: oneDNN's, or else by columns."""
+    return next((name for name in ("onednn", "columns") if name in names), ROWS)
+
+
+def always(groups: Sequence[Sequence[nn.Linear]]) -> bool:
+    """Fuse whatever can be."""
+    return True
+
+
+@torch.inference_mode()
+def fastest(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
+    """The layout in which passes through these layers, all of one shape, are the fastest on this machine.
+
+    The answer is saved. Without time for a trial it is that of the last other shape, or `first`.
+    """
+    key = f"{_here(layers[:1])} of {' '.join(names)}"
+    alike = next((answer for answer in reversed(DECIDED.values()) if answer in names), "")
+    guess = alike or first(layers, names)
+    return decided(key, (ROWS, *names), lambda: _timed(layers, names, key), guess)
+
+
+@torch.inference_mode()
+def faster_fused(groups: Sequence[Sequence[nn.Linear]]) -> bool:
+    """Whether one product for each group takes less time than one for each layer, all in their fastest
+    layouts, on this machine.
+
+    Saved as `fastest` saves its answer.
+    """
+    key = f"{_here(groups[0])} {FUSED}"
+    return decided(key, (APART, FUSED), lambda: _compared(groups, key), FUSED) == FUSED
+
+
+def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
+    """The winner of one product against several; "" without the time to compare them."""
+    size = sum(layer.weight.nbytes for layer in groups[0])
+    some = groups[: max(1, TIMED // size)]
+    one = _quickest([joined(group) for group in some])
+    columns = [_quickest(list(column)) for column in zip(*some, strict=True)]
+    several = [layer for group in zip(*columns, strict=True) for layer in group]  # as a model calls them
+    inputs = _inputs(groups[0][0].weight)
+    return compared(
+        lambda width: [layer(inputs[width]) for layer in several],
+        lambda width: [layer(inputs[width]) for layer in one],
+        key,
+        (APART, FUSED),
+    )
+
+
+def compared(plain: Pass, other: Pass, key: str, answers: tuple[str, str]) -> str:
+    """Time two ways of computing the same, and save the name of the winner; "" without the time for it."""
+    found = measured(plain, other)
+    if found is None:
+        return ""
+    ratios = {f"{answers[1]} over {answers[0]}": found.rounded}
+    save_answer(PACKING, key, {"layout": answers[found.pays], "ratios": ratios}, lasting=found.lasting)
+    return answers[found.pays]
+
+
+def measured(plain: Pass, other: Pass) -> Timing | None:
+    """The times of two ways in turn, within the time left for trials; None without enough of it."""
+    now = trials()
+    with now.timed("layouts of weights"):
+        return measure(plain, other, budget=now.budget(BUDGET), limit=now.limit, before=others())
+
+
+def _quickest(layers: Sequence[nn.Linear]) -> list[nn.Module]:
+    """Layers of one shape in their fastest layout."""
+    weight = layers[0].weight
+    names = possible(weight)
+    layout = fastest(layers, names) if names else ROWS
+    return [_stored(layer, layout) for layer in layers]
+
+
+def others() -> Callable[[], object]:
+    """Reads so much that a timed pass finds its weights in memory, as after the layers of a large model.
+
+    A drafter of 5 MB that is timed again and again finds all in the cache. After passes of the target it does
+    not: there, calls of PyTorch's libraries take several times as long, and ours do not (measured).
+    """
+    return torch.ones(OTHERS // 4).sum
+
+
+def decided(key: str, answers: Sequence[str], timed: Callable[[], str], guess: str) -> str:
+    """The answer to a question, from this process, the saved ones, or a timing; else a guess."""
+    if key not in DECIDED:
+        known = verdicts.load(PACKING, key)
+        saved = known.get("layout") if isinstance(known, dict) else None
+        usable = next((answer for answer in answers if answer == saved), "")
+        new = timed() if trials().wants(known if usable else None) else ""
+        DECIDED[key] = new or usable or guess
+    return DECIDED[key]
+
+
+def _here(layers: Sequence[nn.Linear]) -> str:
+    """This machine and the layers' shapes, in words."""
+    weight = layers[0].weight
+    isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    rows = "+".join(str(len(layer.weight)) for layer in layers)
+    bias = "" if layers[0].bias is None else " + bias"
+    return (
+        f"{machine(torch.__version__, isa, threads)} {weight.dtype} {rows} x {weight.shape[1]}{bias}, "
+        "after others"
+    )
+
+
+def _inputs(weight: Tensor) -> dict[int, Tensor]:
+    """Tokens for a layer, by width: tensors of their own, since PyTorch multiplies a view more slowly."""
+    rng = torch.Generator().manual_seed(0)  # leaves the user's own random generator unchanged
+    size, dtype = weight.shape[1], weight.dtype
+    return {width: torch.rand(1, width, size, generator=rng).to(dtype) for width in (*WIDTHS, PROMPT)}
+
+
+def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
+    """The winner of timings in turn: each layout against the best one before it; "" without the time."""
+    weight = layers[0].weight
+    some = [_part(layer) for layer in layers[: max(1, TIMED // weight.nbytes)]]
+    inputs = _inputs(weight)
+
+    def through(layout: str) -> Pass:
+        modules = [_stored(one, layout) for one in some]
+        return lambda width: [module(inputs[width]) for module in modules]
+
+    best, kernel, lasting, ratios = ROWS, through(ROWS), True, dict[str, list[float]]()
+    for name in names:
+        found = measured(kernel, challenger := through(name))
+        if found is None:
+            lasting = False
+            continue
+        ratios[f"{name} over {best}"] = found.rounded
+        lasting = found.lasting and (lasting or found.pays)  # who beats the best beats all before it
+        if found.pays and keeps_up(kernel, challenger):
+            best, kernel = name, challenger
+    if not ratios:
+        return ""
+    save_answer(PACKING, key, {"layout": best, "ratios": ratios}, lasting=lasting)
+    return best
+
+
+def _part(layer: nn.Linear) -> nn.Linear:
+    """The layer itself, or as many of its first outputs as are timed."""
+    weight, bias = layer.weight, layer.bias
+    rows = len(weight) * MOST // weight.nbytes
+    if rows >= len(weight):
+        return layer
+    part = nn.Linear(layer.in_features, rows, bias=bias is not None, device="meta")
+    part.weight = nn.Parameter(weight[:rows], requires_grad=False)
+    part.bias = None if bias is None else nn.Parameter(bias[:rows], requires_grad=False)
+    return part
+
+
+def _stored(layer: nn.Linear, layout: str) -> nn.Module:
+    """The layer in a layout, beside the layer itself."""
+    if layout == ROWS:
+        return layer
+    if layout != TURNED:
+        return PackedLinear(layer, layout)
+    beside = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+    beside.weight, beside.bias = layer.weight, layer.bias
+    return turn(beside)

@@ -1,0 +1,243 @@
+"""Kernels of our own: compiled on this machine, once, and compared with PyTorch before they are used."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from ctypes import CDLL, POINTER, RTLD_GLOBAL, Structure, byref, c_float, c_int32, c_int64, c_void_p
+from functools import cache
+from logging import getLogger
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .. import compiler
+from ..verdicts import machine
+
+SOURCES = Path(__file__).parent
+TUNED = (
+    ("-O3", "-march=native", "-fopenmp"),
+    ("-O3", "-mcpu=native", "-fopenmp"),
+    ("-O3", "-fopenmp"),
+    ("-O3", "-march=native"),
+    ("-O3", "-mcpu=native"),
+)
+LOG = getLogger(__name__)
+
+
+@cache
+def library() -> CDLL | None:
+    """The kernels, compiled by the first process that asks for them; None where that is impossible.
+
+    Compiled graphs find its functions by their names.
+    """
+    try:
+        return CDLL(str(find_library()), mode=RTLD_GLOBAL)
+    except (compiler.Unmade, OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as error:
+        LOG.info("no kernels of our own: %s", error)
+        return None
+
+
+def find_library() -> Path:
+    """The library on disk, compiled now if it is not there.
+
+    Raises:
+        Unmade: there is no compiler that can.
+        PermissionError: others may write to it.
+    """
+    here = machine(torch.__version__, torch.backends.cpu.get_cpu_capability(), 0)
+    links = (f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu")
+    return compiler.library(SOURCES, here, options=TUNED, links=links)
+
+
+NAMES = {torch.float32: "draftwise_linear_float32", torch.bfloat16: "draftwise_linear_bfloat16"}
+
+Product: TypeAlias = Callable[[int, int, int | None, int, int, int, int], None]
+"""Addresses of the input, the weights, the bias or None, and the output; tokens, outputs and inputs."""
+
+
+@cache
+def linear_kernel(dtype: torch.dtype) -> Product | None:
+    """The kernel for this dtype, if this machine can make one that computes what PyTorch does."""
+    made = library()
+    if made is None or dtype not in NAMES:
+        return None
+    function = made[NAMES[dtype]]
+    function.argtypes, function.restype = [c_void_p] * 4 + [c_int64] * 3, None
+    product = cast("Product", function)
+    if wrong := check_linear(product, dtype):
+        LOG.info("no kernel of our own for linear layers in %s: %s", dtype, wrong)
+        return None
+    return product
+
+
+def supports(weight: Tensor) -> bool:
+    """Whether a weight can be packed; bfloat16 is multiplied by pairs of inputs."""
+    even = weight.dtype == torch.float32 or weight.shape[-1:].numel() % 2 == 0
+    return weight.device.type == "cpu" and even and linear_kernel(weight.dtype) is not None
+
+
+def packed_shape(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, ...]:
+    """The shape of a packed weight."""
+    made = library()
+    assert made is not None
+    size = int(made.draftwise_panel())
+    panels = -(-outputs // size)
+    return (panels, inputs, size) if dtype == torch.float32 else (panels, inputs // 2, size, 2)
+
+
+def pack(weight: Tensor) -> Tensor:
+    """A weight of shape (out, in) as panels of outputs, filled up with zeros; bfloat16 by pairs of inputs."""
+    outputs, inputs = weight.shape
+    panels, steps, size, *pair = packed_shape(outputs, inputs, weight.dtype)
+    rows = functional.pad(weight, (0, 0, 0, panels * size - outputs))
+    return rows.view(panels, size, steps, *pair).transpose(1, 2).contiguous()
+
+
+def linear(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b, for x of shape (..., in); `shape` has that of the weight."""
+    product, x = linear_kernel(x.dtype), x.contiguous()
+    assert product is not None and x.dtype == packed.dtype  # what is packed was packed for it
+    outputs, inputs = shape.shape
+    y = x.new_empty(*x.shape[:-1], outputs)
+    added = None if bias is None else bias.data_ptr()
+    product(x.data_ptr(), packed.data_ptr(), added, y.data_ptr(), x.numel() // inputs, outputs, inputs)
+    return y
+
+
+def check_linear(product: Product, dtype: torch.dtype) -> str:
+    """What is wrong with a kernel, compared with PyTorch, in a few words.
+
+    Tried are shapes that fill no panel, every tile, and more inputs than are multiplied at a time.
+    """
+    rng = torch.Generator().manual_seed(0)  # leaves the user's own random generator unchanged
+    near = 1e-5 if dtype == torch.float32 else 1e-2
+    for outputs, inputs in ((1, 2), (37, 18), (200, 64), (40, 1100)):
+        shapes = (26, inputs), (outputs, inputs), (outputs,)
+        x, weight, bias = ((torch.rand(*shape, generator=rng) - 0.5).to(dtype) for shape in shapes)
+        packed, wanted = pack(weight), functional.linear(x.double(), weight.double(), bias.double())
+        rows = []
+        for tokens in range(1, len(x) + 1):
+            y = torch.empty(tokens, outputs, dtype=dtype)
+            at, weights, added, out = (t.data_ptr() for t in (x, packed, bias, y))
+            product(at, weights, added, out, tokens, outputs, inputs)
+            if not torch.allclose(y.double(), wanted[:tokens], rtol=near, atol=near):
+                return "it computes something else than PyTorch"
+            rows.append(y[0])
+        if not all(torch.equal(row, rows[0]) for row in rows):
+            return "its results depend on the number of tokens"
+    return ""
+
+
+NEAR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # what rounding explains
+UNIT = 16  # the size of a head's vectors is a multiple of it
+
+Attend: TypeAlias = Callable[[Any], None]
+
+
+class Call(Structure):
+    """The arguments of the kernel, as in `attention.h`."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("query", "key", "value", "mask", "out")),
+        *(
+            (name, c_int64)
+            for name in ("rows", "shared", "groups", "width", "total", "key_size", "value_size")
+        ),
+        *((f"{name}_step", c_int64 * 3) for name in ("query", "key", "value")),
+        ("mask_step", c_int64 * 2),
+        ("scale", c_float),
+        ("half", c_int32),
+    )
+
+
+@cache
+def attention_kernel(dtype: torch.dtype) -> Attend | None:
+    """The kernel, if this machine can make one that computes what PyTorch does in this dtype."""
+    made = library()
+    if made is None or dtype not in NEAR:
+        return None
+    function = made.draftwise_attention
+    function.argtypes, function.restype = [POINTER(Call)], None
+    attend = cast("Attend", function)
+    if wrong := check_attention(attend, dtype):
+        LOG.info("no kernel of our own for attention in %s: %s", dtype, wrong)
+        return None
+    return attend
+
+
+def attention(
+    attend: Attend, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
+) -> Tensor:
+    """Attention of float32 or bfloat16, shape (rows, width, heads, value size).
+
+    `query` has the shape (rows, heads, width, size), `key` and `value` (rows, heads or fewer, slots, size),
+    and `mask` (rows, 1, width, slots). The last dimension of each
+    lies side by side; sizes are multiples of 16.
+    """
+    rows, heads, width, size = query.shape
+    shared, total, value_size = key.shape[1], key.shape[2], value.shape[3]
+    out = query.new_empty(rows, width, heads, value_size)
+    call = Call(
+        *(t.data_ptr() for t in (query, key, value, mask, out)),
+        *(rows, shared, heads // shared, width, total, size, value_size),
+        *((c_int64 * 3)(*t.stride()[:3]) for t in (query, key, value)),
+        (c_int64 * 2)(mask.stride(0), mask.stride(2)),
+        scale,
+        query.dtype == torch.bfloat16,
+    )
+    attend(byref(call))
+    return out
+
+
+def check_attention(attend: Attend, dtype: torch.dtype) -> str:
+    """What is wrong with a kernel, compared with PyTorch, in a few words.
+
+    Tried are heads that share keys, several rows, every tile, and tokens alone or among others.
+    """
+    rng = torch.Generator().manual_seed(0)
+    for size, value_size, shared, total in ((16, 48, 1, 15), (64, 64, 2, 40), (128, 128, 1, 21)):
+        query, key, value = (
+            (2.0 * torch.rand(2, heads, slots, n, generator=rng) - 1.0).to(dtype)
+            for heads, slots, n in ((2, 15, size), (shared, total, size), (shared, total, value_size))
+        )
+        hidden = torch.full((15, total), float("-inf"), dtype=dtype).triu(total - 14)
+        hidden = hidden.expand(2, 1, -1, -1).contiguous()
+        more = 2 // shared
+        wanted = functional.scaled_dot_product_attention(
+            query.double(),
+            key.repeat_interleave(more, 1).double(),
+            value.repeat_interleave(more, 1).double(),
+            hidden.double(),
+            scale=0.3,
+        ).transpose(1, 2)
+        for width in range(1, 16):
+            some = query[:, :, :width].contiguous()
+            seen = total - 15 + width
+            found = attention(
+                attend, some, key[:, :, :seen], value[:, :, :seen], hidden[:, :, :width, :seen], 0.3
+            )
+            if not torch.allclose(found.double(), wanted[:, :width], rtol=NEAR[dtype], atol=NEAR[dtype]):
+                return "it computes something else than PyTorch"
+            whole = attention(attend, some, key, value, hidden[:, :, :width], 0.3)
+            alone = attention(attend, some[:, :, -1:], key, value, hidden[:, :, width - 1 : width], 0.3)
+            if not (torch.equal(found, whole) and torch.equal(found[:, -1:], alone)):
+                return "its results depend on the number of tokens"
+    return ""
+
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def kernels() -> list[str]:
+    """Their names, as "linear float32"; they are compiled now if they are not there."""
+    parts = {"linear": linear_kernel, "attention": attention_kernel}
+    return [
+        f"{name} {str(dtype).removeprefix('torch.')}"
+        for name, kernel in parts.items()
+        for dtype in DTYPES
+        if kernel(dtype) is not None
+    ]
