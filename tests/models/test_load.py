@@ -65,8 +65,8 @@ def test_dtypes() -> None:
 
 
 def test_auto_keeps_the_checkpoints_dtype_off_the_cpu() -> None:
-    assert models._dtype("auto", "cuda") == "auto"
-    assert models._dtype("auto", "mps") == "auto"
+    assert models._choose_dtype("auto", "cuda") == "auto"
+    assert models._choose_dtype("auto", "mps") == "auto"
 
 
 def test_tokenizer() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.train.world import save, write_prompts
+from tests.train.world import Options, save, write_prompts
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +30,7 @@ def auto(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @pytest.fixture
-def options(world: Path) -> Callable[..., dict[str, Any]]:
+def options(world: Path) -> Options:
     """Options of a small training, with changes."""
 
     def make(**changes: Any) -> dict[str, Any]:

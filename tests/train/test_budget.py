@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from draftwise.train import drafter, texts
 from draftwise.train.results import verdict
 from draftwise.train.settings import DrafterRun
 from draftwise.train.steps import Plan, progress
-
-Options = Callable[..., dict[str, Any]]
+from tests.train.world import Options, silent
 
 
 @pytest.fixture
@@ -86,7 +84,7 @@ def test_answers_are_kept_batch_by_batch(
     monkeypatch.setattr(texts, "_decode", killed)
     given = options(start=str(world / "drafter"), answers="", temperatures=(0.0,), together=4, steps=1)
     with pytest.raises(KeyboardInterrupt):
-        drafter.train(DrafterRun(**given), tmp_path / "made", lambda *_: None)
+        drafter.train(DrafterRun(**given), tmp_path / "made", silent)
     lines = (tmp_path / "made" / "training" / "answers.jsonl").read_text().splitlines()
     assert len(lines) == 1 + 2
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,7 @@ from draftwise.errors import UserError
 from draftwise.train import drafter, medusa, steps
 from draftwise.train.settings import DrafterRun, MedusaRun
 from draftwise.train.steps import in_half, is_fast_in_half, settled
-
-Options = Callable[..., dict[str, Any]]
-
-
-def silent(what: str, done: int, total: int, left: float | None = None) -> None:
-    """Nobody looks."""
+from tests.train.world import Options, silent
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +34,13 @@ from draftwise.train.settings import (
 from draftwise.train.teacher import Teacher, make_teacher
 from draftwise.train.texts import Answer
 from tests.tiny import VOCAB, model
+from tests.train.world import Options, silent
 
-Options = Callable[..., dict[str, Any]]
 ANSWERS = [
     Answer((3, 9, 4), (7, 8, 12, 5, 6), 0.0),
     Answer((4, 11, 3, 5, 17), (9, 3), 1.0),
     Answer((6, 6), (10, 19, 4, 4, 4, 8, 3), 0.7),
 ]
-
-
-def silent(what: str, done: int, total: int, left: float | None = None) -> None:
-    """Nobody looks."""
 
 
 DOUBLE = {"remember": 0.0, "precision": "float32"}  # no cast: tiny targets are in float64, and remain so
@@ -324,39 +319,6 @@ def test_eagles_gradient_is_that_of_the_formula(options: Options, eagle3: bool) 
     both = kl if eagle3 else [b + 0.3 * a for a, b in zip(kl, l1, strict=True)]
     wanted = gradient(head, (both[0] + 0.7 * both[1]) / 1.7)
     assert float((found - wanted).norm()) < 1e-5 * float(wanted.norm())  # the loss is taken in float32
-
-
-@pytest.mark.parametrize("half", [False, True])
-def test_eagle_learns_from_tokens_of_the_answer_alone(options: Options, half: bool) -> None:
-    target = model("llama", seed=0)
-    head = new_eagle(target).float() if half else new_eagle(target)
-    given = options(remember=0.0, depth=3, precision="bfloat16" if half else "float32")
-    task = EagleTask(EagleRun(**given), head, material(target.float() if half else target), silent)
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        seen = task.teacher.read(ANSWERS)
-        for depth in range(3):
-            wanted, p, tokens = task._wanted(seen, depth)
-            expected: list[int] = []
-            for row, one in enumerate(ANSWERS):
-                places = [i + 2 for i in wanted[row].nonzero()[:, 0].tolist()]
-                assert places == list(range(len(one.prompt) + depth, len(one.text)))
-                expected += [one.text[at] for at in places]
-            assert tokens.tolist() == expected and p.shape == (len(expected), VOCAB)
-
-
-def test_medusas_heads_guess_further_and_further(options: Options) -> None:
-    target = model("llama", seed=0)
-    given = MedusaRun(**options(**DOUBLE, heads=2))
-    task = MedusaTask(given, new_medusa(target, heads=2), material(target), silent)
-    for k, (q, p, tokens) in enumerate(task._guesses(ANSWERS[:1])):
-        one = ANSWERS[0]
-        begin = len(one.prompt)
-        with torch.no_grad():
-            out = target(torch.tensor([one.text]), output_hidden_states=True)
-        rows = out.logits[0, begin - 1 : -1]
-        assert tokens.tolist() == list(one.tokens) and torch.allclose(p, rows)
-        states = out.hidden_states[-1][0, begin - 2 - k : -2 - k]
-        assert torch.allclose(q, task.model(states)[k])
 
 
 def test_medusas_gradient_is_that_of_the_formula(options: Options) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from draftwise.errors import UserError
 from draftwise.train import classifier, drafter, eagle, medusa, steps
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
 from tests.effort import some, thorough
+from tests.train.world import Options, silent
 
-Options = Callable[..., dict[str, Any]]
 ROOT = Path(__file__).parents[2]
 VERBS: dict[str, Any] = {
     "drafter": (drafter.train, DrafterRun, {}),
@@ -30,23 +30,19 @@ VERBS: dict[str, Any] = {
 }
 
 
-def silent(what: str, done: int, total: int, left: float | None = None) -> None:
-    """Nobody looks."""
-
-
-def same(a: Path, b: Path, *names: str) -> None:
-    """The same files in two folders, to the last bit; metadata may stand in another order."""
-    for name in names:
-        if name == "model.safetensors":
-            one, other = load_file(a / name), load_file(b / name)
-            assert one.keys() == other.keys()
-            assert all(torch.equal(t.view(torch.uint8), other[k].view(torch.uint8)) for k, t in one.items())
-        else:
-            assert (a / name).read_bytes() == (b / name).read_bytes(), name
-
-
-def logs(folder: Path) -> Any:
-    return json.loads((folder / "results.json").read_text())["log"]
+def check_same(folder: Path, steps: int, *more: str) -> None:
+    """See that `whole` and `parts` end with the same files, to the last bit, and the same log."""
+    a, b = folder / "whole", folder / "parts"
+    one, other = (
+        load_file(path / "model.safetensors") for path in (a, b)
+    )  # metadata may be in another order
+    assert one.keys() == other.keys()
+    assert all(torch.equal(t.view(torch.uint8), other[k].view(torch.uint8)) for k, t in one.items())
+    last = f"training/checkpoints/step-{steps:06}"
+    for name in (f"{last}/weights.safetensors", f"{last}/optimizer.safetensors", *more):
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+    logs = [json.loads((path / "results.json").read_text())["log"] for path in (a, b)]
+    assert logs[0] == logs[1]
 
 
 @pytest.mark.parametrize("name", some(VERBS, 2))
@@ -68,12 +64,7 @@ def test_every_verb_goes_on_exactly(world: Path, tmp_path: Path, options: Option
         with pytest.raises(KeyboardInterrupt):
             train(run, tmp_path / "parts", stopped)
     train(run, tmp_path / "parts", silent)
-    same(tmp_path / "whole", tmp_path / "parts", "model.safetensors")
-    last = "training/checkpoints/step-000013"
-    same(
-        tmp_path / "whole", tmp_path / "parts", f"{last}/weights.safetensors", f"{last}/optimizer.safetensors"
-    )
-    assert logs(tmp_path / "whole") == logs(tmp_path / "parts")
+    check_same(tmp_path, 13)
 
 
 @pytest.fixture
@@ -96,12 +87,7 @@ def test_killed_at_five_random_moments(
     command = [sys.executable, "-m", "tests.train.killed", json.dumps(given), str(tmp_path / "parts"), "8"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "killed," * 5 + "exit 0", done.stderr[-2000:]
-    last = "training/checkpoints/step-000016"
-    same(tmp_path / "whole", tmp_path / "parts", "model.safetensors", "training/answers.jsonl")
-    same(
-        tmp_path / "whole", tmp_path / "parts", f"{last}/weights.safetensors", f"{last}/optimizer.safetensors"
-    )
-    assert logs(tmp_path / "whole") == logs(tmp_path / "parts")
+    check_same(tmp_path, 16, "training/answers.jsonl")
     assert not list((tmp_path / "parts").rglob("*.part"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,12 +33,7 @@ from draftwise.train import router
 from draftwise.train.settings import RouterRun
 from tests.distributions import exact, p_value, sample
 from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, P, V
-
-Options = Callable[..., dict[str, Any]]
-
-
-def silent(what: str, done: int, total: int, left: float | None = None) -> None:
-    """Nobody looks."""
+from tests.train.world import silent
 
 
 @pytest.fixture(scope="module")

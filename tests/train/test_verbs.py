@@ -7,7 +7,6 @@ How much better a drafter becomes on other text is a matter of luck in so few st
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,9 @@ from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, load
 from draftwise.train import classifier, drafter, eagle, medusa
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
 from tests.effort import some
+from tests.train.world import Options, silent
 
-Options = Callable[..., dict[str, Any]]
 PROMPT = [5, 9, 3, 12, 4]
-
-
-def silent(what: str, done: int, total: int, left: float | None = None) -> None:
-    assert what and 0 <= done <= total
 
 
 def losses(results: dict[str, Any]) -> list[float]:
@@ -66,8 +61,8 @@ def drafts(world: Path, name: str) -> None:
 
 
 @pytest.fixture
-def small(options: Options, auto: str) -> Options:
-    """Options of a few steps, each on all answers; on a CPU of either kind."""
+def small(options: Options) -> Options:
+    """Options of a few steps, each on all answers."""
 
     def make(**changes: Any) -> dict[str, Any]:
         few = {"steps": 8, "batch": 1000, "warmup": 0.0, "log_every": 1, "licence": "CC0-1.0"}

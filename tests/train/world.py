@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,8 +14,16 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.tiny import VOCAB, model
 
+Options = Callable[..., dict[str, Any]]
+"""Makes the options of a small training, with changes."""
+
 LETTERS = "abcdefghijklmnopqrst"
 SPECIAL = ("<pad>", "<bos>", "<eos>")
+
+
+def silent(what: str, done: int, total: int, left: float | None = None) -> None:
+    """See that what a training reports can be shown."""
+    assert what and 0 <= done <= total
 
 
 def tokenizer() -> Any:

@@ -263,7 +263,7 @@ class SamplingOptions:
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """RequestRound the fields of a verb's dataclass parameters into options."""
+    """Turn the fields of a verb's dataclass parameters into options."""
     hints = get_type_hints(verb, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[Parameter] = []

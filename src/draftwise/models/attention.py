@@ -125,7 +125,7 @@ def forward(
         scale = query.shape[3] ** -0.5 if scaling is None else scaling
         return own(query, key, value, mask, scale), None
     if not (ours and (shared > 1 or single) and (plain or masked)):
-        found: tuple[Tensor, None] = replaced()(
+        mixture: tuple[Tensor, None] = replaced()(
             module,
             query,
             key,
@@ -136,7 +136,7 @@ def forward(
             is_causal=is_causal,
             **more,
         )
-        return found
+        return mixture
     mixed = attention(query, key, value, attention_mask, scale=scaling, single=single)
     return mixed.transpose(1, 2).contiguous(), None
 

@@ -89,8 +89,8 @@ def library(
     name = key.hexdigest()[:32]
     path = verdicts.place("native").with_suffix("") / f"{name}.so"
     if not is_intact(path):
-        if isinstance(said := verdicts.load("native", name), str):
-            raise Unmade(said)
+        if isinstance(reason := verdicts.load("native", name), str):
+            raise Unmade(reason)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         prune(path.parent, "*.so", MOST)
         files = [*map(str, sorted(sources.glob("*.cpp"))), *links]
@@ -103,8 +103,7 @@ def library(
 
 
 def _compile(commands: Sequence[Sequence[str]], path: Path) -> None:
-    """Compile the library with the first command that can."""
-    said = ""
+    reason = ""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="scratch-") as scratch:
         part = Path(scratch) / path.name
         for command in commands:
@@ -113,5 +112,5 @@ def _compile(commands: Sequence[Sequence[str]], path: Path) -> None:
             )
             if ran.returncode == 0:
                 return publish(part, path, {"compiler": command[0]})
-            said = said or f"{command[0]}: {next(iter(ran.stderr.splitlines()), '')[:160]}"
-    raise Unmade(said or "there is no C++ compiler")
+            reason = reason or f"{command[0]}: {next(iter(ran.stderr.splitlines()), '')[:160]}"
+    raise Unmade(reason or "there is no C++ compiler")

@@ -33,8 +33,8 @@ class CountPenalty(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores minus the penalties, shape (rows, vocabulary)."""
-        said = input_ids[:, self.prompt_length :]
-        counts = torch.zeros_like(scores).scatter_add_(1, said, torch.ones_like(said, dtype=scores.dtype))
+        output = input_ids[:, self.prompt_length :]
+        counts = torch.zeros_like(scores).scatter_add_(1, output, torch.ones_like(output, dtype=scores.dtype))
         return scores - self.frequency * counts - self.presence * (counts > 0)
 
 
@@ -74,7 +74,6 @@ class Chain:
 
     @classmethod
     def of(cls, request: Request) -> Chain:
-        """The chain for a request's settings."""
         return cls(historic(request.sampling, request.prompt_length), warpers(request.sampling))
 
 
@@ -133,12 +132,12 @@ def _last(p: NDArray[Any], total: float) -> int:
 def array_of(q: Any) -> NDArray[Any]:
     """A distribution in any form and of any precision as an array, float32 or float64."""
     q = torch.as_tensor(q).detach()
-    found: NDArray[Any] = q.to("cpu", torch.promote_types(q.dtype, torch.float32)).numpy()
-    return found
+    array: NDArray[Any] = q.to("cpu", torch.promote_types(q.dtype, torch.float32)).numpy()
+    return array
 
 
 def no_token() -> UserError:
-    """True for a row of logits that allows no token: NaN anywhere, or -inf everywhere."""
+    """Return the error for a row of logits that allows no token: NaN anywhere, or -inf everywhere."""
     return UserError(
         "no token can be chosen, since the logits are NaN or all -inf: see that a processor leaves a token, "
         "and that the model does not overflow in its dtype (dtype=float32 does not)"

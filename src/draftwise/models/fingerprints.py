@@ -31,8 +31,8 @@ def drafter_fingerprint(asked: Any) -> str:
             return model_fingerprint(spec.path)
         if spec.name in HEADS:
             return f"{asked.strip()} {model_fingerprint(spec.path)}"
-        known = spec.name in registry.names("drafters")
-        return asked.strip() if known else model_fingerprint(asked.strip().partition("?")[0])
+        registered = spec.name in registry.names("drafters")
+        return asked.strip() if registered else model_fingerprint(asked.strip().partition("?")[0])
     if isinstance(asked, Drafter):
         return f"{type(asked).__module__}.{type(asked).__qualname__}"
     return model_fingerprint(asked)
@@ -51,10 +51,10 @@ def model_fingerprint(model: Any) -> str:
     if not folder.is_dir():  # a hub id: find the folder in the hub's own cache
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(model, "config.json")
-        if not isinstance(found, str):
+        config = try_to_load_from_cache(model, "config.json")
+        if not isinstance(config, str):
             return f"no files of {model}"
-        folder = Path(found).parent
+        folder = Path(config).parent
     return _of_folder(folder)
 
 

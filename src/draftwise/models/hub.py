@@ -46,15 +46,15 @@ def ask(name: str) -> tuple[bool | None, int | None]:
     if constants.HF_HUB_OFFLINE:
         return None, None
     try:
-        found = HfApi().model_info(name, timeout=SECONDS)
+        info = HfApi().model_info(name, timeout=SECONDS)
     except RepositoryNotFoundError:
         return False, None
     except HfHubHTTPError:
         return None, None  # the hub answers with another error
     except Exception:  # of whatever library makes its requests
         return None, None
-    stated = getattr(found.safetensors, "total", None)
-    return True, stated
+    parameters = getattr(info.safetensors, "total", None)
+    return True, parameters
 
 
 def cached_models() -> dict[str, Path]:
@@ -78,19 +78,19 @@ LLAMA = re.compile(r"(?:Meta-)?Llama-(\d(?:\.\d)?)-(\d+[Bb])(?:-(.+))?", re.IGNO
 
 def size_of(name: str) -> float | None:
     """Billions of parameters by a model's name; None if the name has no size."""
-    found = SIZE.search(name.rpartition("/")[2])
-    return None if found is None else float(found[1]) * (1.0 if found[2] in "Bb" else 1e-3)
+    match = SIZE.search(name.rpartition("/")[2])
+    return None if match is None else float(match[1]) * (1.0 if match[2] in "Bb" else 1e-3)
 
 
 def list_smaller(name: str) -> list[str]:
     """Return ids of smaller models of the family: the same name with another size, smallest first."""
     owner, _, model = name.rpartition("/")
-    size, found = size_of(name), SIZE.search(model)
-    if size is None or found is None or not owner:
+    size, match = size_of(name), SIZE.search(model)
+    if size is None or match is None or not owner:
         return []
-    unit = found[2]
+    unit = match[2]
     sizes = [s for s in SIZES if s <= LARGEST * size]
-    return [f"{owner}/{model[: found.start()]}{_written(s, unit)}{model[found.end() :]}" for s in sizes]
+    return [f"{owner}/{model[: match.start()]}{_written(s, unit)}{model[match.end() :]}" for s in sizes]
 
 
 def list_heads(name: str) -> list[tuple[str, str]]:
@@ -98,10 +98,10 @@ def list_heads(name: str) -> list[tuple[str, str]]:
     owner, _, model = name.rpartition("/")
     if not owner:
         return []
-    found = [("eagle", f"yuhuili/{kind}-{form}") for form in _forms(model) for kind in ("EAGLE3", "EAGLE")]
-    found.append(("eagle", f"AngelSlim/{model}_eagle3"))
-    found.append(("medusa", f"FasterDecoding/medusa-{model.lower()}"))
-    return found
+    names = [("eagle", f"yuhuili/{kind}-{form}") for form in _forms(model) for kind in ("EAGLE3", "EAGLE")]
+    names.append(("eagle", f"AngelSlim/{model}_eagle3"))
+    names.append(("medusa", f"FasterDecoding/medusa-{model.lower()}"))
+    return names
 
 
 def _forms(model: str) -> Iterator[str]:

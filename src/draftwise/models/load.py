@@ -76,7 +76,7 @@ def load_model(
     Raises:
         UserError: the model cannot be found or is of an unsupported kind; the message names the remedy.
     """
-    path, began = locate(name), perf_counter()
+    path, start = locate(name), perf_counter()
     announce(f"reading {name}")
     place = _find_device(device)
     with quiet():
@@ -94,7 +94,7 @@ def load_model(
     size, kind = loaded.num_parameters(), type(loaded).__name__
     LOG.info(
         "loaded %s: %s, %.1fM parameters, %s on %s, in %.2f s",
-        *(name, kind, size / 1e6, loaded.dtype, loaded.device, perf_counter() - began),
+        *(name, kind, size / 1e6, loaded.dtype, loaded.device, perf_counter() - start),
     )
     return loaded
 
@@ -222,7 +222,7 @@ def _choose_dtype(dtype: str | torch.dtype, device_type: str) -> str | torch.dty
 
 @contextmanager
 def _explained(name: str, what: str = "model") -> Iterator[None]:
-    """RequestRound the many errors of a failed load into one line with the model and the remedy."""
+    """Turn the many errors of a failed load into one line with the model and the remedy."""
     from safetensors import SafetensorError
 
     try:

@@ -43,7 +43,6 @@ values in float32. The hub has the weights before quantisation as `{hub}`.
 
 
 def is_installed() -> bool:
-    """Return whether the package is there."""
     return find_spec(PACKAGE) is not None
 
 

@@ -2,8 +2,9 @@
 
 OpenMP's threads wait for each other awake. While one of them has lost its core to another process, the
 others wait with theirs: beside two busy processes on two cores, two threads are several times slower than
-one, and on a quiet machine twice as fast. So their number follows what others use. Importing this module loads
-no torch.
+one, and on a quiet machine twice as fast. So their number follows what others use.
+
+Importing this module loads no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from typing import Any
 
 
 def cores() -> int:
-    """The cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -33,13 +33,13 @@ def physical_cores() -> int:
         blocks = Path("/proc/cpuinfo").read_text().split("\n\n")
     except OSError:
         return cores()
-    ours, found = os.sched_getaffinity(0), set[tuple[str, str]]()
+    ours, pairs_of_ids = os.sched_getaffinity(0), set[tuple[str, str]]()
     for block in blocks:
         pairs = (line.partition(":") for line in block.split("\n"))
         facts = {key.strip(): value.strip() for key, _, value in pairs}
         if int(facts.get("processor", -1)) in ours and "core id" in facts:
-            found.add((facts.get("physical id", ""), facts["core id"]))
-    return len(found) or cores()
+            pairs_of_ids.add((facts.get("physical id", ""), facts["core id"]))
+    return len(pairs_of_ids) or cores()
 
 
 def load_average() -> float | None:
@@ -184,7 +184,6 @@ class Threads:
         return now != self.wanted
 
     def apply(self) -> None:
-        """Give the calling thread the number that there is room for."""
         import torch
 
         torch.set_num_threads(self.wanted)
@@ -250,7 +249,6 @@ class Threads:
 
 @cache
 def _defaults() -> tuple[int, int]:
-    """The numbers of threads that PyTorch chooses by itself."""
     return cores(), physical_cores()
 
 

@@ -41,9 +41,9 @@ def load(kind: str, key: str) -> Any:
 
 def keep(kind: str, key: str, verdict: Any) -> None:
     """Save a verdict if the file can be written; other processes read either the old file or the new one."""
-    known = _read(kind)
-    known.pop(key, None)
-    text = json.dumps(dict([*known.items(), (key, verdict)][-MOST:]), indent=1)
+    verdicts = _read(kind)
+    verdicts.pop(key, None)
+    text = json.dumps(dict([*verdicts.items(), (key, verdict)][-MOST:]), indent=1)
     try:
         path = place(kind)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,10 +61,10 @@ def keep(kind: str, key: str, verdict: Any) -> None:
 
 def _read(kind: str) -> dict[str, Any]:
     try:
-        found = json.loads(place(kind).read_text(encoding="utf-8"))
+        content = json.loads(place(kind).read_text(encoding="utf-8"))
     except (OSError, RuntimeError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def machine(torch_version: str, isa: str, threads: int) -> str:
@@ -111,7 +111,6 @@ class Trials:
 
     @property
     def limit(self) -> float:
-        """The seconds that one round of a timing may take."""
         return inf if self.mode == "all" else SECONDS / 2
 
     @contextmanager

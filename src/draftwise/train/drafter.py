@@ -26,7 +26,6 @@ class Distillation(DistillationTask):
         super().__init__(run, drafter, material, tell, ())
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """The mean loss over the answers' tokens."""
         q, p, tokens = self._rows([self.answers[i] for i in examples], teach=self.run.loss != "ce")
         return distance(self.run.loss, q, p, tokens)
 
@@ -84,7 +83,6 @@ def _train(run: DrafterRun, folder: Folder, material: Material, tell: Tell) -> d
 
 
 def _stored(name: str) -> torch.dtype:
-    """The dtype of a model's weights on disk."""
     from transformers import AutoConfig
 
     from ..models.load import resolve

@@ -32,19 +32,23 @@ class EagleTask(DistillationTask):
     (EAGLE-3's training-time test). The weight of a step is `fading` times that of the previous one.
     """
 
+    run: EagleRun
+    model: Eagle
+
     def __init__(self, run: EagleRun, head: Eagle, material: Material, tell: Tell) -> None:
         super().__init__(run, head, material, tell, head.layers_read)
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """The loss over all steps and the tokens of some answers."""
-        seen = self.teacher.read([self.answers[i] for i in examples], self.run.context)
-        noise = torch.rand(seen.features.shape, generator=rng).to(seen.features) - 0.5
+        states_read = self.teacher.read([self.answers[i] for i in examples], self.run.context)
+        noise = torch.rand(states_read.features.shape, generator=rng).to(states_read.features) - 0.5
         parts = []
-        for depth, states in enumerate(self._unrolled(seen, seen.features + 2 * self.run.noise * noise)):
-            wanted, p, tokens = self._wanted(seen, depth)
-            lost = distance("kl", self.model.logits(states[wanted]), p, tokens)
+        for depth, states in enumerate(
+            self._unrolled(states_read, states_read.features + 2 * self.run.noise * noise)
+        ):
+            counted, p, tokens = self._wanted(states_read, depth)
+            lost = distance("kl", self.model.logits(states[counted]), p, tokens)
             if not self.run.eagle3:
-                near = F.smooth_l1_loss(states[wanted].float(), seen.states[:, 1:][wanted].float())
+                near = F.smooth_l1_loss(states[counted].float(), states_read.states[:, 1:][counted].float())
                 lost = near + self.run.share * lost
             parts.append(self.run.fading**depth * lost)
         return torch.stack(parts).sum() / sum(self.run.fading**k for k in range(len(parts)))

@@ -31,17 +31,14 @@ class Folder:
 
     @property
     def work(self) -> Path:
-        """The folder for files that only training needs."""
         return self.out / "training"
 
     @property
     def checkpoints(self) -> Path:
-        """Checkpoints, one folder each."""
         return self.work / "checkpoints"
 
     @property
     def numerics(self) -> Path:
-        """The file with the precision and the number of threads."""
         return self.work / "numerics.json"
 
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:

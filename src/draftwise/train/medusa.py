@@ -24,11 +24,13 @@ class MedusaTask(DistillationTask):
     The loss is a weighted mean over heads, with geometrically falling weights.
     """
 
+    run: MedusaRun
+    model: Medusa
+
     def __init__(self, run: MedusaRun, heads: Medusa, material: Material, tell: Tell) -> None:
         super().__init__(run, heads, material, tell, (-1,))
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        """The loss over all heads and the tokens of some answers."""
         guesses = self._guesses([self.answers[i] for i in examples])
         weights = [self.run.fading**k for k in range(len(guesses))]
         losses = [w * distance(self.run.loss, *rows) for w, rows in zip(weights, guesses, strict=True)]
@@ -42,16 +44,16 @@ class MedusaTask(DistillationTask):
 
     def _guesses(self, batch: Sequence[Answer]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Each head's logits and the target's, both (tokens, vocabulary), and the tokens to predict."""
-        seen = self.teacher.read(batch)
+        states_read = self.teacher.read(batch)
         guesses = []
         for ahead, head in enumerate(self.model.medusa_head, 1):  # tokens after the target's next one
-            wanted = seen.guessed[:, ahead:]
-            q = head(seen.states[:, :-ahead][wanted])
+            counted = states_read.guessed[:, ahead:]
+            q = head(states_read.states[:, :-ahead][counted])
             if self.model.tied:
                 q = self.model.shared[0](q)
             with torch.no_grad():
-                p = self.model.shared[0](seen.states[:, ahead:][wanted])
-            guesses.append((q, p, seen.ids.roll(-1, 1)[:, ahead:][wanted]))
+                p = self.model.shared[0](states_read.states[:, ahead:][counted])
+            guesses.append((q, p, states_read.ids.roll(-1, 1)[:, ahead:][counted]))
         return guesses
 
 

@@ -187,10 +187,10 @@ def speeds(material: Material, drafter: Any, tell: Tell) -> dict[str, float]:
         tell("Measuring speed", number, len(prompts) + 1)
         for name in list(names)[number % 3 :] + list(names)[: number % 3]:
             sampling = Sampling(max_new_tokens=TIMED_TOKENS, eos=decoders[name].eos)
-            began = perf_counter()
+            start = perf_counter()
             written = sum(len(round.tokens) for round in decoders[name].loop.run([ids], sampling))
             if number:
-                tokens[name], seconds[name] = tokens[name] + written, seconds[name] + perf_counter() - began
+                tokens[name], seconds[name] = tokens[name] + written, seconds[name] + perf_counter() - start
     return {name: tokens[name] / seconds[name] for name in names}
 
 

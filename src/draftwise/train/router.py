@@ -87,23 +87,23 @@ def fitted(run: RouterRun, texts: Sequence[Sequence[int]], names: Sequence[str],
         min_df=2 if len(texts) > 100 else 1,
     )
     x = words.fit_transform(texts)
-    found = LogisticRegression(C=run.strength, max_iter=1000, random_state=run.seed).fit(x, list(names))
-    weight, bias = found.coef_, found.intercept_
-    if len(found.classes_) == 2:  # scikit-learn keeps one row for two classes
+    classifier = LogisticRegression(C=run.strength, max_iter=1000, random_state=run.seed).fit(x, list(names))
+    weight, bias = classifier.coef_, classifier.intercept_
+    if len(classifier.classes_) == 2:  # scikit-learn keeps one row for two classes
         weight, bias = np.concatenate((-weight, weight)) / 2, np.concatenate((-bias, bias)) / 2
     terms = {tuple(map(int, run)): int(i) for run, i in words.vocabulary_.items()}
-    return Router(tuple(map(str, found.classes_)), terms, words.idf_, weight, bias, vocabulary)
+    return Router(tuple(map(str, classifier.classes_)), terms, words.idf_, weight, bias, vocabulary)
 
 
 def measured(router: Router, held: Sequence[tuple[Prompt, str]], encode: Any) -> dict[str, float]:
     """Accuracy on held-out prompts, and on reworded copies of them."""
     right = _right(router, encode([p.text for p, _ in held]), [name for _, name in held])
     others = [(text, name) for p, name in held for text in reword(p.text)]
-    found = {"accuracy": sum(right) / len(right)}
+    accuracies = {"accuracy": sum(right) / len(right)}
     if others:
         right = _right(router, encode([text for text, _ in others]), [name for _, name in others])
-        found["accuracy_reworded"] = sum(right) / len(right)
-    return found
+        accuracies["accuracy_reworded"] = sum(right) / len(right)
+    return accuracies
 
 
 def route(pairs: dict[str, str], domain: str) -> str:

@@ -163,7 +163,6 @@ class EagleRun(Training):
 
     @property
     def eagle3(self) -> bool:
-        """Whether it is EAGLE-3 rather than EAGLE."""
         return self.kind == "eagle3"
 
 
@@ -242,7 +241,6 @@ class RouterRun(Run):
 
     @property
     def pairs(self) -> dict[str, str]:
-        """Drafters by domain."""
         return dict(pair.split("=", 1) for pair in self.routes)
 
 
@@ -264,7 +262,6 @@ def read_options(kind: type[R], config: Path | None, given: Mapping[str, Any]) -
 
 
 def as_plain(run: Run) -> dict[str, Any]:
-    """Return the options as YAML and JSON values."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(run).items()}
 
 

@@ -237,7 +237,6 @@ class Plan:
         return {"left": self.budget.left(STEPS)} if self.budget else {}
 
     def save(self) -> None:
-        """Keep the time spent so far."""
         if self.budget:
             self.budget.save()
 

@@ -107,13 +107,13 @@ class Teacher:
     def logits(self, answers: Sequence[Answer]) -> Tensor:
         """The target's logits before each token of some answers, shape (tokens, vocabulary)."""
         if all(one.text in self.kept for one in answers) and self._plain:
-            seen = self.read(answers)
-            found: Tensor = self.target.get_output_embeddings()(seen.states[seen.guessed])
-            return found
+            states_read = self.read(answers)
+            rows: Tensor = self.target.get_output_embeddings()(states_read.states[states_read.guessed])
+            return rows
         ids, guessed, first = padded(answers, self.target.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
-        found = self.target(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
-        return found
+        rows = self.target(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
+        return rows
 
     @torch.no_grad()
     def keep(self, answers: Sequence[Answer], file: Path, tell: Tell) -> None:
@@ -141,9 +141,9 @@ class Teacher:
                 part.replace(file)
             except (OSError, SafetensorError) as error:
                 part.unlink(missing_ok=True)
-                said = f"{states.nbytes / 1e6:.0f} MB of states to {file}: {str(error).splitlines()[0]}"
+                what = f"{states.nbytes / 1e6:.0f} MB of states to {file}: {str(error).splitlines()[0]}"
                 raise UserError(
-                    f"cannot write {said}; make room, or train with --remember 0 to another --out"
+                    f"cannot write {what}; make room, or train with --remember 0 to another --out"
                 ) from error
             tell("Reading answers", len(order), len(order))
         states = load_file(file)["states"]
@@ -188,14 +188,14 @@ class Teacher:
 
 def make_teacher(run: Training, material: Material, tell: Tell, layers: Sequence[int] = ()) -> Teacher:
     """The teacher of a training: it stores its states if the answers are used more than once."""
-    made = Teacher(material.target, layers, torch.bfloat16 if in_half(run) else None)
+    teacher = Teacher(material.target, layers, torch.bfloat16 if in_half(run) else None)
     every = [*material.answers, *material.held_out]
     again = run.minutes > 0 or run.steps * run.batch > len(every)
-    if again and made.size(every) <= run.remember * 2**30:
-        name = "-".join(["states", *map(str, made.others)])
+    if again and teacher.size(every) <= run.remember * 2**30:
+        name = "-".join(["states", *map(str, teacher.others)])
         with accelerate(run).autocast():
-            made.keep(every, material.file.with_suffix(f".{name}.safetensors"), tell)
-    return made
+            teacher.keep(every, material.file.with_suffix(f".{name}.safetensors"), tell)
+    return teacher
 
 
 class DistillationTask:

@@ -55,7 +55,6 @@ class Budget:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a limit."""
         return self.seconds > 0
 
     @property
@@ -95,7 +94,6 @@ class Answer:
 
     @property
     def text(self) -> tuple[int, ...]:
-        """Prompt and answer."""
         return self.prompt + self.tokens
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftwise.models.probe.small import VOCAB
 from tests.architectures.judge import reason
 
 from .forms import Given, drawn, pictures, sounds, tokens
@@ -160,8 +159,3 @@ def own(model: Any, inputs: Given, n: int, **more: Any) -> Tensor:
     torch.manual_seed(0)  # some encoders of sound draw noise
     out: Tensor = model.generate(**inputs, **settings)
     return out
-
-
-def vocabulary() -> int:
-    """The tokens of every small model."""
-    return VOCAB

@@ -45,8 +45,8 @@ def causal(rows: int, width: int, total: int) -> Tensor:
 
 
 @dtypes
-@pytest.mark.parametrize("heads, shared", [(1, 1), (4, 4), (6, 2), (4, 1)])
-@pytest.mark.parametrize("size", [16, 48, 64, 128])
+@pytest.mark.parametrize("heads, shared", [(1, 1), (6, 2), (4, 1)])
+@pytest.mark.parametrize("size", [16, 48, 128])
 def test_it_is_pytorchs_for_every_width(heads: int, shared: int, size: int, dtype: torch.dtype) -> None:
     for width in (1, 2, 3, 5, 6, 7, 9, 13, 17, 40):
         for total in (width, width + 15, width + 100):

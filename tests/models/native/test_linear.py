@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from draftwise.core.loop import Loop
 from draftwise.models.native import kernels as panels
 from draftwise.models.weights import timing
 from draftwise.models.weights.layouts import PANELS, PackedLinear
-from draftwise.models.weights.packed import pack_layers
-from draftwise.policies.catalogue import method
-from draftwise.targets.hf import HFTarget
-from tests.core.turns import written
-from tests.targets.test_hf import Oracle, prompts
-from tests.tiny import model, own_text
 
 made = pytest.mark.skipif(panels.linear_kernel(torch.float32) is None, reason="no C++ compiler here")
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -31,8 +23,8 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 @made
 @dtypes
-@pytest.mark.parametrize("outputs", [1, 15, 16, 17, 48, 65, 200])
-@pytest.mark.parametrize("inputs", [2, 14, 64, 1100])
+@pytest.mark.parametrize("outputs", [1, 16, 17, 200])
+@pytest.mark.parametrize("inputs", [2, 14, 1100])
 def test_products_are_those_of_pytorch_for_every_number_of_tokens(
     outputs: int, inputs: int, dtype: torch.dtype
 ) -> None:
@@ -94,21 +86,3 @@ def test_numbers_that_are_none_stay_where_they_are(dtype: torch.dtype) -> None:
     x[1, 3] = float("nan")
     found = product(x, weight)
     assert found[1].isnan().all() and torch.equal(found[[0, 2]], product(x[[0, 2]], weight))
-
-
-@made
-def test_greedy_text_is_the_models_own() -> None:
-    """With a good drafter, and one that is never right; at batch 1 and 3."""
-    target = model("llama", dtype=torch.float32)
-    own = [own_text(target, p, 40) for p in prompts()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "SMALLEST", 0)
-        used = pack_layers(target, lambda layers, names: PANELS if PANELS in names else names[0])
-    assert used[PANELS]
-    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
-    for batch in (1, 3):
-        for spoil in (0.1, 1.0):
-            team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
-            chosen = method("static-6", list(team))
-            loop = Loop(HFTarget(target), team, chosen.policy, chosen.recorder)
-            assert written(loop, prompts(), 40, batch) == own

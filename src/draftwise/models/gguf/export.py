@@ -80,7 +80,6 @@ class Exported:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
         return asdict(self) | {"path": str(self.path), "notes": list(self.notes)}
 
 
@@ -101,7 +100,7 @@ def export_gguf(
         UserError: an unknown type, a model or tokenizer that llama.cpp does not have, or a path that cannot
             be written.
     """
-    began, out = perf_counter(), _check_path(path)
+    start, out = perf_counter(), _check_path(path)
     if type not in TYPES:
         raise UserError(f"unknown type {type!r}: choose from {', '.join(TYPES)}")
     writer_module()
@@ -123,7 +122,7 @@ def export_gguf(
         types, fallbacks = _count_tensors(part, type)
         os.replace(part, out)
     return Exported(
-        *(out, type, architecture.name, out.stat().st_size, perf_counter() - began, pre, compared),
+        *(out, type, architecture.name, out.stat().st_size, perf_counter() - start, pre, compared),
         *(types, fallbacks, BLOCKS.get(type, 1), notes),
     )
 
@@ -335,7 +334,7 @@ def _compare_ends(model: Any, tokenizer: Any, ours: GgufTokenizer) -> Iterator[s
     """Where llama.cpp ends a text and Transformers does not, and the reverse."""
     sources = (model.generation_config, model.config, tokenizer)
     ids = next((i for s in sources if (i := getattr(s, "eos_token_id", None)) not in (None, [])), ())
-    wanted = set(ids) if isinstance(ids, (list, tuple)) else {ids}
-    for only, who in ((ours.ends - wanted, "llama.cpp"), (wanted - ours.ends, "Transformers")):
+    expected = set(ids) if isinstance(ids, (list, tuple)) else {ids}
+    for only, who in ((ours.ends - expected, "llama.cpp"), (expected - ours.ends, "Transformers")):
         if only:
             yield f"only {who} ends a text at {', '.join(repr(ours.tokens[i]) for i in sorted(only))}"

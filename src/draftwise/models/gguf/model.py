@@ -59,12 +59,12 @@ class GgufTokenizer:
         """
         model = load(path, vocab_only=True, **(replaced("tokenizer.ggml.pre", pre) if pre else {}))
         try:
-            made = cls(model, name=str(path))
+            tokenizer = cls(model, name=str(path))
         except UserError:
             library().llama_model_free(model)
             raise
-        finalize(made, library().llama_model_free, model)
-        return made
+        finalize(tokenizer, library().llama_model_free, model)
+        return tokenizer
 
     # -- vocabulary --------------------------------------------------------------------------------
 
@@ -73,7 +73,6 @@ class GgufTokenizer:
 
     @cached_property
     def tokens(self) -> list[str]:
-        """The name of every token in the vocabulary, in order."""
         read = self.lib.llama_vocab_get_text
         return [read(self.vocab, i).decode("utf-8", "replace") for i in range(self.size)]
 
@@ -94,22 +93,22 @@ class GgufTokenizer:
         """Every token that ends a text."""
         likely = [i for i, attribute in enumerate(self.attributes) if attribute & CONTROL]
         likely += [getattr(self.lib, f"llama_vocab_{name}")(self.vocab) for name in ("eos", "eot")]
-        found = {i for i in likely if i >= 0 and self.lib.llama_vocab_is_eog(self.vocab, i)}
+        ends = {i for i in likely if i >= 0 and self.lib.llama_vocab_is_eog(self.vocab, i)}
         if self.kind == BPE and metadata(self.model, "tokenizer.ggml.eos_token_id") is None:
-            found -= {int(self.lib.llama_vocab_eos(self.vocab))}  # llama.cpp's guess for any such file
-        return frozenset(found)
+            ends -= {int(self.lib.llama_vocab_eos(self.vocab))}  # llama.cpp's guess for any such file
+        return frozenset(ends)
 
     @cached_property
     def special(self) -> dict[str, int]:
         """The named special tokens: `bos`, `eos`, `unk`, `sep`, `pad`, `mask`, those that the file has."""
-        found = {}
+        special = {}
         for name in NAMED:
-            said = metadata(self.model, f"tokenizer.ggml.{name}_token_id")
-            if said is not None and 0 <= int(said) < self.size:
-                found[NAMES.get(name, name)] = int(said)
+            number = metadata(self.model, f"tokenizer.ggml.{name}_token_id")
+            if number is not None and 0 <= int(number) < self.size:
+                special[NAMES.get(name, name)] = int(number)
         if self.kind == SENTENCEPIECE:
-            found = {"bos": 1, "eos": 2, "unk": 0} | found  # as llama.cpp has it
-        return found
+            special = {"bos": 1, "eos": 2, "unk": 0} | special  # as llama.cpp has it
+        return special
 
     @property
     def special_tokens_map(self) -> dict[str, str]:
@@ -123,20 +122,13 @@ class GgufTokenizer:
 
     @property
     def all_special_tokens(self) -> list[str]:
-        """Their names."""
         return [self.tokens[i] for i in self.all_special_ids]
 
     def get_vocab(self) -> dict[str, int]:
-        """The id of every token by its name."""
         return dict(self.ids)
 
     def convert_ids_to_tokens(self, ids: int | Sequence[int]) -> Any:
-        """The names of tokens."""
         return self.tokens[ids] if isinstance(ids, int) else [self.tokens[i] for i in ids]
-
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
-        """The ids of tokens' names; None for one that is not in the vocabulary."""
-        return self.ids.get(tokens) if isinstance(tokens, str) else [self.ids.get(t) for t in tokens]
 
     # -- text to tokens ----------------------------------------------------------------------------
 
@@ -174,14 +166,14 @@ class GgufTokenizer:
 
         if self.chat_template is None:
             raise ValueError("the GGUF file has no chat template")
-        made: Any = render_jinja_template(  # texts, and where answers are in them
+        prompts: Any = render_jinja_template(  # texts, and where answers are in them
             [[{k: v for k, v in message.items() if v is not None} for message in conversation]],
             tools=list(tools) if tools else None,
             chat_template=self.chat_template,
             add_generation_prompt=add_generation_prompt,
             **(self.special_tokens_map | variables),
         )
-        text = made[0][0]
+        text = prompts[0][0]
         if not tokenize:
             return text
         ids = self.encode(text, add_special_tokens=False)
@@ -276,7 +268,6 @@ class GgufModel:
 
     @property
     def description(self) -> str:
-        """Architecture, precision and size, such as `llama ?B all F32, 22.8M parameters`."""
         room = ctypes.create_string_buffer(256)
         self.api.llama_model_desc(self.handle, room, 256)
         millions = self.api.llama_model_n_params(self.handle) / 1e6
@@ -321,8 +312,8 @@ class GgufModel:
         """The context size above which llama.cpp uses other rotary frequencies (LongRoPE); 0 if none."""
         kind = metadata(self.handle, "general.architecture")
         scaling = metadata(self.handle, f"{kind}.rope.scaling.type") or "longrope"
-        border = metadata(self.handle, f"{kind}.rope.scaling.original_context_length")
-        return int(border) if border and scaling == "longrope" else 0
+        threshold = metadata(self.handle, f"{kind}.rope.scaling.original_context_length")
+        return int(threshold) if threshold and scaling == "longrope" else 0
 
     def _refuse_other_kinds(self) -> None:
         api, wrong = self.api, ""

@@ -76,16 +76,16 @@ def logits(path: Path, *, extra: bool) -> Logits:
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_threads, params.n_threads_batch = 2 * sum(PASSES), 2, 2
     context = lib.llama_init_from_model(model, params)
-    found, token = [], 0
+    rows, token = [], 0
     for count in PASSES:
         tokens = (lib.llama_token * count)(*((7 * (token + k) + 3) % VOCAB for k in range(count)))
         token += count
         if lib.llama_decode(context, lib.llama_batch_get_one(tokens, count)):
             raise RuntimeError(f"llama.cpp cannot decode {count} tokens")
-        found.append(np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), (VOCAB,)).copy())
+        rows.append(np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), (VOCAB,)).copy())
     lib.llama_free(context)
     lib.llama_model_free(model)
-    return found
+    return rows
 
 
 def _error(plain: Any, repacked: Any) -> float:

@@ -68,19 +68,19 @@ class Context:
     """
 
     def __init__(
-        self, model: GgufModel, cells: int, sequences: int, *, threads: int, choose_settings: Settings
+        self, model: GgufModel, cells: int, sequences: int, *, threads: int, settings: Settings
     ) -> None:
         self.api, self.model, self.cells, self.sequences = model.api, model, cells, sequences
         self.room, self.most = BATCH + sequences, OUTPUTS + 2 * sequences  # tokens and rows of a pass, padded
         options = self.api.llama_context_default_params()
-        options.n_ctx = cells * (1 if choose_settings.shared else sequences)
+        options.n_ctx = cells * (1 if settings.shared else sequences)
         options.n_batch = options.n_ubatch = self.room
         options.n_seq_max, options.n_outputs_max = sequences, self.most
         options.n_threads = options.n_threads_batch = threads
-        options.type_k, options.type_v = (TYPES[kind] for kind in choose_settings.kinds)
-        if not choose_settings.flash:
+        options.type_k, options.type_v = (TYPES[kind] for kind in settings.kinds)
+        if not settings.flash:
             options.flash_attn_type = self.api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        options.kv_unified, options.no_perf = choose_settings.shared, True
+        options.kv_unified, options.no_perf = settings.shared, True
         options.n_rs_seq = ROLLBACK if model.stateful else 0
         with listening() as errors:
             self.handle = self.api.llama_init_from_model(model.handle, options)
@@ -129,7 +129,6 @@ class Context:
         return torch.from_numpy(self.logits[np.asarray(wanted)])
 
     def state(self) -> NDArray[np.uint8]:
-        """Everything in the memory."""
         held = np.empty(self.api.llama_state_get_size(self.handle), np.uint8)
         size = self.api.llama_state_get_data(self.handle, _bytes(held), held.size)
         return held[:size]
@@ -139,7 +138,6 @@ class Context:
         return bool(self.api.llama_state_set_data(self.handle, _bytes(state), state.size))
 
     def close(self) -> None:
-        """Free the memory."""
         self._free()
 
 
@@ -223,14 +221,12 @@ class Sequences:
         self.held[key] = self.began[key] = 0
 
     def _adapt(self) -> None:
-        """Take as many threads as the machine has room for."""
         THREADS.adapt()
         if (now := torch.get_num_threads()) != self.threads:
             self.threads = now
             self.api.llama_set_n_threads(self.context.handle, now, now)
 
     def close(self, key: int) -> None:
-        """Free a text's cells."""
         number = self.number.pop(key, None)
         if number is not None:
             self.api.llama_memory_seq_rm(self.context.memory, number, -1, -1)
@@ -282,10 +278,10 @@ class Sequences:
         """
         if self.model.stateful:
             return torch.cat([self._alone(*part) for part in parts])
-        tokens = kept = 0
+        tokens = rows = 0
         for _, new, keep in parts:
-            tokens, kept = tokens + len(new), kept + keep
-        if tokens <= BATCH and kept <= OUTPUTS:
+            tokens, rows = tokens + len(new), rows + keep
+        if tokens <= BATCH and rows <= OUTPUTS:
             return self._pass(parts, tokens)
         return torch.cat([self._pass(*group) for group in _groups(parts)])
 
@@ -339,7 +335,6 @@ class Sequences:
         return at, wanted, padded
 
     def _again(self, tokens: int) -> int:
-        """Repeat a pass in a larger memory."""
         before = self.context
         self._grow(2 * before.cells, before.sequences)
         if self.model.stateful:
@@ -382,25 +377,24 @@ class Sequences:
 
 
 def _cells(length: int) -> int:
-    """The size of a memory that holds a text: a power of two."""
     return max(SMALLEST, 1 << (length - 1).bit_length())
 
 
 def _groups(parts: Sequence[Part]) -> Iterator[tuple[list[Part], int]]:
     """The same tokens in passes that llama.cpp reads at once: (parts, tokens)."""
     group: list[Part] = []
-    tokens = kept = 0
+    tokens = logits = 0
     for key, new, keep in parts:
         at, silent = 0, len(new) - keep
         while at < len(new):
             n = min(BATCH - tokens, len(new) - at)
             rows = max(0, at + n - max(at, silent))
-            n, rows = n - max(0, rows - (OUTPUTS - kept)), min(rows, OUTPUTS - kept)
+            n, rows = n - max(0, rows - (OUTPUTS - logits)), min(rows, OUTPUTS - logits)
             if n:
                 group.append((key, new[at : at + n], rows))
-                at, tokens, kept = at + n, tokens + n, kept + rows
+                at, tokens, logits = at + n, tokens + n, logits + rows
             if at < len(new):
                 yield group, tokens
-                group, tokens, kept = [], 0, 0
+                group, tokens, logits = [], 0, 0
     if group:
         yield group, tokens

@@ -185,8 +185,8 @@ SAMPLES = Path(__file__).with_name("samples.json")  # texts, and pieces of text 
 
 
 def find_pre_tokenizer(vocabulary: Vocabulary, tokenizer: Any, *, tell: Tell) -> tuple[str, int]:
-    """Return the first pre-tokenizer with which llama.cpp gives a tokenizer's ids and texts, and the number of
-    texts compared.
+    """Return the first pre-tokenizer with which llama.cpp gives a tokenizer's ids and texts, and the
+    number of texts compared.
 
     Raises:
         UserError: llama.cpp is missing, or none agrees: the line has the nearest one and a text on which it

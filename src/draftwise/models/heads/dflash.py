@@ -90,12 +90,12 @@ def _sight(config: Any, layer: int) -> Sight:
 def _seen(sight: Sight, starts: Tensor, longest: int, block: int) -> Tensor:
     """Which of context and block each place of the block sees, shape (rows, 1, block, longest + block)."""
     at = torch.arange(longest, device=starts.device)
-    known = at < starts[:, None]
+    visible = at < starts[:, None]
     if sight.window:
-        known &= at >= starts[:, None] - sight.window
+        visible &= at >= starts[:, None] - sight.window
     inner = torch.ones(block, block, dtype=torch.bool, device=starts.device)
     inner = inner.tril() if sight.causal else inner
-    parts = known[:, None, None].expand(-1, 1, block, -1), inner.expand(len(starts), 1, -1, -1)
+    parts = visible[:, None, None].expand(-1, 1, block, -1), inner.expand(len(starts), 1, -1, -1)
     return torch.cat(parts, dim=-1)
 
 

@@ -94,7 +94,6 @@ class TargetHead(nn.Module):
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Embeddings of tokens, shape (..., width)."""
         words: Tensor = getattr(self, "embed_tokens", self.shared[0])(tokens)
         return words
 
@@ -170,7 +169,6 @@ class Eagle(TargetHead):
         return states
 
     def save(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors in the published format."""
         config = self.config.to_dict() | {"architectures": [self.architecture]}
         tensors = {_published(name): t for name, t in self.state_dict().items() if "rotary_emb" not in name}
         write(folder, config, tensors)
@@ -342,7 +340,6 @@ def finish_head(head: Head, published: Published, target: Any) -> Head:
 
 
 def _complete_config(published: Published, target: Any) -> Any:
-    """The head's configuration, completed from its tensors."""
     tensors, settings = published.tensors, published.settings
     more: dict[str, Any] = {"attention_bias": any(k.endswith("self_attn.q_proj.bias") for k in tensors)}
     if published.kind == "eagle":

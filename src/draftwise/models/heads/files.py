@@ -145,7 +145,6 @@ class Published:
 
     @property
     def own(self) -> Sequence[str]:
-        """Which of embedding and output layer it brings."""
         return [part for part in ("embed_tokens", "lm_head") if f"{part}.weight" in self.tensors]
 
     def config(self, **more: Any) -> Any:
@@ -161,7 +160,6 @@ class Published:
             raise self.refuse(f"its config.json does not make a head ({error})") from error
 
     def refuse(self, reason: str) -> UserError:
-        """Return an error that names the head."""
         return UserError(f"head {self.name!r}: {reason}")
 
 
@@ -234,15 +232,15 @@ def warn_of_other_target(name: str, target: Any) -> None:
     with any head; a model fine-tuned from the one that it names may accept as much.
     """
     verifier = (read_config(folder_of(name)).get("speculators_config") or {}).get("verifier") or {}
-    theirs, kinds = str(verifier.get("name_or_path") or ""), verifier.get("architectures") or []
-    mine, kind = str(getattr(target, "name_or_path", "") or ""), type(target).__name__
-    ends = {path.rstrip("/").rpartition("/")[2].lower() for path in (theirs, mine)}
-    same = len(ends) == 1 if theirs and mine else not kinds or kind in kinds
+    named_target, kinds = str(verifier.get("name_or_path") or ""), verifier.get("architectures") or []
+    own_name, kind = str(getattr(target, "name_or_path", "") or ""), type(target).__name__
+    ends = {path.rstrip("/").rpartition("/")[2].lower() for path in (named_target, own_name)}
+    same = len(ends) == 1 if named_target and own_name else not kinds or kind in kinds
     if not same:
         named = ", ".join(kinds) or "no architecture named"
         warnings.warn(
-            f"head {name!r} was made for {theirs or 'a target'} ({named}), and the target is "
-            f"{mine or 'unnamed'} ({kind}): it may accept little; {OTHER_TARGET}",
+            f"head {name!r} was made for {named_target or 'a target'} ({named}), and the target is "
+            f"{own_name or 'unnamed'} ({kind}): it may accept little; {OTHER_TARGET}",
             DraftwiseWarning,
             stacklevel=2,
         )
@@ -328,6 +326,5 @@ def complete_tensors(published: Published, head: Any) -> dict[str, Tensor]:
 
 
 def _ids(published: Published) -> Tensor:
-    """The target's ids of the drafted tokens."""
     d2t = published.tensors["d2t"].long()
     return d2t + torch.arange(len(d2t))

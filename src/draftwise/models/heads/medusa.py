@@ -64,7 +64,6 @@ class Medusa(nn.Module):
         return torch.stack(ahead)
 
     def save(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors in the published format."""
         config = {
             "architectures": ["MedusaModel"],
             "model_type": "medusa",

@@ -60,7 +60,6 @@ class Mtp(TargetHead):
         self.layer, self.cache_name = layer, name_for(layer)
 
     def read(self, features: Tensor) -> Tensor:
-        """The target's last hidden state, as it is."""
         return features
 
     def forward(
@@ -125,19 +124,24 @@ def load_mtp(name: str | Path, target: Any) -> Mtp:
 def _fill(head: Mtp, found: Mapping[str, Tensor], target: Any) -> Mtp:
     """Take over norms and projection, and the own embedding and output layer where they differ from the
     model's."""
-    parts = {"words": head.words_norm, "states": head.states_norm, "last": head.norm, "joined": head.joined}
-    for key, part in parts.items():
-        part.weight.copy_(found[key])
+    parts: dict[str, Any] = {
+        "words": head.words_norm,
+        "states": head.states_norm,
+        "last": head.norm,
+        "joined": head.joined,
+    }
+    for role, part in parts.items():
+        part.weight.copy_(found[role])
     weight = target.get_input_embeddings().weight
     head.joined.to(weight.dtype)
     for key, shared in zip(("embed_tokens", "lm_head"), head.shared, strict=True):
-        theirs = shared.weight.detach()
-        if key not in found or torch.equal(found[key].to(theirs), theirs):
+        shared_weight = shared.weight.detach()
+        if key not in found or torch.equal(found[key].to(shared_weight), shared_weight):
             continue
         rows, width = found[key].shape
-        part: Any = nn.Embedding(rows, width) if key == "embed_tokens" else nn.Linear(width, rows, bias=False)
-        part.weight.copy_(found[key])
-        setattr(head, key, part.to(weight.dtype))
+        own: Any = nn.Embedding(rows, width) if key == "embed_tokens" else nn.Linear(width, rows, bias=False)
+        own.weight.copy_(found[key])
+        setattr(head, key, own.to(weight.dtype))
     return head.to(weight.device)
 
 

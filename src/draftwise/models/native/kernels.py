@@ -62,10 +62,10 @@ Product: TypeAlias = Callable[[int, int, int | None, int, int, int, int], None]
 @cache
 def linear_kernel(dtype: torch.dtype) -> Product | None:
     """The kernel for this dtype, if this machine can make one that computes what PyTorch does."""
-    made = library()
-    if made is None or dtype not in NAMES:
+    loaded = library()
+    if loaded is None or dtype not in NAMES:
         return None
-    function = made[NAMES[dtype]]
+    function = loaded[NAMES[dtype]]
     function.argtypes, function.restype = [c_void_p] * 4 + [c_int64] * 3, None
     product = cast("Product", function)
     if wrong := check_linear(product, dtype):
@@ -81,10 +81,9 @@ def supports(weight: Tensor) -> bool:
 
 
 def packed_shape(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, ...]:
-    """The shape of a packed weight."""
-    made = library()
-    assert made is not None
-    size = int(made.draftwise_panel())
+    loaded = library()
+    assert loaded is not None
+    size = int(loaded.draftwise_panel())
     panels = -(-outputs // size)
     return (panels, inputs, size) if dtype == torch.float32 else (panels, inputs // 2, size, 2)
 
@@ -118,13 +117,13 @@ def check_linear(product: Product, dtype: torch.dtype) -> str:
     for outputs, inputs in ((1, 2), (37, 18), (200, 64), (40, 1100)):
         shapes = (26, inputs), (outputs, inputs), (outputs,)
         x, weight, bias = ((torch.rand(*shape, generator=rng) - 0.5).to(dtype) for shape in shapes)
-        packed, wanted = pack(weight), functional.linear(x.double(), weight.double(), bias.double())
+        packed, expected = pack(weight), functional.linear(x.double(), weight.double(), bias.double())
         rows = []
         for tokens in range(1, len(x) + 1):
             y = torch.empty(tokens, outputs, dtype=dtype)
             at, weights, added, out = (t.data_ptr() for t in (x, packed, bias, y))
             product(at, weights, added, out, tokens, outputs, inputs)
-            if not torch.allclose(y.double(), wanted[:tokens], rtol=near, atol=near):
+            if not torch.allclose(y.double(), expected[:tokens], rtol=near, atol=near):
                 return "it computes something else than PyTorch"
             rows.append(y[0])
         if not all(torch.equal(row, rows[0]) for row in rows):
@@ -157,10 +156,10 @@ class Call(Structure):
 @cache
 def attention_kernel(dtype: torch.dtype) -> Attend | None:
     """The kernel, if this machine can make one that computes what PyTorch does in this dtype."""
-    made = library()
-    if made is None or dtype not in NEAR:
+    loaded = library()
+    if loaded is None or dtype not in NEAR:
         return None
-    function = made.draftwise_attention
+    function = loaded.draftwise_attention
     function.argtypes, function.restype = [POINTER(Call)], None
     attend = cast("Attend", function)
     if wrong := check_attention(attend, dtype):
@@ -207,7 +206,7 @@ def check_attention(attend: Attend, dtype: torch.dtype) -> str:
         hidden = torch.full((15, total), float("-inf"), dtype=dtype).triu(total - 14)
         hidden = hidden.expand(2, 1, -1, -1).contiguous()
         more = 2 // shared
-        wanted = functional.scaled_dot_product_attention(
+        expected = functional.scaled_dot_product_attention(
             query.double(),
             key.repeat_interleave(more, 1).double(),
             value.repeat_interleave(more, 1).double(),
@@ -216,15 +215,20 @@ def check_attention(attend: Attend, dtype: torch.dtype) -> str:
         ).transpose(1, 2)
         for width in range(1, 16):
             some = query[:, :, :width].contiguous()
-            seen = total - 15 + width
-            found = attention(
-                attend, some, key[:, :, :seen], value[:, :, :seen], hidden[:, :, :width, :seen], 0.3
+            slots_seen = total - 15 + width
+            result = attention(
+                attend,
+                some,
+                key[:, :, :slots_seen],
+                value[:, :, :slots_seen],
+                hidden[:, :, :width, :slots_seen],
+                0.3,
             )
-            if not torch.allclose(found.double(), wanted[:, :width], rtol=NEAR[dtype], atol=NEAR[dtype]):
+            if not torch.allclose(result.double(), expected[:, :width], rtol=NEAR[dtype], atol=NEAR[dtype]):
                 return "it computes something else than PyTorch"
             whole = attention(attend, some, key, value, hidden[:, :, :width], 0.3)
             alone = attention(attend, some[:, :, -1:], key, value, hidden[:, :, width - 1 : width], 0.3)
-            if not (torch.equal(found, whole) and torch.equal(found[:, -1:], alone)):
+            if not (torch.equal(result, whole) and torch.equal(result[:, -1:], alone)):
                 return "its results depend on the number of tokens"
     return ""
 

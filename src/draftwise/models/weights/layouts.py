@@ -90,7 +90,6 @@ class PackedLinear(nn.Module):
         self.shape, self.weight = weight.new_zeros(()).expand(weight.shape), weight.new_empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b."""
         return LAYOUTS[self.layout].product(x, self.packed, self.shape, self.bias)
 
 
@@ -98,7 +97,6 @@ class TurnedLinear(nn.Linear):
     """A linear layer that computes (W x^T)^T: for weights that other modules read too."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b."""
         y = torch.mm(self.weight, x.reshape(-1, self.in_features).t()).t().contiguous()
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
@@ -127,7 +125,6 @@ class FusedLinear(nn.Module):
         self.held: tuple[Tensor, tuple[Tensor, ...]] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b of the first layer."""
         self.held = None  # what the others left is older than this call
         return self.part(x, 0)
 
@@ -150,7 +147,6 @@ class Sibling(nn.Module):
         self.first, self.index = (first,), index  # in a tuple: its tensors have one name only
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b."""
         return self.first[0].part(x, self.index)
 
 

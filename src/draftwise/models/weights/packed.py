@@ -119,7 +119,6 @@ def _without_numbers(name: str) -> str:
 
 @contextmanager
 def _removed(hooks: Sequence[RemovableHandle]) -> Iterator[None]:
-    """Remove these hooks after the block."""
     try:
         yield
     finally:
@@ -239,12 +238,12 @@ def _size(layers: Mapping[str, nn.Linear], groups: Sequence[Sequence[str]]) -> i
 
 def layouts(parts: Mapping[str, Any]) -> dict[str, str]:
     """How many linear layers of each target or drafter that runs a model have which layout, by name."""
-    found = {}
+    descriptions = {}
     for name, part in parts.items():
         model = getattr(part, "module", None) or getattr(getattr(part, "rows", None), "model", None)
         if isinstance(model, nn.Module):
-            found[name] = _said(model)
-    return found
+            descriptions[name] = _said(model)
+    return descriptions
 
 
 def layout_of(module: nn.Module) -> str:
@@ -278,7 +277,6 @@ def _uses(model: nn.Module) -> Counter[int]:
 
 
 def _candidates(model: nn.Module, keep: Collection[str] = ()) -> list[Place]:
-    """The layers that can be packed."""
     uses, places = _uses(model), []
     room = max(COPIED, COPY * sum(parameter.nbytes for parameter in model.parameters()))
     for path, layer in _linears(model).items():

@@ -60,7 +60,6 @@ class Timing:
 
     @property
     def rounded(self) -> list[float]:
-        """The ratios as they are saved."""
         return [round(ratio, 3) for ratio in self.ratios]
 
 
@@ -87,9 +86,9 @@ def measure(
     while True:
         turned = len(rounds) % 2 == 1
         rounds.append([_pair(plain, packed, width, clock, before, turned=turned) for width in WIDTHS])
-        found = _timing(rounds)
-        if (len(rounds) >= FEWEST and found.sure) or clock() - began > budget:
-            return found
+        timing = _timing(rounds)
+        if (len(rounds) >= FEWEST and timing.sure) or clock() - began > budget:
+            return timing
 
 
 def keeps_up(plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter) -> bool:
@@ -168,7 +167,6 @@ def first(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
 
 
 def always(groups: Sequence[Sequence[nn.Linear]]) -> bool:
-    """Fuse whatever can be."""
     return True
 
 
@@ -213,12 +211,12 @@ def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
 
 def compared(plain: Pass, other: Pass, key: str, answers: tuple[str, str]) -> str:
     """Time two ways of computing the same, and save the name of the winner; "" without the time for it."""
-    found = measured(plain, other)
-    if found is None:
+    timing = measured(plain, other)
+    if timing is None:
         return ""
-    ratios = {f"{answers[1]} over {answers[0]}": found.rounded}
-    save_answer(PACKING, key, {"layout": answers[found.pays], "ratios": ratios}, lasting=found.lasting)
-    return answers[found.pays]
+    ratios = {f"{answers[1]} over {answers[0]}": timing.rounded}
+    save_answer(PACKING, key, {"layout": answers[timing.pays], "ratios": ratios}, lasting=timing.lasting)
+    return answers[timing.pays]
 
 
 def measured(plain: Pass, other: Pass) -> Timing | None:
@@ -229,7 +227,6 @@ def measured(plain: Pass, other: Pass) -> Timing | None:
 
 
 def _quickest(layers: Sequence[nn.Linear]) -> list[nn.Module]:
-    """Layers of one shape in their fastest layout."""
     weight = layers[0].weight
     names = possible(weight)
     layout = fastest(layers, names) if names else ROWS
@@ -257,7 +254,6 @@ def decided(key: str, answers: Sequence[str], timed: Callable[[], str], guess: s
 
 
 def _here(layers: Sequence[nn.Linear]) -> str:
-    """This machine and the layers' shapes, in words."""
     weight = layers[0].weight
     isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
     rows = "+".join(str(len(layer.weight)) for layer in layers)
@@ -287,13 +283,13 @@ def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
 
     best, kernel, lasting, ratios = ROWS, through(ROWS), True, dict[str, list[float]]()
     for name in names:
-        found = measured(kernel, challenger := through(name))
-        if found is None:
+        timing = measured(kernel, challenger := through(name))
+        if timing is None:
             lasting = False
             continue
-        ratios[f"{name} over {best}"] = found.rounded
-        lasting = found.lasting and (lasting or found.pays)  # who beats the best beats all before it
-        if found.pays and keeps_up(kernel, challenger):
+        ratios[f"{name} over {best}"] = timing.rounded
+        lasting = timing.lasting and (lasting or timing.pays)  # who beats the best beats all before it
+        if timing.pays and keeps_up(kernel, challenger):
             best, kernel = name, challenger
     if not ratios:
         return ""
