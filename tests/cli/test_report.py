@@ -75,7 +75,6 @@ SIMULATED: dict[str, Any] = {
         ("prompts.jsonl", [{"method": "static-5", "prompt": 0, "seconds": "two"}]),
         ("rounds.jsonl", [{"arm": "ngram:5"}]),
         ("rounds.jsonl", [{"method": "static-5", "length": "five"}]),
-        ("rounds.jsonl", [{"method": "static-5", "seconds": {"draft": "long"}}]),
         ("pieces.jsonl", [{"method": "static-5", "prompt": 0, "pieces": [["a"]]}]),
         ("oracle.json", {"lengths": {"0": [["a", "b", "c"]]}}),
         ("oracle.json", {"results": [{"category": "all"}]}),

@@ -147,7 +147,7 @@ def _report(out: Path) -> None:
 
 def summary(found: dict[str, Any], out: Path) -> None:
     """Print the results over all categories, the settings of peers, and whether the machine was quiet."""
-    from draftwise.measure.notes import words
+    from draftwise.measure.results import describe_peer
 
     rows = [r for r in found["results"] if r["category"] == "all"]
     several = len({r["batch"] for r in rows}) > 1
@@ -155,7 +155,7 @@ def summary(found: dict[str, Any], out: Path) -> None:
     columns += ["mean of ratios", "accepted", "identical"]
     table(columns, [_cells(row, several) for row in rows])
     for peer in found.get("peers", ()):
-        print(f"{peer['method']}: {words(peer)}")
+        print(f"{peer['method']}: {describe_peer(peer)}")
     trust(found)
     reports = [path for path in (out / "report.html", out / "report.md") if path.exists()]
     print("written:", ", ".join(map(str, [*reports, out / "results.json"])))

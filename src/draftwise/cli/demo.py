@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftwise.errors import UserError
-from draftwise.measure.machine import Meter, cores
-from draftwise.measure.quiet import MEAN, used_by_others
+from draftwise.measure.machine import MEAN, Meter, cores, used_by_others
 from draftwise.models import smollm2
 
 from . import show

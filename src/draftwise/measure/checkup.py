@@ -23,7 +23,7 @@ from draftwise.models.threads import FIXED, fitting
 from draftwise.models.zoo import INSTALL, list_parts, list_zoo, zoo_folder
 
 from . import machine
-from .quiet import MEAN, START
+from .machine import MEAN, START
 
 NEEDED = ("torch", "transformers")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")

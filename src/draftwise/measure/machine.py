@@ -1,4 +1,4 @@
-"""The machine that measured, and how much of it others were using meanwhile."""
+"""The machine that measured, how much of it others were using meanwhile, and if it was quiet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,13 +14,17 @@ from typing import Any
 
 from ..models.threads import Meter, cores, load_average
 
-__all__ = ["Meter", "cores", "describe", "load_average", "run"]
+__all__ = ["Meter", "cores", "describe", "judge", "load_average", "run", "split_load", "used_by_others"]
 
 PACKAGES = ("draftwise", "torch", "transformers", "numpy", "scikit-learn", "llama-cpp-python", "vllm")
+START = 0.25  # load average per core at the start, above which the machine was busy
+MEAN = 0.05  # cores per core that others may use on average
+PEAK = 0.25  # and over any one sample of at least
+LONG = 1.0  # seconds, since a shorter one has too few ticks of the clock
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, threads and memory, GPU, system, and the versions of what ran."""
+    """Return processor, cores, threads and memory, GPU, system, and the versions of what ran."""
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else ""
     return {
@@ -35,7 +40,7 @@ def describe() -> dict[str, Any]:
 
 
 def run() -> dict[str, str]:
-    """The date of this run, with its time zone, and the command line that started it."""
+    """Return the date of this run, with its time zone, and the command line that started it."""
     program, *options = sys.argv
     path = Path(program)
     name = f"python -m {path.parent.name}" if path.name == "__main__.py" else path.name
@@ -64,3 +69,44 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
+
+
+def judge(
+    starts: Sequence[float | None], samples: Sequence[Mapping[str, Any]], machine_cores: int
+) -> list[str]:
+    """Return why a run is not clean, one line a reason; none if the machine was quiet.
+
+    `starts` are the load averages that the run, and each time it continued, began with.
+    """
+    reasons = []
+    if not starts or None in starts:
+        reasons.append("this system tells no load average")
+    worst = max((load for load in starts if load is not None), default=0.0)
+    if worst > START * machine_cores:
+        reasons.append(f"load {worst:.2f} on {machine_cores} cores at the start")
+    used = used_by_others(samples)
+    if used is None:
+        return [*reasons, "the load during the run was not measured"]
+    mean, peak = used
+    if mean > MEAN * machine_cores:
+        reasons.append(f"others used {mean:.2f} of {machine_cores} cores on average")
+    elif peak > PEAK * machine_cores:
+        reasons.append(f"others used up to {peak:.2f} of {machine_cores} cores")
+    return reasons
+
+
+def used_by_others(samples: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    """Return the cores that others used: on average over the time, and at most over any long sample.
+
+    None where it was not measured.
+    """
+    known = [(s["others"], s["over"]) for s in samples if s.get("others") is not None and s.get("over")]
+    if not known:
+        return None
+    mean = sum(others * over for others, over in known) / sum(over for _, over in known)
+    return mean, max((others for others, over in known if over >= LONG), default=mean)
+
+
+def split_load(load: Sequence[Mapping[str, Any]]) -> tuple[list[float | None], list[Mapping[str, Any]]]:
+    """Split a load as files have it into the averages at each start, and the samples during the run."""
+    return [s["start"] for s in load if "start" in s], [s for s in load if "start" not in s]

@@ -147,3 +147,23 @@ def arm_values(policy: Policy) -> dict[str, float]:
         return {}
     values = zip(policy.arms, learner.estimates(), strict=True)
     return {arm.name: round(float(value), 4) for arm, value in values}
+
+
+def describe_peer(record: Row) -> str:
+    """Return one line: a peer's settings, the seconds that it prepared, and its drafts on a text to copy."""
+    parts = [f"{name} {_in_words(value)}" for name, value in record.get("settings", {}).items()]
+    if (seconds := record.get("prepared_seconds") or 0.0) >= 1.0:
+        parts.append(f"compiled in {seconds:.0f} s")
+    copied = record.get("copied")
+    if copied and record.get("drafts"):
+        accepted = f"{copied['accepted']} of {copied['drafted']} drafted tokens accepted"
+        parts.append(f"of a text to copy, {accepted}")
+    return "; ".join(parts)
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_in_words(inner)}" for name, inner in value.items())
+    return str(value)

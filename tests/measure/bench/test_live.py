@@ -9,7 +9,7 @@ from draftwise.measure.bench.journal import Journal
 from draftwise.measure.bench.live import copying, doubts, peers_of
 from draftwise.measure.bench.runner import Runner
 from draftwise.measure.machine import Meter
-from draftwise.measure.notes import words
+from draftwise.measure.results import describe_peer
 
 from .conftest import sim_models
 from .fake import LAW, Fake, prompts
@@ -99,11 +99,12 @@ def test_records_in_words() -> None:
         "drafts": True,
         "copied": {"tokens": 9, "drafted": 4, "accepted": 3},
     }
-    assert words(record) == (
+    assert describe_peer(record) == (
         "flash_attention on; freezing off; given length 3; compiled in 31 s; "
         "of a text to copy, 3 of 4 drafted tokens accepted"
     )
-    assert words({"settings": {"threads": 1}, "prepared_seconds": 0.2, "drafts": False}) == "threads 1"
+    quick = {"settings": {"threads": 1}, "prepared_seconds": 0.2, "drafts": False}
+    assert describe_peer(quick) == "threads 1"
 
 
 def test_the_text_to_copy_is_encoded_like_any_prompt() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from draftwise.measure import machine
-from draftwise.measure.machine import Meter, describe
-from draftwise.measure.quiet import judge, used_by_others
+from draftwise.measure.machine import Meter, describe, judge, used_by_others
 from draftwise.models import threads
 
 

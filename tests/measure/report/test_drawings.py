@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import radians, sin
 from pathlib import Path
@@ -15,21 +15,22 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from draftwise.measure.report.colours import (
+from draftwise.measure.report.pictures import PICTURES, Missing, learning, speed
+from draftwise.measure.report.records import Results, Row, read, read_rounds
+from draftwise.measure.report.style import (
     COLOURS,
+    LINES,
     SPEEDUPS,
-    contrast,
+    WIDE,
+    brief,
+    luminance,
+    ratio_scale,
     ratio_ticks,
-    ratios,
     readable,
     shades,
+    styled,
+    wrapped,
 )
-from draftwise.measure.report.data import read
-from draftwise.measure.report.labels import LINES, WIDE, brief, wrapped
-from draftwise.measure.report.pictures import PICTURES, Missing, heat, learning, speed, values
-from draftwise.measure.report.records import Results, Row
-from draftwise.measure.report.rounds import read_rounds
-from draftwise.measure.report.style import styled
 
 from . import folder as made
 
@@ -200,13 +201,19 @@ def test_captions_say_where_an_axis_does_not_start_at_zero() -> None:
 
 def test_a_ratio_and_its_inverse_are_equally_strong() -> None:
     for values_ in ([0.62, 1.1], [1.0], [0.2, 4.0]):
-        scale = ratios(values_)
+        scale = ratio_scale(values_)
         assert float(scale(1.0)) == pytest.approx(0.5)
         for ratio in (0.62, 0.9, 1.3):
             assert float(scale(ratio)) == pytest.approx(1 - float(scale(1 / ratio)))
         ticks = ratio_ticks(scale.vmin or 0.0, scale.vmax or 0.0)
         assert 1.0 in ticks and len(ticks) >= 3
-    assert float(ratios([float("nan"), 1.6])(1.6)) == pytest.approx(1.0)
+    assert float(ratio_scale([float("nan"), 1.6])(1.6)) == pytest.approx(1.0)
+
+
+def contrast(one: Sequence[float], other: Sequence[float]) -> float:
+    """The contrast ratio of two colours, 1 to 21; text needs 4.5 (WCAG 2.2)."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
 
 
 def test_numbers_can_be_read_on_every_colour_of_the_heat_map() -> None:
@@ -223,7 +230,7 @@ def test_lines_and_bars_can_be_seen_on_light_and_dark_pages(page: str) -> None:
 
 def test_the_heat_map_has_a_labelled_colour_bar_and_the_numbers_of_its_cells() -> None:
     found = results(["auto", "none"], ["qa", "code"])
-    figure = heat.categories(found)
+    figure = speed.categories(found)
     grid, bar = figure.axes
     assert "speed-up" in bar.get_ylabel() and "log" in bar.get_ylabel()
     assert any("\N{MULTIPLICATION SIGN}" in label.get_text() for label in bar.get_yticklabels())
@@ -232,7 +239,7 @@ def test_the_heat_map_has_a_labelled_colour_bar_and_the_numbers_of_its_cells() -
 
 def test_auto_has_one_line_per_drafter_with_the_range_of_its_lengths() -> None:
     found = results(["auto"])
-    (ax,) = values.values(found).axes
+    (ax,) = learning.values(found).axes
     labels = [text.get_text() for text in ax.get_legend().get_texts()]  # type: ignore[union-attr]
     assert labels == ["zoo:general (4 arms)", "zoo:code (4 arms)", "ngram (4 arms)"]
     assert len(ax.get_lines()) == len(ax.collections) == 3
@@ -247,7 +254,7 @@ def test_a_drafters_line_is_the_mean_of_its_rounds_and_its_band_the_range_of_its
         for i, (arm, n) in enumerate(played)
     ]
     rounds = read_rounds(lines)["m"]
-    a, b = values.groups(rounds, values.so_far(rounds), np.arange(len(rounds)))
+    a, b = learning.groups(rounds, learning.so_far(rounds), np.arange(len(rounds)))
     assert (a.name, a.arms, b.name) == ("a", 2, "b")
     assert a.mean[[0, 1, 3]].tolist() == pytest.approx([1.0, 2.5, 7 / 3])
     assert (a.low[-1], a.high[-1]) == (pytest.approx(1.0), pytest.approx(3.0))

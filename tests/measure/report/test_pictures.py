@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from draftwise.measure.report import tables
-from draftwise.measure.report.data import read
-from draftwise.measure.report.pictures import PICTURES, Missing, drafting, learning, speed, values
-from draftwise.measure.report.records import Finished, Results, Row
-from draftwise.measure.report.rounds import Rounds, read_rounds
+from draftwise.measure.report.pictures import PICTURES, Missing, drafting, learning, speed
+from draftwise.measure.report.records import Finished, Results, Rounds, Row, read, read_rounds
 
 from . import folder as made
 
@@ -56,7 +54,7 @@ def line(figure: Any, label: str) -> tuple[Sequence[float], Sequence[float]]:
 
 
 def test_values_so_far_are_means_of_an_arms_own_rounds() -> None:
-    at, means = values.so_far(PLAYED)["a:5"]
+    at, means = learning.so_far(PLAYED)["a:5"]
     assert (at.tolist(), means.tolist()) == ([0, 2], [2.0, 3.0])
 
 
@@ -114,8 +112,8 @@ def test_moving_means_and_thin_lines() -> None:
 def test_names_of_arms_and_rewards() -> None:
     assert learning.drafter_of("zoo:code:5~svip(0.6)") == "zoo:code"
     assert learning.drafter_of("none") == "none"
-    assert values.short(["a:5~svip(0.6)", "a:5~adaedl(0.2)"]) == ["svip(0.6)", "adaedl(0.2)"]
-    assert values.short(["a:5", "b:5"]) == ["a:5", "b:5"]
+    assert learning.short(["a:5~svip(0.6)", "a:5~adaedl(0.2)"]) == ["svip(0.6)", "adaedl(0.2)"]
+    assert learning.short(["a:5", "b:5"]) == ["a:5", "b:5"]
     assert drafting.without_reward("t?reward=simple&length=9") == ("t?length=9", "simple")
     assert drafting.without_reward("t") == ("t", "default reward")
 
@@ -203,14 +201,16 @@ def test_pictures_show_methods_that_are_unlike_before_those_that_are_alike() -> 
     )
     oracle = {"0": ((0, "a", 3), (4, "none", 0))}
     results = Results(rows=rows, rounds=played, oracle=oracle)
-    figure = values.values(results)
+    figure = learning.values(results)
     shown = [ax.get_title(loc="left") for ax in figure.axes]
     assert shown == ["d1", "rules", "lengths", "d2"]
 
 
 def test_lines_are_those_of_the_arms_that_were_played_most() -> None:
     played = rounds(*[("qa", f"a:{n}", 1, 0) for n in range(1, 16) for _ in range(n)])
-    lines = values.values(Results(rows=(Row(method="m", pulls={"a:1": 1, "a:2": 2}),), rounds={"m": played}))
+    lines = learning.values(
+        Results(rows=(Row(method="m", pulls={"a:1": 1, "a:2": 2}),), rounds={"m": played})
+    )
     legend = lines.axes[0].get_legend()
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]

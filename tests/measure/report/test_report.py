@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from draftwise.errors import UserError
-from draftwise.measure.quiet import judge
+from draftwise.measure.machine import judge
 from draftwise.measure.report import tables, write_report
-from draftwise.measure.report.data import read
-from draftwise.measure.report.glossary import GLOSSARY
-from draftwise.measure.report.markup import breakable, prose
+from draftwise.measure.report.page import breakable, prose
 from draftwise.measure.report.pictures import PICTURES
+from draftwise.measure.report.records import read
+from draftwise.measure.report.story import GLOSSARY
 from draftwise.measure.report.tables import pairs
 
 from . import folder as made

@@ -14,8 +14,8 @@ from ...errors import UserError
 from ...models.threads import THREADS
 from ...policies.catalogue import method
 from .. import machine
+from ..machine import judge
 from ..named import once, policy_names
-from ..quiet import judge
 from ..results import BASELINE, identical, summarize
 from ..workloads import choose, load
 from .contender import Contender, Generation, Item

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from . import tables
-from .glossary import terms
 from .records import Results
 from .story import OPTIMUM, Story
-from .tables import Cell, Table
+from .tables import Table
 
 
 def markdown(results: Results, story: Story) -> str:
-    """The whole report; pictures are links into `pictures/`."""
+    """Return the whole report; pictures are links into `pictures/`."""
     return "\n\n".join(_parts(results, story)) + "\n"
 
 
@@ -34,41 +33,33 @@ def _parts(results: Results, story: Story) -> Iterable[str]:
     for size in results.larger:
         yield f"## Batch size {size}\n\n{table(tables.methods(results.of(batch=size)))}"
     if results.peers:
-        yield "## Peers"
-        yield table(Table(("peer", "settings"), [(Cell(m), Cell(s)) for m, s in results.peers]))
+        yield f"## Peers\n\n{table(tables.texts(('peer', 'settings'), results.peers))}"
     if results.absent:
-        yield "## Absent"
-        yield table(Table(("method", "reason"), [(Cell(m), Cell(r)) for m, r in results.absent]))
-    section = ""
-    for drawn in story.drawn:
-        if drawn.svg:
-            if drawn.picture.section != section:
-                section = drawn.picture.section
-                yield f"## {section}"
-            yield f"### {drawn.picture.title}\n\n{drawn.picture.caption}"
-            yield f"![{drawn.picture.title}](pictures/{drawn.picture.name}.png)"
+        yield f"## Absent\n\n{table(tables.texts(('method', 'reason'), results.absent))}"
+    for section, drawn in story.sections():
+        yield f"## {section}"
+        for picture in (one.picture for one in drawn):
+            yield f"### {picture.title}\n\n{picture.caption}"
+            yield f"![{picture.title}](pictures/{picture.name}.png)"
     if results.categories:
         yield "## By category"
         for category in results.categories:
             yield f"### {category}\n\n{table(tables.methods(results.of(category)))}"
     yield "## Setting"
-    for found in (results.own_settings, results.machine, story.load):
-        if found:
-            yield table(tables.pairs(found))
-    said = terms(not results.rows)
-    yield "## Glossary\n\n" + "\n".join(f"- **{term}**: {text}" for term, text in said.items())
-    missing = [(Cell(d.picture.title), Cell(d.missing), Cell(d.remedy)) for d in story.drawn if not d.svg]
-    if missing:
-        yield "## Pictures without data"
-        yield table(Table(("picture", "missing data", "provided by"), missing))
+    for settings in (results.own_settings, results.machine, story.load):
+        if settings:
+            yield table(tables.pairs(settings))
+    yield "## Glossary\n\n" + "\n".join(f"- **{term}**: {text}" for term, text in story.terms.items())
+    if story.missing:
+        yield f"## Pictures without data\n\n{table(story.missing)}"
 
 
 def table(content: Table) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [content.heads, ["---"] * len(content.heads)]
     lines += [[cell.text for cell in row] for row in content.rows]
-    return "\n".join("| " + " | ".join(map(_safe, line)) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_escape, line)) + " |" for line in lines)
 
 
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ..quiet import split, used_by_others
+from ..machine import split_load, used_by_others
 from . import tables
 from .pictures import PICTURES, SIMULATED, Missing, Picture
 from .records import Results
@@ -19,6 +20,31 @@ OPTIMUM = (
     "the tokens that will be accepted. In brackets: the optimum divided by this time."
 )
 EXTRA = 'pip install "draftwise[report]"'
+
+GLOSSARY: Mapping[str, str] = {
+    "target": "The model that is made faster. Every token of the answer is one that it would have written.",
+    "drafter": "A small model or a lookup that proposes the next tokens.",
+    "draft length": "The number of tokens that a drafter proposes in a round.",
+    "round": "One step of speculative decoding: a drafter proposes tokens, the target verifies them in one "
+    "pass, and the accepted ones and one token of the target's own are added to the text.",
+    "arm": "One choice of a policy: a drafter with a draft length or a stop rule, written "
+    "`drafter:length~rule`, or `none`.",
+    "policy": "What chooses the arm of each round. `auto` is the default policy.",
+    "fixed arm": "A method with the same arm in every round.",
+    "stop rule": "Ends a draft early, for example when the drafter is unsure of its next token.",
+    "accepted": "Drafted tokens that the target confirmed.",
+    "acceptance rate": "Accepted tokens divided by drafted tokens.",
+    "block efficiency": "Tokens added to the text per round: the accepted ones and the target's own.",
+    "plain decoding": "The target alone, one token per pass; the method `none`.",
+    "speed-up": "Total time of plain decoding divided by that of the method, on the same prompts.",
+    "95 % interval": "The middle 95 % of the speed-up over resampled prompts (bootstrap).",
+    "mean of ratios": "The mean over prompts of tokens per second, divided by that of plain decoding.",
+    "peer": "Another engine, measured on the same prompts.",
+    "regret": "Rounds or time in excess of the best fixed arm in hindsight.",
+    "optimum": "The least possible time over all choices of drafter and draft length at every position.",
+    "oracle": "The method that takes the optimum; it knows the whole text in advance.",
+}
+UNSIMULATED = {"peer", "plain decoding", "speed-up", "95 % interval", "mean of ratios", "optimum", "oracle"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +61,8 @@ class Drawn:
 class Story:
     """The text around the tables, and the pictures.
 
-    Notes are (good, text), facts (what, value, of what); `origin` has date, command, machine, versions.
+    Notes are (is good, text), facts (what, value, of what); `origin` has date, command, machine, versions,
+    `missing` a table of the pictures without data.
     """
 
     title: str
@@ -45,13 +72,33 @@ class Story:
     facts: Sequence[tuple[str, str, str]]
     drawn: Sequence[Drawn]
     load: Mapping[str, Any]
+    terms: Mapping[str, str]
+
+    def sections(self) -> list[tuple[str, list[Drawn]]]:
+        """Return the pictures that have data, by section."""
+        drawn = [one for one in self.drawn if one.svg]
+        return [(section, list(group)) for section, group in groupby(drawn, lambda one: one.picture.section)]
+
+    @property
+    def missing(self) -> tables.Table | None:
+        """The pictures without data."""
+        rows = [(d.picture.title, d.missing, d.remedy) for d in self.drawn if not d.svg]
+        return tables.texts(("picture", "missing data", "provided by"), rows) if rows else None
 
 
-def tell(results: Results, pictures: Path) -> Story:
-    """The content of the report; writes the PNG files into the folder `pictures`."""
-    drawn = draw(results, pictures)
-    notes, facts = _notes(results, drawn), _facts(results)
-    return Story(_title(results), _subtitle(results), _origin(results), notes, facts, drawn, _load(results))
+def tell_story(results: Results, pictures: Path) -> Story:
+    """Return the content of the report; writes the PNG files into the folder `pictures`."""
+    drawn = _draw(results, pictures)
+    return Story(
+        title=_title(results),
+        subtitle=_subtitle(results),
+        origin=_origin(results),
+        notes=_notes(results, drawn),
+        facts=_facts(results),
+        drawn=drawn,
+        load=_load(results),
+        terms={term: text for term, text in GLOSSARY.items() if results.rows or term not in UNSIMULATED},
+    )
 
 
 def _origin(results: Results) -> dict[str, str]:
@@ -61,11 +108,12 @@ def _origin(results: Results) -> dict[str, str]:
     memory = f"{machine['memory_gb']} GB" if machine.get("memory_gb") else ""
     parts = (machine.get("cpu"), *counts, memory, machine.get("gpu"))
     versions = machine.get("versions") or {}
-    replayed = any(row.engine == "replay" for row in results.rows)
     found = {
         "Date": str(run.get("date", "")),
         "Command": f"`{run['command']}`" if run.get("command") else "",
-        "Machine of the costs" if replayed else "Machine": ", ".join(str(part) for part in parts if part),
+        "Machine of the costs" if results.is_replay else "Machine": ", ".join(
+            str(part) for part in parts if part
+        ),
         "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
     return {name: text for name, text in found.items() if text}
@@ -73,7 +121,7 @@ def _origin(results: Results) -> dict[str, str]:
 
 def _load(results: Results) -> dict[str, Any]:
     """The machine's load in two lines."""
-    starts, samples = split(results.load)
+    starts, samples = split_load(results.load)
     known = [start for start in starts if start is not None]
     found: dict[str, Any] = {"load at the start": known} if known else {}
     if used := used_by_others(samples):
@@ -82,7 +130,7 @@ def _load(results: Results) -> dict[str, Any]:
     return found
 
 
-def draw(results: Results, folder: Path) -> list[Drawn]:
+def _draw(results: Results, folder: Path) -> list[Drawn]:
     """Every picture whose data exists; none without matplotlib, which the report mentions."""
     wanted = [*(PICTURES if results.rows else ()), *(SIMULATED if results.simulation else ())]
     try:
@@ -128,7 +176,7 @@ def _subtitle(results: Results) -> str:
     parts.append(f"{prompts} prompts, {len(results.of())} methods")
     if results.batch > 1 or results.larger:
         parts.append(f"batch size {results.batch} unless another is named")
-    if any(row.engine == "replay" for row in results.rows):
+    if results.is_replay:
         parts.append(f"replayed from a trace, with times computed from {_costs(settings)}")
     return "; ".join(parts) + "."
 
@@ -144,13 +192,12 @@ def _costs(settings: Mapping[str, Any]) -> str:
 
 def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
     notes = []
-    replayed = any(row.engine == "replay" for row in results.rows)
     if results.clean is True:
-        when = "when the costs were measured" if replayed else "before and during the run"
+        when = "when the costs were measured" if results.is_replay else "before and during the run"
         notes.append((True, f"Clean run: the machine was idle {when}."))
     if results.clean is not True and (results.busy or results.clean is False):
         why = "; ".join(results.busy) or "the machine was busy"
-        when = "when the costs were measured, " if replayed and results.clean is False else ""
+        when = "when the costs were measured, " if results.is_replay and results.clean is False else ""
         whether = "Not" if results.clean is False else "Not known to be"
         notes.append((False, f"{whether} a clean run: {when}{why}. Do not quote these times."))
     same, compared = tables.share_identical(results)

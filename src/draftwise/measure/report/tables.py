@@ -30,12 +30,12 @@ class Table:
 
 
 def number(value: float, digits: int = 2, unit: str = "") -> Cell:
-    """A number, or a dash where it is unknown."""
+    """Return a number, or a dash where it is unknown."""
     return Cell(f"{value:,.{digits}f}{unit}", value) if value == value else Cell(NOTHING)
 
 
 def methods(rows: Sequence[Row]) -> Table:
-    """One row per method; columns without any value are omitted."""
+    """Return one row per method; columns without any value are omitted."""
     columns: dict[str, Callable[[Row], Cell]] = {
         "method": lambda row: Cell(row.name),
         "speed-up": _speedup,
@@ -46,7 +46,9 @@ def methods(rows: Sequence[Row]) -> Table:
         "accepted per round": lambda row: number(row.mean_accepted),
         "block efficiency": lambda row: number(row.tokens_per_round),
         "acceptance rate": lambda row: number(100 * row.acceptance_rate, 0, " %"),
-        "identical texts": lambda row: _identical(row),
+        "identical texts": lambda row: (
+            Cell(NOTHING) if row.identical < 0 else Cell(f"{row.identical} of {row.prompts}", row.identical)
+        ),
         "prompts": lambda row: number(row.prompts, 0),
         "tokens": lambda row: number(row.new_tokens, 0),
         "seconds": lambda row: number(row.seconds, 1),
@@ -56,26 +58,18 @@ def methods(rows: Sequence[Row]) -> Table:
     return Table(list(kept), list(zip(*kept.values(), strict=True)))
 
 
-def optimum(found: Sequence[Mapping[str, Any]]) -> Table:
-    """The least possible time of each category, and the time of the alternatives."""
-    heads = (
-        "category",
-        "tokens",
-        "optimum",
-        "best fixed arm",
-        "its time",
-        "DISCO's oracle",
-        "plain decoding",
-    )
+def optimum(records: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the least possible time of each category, and the time of the alternatives."""
+    times = ("best fixed arm", "its time", "DISCO's oracle", "plain decoding")
     rows = []
-    for row in found:
+    for row in records:
         least, fixed = float(row["optimum"]), row["best_fixed"]
         just = min(row.get("exactly", {}).values(), default=nan)
         arm = f"{fixed['drafter']}:{fixed['length']}" if fixed["length"] else "none"
         taken = [_taken(seconds, least) for seconds in (fixed["seconds"], just, row["none"])]
         first = (Cell(row["category"]), number(row["new_tokens"], 0), number(least, 2, " s"))
         rows.append((*first, Cell(arm), *taken))
-    return Table(heads, rows)
+    return Table(("category", "tokens", "optimum", *times), rows)
 
 
 def _taken(seconds: float, least: float) -> Cell:
@@ -84,9 +78,8 @@ def _taken(seconds: float, least: float) -> Cell:
 
 
 def policies(simulation: Mapping[str, Any]) -> Table:
-    """One row per policy of a simulation, the one with the least regret in time first."""
+    """Return one row per policy of a simulation, the one with the least regret in time first."""
     heads = ("policy", "rounds", "regret (rounds)", "regret (seconds)", "share of best arm", "switches")
-    found = sorted(simulation["policies"], key=lambda policy: float(policy["seconds_regret"][-1]))
     rows = [
         (
             Cell(policy["policy"]),
@@ -96,13 +89,13 @@ def policies(simulation: Mapping[str, Any]) -> Table:
             number(100 * policy["best_choices"], 1, " %"),
             number(policy["switches"], 1),
         )
-        for policy in found
+        for policy in sorted(simulation["policies"], key=lambda policy: float(policy["seconds_regret"][-1]))
     ]
     return Table(heads, rows)
 
 
 def simulated_arms(simulation: Mapping[str, Any]) -> Table:
-    """The rounds and the time of each arm if it is played throughout."""
+    """Return the rounds and the time of each arm if it is played throughout."""
     heads = ("arm", "drafter", "draft length", "seconds per round", "rounds", "seconds")
     rows = [
         (
@@ -118,29 +111,34 @@ def simulated_arms(simulation: Mapping[str, Any]) -> Table:
     return Table(heads, rows)
 
 
-def pairs(found: Mapping[str, Any], heads: tuple[str, str] = ("name", "value")) -> Table:
-    """Names and values, nested ones as `outer inner`."""
-    return Table(heads, [(Cell(name), Cell(text)) for name, text in flat(found)])
+def texts(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table of plain texts."""
+    return Table(heads, [list(map(Cell, row)) for row in rows])
 
 
-def flat(found: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
-    """The leaves of nested settings as words."""
-    for name, value in found.items():
+def pairs(settings: Mapping[str, Any]) -> Table:
+    """Return names and values, nested ones as `outer inner`."""
+    return texts(("name", "value"), flat(settings))
+
+
+def flat(settings: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the leaves of nested settings as words."""
+    for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{before}{name} ")
         elif isinstance(value, (list, tuple)):
             nested = any(isinstance(part, (list, tuple)) for part in value)
-            yield before + name, (" / " if nested else ", ").join(map(said, value)) or NOTHING
+            yield before + name, (" / " if nested else ", ").join(map(as_text, value)) or NOTHING
         else:
-            yield before + name, said(value)
+            yield before + name, as_text(value)
 
 
-def said(value: Any) -> str:
-    """A value as text."""
+def as_text(value: Any) -> str:
+    """Return a value as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return " ".join(map(said, value)) or NOTHING
+        return " ".join(map(as_text, value)) or NOTHING
     return f"{value:.6g}" if isinstance(value, float) else NOTHING if value in (None, "") else str(value)
 
 
@@ -154,10 +152,6 @@ def _interval(interval: tuple[float, float]) -> Cell:
     return Cell(f"{low:.2f} to {high:.2f}", low) if low == low and high == high else Cell(NOTHING)
 
 
-def _identical(row: Row) -> Cell:
-    return Cell(NOTHING) if row.identical < 0 else Cell(f"{row.identical} of {row.prompts}", row.identical)
-
-
 def _spread(mean: float, error: float | None) -> Cell:
     """A mean over seeds and its standard error; a single seed has none."""
     known = error is not None and error == error
@@ -165,12 +159,11 @@ def _spread(mean: float, error: float | None) -> Cell:
 
 
 def best(results: Results, *kinds: str) -> Row | None:
-    """The fastest of these kinds over all prompts."""
-    found = [row for row in results.kinds(*kinds) if row.speedup == row.speedup]
-    return found[0] if found else None
+    """Return the fastest of these kinds over all prompts."""
+    return next((row for row in results.kinds(*kinds) if row.speedup == row.speedup), None)
 
 
 def share_identical(results: Results) -> tuple[int, int]:
-    """The number of texts identical to plain decoding's, and of those compared, for Draftwise's methods."""
+    """Return how many texts are identical to plain decoding's, and how many were compared, of our methods."""
     rows = [row for row in results.kinds("adaptive", "fixed") if row.identical >= 0]
     return sum(row.identical for row in rows), sum(row.prompts for row in rows)

@@ -24,7 +24,7 @@ from ...core.sampling import Sampling
 from ...errors import UserError
 from ...inputs import parse_json
 from ...policies.catalogue import method
-from ..quiet import judge, split
+from ..machine import judge, split_load
 
 FORMAT, VERSION = "draftwise-costs", 1
 MEASURED = "measured"  # the source of costs measured by `draftwise trace`
@@ -139,7 +139,7 @@ def busy(costs: Costs) -> list[str] | None:
     """
     if costs.source != MEASURED or not costs.load:
         return None
-    return judge(*split(costs.load), int(costs.machine.get("cores") or 1))
+    return judge(*split_load(costs.load), int(costs.machine.get("cores") or 1))
 
 
 def costs_json(costs: Costs) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Which drafter drafted, how many tokens, and how many the oracle would have drafted."""
+"""Which drafter drafted, how many tokens, and how many the oracle would have drafted.
+
+Sources: DISCO (arXiv 2405.04304), TapOut (arXiv 2511.02017).
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,41 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import style
-from ..colours import INK, colour, shades
-from ..records import Results
-from ..rounds import Floats, Rounds
-from ..style import LINES, below, curve, hatch, legend, panels, row_names, stack
-from .missing import ORACLE, ROUNDS, Missing
+from ..records import Floats, Results, Rounds
+from ..style import (
+    DASHES,
+    INK,
+    colour,
+    curve,
+    hatch,
+    legend,
+    legend_below,
+    panel_name,
+    panels,
+    row_names,
+    shades,
+    stack,
+)
+from .picture import ORACLE, ROUNDS, Gallery, Missing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PICTURES = Gallery("Drafting")
 
+
+@PICTURES.add("Drafters by category")
 def drafters(results: Results) -> Figure:
-    """The share of each drafter in the rounds of each category."""
+    """The share of rounds of each drafter. `none` is a round without a draft."""
     several = [m for m in results.adaptive(99) if len(results.rounds[m].names["drafter"]) > 1]
     if not several:
         raise Missing("no rounds of a policy with several drafters", ROUNDS)
     return _shares(results, several[:4], "drafter", lambda drafter: drafter, results.drafters)
 
 
+@PICTURES.add("Draft lengths and stop rules by category")
 def arms(results: Results) -> Figure:
-    """The share of each draft length or stop rule in the rounds of each category."""
+    """The share of rounds of each draft length or stop rule. `none` is a round without a draft."""
     several = [m for m in results.adaptive(99) if len(set(map(manner, results.rounds[m].names["arm"]))) > 1]
     if not several:
         raise Missing("no rounds of a policy over lengths or stop rules", ROUNDS)
@@ -59,8 +76,8 @@ def _shares(
         known = [n for n in numbers if any(n in other for other in tables)]
         stack(ax, categories, {n: (table.get(n, nothing), numbers[n]) for n in known}, fills)
         ax.set(xlim=(0, 1), xlabel="share of rounds")
-        style.name(ax, method, columns=across)
-    below(figure, *axes, columns=4)
+        panel_name(ax, method, columns=across)
+    legend_below(figure, *axes, columns=4)
     return figure
 
 
@@ -83,8 +100,11 @@ def shares(
     return found
 
 
+@PICTURES.add("Draft length along a text")
 def lengths(results: Results) -> Figure:
-    """Tokens drafted along one text against the oracle's: DISCO (arXiv 2405.04304), Figure 2."""
+    """After DISCO, Figure 2: tokens drafted in each round, and those of the oracle, which takes the least
+    time.
+    """
     if not results.oracle:
         raise Missing("the oracle's draft lengths", ORACLE)
     rows = [*results.kinds("adaptive"), *(row for row in results.kinds("fixed") if "~" in "".join(row.pulls))]
@@ -129,8 +149,9 @@ def _one_manner(rounds: Rounds) -> bool:
     return len({manner(arm) for arm in rounds.names["arm"]} - {"none"}) < 2
 
 
+@PICTURES.add("Draft lengths of the oracle")
 def oracle_lengths(results: Results) -> Figure:
-    """The distribution of the oracle's draft lengths: DISCO (arXiv 2405.04304), Figure 4."""
+    """After DISCO, Figure 4: the share of the oracle's rounds with each draft length."""
     found = Counter(n for path in results.oracle.values() for _, _, n in path)
     if not found:
         raise Missing("the oracle's draft lengths", ORACLE)
@@ -145,8 +166,9 @@ def oracle_lengths(results: Results) -> Figure:
     return figure
 
 
+@PICTURES.add("Draft length by reward")
 def rewards(results: Results) -> Figure:
-    """Tokens drafted per round by one policy with different rewards: TapOut (arXiv 2511.02017), Figure 3."""
+    """After TapOut, Figure 3."""
     groups: dict[str, dict[str, str]] = {}
     for method in results.rounds:
         base, reward = without_reward(method)
@@ -163,12 +185,12 @@ def rewards(results: Results) -> Figure:
         for i, (reward, method) in enumerate(found.items()):
             drafted = results.rounds[method].drafted
             share = np.bincount(drafted) / len(drafted)
-            line = {"color": colour(i), "linestyle": LINES[i % len(LINES)], "drawstyle": "steps-mid"}
+            line = {"color": colour(i), "linestyle": DASHES[i % len(DASHES)], "drawstyle": "steps-mid"}
             curve(ax, range(len(share)), share, label=f"{reward}, mean {drafted.mean():.2f}", **line)
         ax.set(xlabel="tokens drafted per round", ylabel="share of rounds")
         ax.set_ylim(bottom=0.0)
         ax.locator_params(axis="x", integer=True)
-        style.name(ax, base, columns=min(len(chosen), 2))
+        panel_name(ax, base, columns=min(len(chosen), 2))
         legend(ax)
     return figure
 
@@ -182,8 +204,11 @@ def without_reward(method: str) -> tuple[str, str]:
     return name + ("?" + "&".join(others) if others else ""), named[0] if named else "default reward"
 
 
+@PICTURES.add("Entropy of accepted and rejected tokens")
 def entropy(results: Results) -> Figure:
-    """The drafter's entropy at accepted and rejected tokens: TapOut (arXiv 2511.02017), Figure 2."""
+    """After TapOut, Figure 2. Boxes are quartiles; whiskers reach to the last value within 1.5 times the
+    interquartile range.
+    """
     found: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for rounds in results.rounds.values():
         for category, (kept, refused) in rounds.entropy.items():
@@ -216,5 +241,5 @@ def entropy(results: Results) -> Figure:
     row_names(ax, list(found))
     ax.set(xlabel="square root of the drafter's entropy (\N{SQUARE ROOT}nat)")
     ax.invert_yaxis()
-    below(figure, ax)
+    legend_below(figure, ax)
     return figure
