@@ -19,15 +19,11 @@ studies.exactness.sweep --table docs/reference/architectures.md`; a part of the 
 No list of names decides how a model is read. When a target or draft model is loaded, a **probe** reads a
 few made-up tokens in these ways and compares the logits with those of the model's own `generate`. What
 disagrees is switched off, and where nothing agrees the model is refused with the reason. A difference
-counts from eight times the model's own rounding (the difference between one plain pass and token after
-token, as far as rounded embeddings explain it), and at least that of the format. The probe costs some
-twenty short passes, once: its verdict is kept in the user's cache folder by class, configuration, versions,
-precision and kind of device. `probe=False`, or `DRAFTWISE_PROBE=0`, turns it off.
+counts from eight times the model's own rounding. The verdict is kept in the user's cache folder.
+`probe=False`, or `DRAFTWISE_PROBE=0`, turns it off.
 
-An index that keeps 2048 tokens, or 16 blocks of 128, leaves nothing out of a short text. So a **small model**
-of such a class is tried as well: the configuration with small sizes and every kind of its layers, random
-weights, in float32 on the CPU. Every class is tried so at the first padded batch inside `generate`, with more
-padding than text, in passes with drafts that are rejected. What disagrees there is refused: see
+A class with an index, which leaves nothing out of a short text, is also tried as a **small model** with every
+kind of its layers; so is every class at the first padded batch inside `generate`: see
 [limits](limits.md#an-index-that-counts-padding).
 
 - **one pass**: a batch is read in one pass, whatever the lengths of its texts.
