@@ -29,11 +29,11 @@ import numpy as np
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace, read_costs
 from draftwise.measure.trace.state import ReplayState
-from draftwise.policies.auto.pace import Pace
-from draftwise.policies.auto.parts import CONTEXTS, LENGTHS
+from draftwise.policies.auto.acceptance import AcceptanceEstimate
+from draftwise.policies.auto.candidates import CONTEXTS, LENGTHS
+from draftwise.policies.auto.costs import Throughput
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder
-from draftwise.policies.auto.skill import Skill
 from draftwise.policies.catalogue import Method
 from draftwise.policies.catalogue.auto import team
 from studies.common.command import command, listed, start
@@ -41,7 +41,7 @@ from studies.common.paired import Real
 from studies.speed.without import PARTS, never_stop, without
 
 PAGE = "docs/explanation/toys.md"
-SHAPE = (CONTEXTS, LENGTHS[-1])  # of `Skill`
+SHAPE = (CONTEXTS, LENGTHS[-1])  # of `AcceptanceEstimate`
 HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
 Make = Callable[[Sequence[str]], Method]
 
@@ -57,7 +57,7 @@ def built(setting: str) -> Make:
     options: dict[str, Any] = {}
     try:
         if setting:
-            kind: type = {"skill": Skill, "pace": Pace}[part]
+            kind: type = {"skill": AcceptanceEstimate, "pace": Throughput}[part]
             options[part] = partial(kind, *(SHAPE if part == "skill" else ()), **{option: float(value)})
             options[part]()
     except (KeyError, TypeError, ValueError):

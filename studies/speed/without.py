@@ -10,15 +10,20 @@ from typing import Any
 
 from draftwise.core.arms import NEVER, Stop
 from draftwise.core.roles import RoundRecord
-from draftwise.policies.auto.grading import SHARE, Budget, ModelGrading
-from draftwise.policies.auto.last_token import LastToken
-from draftwise.policies.auto.pace import Pace
-from draftwise.policies.auto.parts import CONTEXTS, LENGTHS, match_length, measured, new_skill
+from draftwise.policies.auto.acceptance import AcceptanceEstimate, Calibration, LastToken
+from draftwise.policies.auto.candidates import (
+    CONTEXTS,
+    LENGTHS,
+    Candidate,
+    Price,
+    match_length,
+    measured,
+    new_skill,
+)
+from draftwise.policies.auto.costs import Throughput
+from draftwise.policies.auto.grading import SHARE, Budget, GradingState, ModelGrading
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder
-from draftwise.policies.auto.skill import Calibration, Skill
-from draftwise.policies.auto.texts import Notes
-from draftwise.policies.auto.worth import Price, Worth
 from draftwise.policies.catalogue import Method
 from draftwise.policies.catalogue.auto import team
 
@@ -43,11 +48,11 @@ def free_reading(start: float, each: float, reading: float, extra: Sequence[floa
     return measured(start, each, 0.0, extra, plain)
 
 
-def always(worths: Sequence[Worth]) -> Worth | None:
+def always(candidates: Sequence[Candidate]) -> Candidate | None:
     """The best draft of at least one token, even if plain decoding is better."""
-    for worth in worths:
+    for worth in candidates:
         worth.length, worth.gain = max(1, worth.length), worth.gain + 1e6
-    return max(worths, key=lambda worth: worth.gain, default=None)
+    return max(candidates, key=lambda worth: worth.gain, default=None)
 
 
 def never_stop(calibration: Calibration, least: float) -> Stop:
@@ -55,7 +60,7 @@ def never_stop(calibration: Calibration, least: float) -> Stop:
     return NEVER
 
 
-class OnePace(Pace):
+class OnePace(Throughput):
     """One rate for all places."""
 
     def rate(self, matched: bool, alone: float) -> float:
@@ -69,11 +74,11 @@ def any_match(hint: float) -> int:
     return min(1, match_length(hint))
 
 
-def even_odds() -> Skill:
+def even_odds() -> AcceptanceEstimate:
     """An acceptance model of a drafter that may play at once: one test in each context, half accepted."""
     first = [0.0] * (LENGTHS[-1] - 1)
     tested, accepted = ([[x, *first] for _ in range(CONTEXTS)] for x in (1.0, 0.5))
-    return Skill(CONTEXTS, LENGTHS[-1], tested=tested, accepted=accepted)
+    return AcceptanceEstimate(CONTEXTS, LENGTHS[-1], tested=tested, accepted=accepted)
 
 
 class AnyToken(LastToken):
@@ -87,7 +92,7 @@ class AnyToken(LastToken):
 class NoGuard:
     """Speculation is never turned off."""
 
-    def stands(self, load: float = 1.0, batch: int = 1, gain: float = 0.0) -> bool:
+    def is_enabled(self, load: float = 1.0, batch: int = 1, gain: float = 0.0) -> bool:
         """Always."""
         return True
 
@@ -106,7 +111,7 @@ class Unlimited(Budget):
 class EveryToken(ModelGrading):
     """Grades a model as soon as there is a token that it has not read."""
 
-    def ready(self, i: int, name: str, seen: RoundRecord, notes: Notes, batch: int) -> bool:
+    def ready(self, i: int, name: str, seen: RoundRecord, notes: GradingState, batch: int) -> bool:
         """Whether there is such a token."""
         return notes.pending(i, len(seen.request.tokens)) > 0 and name not in seen.request.disabled
 
@@ -114,13 +119,13 @@ class EveryToken(ModelGrading):
 class Late(ModelGrading):
     """Grades a new model on as many tokens as any other, not at once."""
 
-    def ready(self, i: int, name: str, seen: RoundRecord, notes: Notes, batch: int) -> bool:
+    def ready(self, i: int, name: str, seen: RoundRecord, notes: GradingState, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""
         self.new = set()
         return ModelGrading.ready(self, i, name, seen, notes, batch)
 
 
-class AllRead(Notes):
+class AllRead(GradingState):
     """A text of which every model is taken to have read all that was there when the round began."""
 
     def pending(self, i: int, tokens: int) -> int:

@@ -11,15 +11,17 @@ import pytest
 from draftwise.cli import main
 from draftwise.cli.explain import rows
 from draftwise.core.arms import Arm, Context
-from draftwise.policies.auto.worth import Reason, Worth
+from draftwise.policies.auto.candidates import Candidate, Reason
 from draftwise.policies.catalogue import method
 
 
 def test_a_stretch_says_what_was_played_and_what_each_drafter_promised() -> None:
     arms = (Arm("none", 0), Arm("a", 4))
     reasons = [
-        Reason(0, 100.0, arms[1], (Worth(0, 4, 2.0, 0.002, 1.8), Worth(1, 1, 0.5, 0.001, 0.4)), False),
-        Reason(5, 200.0, arms[1], (Worth(0, 4, 1.0, 0.004, 0.2),), False),
+        Reason(
+            0, 100.0, arms[1], (Candidate(0, 4, 2.0, 0.002, 1.8), Candidate(1, 1, 0.5, 0.001, 0.4)), False
+        ),
+        Reason(5, 200.0, arms[1], (Candidate(0, 4, 1.0, 0.004, 0.2),), False),
         Reason(20, 50.0, arms[0], (), True),
     ]
     assert list(rows(reasons, ["a", "b"])) == [
@@ -41,10 +43,10 @@ def test_it_goes_to_standard_error_after_the_text(capsys: pytest.CaptureFixture[
 
 
 def test_a_draft_that_is_tried_promises_nothing() -> None:
-    arm, tried = Arm("a", 1), Worth(0, 1, 0.8, 0.0, 2.3, trial=True)
+    arm, tried = Arm("a", 1), Candidate(0, 1, 0.8, 0.0, 2.3, trial=True)
     first = Reason(0, 100.0, arm, (tried,), False)
     assert list(rows([first], ["a"])) == [["0-15", "100", "a:1 x1", "being tried"]]
-    then = Reason(1, 100.0, arm, (Worth(0, 1, 0.8, 0.002, 0.6),), False)
+    then = Reason(1, 100.0, arm, (Candidate(0, 1, 0.8, 0.002, 0.6),), False)
     assert [row[-1] for row in rows([first, then], ["a"])] == ["0.8 for 2.0 ms: +0.6"], "trials are no mean"
 
 
@@ -55,7 +57,7 @@ def test_the_first_drafts_of_auto_are_trials() -> None:
     context = Context(hints={"ngram": 3.0}, length=20)
     policy.reasons = []
     policy.choose(context, Random(0))
-    ((worth,),) = [reason.worths for reason in policy.reasons]
+    ((worth,),) = [reason.candidates for reason in policy.reasons]
     assert worth.trial and worth.seconds == 0.0
 
 

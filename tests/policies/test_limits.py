@@ -145,7 +145,9 @@ class Always:
 def test_a_limited_draft_of_a_lookup_had_no_less_to_offer(longest: int) -> None:
     """For `auto` a lookup that runs out of tokens was wrong there; one whose draft was limited was not."""
     policy = Always()
-    loop = Loop(SimTarget(markov(CYCLE), SIZE), {"ngram": NgramDrafter()}, policy, AutoRecorder(policy))
+    loop = Loop(
+        SimTarget(markov(CYCLE), SIZE), {"ngram": NgramDrafter()}, policy, AutoRecorder(cast(Any, policy))
+    )
     loop.add([*range(SIZE)] * 3, Sampling(max_new_tokens=60), max_draft=longest)
     while loop.open:
         loop.step()

@@ -7,7 +7,7 @@ import pytest
 from draftwise import plugins
 from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.errors import DraftwiseWarning
-from draftwise.policies.auto.composite import cascades
+from draftwise.policies.auto.candidates import cascades
 from draftwise.registry import build, names, parse
 from draftwise.registry.cascades import parts_of, takes_over, with_lookup
 from draftwise.registry.entries import entry

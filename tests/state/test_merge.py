@@ -17,9 +17,8 @@ from draftwise.cli import main
 from draftwise.core.arms import Arm, Context
 from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
 from draftwise.errors import UserError
-from draftwise.policies.auto.drafting import Line
-from draftwise.policies.auto.passes import PassCost
-from draftwise.policies.auto.skill import Calibration, Skill
+from draftwise.policies.auto.acceptance import AcceptanceEstimate, Calibration
+from draftwise.policies.auto.costs import Line, PassCost
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.bank import BetaBank
 from draftwise.policies.catalogue import method
@@ -144,7 +143,7 @@ def test_lines_calibrations_and_skills_merge() -> None:
             judged.learn(0.5, accept)
     combine(mark, marks)
     assert mark.seen == 100 and mark.bias == pytest.approx((marks[0].bias + marks[1].bias) / 2)
-    skills, skill = [Skill(2, 4), Skill(2, 4)], Skill(2, 4)
+    skills, skill = [AcceptanceEstimate(2, 4), AcceptanceEstimate(2, 4)], AcceptanceEstimate(2, 4)
     skills[0].learn(0, 1, [1.0, 0.0])
     skills[1].learn(0, 1, [1.0, 1.0, 0.0])
     combine(skill, skills)

@@ -14,8 +14,8 @@ from .tables import table
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
+    from draftwise.policies.auto.candidates import Reason
     from draftwise.policies.auto.policy import AutoPolicy
-    from draftwise.policies.auto.worth import Reason
 
 STRETCH = 16  # tokens in one row
 CELL = "tokens for time: worth in tokens"
@@ -67,12 +67,12 @@ def rows(reasons: Sequence[Reason], drafters: Sequence[str]) -> Iterator[list[st
 
 
 def _promise(reasons: Sequence[Reason], drafter: int) -> str:
-    mine = [worth for reason in reasons for worth in reason.worths if worth.drafter == drafter]
-    worths = [worth for worth in mine if not worth.trial]
-    if not worths:
+    mine = [worth for reason in reasons for worth in reason.candidates if worth.drafter == drafter]
+    candidates = [worth for worth in mine if not worth.trial]
+    if not candidates:
         return "being tried" if mine else "-"
-    n = len(worths)
+    n = len(candidates)
     tokens, seconds, gain = (
-        sum(getattr(w, key) for w in worths) / n for key in ("tokens", "seconds", "gain")
+        sum(getattr(w, key) for w in candidates) / n for key in ("tokens", "seconds", "gain")
     )
     return f"{tokens:.1f} for {1000 * seconds:.1f} ms: {gain:+.1f}"

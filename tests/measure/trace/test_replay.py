@@ -24,7 +24,7 @@ from draftwise.measure.trace.record import Prompt
 from draftwise.measure.trace.replay import replay
 from draftwise.measure.trace.results import replayed as write_replay
 from draftwise.measure.trace.state import ReplayState
-from draftwise.policies.auto.composite import TAKEN
+from draftwise.policies.auto.candidates import TAKEN
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import fixed
@@ -165,7 +165,7 @@ def test_auto_plays_a_cascade_and_knows_its_parts(trace: Trace) -> None:
     assert tail.tested[TAKEN][0] > tail.accepted[TAKEN][0] > 0.0, "it takes over now and then"
     assert sum(tested[0] for tested in tail.tested[TAKEN + 1 :]) <= tail.accepted[TAKEN][0]
     assert any(sum(accepted) >= 1.0 for accepted in tail.accepted[TAKEN + 1 :]), "and is right"
-    assert policy.drafting(mates.index(cascade)).tried == 0  # its cost is that of its parts
+    assert policy.draft_cost(mates.index(cascade)).tried == 0  # its cost is that of its parts
 
 
 def test_a_policy_that_fails_ends_the_replay(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:

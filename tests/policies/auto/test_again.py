@@ -47,13 +47,13 @@ def test_the_guard_sees_it() -> None:
     made = policy("a")
     for _ in range(8):
         passed(made, 1, PLAIN)
-    stands = []
+    is_enabled = []
     for at in range(200):
         spent = RoundCost(0.0, PLAIN + 0.010, 3)
         made.learn(Feedback(0, Decision(0), (Outcome(0, at % 2, 2, PLAIN + 0.010, cost=spent),)))
         passed(made, 1, PLAIN + AGAIN, again=3)
-        stands.append(made.guard.stands())
-    assert not all(stands)
+        is_enabled.append(made.guard.is_enabled())
+    assert not all(is_enabled)
 
 
 def test_a_clean_plain_pass_is_asked_for_first() -> None:

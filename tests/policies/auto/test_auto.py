@@ -13,16 +13,12 @@ from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
 from draftwise.errors import UserError
-from draftwise.policies.auto.drafting import DraftCost, Line
-from draftwise.policies.auto.guard import FIRST, GROWTH, PROBE, TRIAL, Guard
-from draftwise.policies.auto.observed import DraftCall, Observed
-from draftwise.policies.auto.pace import Pace
-from draftwise.policies.auto.parts import CONTEXTS, LENGTHS
-from draftwise.policies.auto.passes import PassCost, nearest, size_class
+from draftwise.policies.auto.acceptance import LATER, AcceptanceEstimate, Calibration
+from draftwise.policies.auto.candidates import CONTEXTS, LENGTHS, Candidate
+from draftwise.policies.auto.costs import DraftCost, Line, PassCost, Throughput, nearest, size_class
+from draftwise.policies.auto.grading import DraftCall, Observed, PendingDraft
 from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.skill import LATER, Calibration, Skill
-from draftwise.policies.auto.texts import Held
-from draftwise.policies.auto.worth import Worth
+from draftwise.policies.auto.state import FIRST_PAUSE, JUDGED_ROUNDS, PAUSE_GROWTH, PROBE_EVERY, Guard
 from draftwise.policies.catalogue import default, method
 from draftwise.state.numbers import dump, load
 
@@ -282,7 +278,7 @@ def test_an_unknown_size_of_batch_takes_the_nearest_known() -> None:
 
 
 def test_chances_are_counts_that_lean_on_the_mean_of_the_others() -> None:
-    skill = Skill(2, 4, memory=1.0, lean=4.0)
+    skill = AcceptanceEstimate(2, 4, memory=1.0, lean=4.0)
     assert skill.curve(0, 0) == pytest.approx([0.5, 0.25, 0.125, 0.0625])
     for _ in range(3):
         skill.learn(7, 0, (1.0, 1.0, 0.0))
@@ -295,7 +291,7 @@ def test_chances_are_counts_that_lean_on_the_mean_of_the_others() -> None:
 
 def test_a_few_failures_are_counted_once() -> None:
     """They are no part of the mean that the chance leans on, so that three do not weigh as much as ten."""
-    skill, half = Skill(1, 4, memory=1.0), 0.5
+    skill, half = AcceptanceEstimate(1, 4, memory=1.0), 0.5
     for _ in range(3):
         skill.learn(0, 0, (0.0,))
     skill.close(0)
@@ -303,7 +299,7 @@ def test_a_few_failures_are_counted_once() -> None:
 
 
 def test_a_curve_is_kept_until_its_text_shows_something_or_others_have_shown_much() -> None:
-    skill = Skill(2, 4)
+    skill = AcceptanceEstimate(2, 4)
     before = skill.survival(0, 1)
     skill.learn(0, 0, (1.0, 1.0, 1.0, 1.0))
     assert skill.survival(0, 1) is before, "of another context"
@@ -321,7 +317,7 @@ def test_a_curve_is_kept_until_its_text_shows_something_or_others_have_shown_muc
 
 
 def test_a_rate_is_that_of_its_kind_of_place_and_leans_on_all() -> None:
-    pace = Pace()
+    pace = Throughput()
     assert pace.rate(True, 0.01) == 0.0
     for _ in range(100):
         pace.add(False, 1, 0.01)
@@ -334,7 +330,7 @@ def test_what_a_call_reads_of_a_text_is_no_part_of_the_rate_unless_it_reads_it_i
     for pending, rate in ((1000, 100.0), (5, 100.0 / 11)):
         made = policy("a")
         made.passes[0].add(1, 0.01)
-        cost = made.drafting(0)
+        cost = made.draft_cost(0)
         for _ in range(3):
             cost.drafted(2, 0, 0.001)
         cost.read(1, 0.1 / pending)
@@ -356,12 +352,12 @@ def test_all_requests_of_a_batch_may_share_a_call() -> None:
         for batch in (1, 32):
             made.passes[size_class(batch)].add(batch, 0.01)
             for _ in range(3):
-                made.drafting(0).drafted(1, 0, seconds, batch=batch)
+                made.draft_cost(0).drafted(1, 0, seconds, batch=batch)
         assert [made.may_pay(0, batch) for batch in (1, 32)] == [pays, pays]
 
 
 def test_the_share_of_reading_fades_slowly() -> None:
-    pace = Pace()
+    pace = Throughput()
     assert pace.writing == 1.0
     pace.read(0.5)
     assert pace.writing == 1.0, "of no round"
@@ -374,7 +370,7 @@ def test_the_share_of_reading_fades_slowly() -> None:
 
 
 def test_a_text_of_its_own_kind_shows_within_a_few_drafts_and_is_forgotten_with_it() -> None:
-    skill = Skill(1, 4)
+    skill = AcceptanceEstimate(1, 4)
     for _ in range(200):
         skill.learn(1, 0, (1.0, 1.0, 1.0, 1.0))
     for _ in range(20):
@@ -385,14 +381,14 @@ def test_a_text_of_its_own_kind_shows_within_a_few_drafts_and_is_forgotten_with_
 
 
 def test_chances_below_one_weigh_what_comes_after_them() -> None:
-    skill = Skill(1, 3, memory=1.0)
+    skill = AcceptanceEstimate(1, 3, memory=1.0)
     skill.learn(0, 0, (0.5, 0.5, 0.0))
     assert skill.tested[0] == [1.0, 0.5, 0.25] and skill.accepted[0] == [0.5, 0.25, 0.0]
 
 
 def test_what_drafts_do_not_reach_is_doubted_again() -> None:
     """Two tokens deep it was wrong once; long after, it counts as the drafter does elsewhere."""
-    skill = Skill(1, 4)
+    skill = AcceptanceEstimate(1, 4)
     for _ in range(10):
         skill.learn(0, 0, (1.0, 0.0))
     skill.close(0)
@@ -418,12 +414,14 @@ def test_calibration_finds_what_a_drafters_confidence_is_worth() -> None:
 
 
 def test_a_held_draft_is_settled_where_it_is_wrong_or_has_no_more_to_offer() -> None:
-    held = Held(0, 2, (5, 6, 7), 8)
+    held = PendingDraft(0, 2, (5, 6, 7), 8)
     assert held.follow([5]) is None
     assert held.follow([6, 9]) == Window(0, 2, (1.0, 1.0, 0.0))
-    assert Held(0, 2, (5, 6), 8).follow([5, 6, 7]) == Window(0, 2, (1.0, 1.0, 0.0))  # it offered two of eight
-    assert Held(0, 2, (5, 6), 2).follow([5, 6, 7]) == Window(0, 2, (1.0, 1.0))
-    assert Held(0, 2, (), 8).follow([5]) == Window(0, 2, (0.0,))
+    assert PendingDraft(0, 2, (5, 6), 8).follow([5, 6, 7]) == Window(
+        0, 2, (1.0, 1.0, 0.0)
+    )  # it offered two of eight
+    assert PendingDraft(0, 2, (5, 6), 2).follow([5, 6, 7]) == Window(0, 2, (1.0, 1.0))
+    assert PendingDraft(0, 2, (), 8).follow([5]) == Window(0, 2, (0.0,))
 
 
 # -- choosing ------------------------------------------------------------------------------------------
@@ -437,11 +435,11 @@ def policy(*names: str, looks_up: bool = True) -> AutoPolicy:
 def taught(rate: float, chance: float, *, token: float = 0.0, extra: float = 0.0) -> AutoPolicy:
     """A policy that knows one lookup's chance, its price, and that of a longer pass."""
     made = policy("a")
-    made.pace = Pace(tokens=[rate, rate], seconds=[1.0, 1.0])
+    made.pace = Throughput(tokens=[rate, rate], seconds=[1.0, 1.0])
     made.skills[0].tested = [[1000.0] * LENGTHS[-1] for _ in range(CONTEXTS)]
     made.skills[0].accepted = [[1000.0 * chance] * LENGTHS[-1] for _ in range(CONTEXTS)]
     for _ in range(100):
-        made.drafting(0).drafted(1, 0, token)
+        made.draft_cost(0).drafted(1, 0, token)
         for tokens in (1, 17):
             made.passes[0].add(tokens, 0.01 + extra * (tokens - 1))
     return made
@@ -503,55 +501,57 @@ def test_it_is_the_default_wherever_there_is_a_drafter() -> None:
 
 def test_the_guard_calls_speculation_off_where_it_does_not_pay_and_tries_again() -> None:
     guard = Guard()
-    for _ in range(int(TRIAL)):
-        assert guard.stands()
+    for _ in range(int(JUDGED_ROUNDS)):
+        assert guard.is_enabled()
         guard.add(1.1, 1.0)
-    pauses = [guard.stands() for _ in range(FIRST + 1)]
-    assert pauses == [False] * FIRST + [True]
-    for _ in range(int(TRIAL)):
+    pauses = [guard.is_enabled() for _ in range(FIRST_PAUSE + 1)]
+    assert pauses == [False] * FIRST_PAUSE + [True]
+    for _ in range(int(JUDGED_ROUNDS)):
         guard.add(1.1, 1.0)
-    assert guard.pause == GROWTH * FIRST
+    assert guard.pause == PAUSE_GROWTH * FIRST_PAUSE
     guard.pause = 0
-    for _ in range(int(6 * TRIAL)):
+    for _ in range(int(6 * JUDGED_ROUNDS)):
         guard.add(0.9, 1.0)
-        assert guard.stands()
-    assert guard.penalty == FIRST
+        assert guard.is_enabled()
+    assert guard.penalty == FIRST_PAUSE
 
 
 def paused() -> Guard:
     """After a trial that failed."""
     guard = Guard()
-    for _ in range(int(TRIAL)):
+    for _ in range(int(JUDGED_ROUNDS)):
         guard.add(1.1, 1.0)
-    assert not guard.stands()
+    assert not guard.is_enabled()
     return guard
 
 
 def test_a_pause_does_not_hold_what_is_expected_to_gain_much() -> None:
     guard = paused()
-    assert not guard.stands(gain=0.9) and guard.stands(gain=1.1)
+    assert not guard.is_enabled(gain=0.9) and guard.is_enabled(gain=1.1)
     guard.add(1.4, 1.0)
-    assert not guard.stands(gain=1.9) and guard.stands(gain=2.1), "the first one failed"
+    assert not guard.is_enabled(gain=1.9) and guard.is_enabled(gain=2.1), "the first one failed"
     for _ in range(4):
         guard.add(1.6, 1.0)
-    assert not guard.stands(gain=16.0) and guard.pause > FIRST - 16
+    assert not guard.is_enabled(gain=16.0) and guard.pause > FIRST_PAUSE - 16
     guard = paused()
     for k in range(4):
         guard.add(1.6, 9.0)
-        assert guard.stands(gain=0.6 / 2**k) and guard.stands() == (k == 3), "success ends the pause"
+        assert guard.is_enabled(gain=0.6 / 2**k) and guard.is_enabled() == (k == 3), "success ends the pause"
     guard = Guard()
-    assert not all(guard.stands(load=2.0, batch=4) for _ in range(300))
-    assert guard.pause > 0.0 and not guard.stands(load=2.0, batch=4, gain=15.0), "a look at plain decoding"
+    assert not all(guard.is_enabled(load=2.0, batch=4) for _ in range(300))
+    assert guard.pause > 0.0 and not guard.is_enabled(load=2.0, batch=4, gain=15.0), (
+        "a look at plain decoding"
+    )
 
 
 def test_in_a_batch_the_guard_counts_passes() -> None:
     guard = Guard()
-    for reports in range(int(TRIAL) * 4):
-        assert guard.stands(batch=4), f"after {reports} of 4 requests"
+    for reports in range(int(JUDGED_ROUNDS) * 4):
+        assert guard.is_enabled(batch=4), f"after {reports} of 4 requests"
         guard.add(1.1, 1.0, batch=4)
-    for _ in range(FIRST * 4):
-        assert not guard.stands(batch=4)
-    assert guard.stands(batch=4)
+    for _ in range(FIRST_PAUSE * 4):
+        assert not guard.is_enabled(batch=4)
+    assert guard.is_enabled(batch=4)
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -570,14 +570,14 @@ def test_the_guard_does_not_judge_rounds_that_measure_what_a_draft_costs(batch: 
         for k, decision in enumerate(decisions):
             made.learn(Feedback(k, decision, (Outcome(decision.arm, 1, 1, 1.01, cost=spent),)))
 
-    made.drafting(0).calls = DraftCost().calls
+    made.draft_cost(0).calls = DraftCost().calls
     for _ in range(3):
         play()
-        assert made.guard.rounds == 0.0  # type: ignore[attr-defined]
+        assert made.guard.rounds == 0.0
     for _ in range(3):
-        made.drafting(0).drafted(4, 0, 1e-3, batch=batch)
+        made.draft_cost(0).drafted(4, 0, 1e-3, batch=batch)
     play()
-    assert made.guard.rounds == pytest.approx(1.0)  # type: ignore[attr-defined]
+    assert made.guard.rounds == pytest.approx(1.0)
 
 
 def test_one_request_that_measures_a_drafter_makes_the_round_of_all_a_measurement() -> None:
@@ -585,7 +585,7 @@ def test_one_request_that_measures_a_drafter_makes_the_round_of_all_a_measuremen
     contexts = [Context(request=k, hints={"a": 2.0}, batch_size=2) for k in range(2)]
     for first in (True, False):
         assert not made.rests(2)
-        made.planned = {k: [Worth(0, 1, 1.0, 0.0, 1.0, trial=first and k == 0)] for k in range(2)}
+        made.planned = {k: [Candidate(0, 1, 1.0, 0.0, 1.0, trial=first and k == 0)] for k in range(2)}
         for one in contexts:
             made.choose(one, Random(0))
         assert made.measuring == first
@@ -594,8 +594,8 @@ def test_one_request_that_measures_a_drafter_makes_the_round_of_all_a_measuremen
 def test_a_look_at_plain_decoding_takes_a_batch_two_passes_at_most() -> None:
     """It begins in the middle of one: a whole pass without drafts shows what plain decoding takes."""
     guard, batch = Guard(), 4
-    said = [guard.stands(load=2.0, batch=batch) for _ in range(PROBE * batch + 20)]
-    assert said.count(False) == 2 * batch - 1 and all(said[: PROBE * batch])
+    said = [guard.is_enabled(load=2.0, batch=batch) for _ in range(PROBE_EVERY * batch + 20)]
+    assert said.count(False) == 2 * batch - 1 and all(said[: PROBE_EVERY * batch])
     assert all(said[-10:])
 
 

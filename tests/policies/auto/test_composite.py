@@ -9,12 +9,21 @@ import pytest
 from draftwise.core.arms import NEVER, Context, Decision, HandOver, Stop
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome
-from draftwise.policies.auto.composite import END, TAKEN, Prefix, best_cascade, cascades, rules, windows
+from draftwise.policies.auto.candidates import (
+    END,
+    TAKEN,
+    Candidate,
+    Prefix,
+    best_cascade,
+    best_length,
+    cascades,
+    rules,
+    windows,
+)
+from draftwise.policies.auto.costs import size_class
 from draftwise.policies.auto.offers import offers
-from draftwise.policies.auto.passes import size_class
-from draftwise.policies.auto.place import Place
 from draftwise.policies.auto.policy import TRUSTED, AutoPolicy
-from draftwise.policies.auto.worth import Worth, best_length
+from draftwise.policies.auto.state import RequestState
 from draftwise.policies.catalogue import method
 from draftwise.policies.catalogue.auto import team
 
@@ -105,13 +114,13 @@ def _weighed(name: str, seconds: float, batch: int) -> set[int]:
     policy.passes[size_class(batch)].add(batch, seconds, requests=batch)
     policy.passes[size_class(batch)].add(2 * batch, seconds, requests=batch)
     for _ in range(4):
-        policy.drafting(0).drafted(1, 0, 1e-5 * seconds, mates=batch, batch=batch)
+        policy.draft_cost(0).drafted(1, 0, 1e-5 * seconds, mates=batch, batch=batch)
     policy.skills[0].learn(0, 0, (1.0,))
     policy.skills[2].learn(0, TAKEN, (1.0,))
     policy.skills[2].learn(0, 3, (1.0, 1.0))
-    place = Place([0, 0, 0], price=1.0)
-    worths = offers(policy, Context(request=0, batch_size=batch), place, policy.pass_cost(batch))
-    return {worth.drafter for worth in worths}
+    place = RequestState([0, 0, 0], price=1.0)
+    candidates = offers(policy, Context(request=0, batch_size=batch), place, policy.pass_cost(batch))
+    return {worth.drafter for worth in candidates}
 
 
 def test_a_lookup_begins_no_cascade() -> None:
@@ -124,11 +133,11 @@ def test_a_lookup_begins_no_cascade() -> None:
     policy.skills[2].learn(0, TAKEN, (1.0,))
     policy.skills[2].learn(0, 3, (1.0, 1.0))
     for _ in range(4):
-        policy.drafting(0).drafted(1, 0, 1e-5)
+        policy.draft_cost(0).drafted(1, 0, 1e-5)
     decision = policy.choose(Context(request=0, hints={"mine": 2.0}), Random(0))
     assert policy.arms[decision.arm].drafter != "cascade:mine>ngram?match=1"
-    worths = offers(policy, Context(request=0), Place([1, 0, 0], price=1.0), policy.pass_cost(1))
-    assert {worth.drafter for worth in worths} == {0}
+    candidates = offers(policy, Context(request=0), RequestState([1, 0, 0], price=1.0), policy.pass_cost(1))
+    assert {worth.drafter for worth in candidates} == {0}
 
 
 def test_the_end_of_its_share_ends_the_first_part() -> None:
@@ -160,14 +169,16 @@ def test_a_draft_stops_by_what_its_own_tokens_cost(cascade: bool) -> None:
     policy = AutoPolicy(*team(["lm:a", "ngram", "cascade:lm:a>ngram?match=1"], LENGTHS))
     policy.passes[0].extra = [max(0.0, n - 4.0) for n in range(17)]
     for _ in range(4):
-        policy.drafting(0).drafted(1, 0, 0.01)
+        policy.draft_cost(0).drafted(1, 0, 0.01)
     policy.calibrations[0].seen = 1e3
-    each = policy.drafting(0).price(1)[1] / policy.skills[0].level
+    each = policy.draft_cost(0).price(1)[1] / policy.skills[0].mean
     for length, dear in ((3, 0.0), (4, 0.0), (8, 0.5), (16, 0.75)):
         worth = (
-            Worth(2, 16, 0.0, 0.0, 1.0, prefix_length=length) if cascade else Worth(0, length, 0.0, 0.0, 1.0)
+            Candidate(2, 16, 0.0, 0.0, 1.0, prefix_length=length)
+            if cascade
+            else Candidate(0, length, 0.0, 0.0, 1.0)
         )
-        expected = 0.1 * (each + dear / policy.skills[0].level)
+        expected = 0.1 * (each + dear / policy.skills[0].mean)
         assert policy._stop(worth, policy.pass_cost(1), 1, 0.1).threshold == pytest.approx(expected)
 
 
@@ -176,5 +187,5 @@ def test_a_draft_whose_price_is_not_known_is_not_stopped() -> None:
     policy = AutoPolicy(*team(["model"], LENGTHS))
     policy.looks_up = (False,)
     policy.calibrations[0].seen = TRUSTED
-    worth = Worth(0, 1, 0.5, 0.0, 0.5, trial=True)
+    worth = Candidate(0, 1, 0.5, 0.0, 0.5, trial=True)
     assert policy._stop(worth, policy.pass_cost(1), 1, 100.0).threshold == 0.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,11 +16,18 @@ from draftwise.core.drafts import Draft
 from draftwise.core.outcomes import Feedback, Grade, Outcome, Window
 from draftwise.core.request_round import RequestRound
 from draftwise.core.roles import GradeJob, Graders, RoundRecord
-from draftwise.policies.auto.grading import ENOUGH, FEW, Budget, LookupGuesses, ModelGrading, windows_of
-from draftwise.policies.auto.parts import LENGTHS
+from draftwise.policies.auto.candidates import LENGTHS
+from draftwise.policies.auto.grading import (
+    ENOUGH,
+    FEWEST,
+    Budget,
+    GradingState,
+    LookupGuesses,
+    ModelGrading,
+    windows_of,
+)
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder, _decided
-from draftwise.policies.auto.texts import Notes
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.auto import team
 from draftwise.state.numbers import dump
@@ -56,7 +63,7 @@ def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) 
     found: list[list[Window]] = []
     follow = AutoRecorder._follow
 
-    def keep(self: AutoRecorder, seen: RoundRecord, notes: Notes, graders: Graders) -> list[Window]:
+    def keep(self: AutoRecorder, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
         found.append(follow(self, seen, notes, graders))
         return found[-1]
 
@@ -136,7 +143,7 @@ def test_the_recorder_speaks_through_feedback_alone(monkeypatch: pytest.MonkeyPa
     found = []
     for view in (lambda policy: policy, View):
         policy = AutoPolicy(*team(["good", "bad"], LENGTHS))
-        made = Method(policy, AutoRecorder(view(policy), budget=Budget(0.05)))
+        made = Method(policy, AutoRecorder(cast(Any, view(policy)), budget=Budget(0.05)))
         stage = Stage(monkeypatch, {"good": always(0.8), "bad": always(0.2)}, texts=8)
         rounds = stage.run(made, batch=batch)[2]
         found.append(([(r.arm, r.drafted, r.accepted) for r in rounds], dump(policy)))
@@ -180,7 +187,7 @@ def test_a_new_model_of_a_batch_is_graded_on_what_takes_least_until_it_is_known(
     stage = Stage(monkeypatch, {"bad": always(0.0)}, texts=8, tokens=80, prompt=1000)
     rounds = stage.run(made, batch=8)[2]
     assert all(jobs == graded[0] for jobs in graded) and len(graded[0]) == 1 and len(graded) >= 2
-    assert isinstance(made.policy, AutoPolicy) and made.policy.tests(0) > FEW
+    assert isinstance(made.policy, AutoPolicy) and made.policy.tests(0) > FEWEST
     drafted = {r.request for r in rounds if r.arm.length}
     assert drafted <= set(graded[0]), "no other text is read for the first drafts"
 
@@ -196,7 +203,7 @@ def test_an_expensive_grading_makes_nothing_more_known_of_a_new_model() -> None:
             drafters=("bad",), tests=lambda i: 3.0, may_pay=lambda i, n, pays=pays: pays
         )
         seen: Any = SimpleNamespace(request=SimpleNamespace(out=set(), done=False))
-        notes = Notes(0, end=tokens, missed={0: tokens})
+        notes = GradingState(0, end=tokens, missed={0: tokens})
         assert (models._due([(seen, notes)] * 2, [0], policy, budget) == 0) is more
 
 
@@ -212,7 +219,7 @@ def test_rounds_that_are_left_out_count_in_the_budget(monkeypatch: pytest.Monkey
     assert made.recorder.models and made.recorder.models.turns < 200, "it looks at some rounds only"
     assert 390 < made.recorder.budget.rounds <= 400, "each text has 400 rounds"
     assert made.recorder.budget.total == pytest.approx(stage.clock.now, rel=0.03)
-    notes = Notes(3, end=3)
+    notes = GradingState(3, end=3)
     notes.skip([1, 2], 5)
     assert notes.left_out == 2
     notes.skip([], 5)
@@ -239,7 +246,7 @@ def test_lookups_and_models_have_a_share_of_the_time_each() -> None:
 
 def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between() -> None:
     """A context in which its chance looks low would stay so: there it never drafts."""
-    notes = Notes(start=10, at=10, end=10)
+    notes = GradingState(start=10, at=10, end=10)
     for player in (0, -1, 1, 0, -1, 0):
         notes.at, notes.end = notes.end, notes.end + 2
         notes.add([0], player, 2, (0, 0))
@@ -257,7 +264,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RoundRecord, int, Se
     found: list[tuple[RoundRecord, int, Sequence[Window]]] = []
     follow = AutoRecorder._follow
 
-    def keep(self: AutoRecorder, seen: RoundRecord, notes: Notes, graders: Graders) -> list[Window]:
+    def keep(self: AutoRecorder, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
         windows = follow(self, seen, notes, graders)
         found.append((seen, notes.at, tuple(windows)))
         return windows
@@ -315,7 +322,7 @@ def test_a_model_that_was_chosen_and_could_not_draft_waits_to_be_graded() -> Non
 
 
 def test_rounds_of_others_are_forgotten_when_a_model_drafts_again() -> None:
-    notes = Notes(start=10, at=10, end=10)
+    notes = GradingState(start=10, at=10, end=10)
     for player in (1, 1, 0):
         notes.at, notes.end = notes.end, notes.end + 2
         notes.add([0], player, 2, (0, 0))

@@ -11,15 +11,15 @@ import pytest
 from draftwise.core.arms import Arm
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
-from draftwise.policies.auto.rest import LONGEST, PATIENCE, Rest
-from draftwise.policies.auto.texts import Held, Notes
+from draftwise.policies.auto.grading import GradingState, PendingDraft
+from draftwise.policies.auto.state import IDLE_LOOKS, LONGEST_SKIP, Skipping
 from draftwise.policies.catalogue import method
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.cli.conftest import LETTERS, LINE, Sometimes, after
 
 
-def looks(rest: Rest, rounds: int, batch: int = 16, drafted: bool = False) -> list[int]:
+def looks(rest: Skipping, rounds: int, batch: int = 16, drafted: bool = False) -> list[int]:
     """The rounds that are not left out."""
     found = []
     for k in range(rounds):
@@ -30,27 +30,27 @@ def looks(rest: Rest, rounds: int, batch: int = 16, drafted: bool = False) -> li
 
 
 def test_the_longer_without_a_draft_the_rarer_a_look() -> None:
-    at = looks(Rest(), 400)
+    at = looks(Skipping(), 400)
     gaps = [b - a for a, b in pairwise(at)]
-    assert gaps == sorted(gaps) and set(gaps) == set(range(1, LONGEST + 2))
-    assert gaps.count(2) == PATIENCE
-    assert looks(Rest(), 40, drafted=True) == list(range(40))
-    few = looks(Rest(), 400, batch=4)
+    assert gaps == sorted(gaps) and set(gaps) == set(range(1, LONGEST_SKIP + 2))
+    assert gaps.count(2) == IDLE_LOOKS
+    assert looks(Skipping(), 40, drafted=True) == list(range(40))
+    few = looks(Skipping(), 400, batch=4)
     assert max(b - a for a, b in pairwise(few)) == 3
 
 
 def test_a_draft_or_another_size_of_batch_ends_the_rest() -> None:
-    rest = Rest()
+    rest = Skipping()
     looks(rest, 400)
-    at = looks(rest, 3 * LONGEST, drafted=True)
-    assert at[-4:] == [3 * LONGEST - k for k in (4, 3, 2, 1)], "every round again"
+    at = looks(rest, 3 * LONGEST_SKIP, drafted=True)
+    assert at[-4:] == [3 * LONGEST_SKIP - k for k in (4, 3, 2, 1)], "every round again"
     looks(rest, 400)
     assert looks(rest, 3, batch=33) == [0, 1, 2]
 
 
 def test_drafts_are_held_against_what_was_written_meanwhile() -> None:
-    notes = Notes(10, probs=[0.5], rounds=[(10, [0], -1)])
-    right, wrong = Held(0, 1, (5, 6, 7), 3), Held(1, 2, (5, 9), 2)
+    notes = GradingState(10, probs=[0.5], rounds=[(10, [0], -1)])
+    right, wrong = PendingDraft(0, 1, (5, 6, 7), 3), PendingDraft(1, 2, (5, 9), 2)
     notes.held = [right, wrong]
     notes.skip([5, 6], 12)
     assert (notes.start, notes.probs, notes.rounds, notes.held) == (12, [], [], [right])
@@ -95,14 +95,14 @@ def plain(tokens: list[int]) -> bool:
 def test_the_recorder_tells_its_notes_of_rounds_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every token after the first look reaches the notes once, with a look or between two."""
     told: dict[int, int] = {}
-    skip = Notes.skip
+    skip = GradingState.skip
 
-    def spy(self: Notes, new: Sequence[int], start: int) -> None:
+    def spy(self: GradingState, new: Sequence[int], start: int) -> None:
         told[id(self)] = told.get(id(self), 0) + len(new)
         assert self.end + len(new) == start
         skip(self, new, start)
 
-    monkeypatch.setattr(Notes, "skip", spy)
+    monkeypatch.setattr(GradingState, "skip", spy)
     chosen = method("auto", ["bad"])
     loop = Loop(
         SimTarget(after(1), len(LETTERS)),
@@ -116,7 +116,7 @@ def test_the_recorder_tells_its_notes_of_rounds_left_out(monkeypatch: pytest.Mon
     seen = 0
     while loop.open:
         seen += sum(round.decision.arm >= 0 for round in loop.step())
-    assert len(told) == 16 and 0 <= 16 * 200 - seen - sum(told.values()) <= 16 * LONGEST
+    assert len(told) == 16 and 0 <= 16 * 200 - seen - sum(told.values()) <= 16 * LONGEST_SKIP
 
 
 class Dear:

@@ -6,19 +6,18 @@ from random import Random
 
 import pytest
 
-from draftwise.policies.auto.last_token import CLASSES, LEAN, LastToken
-from draftwise.policies.auto.parts import LENGTHS
+from draftwise.policies.auto.acceptance import TOKEN_CLASSES, TOKEN_LEAN, AcceptanceEstimate, LastToken
+from draftwise.policies.auto.candidates import LENGTHS
 from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.skill import Skill
 from draftwise.policies.catalogue.auto import team
 from draftwise.state.numbers import dump, load
 
 from .script import Prices, Stage
 
 
-def taught(easy: int, hard: int) -> Skill:
+def taught(easy: int, hard: int) -> AcceptanceEstimate:
     """A drafter that is right after one token and wrong after another."""
-    skill = Skill(2, 4)
+    skill = AcceptanceEstimate(2, 4)
     for _ in range(100):
         skill.learn(0, 1, (1.0, 1.0, 0.0), easy)
         skill.learn(0, 1, (0.0,), hard)
@@ -33,15 +32,15 @@ def test_chances_are_higher_after_a_token_after_which_drafts_were_right() -> Non
     assert easy[0] > 0.9 and hard[0] < 0.1 and easy[0] <= 1.0
     assert easy[1] / easy[0] == pytest.approx(usual[1] / usual[0]), "later tokens follow their own text"
     assert skill.after(6, 0, 1) == skill.after(-1, 0, 1) == usual
-    assert skill.after(5 + CLASSES, 0, 1) == easy, "ids are hashed"
+    assert skill.after(5 + TOKEN_CLASSES, 0, 1) == easy, "ids are hashed"
 
 
 def test_tokens_of_a_text_that_is_always_guessed_say_nothing_more() -> None:
-    skill = Skill(2, 4)
+    skill = AcceptanceEstimate(2, 4)
     for k in range(300):
         skill.learn(0, 1, (1.0, 1.0, 1.0, 1.0), k % 3)
     assert skill.after(0, 0, 1)[0] <= 1.0 and skill.last(0) == pytest.approx(1.0, abs=0.1)
-    unknown = Skill(2, 4)
+    unknown = AcceptanceEstimate(2, 4)
     for _ in range(50):
         unknown.learn(0, 1, (1.0,))
         unknown.learn(0, 1, (), 3)
@@ -53,7 +52,7 @@ def test_tokens_of_other_texts_count_for_a_few_tests() -> None:
     before = skill.last(5), skill.last(6)
     skill.restart()
     skill.last.restart()
-    assert max(skill.last.expected) == pytest.approx(LEAN)
+    assert max(skill.last.expected) == pytest.approx(TOKEN_LEAN)
     assert 1.0 < skill.last(5) < before[0] and before[1] < skill.last(6) < 1.0
 
 
@@ -65,7 +64,7 @@ def test_what_is_known_of_tokens_is_saved() -> None:
 
 
 def test_a_match_that_was_never_tested_is_worth_the_next_shorter_one() -> None:
-    skill = Skill(8, 4)
+    skill = AcceptanceEstimate(8, 4)
     for _ in range(200):
         skill.learn(0, 2, (1.0, 1.0, 1.0, 1.0))
         skill.learn(0, 1, (0.0,))
@@ -80,7 +79,7 @@ def test_a_match_that_was_never_tested_is_worth_the_next_shorter_one() -> None:
 
 
 def test_what_is_kept_between_two_lessons_is_what_would_be_computed_again() -> None:
-    skill, rng = Skill(8, 4), Random(0)
+    skill, rng = AcceptanceEstimate(8, 4), Random(0)
     for lesson in range(300):
         right = rng.randrange(4)
         skill.learn(lesson // 40, rng.randrange(8), (1.0,) * right + (0.0,), rng.randrange(50))
@@ -121,8 +120,8 @@ def test_how_sure_a_chance_is() -> None:
     """One deviation below it, as a share of it: nearly nothing is sure of a model that was never right."""
     found = []
     for accept, tests in ((1.0, 1), (1.0, 8), (0.0, 1), (0.0, 24)):
-        skill = Skill(1, 4)
+        skill = AcceptanceEstimate(1, 4)
         for _ in range(tests):
             skill.learn(0, 0, (accept,))
-        found.append(skill.sure)
+        found.append(skill.confidence)
     assert 0.6 < found[0] < 0.7 and found[1] > 0.85 and found[2] < 0.3 and 0.0 < found[3] < 0.05

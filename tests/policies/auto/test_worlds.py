@@ -13,10 +13,10 @@ import pytest
 from draftwise.core.loop import Loop
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
-from draftwise.policies.auto.guard import FIRST, SURE, Guard
-from draftwise.policies.auto.offers import LONGER
+from draftwise.policies.auto.acceptance import AcceptanceEstimate
+from draftwise.policies.auto.offers import LONGEST_PASS
 from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.skill import Skill
+from draftwise.policies.auto.state import FIRST_PAUSE, PAUSED_GAIN, Guard
 from draftwise.policies.catalogue import Method, method
 from draftwise.state.numbers import dump, load, restart
 from draftwise.testing.distributions import Vector
@@ -67,7 +67,7 @@ def test_where_rows_are_padded_the_width_is_chosen_for_all_of_them(
     stage = Stage(monkeypatch, models, prices, texts=64, padded=True)
     _, _, rounds = stage.run("auto", batch=16)
     planned, most = stage.clock.now, max(r.drafted for r in rounds[len(rounds) // 3 : len(rounds) // 2])
-    assert stage.prices.target(16 * (1 + most)) < 1.02 * LONGER * stage.prices.target(16)
+    assert stage.prices.target(16 * (1 + most)) < 1.02 * LONGEST_PASS * stage.prices.target(16)
     assert planned < best_fixed(stage, "good", 16, lengths) / 0.98
     assert planned < stage.seconds("none", batch=16)
     monkeypatch.setattr(AutoPolicy, "plan", lambda policy, contexts: None)
@@ -361,7 +361,7 @@ def test_what_another_machine_learnt_of_seconds_is_let_go_of(
 
 
 def test_a_state_of_other_texts_counts_for_a_few_tests() -> None:
-    skill = Skill(2, 4)
+    skill = AcceptanceEstimate(2, 4)
     for accepts in [(1.0, 1.0, 0.0)] * 100 + [(0.0,)] * 25:
         skill.learn(0, 1, accepts)
     skill.close(0)
@@ -385,9 +385,9 @@ def test_a_copy_is_drafted_although_the_text_before_was_not_worth_it(monkeypatch
     world = World(monkeypatch, words, Sampled(), {}, ("a",))
     _, loop, _ = world.run("auto", texts=2, tokens=300)
     assert isinstance(loop.policy, AutoPolicy)
-    loop.policy.guard = Guard(pause=FIRST, least=SURE)
+    loop.policy.guard = Guard(pause=FIRST_PAUSE, least=PAUSED_GAIN)
     rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=300)))
-    assert sum(len(r.tokens) for r in rounds) == 300 and len(rounds) < FIRST
+    assert sum(len(r.tokens) for r in rounds) == 300 and len(rounds) < FIRST_PAUSE
 
 
 def slow(times: int, seconds: float, usual: float) -> Iterator[float]:

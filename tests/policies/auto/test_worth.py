@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftwise.policies.auto.worth import best_length, climb, steps, trial
+from draftwise.policies.auto.candidates import best_length, best_up_to, steps, trial
 
 CURVE = [0.9, 0.7, 0.4, 0.1]
 LENGTHS = (1, 2, 3, 4)
@@ -28,7 +28,7 @@ def test_a_token_is_drafted_if_its_chance_is_above_its_price() -> None:
 @pytest.mark.parametrize("nodes", [1.0, 2.0])
 def test_up_to_each_length_the_best_draft_is_that_of_the_lengths_within_it(each: float, nodes: float) -> None:
     extra = [0.0, 0.0, 0.01, 0.03, 0.06]
-    found = climb(3, CURVE, (0.01, each, extra), 10.0, LENGTHS, nodes=nodes)
+    found = best_up_to(3, CURVE, (0.01, each, extra), 10.0, LENGTHS, nodes=nodes)
     for width, worth in zip(LENGTHS, found, strict=True):
         within = [n for n in LENGTHS if n * nodes <= width]
         gains = {n: sum(CURVE[:n]) - 10.0 * (0.01 + each * n + extra[n]) for n in within}

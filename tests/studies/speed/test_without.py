@@ -8,10 +8,10 @@ from math import inf
 import pytest
 
 from draftwise.core.arms import Context
-from draftwise.policies.auto.composite import SLOW
-from draftwise.policies.auto.guard import TRIAL
+from draftwise.policies.auto.candidates import SLOW
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder
+from draftwise.policies.auto.state import JUDGED_ROUNDS
 from draftwise.policies.catalogue import Method
 from studies.speed.without import PARTS, without
 from tests.policies.auto.script import Prices, Stage, always
@@ -49,19 +49,19 @@ def test_without_cascades_none_is_weighed() -> None:
 
 
 def test_without_the_guard_losing_goes_on() -> None:
-    for part, stands in (("", False), ("guard", True)):
+    for part, is_enabled in (("", False), ("guard", True)):
         made = without(part, ["ngram"]).policy
         assert isinstance(made, AutoPolicy)
-        for _ in range(int(TRIAL)):
+        for _ in range(int(JUDGED_ROUNDS)):
             made.guard.add(1.1, 1.0)
-        assert made.guard.stands() is stands
+        assert made.guard.is_enabled() is is_enabled
 
 
 def test_hints_are_match_lengths() -> None:
     whole, blunt = (without(part, ["ngram"]).policy for part in ("", "hints"))
     assert isinstance(whole, AutoPolicy) and isinstance(blunt, AutoPolicy)
     context = Context(hints={"ngram": 12.0})
-    assert whole.place(context).contexts != blunt.place(context).contexts == [1]
+    assert whole.update_request(context).contexts != blunt.update_request(context).contexts == [1]
 
 
 def test_rates_are_of_places_with_and_without_a_match() -> None:

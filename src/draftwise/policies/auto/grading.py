@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ...core.arms import Arm
 from ...core.outcomes import Grade, Window
 from ...core.roles import GradeJob, Graders, RoundRecord
-from .drafting import Line
-from .observed import GradingPass
-from .texts import Held, Notes
+from .costs import Line
+from .state import AutoState
 
 SHARE = 0.005  # of the total time, for lookups that do not play, and as much for models
 ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
-PART = 0.25  # of a round: the most that a further grading of a new model takes
-FEW = 4  # tokens: the least that it is for
-FIRST = 0.02  # of the total time, for the first gradings, where they take longer than a round
-RARELY = 8  # a model that cannot pay at its present price is graded in one turn out of so many
-
-
-class Asked(Protocol):
-    """What the recorder asks of the policy; it writes nothing to it."""
-
-    @property
-    def drafters(self) -> tuple[str, ...]: ...
-
-    def tests(self, i: int) -> float:
-        """How many tokens of this drafter were tested recently."""
-        ...
-
-    def may_pay(self, i: int, batch: int) -> bool:
-        """Whether one token of this drafter can be worth its cost, for all that is known."""
-        ...
+ROUND_PART = 0.25  # of a round: the most that a further grading of a new model takes
+FEWEST = 4  # tokens: the least that it is for
+FIRST_SHARE = 0.02  # of the total time, for the first gradings, where they take longer than a round
+RARE_TURN = 8  # a model that cannot pay at its present price is graded in one turn out of so many
 
 
 @dataclass(slots=True)
@@ -70,14 +53,18 @@ class LookupGuesses:
 
     def guess(
         self, i: int, context: int, seen: RoundRecord, start: int, graders: Graders, arm: Arm, budget: Budget
-    ) -> Held | None:
+    ) -> PendingDraft | None:
         """The draft that this lookup would have made where the round began."""
         if arm.drafter in seen.request.disabled or not budget.allows(self.seconds):
             return None
         before = graders.graded_seconds
         draft = graders.guess(arm.drafter, seen.request, start, arm)
         self.seconds += graders.graded_seconds - before
-        return None if draft is None else Held(i, context, draft, arm.length, seen.request.tokens[start - 1])
+        return (
+            None
+            if draft is None
+            else PendingDraft(i, context, draft, arm.length, seen.request.tokens[start - 1])
+        )
 
 
 @dataclass(slots=True)
@@ -101,10 +88,10 @@ class ModelGrading:
 
     def grade(
         self,
-        batch: Sequence[tuple[RoundRecord, Notes]],
+        batch: Sequence[tuple[RoundRecord, GradingState]],
         models: Sequence[int],
         longest: int,
-        policy: Asked,
+        policy: AutoState,
         graders: Graders,
         budget: Budget,
     ) -> GradingPass | None:
@@ -142,7 +129,7 @@ class ModelGrading:
             windows[at] = windows_of(i, job.start, found, notes, longest, job.request.tokens)
         return GradingPass(i, unread, seconds, chances, windows, len(batch))
 
-    def ready(self, i: int, name: str, seen: RoundRecord, notes: Notes, batch: int) -> bool:
+    def ready(self, i: int, name: str, seen: RoundRecord, notes: GradingState, batch: int) -> bool:
         """Whether enough of this text waits for this model to be graded on."""
         unknown = notes.missed.get(i, 0)
         enough = 1 if self._is_new(i) else ENOUGH
@@ -155,9 +142,9 @@ class ModelGrading:
 
     def _due(
         self,
-        batch: Sequence[tuple[RoundRecord, Notes]],
+        batch: Sequence[tuple[RoundRecord, GradingState]],
         models: Sequence[int],
-        policy: Asked,
+        policy: AutoState,
         budget: Budget,
     ) -> int | None:
         """The model to grade now, if any is ready and the budget allows it."""
@@ -169,7 +156,7 @@ class ModelGrading:
         ready = [i for i in models if any(self.ready(i, names[i], *one, n) for one in batch)]
         if spent:
             ready = [i for i in ready if self._is_new(i) and self._pays(i, batch, policy, budget)]
-        if spent or self.turns % RARELY:
+        if spent or self.turns % RARE_TURN:
             ready = [i for i in ready if policy.may_pay(i, n)]
         if not ready:
             return None
@@ -180,7 +167,7 @@ class ModelGrading:
         return first
 
     def _pays(
-        self, i: int, batch: Sequence[tuple[RoundRecord, Notes]], policy: Asked, budget: Budget
+        self, i: int, batch: Sequence[tuple[RoundRecord, GradingState]], policy: AutoState, budget: Budget
     ) -> bool:
         """Whether a grading of a new model is brief, or the first one takes little of the total time.
 
@@ -189,12 +176,12 @@ class ModelGrading:
         waiting = [one for one in batch if self.ready(i, policy.drafters[i], *one, len(batch))]
         more = self.cost(min(notes.unread(i) for _, notes in waiting))
         if policy.tests(i) <= 0.0:
-            return more <= budget.round or self.first + more <= FIRST * budget.total
+            return more <= budget.round or self.first + more <= FIRST_SHARE * budget.total
         tokens = sum(batch[at][1].missed[i] for at in self._picked(i, batch, policy.drafters[i], budget))
-        return tokens >= FEW and more <= PART * budget.round
+        return tokens >= FEWEST and more <= ROUND_PART * budget.round
 
     def _picked(
-        self, i: int, batch: Sequence[tuple[RoundRecord, Notes]], name: str, budget: Budget
+        self, i: int, batch: Sequence[tuple[RoundRecord, GradingState]], name: str, budget: Budget
     ) -> list[int]:
         """The requests to grade on, those with the least to read first, until there are enough tokens.
 
@@ -216,7 +203,7 @@ class ModelGrading:
 
 
 def windows_of(
-    i: int, start: int, grades: Sequence[Grade], notes: Notes, longest: int, text: Sequence[int]
+    i: int, start: int, grades: Sequence[Grade], notes: GradingState, longest: int, text: Sequence[int]
 ) -> list[Window]:
     """One window for each round in which it did not draft, of those that began at `start` or later."""
     made = []
@@ -229,3 +216,169 @@ def windows_of(
                     break
             made.append(Window(i, contexts[i], tuple(accepts), text[at - 1]))
     return made
+
+
+@dataclass(slots=True)
+class PendingDraft:
+    """A lookup's draft that is compared with the text as it is written.
+
+    The draft began after `token` and had at most `asked` tokens, of which the first `right` are those of the
+    text so far.
+    """
+
+    drafter: int
+    context: int
+    tokens: tuple[int, ...]
+    asked: int
+    token: int = -1
+    right: int = 0
+
+    def follow(self, text: Sequence[int]) -> Window | None:
+        """Compare with the next tokens of the text; the result, once all of the draft is decided."""
+        for token in text:
+            if self.right == len(self.tokens):
+                break
+            if self.tokens[self.right] != token:
+                return self.window(missed=True)
+            self.right += 1
+        if self.right == len(self.tokens):
+            return self.window(missed=self.right < self.asked)  # it had no more tokens to offer
+        return None
+
+    def window(self, *, missed: bool) -> Window:
+        """The result as far as it is known."""
+        accepts = (1.0,) * self.right + ((0.0,) if missed else ())
+        return Window(self.drafter, self.context, accepts, self.token)
+
+
+@dataclass(slots=True)
+class GradingState:
+    """The state of one text.
+
+    Attributes:
+        start: the length of the text when it was first seen, or after the last rounds left out.
+        at: the length of the text when this round began.
+        end: its length after the round.
+        held: drafts of lookups that are not decided yet.
+        rounds: where rounds began, the contexts of all drafters there, and the one that drafted (-1: none).
+        probs: the target's probabilities of the tokens from `start` on (with sampling only).
+        graded: by model, the tokens of the text up to which it is known.
+        missed: by model, the tokens after these from rounds in which it did not draft, as far as they count.
+        plain: by model, those of them from rounds without a draft: they count even once it drafts again.
+        read: by model, the tokens of the text that it has read.
+        skipped: results of drafts that were decided in rounds that were left out.
+        left_out: how many rounds were left out before this one; each wrote one token.
+    """
+
+    start: int
+    at: int = 0
+    end: int = 0
+    held: list[PendingDraft] = field(default_factory=list)
+    rounds: list[tuple[int, Sequence[int], int]] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
+    graded: dict[int, int] = field(default_factory=dict)
+    missed: dict[int, int] = field(default_factory=dict)
+    plain: dict[int, int] = field(default_factory=dict)
+    read: dict[int, int] = field(default_factory=dict)
+    skipped: list[Window] = field(default_factory=list)
+    left_out: int = 0
+
+    def first_ungraded(self, i: int) -> int:
+        """The first token on which this model was not tested."""
+        return max(self.graded.get(i, 0), self.start)
+
+    def add(self, models: Sequence[int], player: int, new: int, contexts: Sequence[int]) -> None:
+        """A round of `new` tokens in which `player` drafted; the other models wait to be graded on it."""
+        self.rounds.append((self.at, contexts, player))
+        for i in models:
+            if i != player:
+                self.missed[i] = self.missed.get(i, 0) + new
+                if player < 0:
+                    self.plain[i] = self.plain.get(i, 0) + new
+            elif plain := self.plain.get(i, 0):
+                self.missed[i] = plain
+            else:
+                self.graded[i], self.missed[i] = self.end, 0
+
+    def pending(self, i: int, tokens: int) -> int:
+        """How many of the first `tokens` tokens this model has not read."""
+        return tokens - self.read.get(i, 0)
+
+    def unread(self, i: int) -> int:
+        """How many tokens this model reads to be graded; some of them again, if it has drafted since."""
+        return self.end - min(self.read.get(i, 0), self.first_ungraded(i))
+
+    def skip(self, new: Sequence[int], start: int) -> None:
+        """Tokens of rounds that were left out: drafts are compared with them, and no model is graded."""
+        self.left_out = len(new)
+        if not new:
+            return
+        self.skipped = self.settle(new, done=False)
+        self.start, self.rounds, self.probs, self.missed = start, [], [], {}
+        self.plain = {}
+
+    def settle(self, new: Sequence[int], *, done: bool) -> list[Window]:
+        """Compare the drafts that are held with new tokens; the results of those that are decided."""
+        settled, still = self.skipped, list[PendingDraft]()
+        self.skipped = []
+        for held in self.held:
+            window = held.follow(new)
+            if window is None and done:
+                window = held.window(missed=False)
+            if window is None:
+                still.append(held)
+            else:
+                settled.append(window)
+        self.held = still
+        return settled
+
+
+@dataclass(slots=True)
+class DraftCall:
+    """One call of a drafter for some requests of a batch.
+
+    `longest` is the tokens of its longest draft, `pending` the tokens of the texts that it had to read first,
+    `drafts` the tokens of each draft and the length that was asked for. Seconds are wall-clock time;
+    `compiled` is whether they were spent in compiled passes.
+    """
+
+    drafter: int
+    batch: int
+    longest: int = 0
+    pending: int = 0
+    seconds: float = 0.0
+    compiled: bool = False
+    drafts: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class GradingPass:
+    """One pass in which a drafter graded committed tokens: the tokens that it read, and its seconds, in a
+    round of so many requests (`batch`).
+
+    `chances` has, for each graded token with signals, the probability that the drafter gave it and the
+    probability that it is accepted; `windows` has the results by the request's place in the batch.
+    """
+
+    drafter: int
+    tokens: int
+    seconds: float
+    chances: Sequence[tuple[float, float]]
+    windows: Mapping[int, list[Window]]
+    batch: int = 1
+
+
+@dataclass(slots=True)
+class Observed:
+    """What was seen in one round of one request, beside its outcome and windows.
+
+    `written` is the tokens of the answer so far, `read` how many tokens of the text each model has read.
+    `calls` and `grading` concern the whole batch and come with its first request alone. `looks_up`, in the
+    first round of all, says which drafters are known by their drafts alone (lookups).
+    """
+
+    written: int
+    read: Mapping[int, int]
+    calls: Sequence[DraftCall] | None = None
+    grading: GradingPass | None = None
+    looks_up: tuple[bool, ...] = ()

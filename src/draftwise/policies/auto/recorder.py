@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import isfinite
-from typing import Protocol
 
 from ...core.arms import Arm
 from ...core.outcomes import Feedback, Outcome, Window
 from ...core.request import Request
 from ...core.roles import Graders, RoundRecord
-from .composite import TAKEN, windows
-from .grading import Asked, Budget, LookupGuesses, ModelGrading
-from .observed import DraftCall, Observed
-from .parts import match_length
-from .texts import Held, Notes
-
-
-class Deciding(Asked, Protocol):
-    """The policy, as the recorder sees it."""
-
-    @property
-    def arms(self) -> tuple[Arm, ...]: ...
-
-    @property
-    def timed(self) -> bool:
-        """Whether the seconds of this round are to be learned."""
-        ...
-
-    @property
-    def cascades(self) -> Mapping[int, int]: ...
-
-    def contexts(self, request: int) -> Sequence[int]:
-        """Each drafter's context at the last choice for this request."""
-        ...
+from .candidates import TAKEN, match_length, windows
+from .grading import (
+    Budget,
+    DraftCall,
+    GradingState,
+    LookupGuesses,
+    ModelGrading,
+    Observed,
+    PendingDraft,
+)
+from .state import AutoState
 
 
 @dataclass(slots=True)
@@ -48,14 +34,14 @@ class AutoRecorder:
     `Feedback.observed`.
     """
 
-    policy: Deciding
+    policy: AutoState
     _: KW_ONLY
     budget: Budget = field(default_factory=Budget)
     lookups: LookupGuesses | None = field(default_factory=LookupGuesses)
     models: ModelGrading | None = field(default_factory=ModelGrading)
-    notes: Callable[[int], Notes] = Notes
+    notes: Callable[[int], GradingState] = GradingState
     reads: frozenset[str] = frozenset()
-    texts: dict[int, Notes] = field(default_factory=dict)
+    texts: dict[int, GradingState] = field(default_factory=dict)
     looks_up: tuple[bool, ...] = ()
     guessed: list[int] = field(default_factory=list)
     graded: list[int] = field(default_factory=list)
@@ -116,7 +102,7 @@ class AutoRecorder:
         self.guessed = [i for i, up in enumerate(self.looks_up) if up]
         self.graded = [i for i, up in enumerate(self.looks_up) if not up and i not in cascades]
 
-    def _notes(self, seen: RoundRecord) -> Notes:
+    def _notes(self, seen: RoundRecord) -> GradingState:
         """The state of this text, at the round that was just played."""
         start = len(seen.request.tokens) - len(seen.tokens)
         notes = self.texts.get(seen.request.id)
@@ -127,7 +113,7 @@ class AutoRecorder:
         notes.at, notes.end = start, len(seen.request.tokens)
         return notes
 
-    def _calls(self, batch: Sequence[tuple[RoundRecord, Notes]]) -> list[DraftCall]:
+    def _calls(self, batch: Sequence[tuple[RoundRecord, GradingState]]) -> list[DraftCall]:
         """What each call of a drafter cost, and for which requests it was."""
         calls: dict[int, DraftCall] = {}
         for seen, notes in batch:
@@ -148,7 +134,7 @@ class AutoRecorder:
                 call.drafts.append((drafted, asked))
         return list(calls.values())
 
-    def _follow(self, seen: RoundRecord, notes: Notes, graders: Graders) -> list[Window]:
+    def _follow(self, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
         """The drafts that this round's tokens decide."""
         request, contexts = seen.request, self.policy.contexts(seen.request.id)
         arm, player = self.policy.arms[seen.decision.arm], -1
@@ -170,7 +156,7 @@ class AutoRecorder:
             played += notes.settle(seen.tokens, done=request.done)
         return played
 
-    def _played(self, i: int, context: int, seen: RoundRecord, notes: Notes) -> list[Window]:
+    def _played(self, i: int, context: int, seen: RoundRecord, notes: GradingState) -> list[Window]:
         """The result of a model's draft; a lookup's is held, since the text may decide more of it later."""
         outcome = seen.outcome
         if _unplayed(outcome):
@@ -180,7 +166,7 @@ class AutoRecorder:
         token = seen.request.tokens[notes.at - 1]
         asked = _decided(seen) if outcome.censored else outcome.asked  # the room for it or the text ended
         if self.looks_up[i]:
-            notes.held.append(Held(i, context, seen.draft.tokens, asked, token))
+            notes.held.append(PendingDraft(i, context, seen.draft.tokens, asked, token))
             return []
         notes.read[i] = notes.at
         missed = outcome.accepted < min(outcome.drafted, asked)  # a tree has more nodes than depths
@@ -193,7 +179,7 @@ class AutoRecorder:
             return -1
         return player if first is None else first
 
-    def _parts(self, i: int, seen: RoundRecord, notes: Notes) -> list[Window]:
+    def _parts(self, i: int, seen: RoundRecord, notes: GradingState) -> list[Window]:
         """The results of both parts of a composite draft, and whether there was a second."""
         outcome, first = seen.outcome, self.policy.cascades[i]
         if not outcome.prefix_length:

@@ -8,9 +8,8 @@ from typing import Annotated
 from ... import registry
 from ...core.arms import Arm
 from ...errors import UserError
-from ..auto.composite import SLOW
+from ..auto.candidates import LENGTHS, SLOW
 from ..auto.grading import SHARE, Budget
-from ..auto.parts import LENGTHS
 from ..auto.policy import AutoPolicy
 from ..auto.recorder import AutoRecorder
 from .compose import Method

@@ -1,4 +1,4 @@
-"""How far a drafter is right, by the context it drafts in, and what its own confidence is worth."""
+"""How many tokens of a drafter are accepted, and what its own confidence is worth."""
 
 from __future__ import annotations
 
@@ -8,14 +8,54 @@ from math import exp, log, sqrt
 
 from ...core.drafts import Signals
 from ...state.learned import LEARNED, adds, learned, mean_by
-from .last_token import LastToken
 
-NOTHING: dict[int, tuple[list[float], list[float]]] = {}
+TOKEN_CLASSES = 1024  # of tokens: id modulo this number
+TOKEN_LEAN = 8.0  # tests that a class leans on its context with
+TOKEN_MEMORY = 0.995
+
+
+def _zeros() -> list[float]:
+    return [0.0] * TOKEN_CLASSES
+
+
+@dataclass(slots=True)
+class LastToken:
+    """First tokens of drafts accepted after each class of last tokens, against those that were expected.
+
+    The next token is easier to guess after one token than after another. This is known before a draft, and is
+    no part of its context: so the chances that the context gives are multiplied by what was accepted after
+    such a token over what these chances said. Both fade by `TOKEN_MEMORY` with each test. Ids are hashed, so
+    a vocabulary of any size takes the same space.
+    """
+
+    accepted: list[float] = field(default_factory=_zeros, metadata=learned(adds))
+    expected: list[float] = field(default_factory=_zeros, metadata=learned(adds))
+
+    def __call__(self, token: int) -> float:
+        """By how much the chances of a draft after this token differ from those of its context."""
+        k = token % TOKEN_CLASSES
+        return (self.accepted[k] + TOKEN_LEAN) / (self.expected[k] + TOKEN_LEAN)
+
+    def learn(self, token: int, expected: float, accept: float) -> None:
+        """A draft after this token: the chance of its first token by context, and that it was accepted."""
+        k = token % TOKEN_CLASSES
+        self.accepted[k] = TOKEN_MEMORY * self.accepted[k] + accept
+        self.expected[k] = TOKEN_MEMORY * self.expected[k] + expected
+
+    def restart(self) -> None:
+        """Let what other texts have shown weigh no more than what is expected of a class without tests."""
+        for k, expected in enumerate(self.expected):
+            share = min(1.0, TOKEN_LEAN / max(expected, TOKEN_LEAN))
+            self.accepted[k] *= share
+            self.expected[k] *= share
+
+
+NO_COUNTS: dict[int, tuple[list[float], list[float]]] = {}
 LATER = 32  # drafts after which those of other texts count
 
 
 @dataclass(slots=True)
-class Skill:
+class AcceptanceEstimate:
     """Chances that one drafter's k-th token is accepted given that those before were, per context.
 
     For every context and k the tokens that were tested and accepted are counted, fading by `memory` with each
@@ -61,7 +101,7 @@ class Skill:
         return self._sums()[0]
 
     @property
-    def level(self) -> float:
+    def mean(self) -> float:
         """The chance of a token, all contexts and places together."""
         tested, accepted = self._sums()
         return (accepted + 1.0) / (tested + 2.0)
@@ -74,16 +114,16 @@ class Skill:
         return self.whole
 
     @property
-    def hope(self) -> float:
+    def upper_bound(self) -> float:
         """The most that the chance of a first token may be in any context: its mean and two deviations."""
         pairs = [(a[0], t[0]) for a, t in zip(self.accepted, self.tested, strict=True)]
         return min(1.0, max((a + 1.0) / (t + 2.0) + 1.0 / sqrt(t + 2.0) for a, t in pairs))
 
     @property
-    def sure(self) -> float:
+    def confidence(self) -> float:
         """The chance of a token less one deviation, as a share of the chance."""
         tested, _ = self._sums()
-        return max(0.0, 1.0 - sqrt((1.0 / self.level - 1.0) / (tested + 3.0)))
+        return max(0.0, 1.0 - sqrt((1.0 / self.mean - 1.0) / (tested + 3.0)))
 
     def learn(self, request: int, context: int, accepts: Sequence[float], token: int = -1) -> None:
         """A draft in this context had these chances to be accepted, one token after the other.
@@ -167,7 +207,7 @@ class Skill:
         tested, accepted = self.tested[context], self.accepted[context]
         lean, own_lean, least = self.lean, self.own_lean, self.least
         all_t, all_a = self._leaned(context)
-        mine = self.own.get(request, NOTHING).get(context)
+        mine = self.own.get(request, NO_COUNTS).get(context)
         curve: list[float] = []
         alive = 1.0
         if mine is None:

@@ -1,45 +1,23 @@
-"""What `auto` holds of its arms, for displays."""
+"""What `auto` knows of its arms, for displays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
 from math import isfinite
-from typing import Protocol
 
-from ...core.arms import Arm
 from ...core.roles import Values
-from .drafting import DraftCost
-from .parts import LENGTHS, Match, match_length
-from .passes import Load, PassCost
-from .skill import Skill
+from .candidates import LENGTHS, match_length
+from .costs import DraftCost, PassCost
+from .state import AutoState
 
 UNIT = "tokens gained a round"
 NO_REQUEST = -1  # has no counts of its own
-PLACES = ("without a match", "with a match")
-LABELS = ("none", "1", "2", "3", "4", "5 to 8", "9 to 16", "over 16")  # of `MATCHES`
+PLACE_NAMES = ("without a match", "with a match")
+MATCH_NAMES = ("none", "1", "2", "3", "4", "5 to 8", "9 to 16", "over 16")  # of `MATCHES`
 
 
-class Known(Protocol):
-    """What is read of the policy."""
-
-    arms: tuple[Arm, ...]
-    drafters: tuple[str, ...]
-    looks_up: tuple[bool, ...]
-    skills: list[Skill]
-    load: Load
-
-    @property
-    def match(self) -> Match: ...
-
-    def pass_cost(self, batch: int) -> PassCost: ...
-
-    def drafting(self, i: int) -> DraftCost: ...
-
-    def price(self, batch: int, matched: bool) -> float: ...
-
-
-def values(policy: Known, batch: int) -> Values:
+def values(policy: AutoState, batch: int) -> Values:
     """Gain and additional seconds of each arm, on average over the contexts its drafter was tested in."""
     passes = policy.pass_cost(batch)
     rates = [policy.price(batch, matched) for matched in (False, True)]
@@ -53,10 +31,10 @@ def values(policy: Known, batch: int) -> Values:
             seconds.append(0.0)
             continue
         i = number[arm.drafter]
-        spent = _seconds(policy.drafting(i), passes, batch, arm.length)
+        spent = _seconds(policy.draft_cost(i), passes, batch, arm.length)
         gains.append(tables[i].gain(arm.length, spent) if spent is not None else None)
         seconds.append(spent)
-    price = {place: rate for place, rate in zip(PLACES, rates, strict=True) if rate > 0.0}
+    price = {place: rate for place, rate in zip(PLACE_NAMES, rates, strict=True) if rate > 0.0}
     plain = policy.load.factor * passes(batch) or None
     return Values(UNIT, tuple(gains), tuple(seconds), price, plain, _matches(policy))
 
@@ -74,7 +52,7 @@ def _seconds(cost: DraftCost, passes: PassCost, batch: int, length: int) -> floa
 class _Gains:
     """Expected accepted tokens and price at each context of one drafter, by how often it was tested there."""
 
-    def __init__(self, policy: Known, i: int, rates: Sequence[float]) -> None:
+    def __init__(self, policy: AutoState, i: int, rates: Sequence[float]) -> None:
         skill = policy.skills[i]
         self.contexts: list[tuple[float, list[float], float]] = []
         for context in range(int(policy.looks_up[i]), skill.contexts):  # without a match no lookup drafts
@@ -91,12 +69,12 @@ class _Gains:
         return sum(parts) / whole
 
 
-def _matches(policy: Known) -> dict[str, dict[str, tuple[float, float]]]:
+def _matches(policy: AutoState) -> dict[str, dict[str, tuple[float, float]]]:
     """Tokens tested and accepted by drafter and context, as far as they are remembered."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for name, skill in zip(policy.drafters, policy.skills, strict=True):
-        known = len(LABELS) == skill.contexts and policy.match is match_length
-        labels = LABELS if known else [f"class {c}" for c in range(skill.contexts)]
+        known = len(MATCH_NAMES) == skill.contexts and policy.match is match_length
+        labels = MATCH_NAMES if known else [f"class {c}" for c in range(skill.contexts)]
         rows = zip(labels, map(sum, skill.tested), map(sum, skill.accepted), strict=True)
         found[name] = {label: (tested, accepted) for label, tested, accepted in rows if tested}
     return found

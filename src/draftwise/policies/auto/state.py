@@ -1,0 +1,288 @@
+"""What `auto` keeps of a request, of the loss by drafting, and of rounds in which no draft pays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from math import inf
+
+from ...core.arms import Arm, Context
+from ...state.learned import LEARNED, learned, mean_of_known
+from .acceptance import AcceptanceEstimate, Calibration
+from .candidates import (
+    LENGTHS,
+    SLOW,
+    Candidate,
+    Match,
+    NewSkill,
+    Pick,
+    Pricing,
+    Reason,
+    Stopping,
+    best_gain,
+    cascades,
+    match_length,
+    measured,
+    new_skill,
+    stop_by_gain,
+)
+from .costs import BATCH_SIZES, DraftCost, Load, PassCost, Throughput, nearest, size_class
+
+
+@dataclass(slots=True)
+class RequestState:
+    """What is known of one request.
+
+    Attributes:
+        contexts: each drafter's context at the last choice.
+        read: the tokens of the text that each model has read, of those that have read any.
+        written: the tokens of the answer.
+        matched: whether any lookup had a match there.
+        price: the tokens that a second was worth at the last choice.
+        token: the last token of the text there.
+    """
+
+    contexts: list[int]
+    read: Mapping[int, int] = field(default_factory=dict)
+    written: int = 0
+    matched: bool = False
+    price: float = 0.0
+    token: int = -1
+
+    def read_hints(
+        self, hints: Mapping[str, float], drafters: Sequence[str], looks_up: Sequence[bool], match: Match
+    ) -> None:
+        """Take each lookup's context from its hint, and that of all models from the best of them."""
+        own, best = [0] * len(drafters), 0
+        for i, name in enumerate(drafters):
+            if looks_up[i] and (hint := hints.get(name)):
+                own[i] = match(hint)
+                best = max(best, own[i])
+        self.matched = best > 0
+        if best > 0:
+            own = [own[i] if up else best for i, up in enumerate(looks_up)]
+        self.contexts = own
+
+
+USUAL_ANSWER = 64.0  # tokens of an answer, before the first has ended
+MODEL_SHARE = (0.05, 0.1)  # weight of the last round in a model's share, and the least that it counts
+
+
+def rounds_left(answer: float, position: int, tokens: float, share: float = 1.0, room: float = inf) -> float:
+    """The rounds over which reading is paid off, from the length of earlier answers and the `room` for more.
+
+    A round writes so many `tokens` where the model drafts. In many of those that are left a lookup drafts, or
+    no drafter does: the model drafts in a `share` of them.
+    """
+    left = min(max((answer or USUAL_ANSWER) - position, 0.5 * position, 8.0), room)
+    return max(1.0, max(share, MODEL_SHARE[1]) * left / tokens)
+
+
+JUDGED_ROUNDS = 64.0  # rounds of speculation that are judged together
+GUARD_MEMORY = 1.0 - 1.0 / JUDGED_ROUNDS
+FIRST_PAUSE, PAUSE_GROWTH, LONGEST_PAUSE = 128, 4, 8192  # rounds of a pause
+PROBE_EVERY = 64  # rounds between two looks at plain decoding while the machine is not as it was
+UNUSUAL_LOAD = 1.25  # times faster or slower than usual
+PAUSED_GAIN = 1.0  # tokens that a draft must be expected to gain to be made in a pause, at first
+RESUMED_GAIN = 1 / 16  # of them: the pause is over
+
+
+@dataclass(slots=True)
+class Guard:
+    """Holds what speculation took against what plain decoding would have taken for the same tokens.
+
+    Estimates may be wrong; this compares seconds that were spent. When the last rounds with drafts in them
+    took longer than plain passes for as many tokens, no draft is made for a while: 128 rounds, and four times
+    as many each time that the next trial fails too, so that the loss stays a small part of all time.
+
+    In a batch every request reports its part of a pass: all these numbers are of passes.
+
+    A pause after a trial that failed does not hold a draft that is expected to gain more than one token, such
+    as the long matches of a text that is a copy. Each that fails doubles that number, each that succeeds
+    halves it, until the pause is over.
+
+    Under an unusual load the time of a plain pass is unknown until one has run: then one
+    round in 64 is plain. A pause that began under another load is over.
+    """
+
+    spent: float = 0.0
+    plain: float = 0.0
+    rounds: float = 0.0
+    pause: float = 0.0
+    penalty: int = FIRST_PAUSE
+    least: float = inf
+    looked: int = 0
+    load: float = 1.0
+
+    def is_enabled(self, load: float = 1.0, batch: int = 1, gain: float = 0.0) -> bool:
+        """Whether this request may draft in this round, on a machine so many times slower than usual.
+
+        `gain` is what the draft is expected to gain, in tokens.
+        """
+        if self.pause > 0.0 and not 1.0 / UNUSUAL_LOAD < load / self.load < UNUSUAL_LOAD:
+            self.pause = 0.0
+        if self.pause > 0.0:
+            self.pause -= 1.0 / batch
+            return gain > self.least
+        self.load = load
+        self.looked += 1
+        if self.looked > PROBE_EVERY * batch and not 1.0 / UNUSUAL_LOAD < load < UNUSUAL_LOAD:
+            whole = 2 * batch - 2  # rounds that hold a pass of the batch, wherever it begins
+            self.looked, self.pause, self.least = 0, whole / batch, inf
+            return False
+        return True
+
+    def add(self, seconds: float, plain: float, batch: int = 1) -> None:
+        """One round in a pass with drafts: what it took, and what plain passes take for its tokens."""
+        part = 1.0 / batch
+        if self.pause > 0.0:
+            self.least *= 2.0 ** (part if seconds > plain else -part)
+            if self.least <= RESUMED_GAIN:
+                self.pause = 0.0
+            return
+        keep = GUARD_MEMORY if batch == 1 else GUARD_MEMORY**part
+        self.spent = keep * self.spent + seconds
+        self.plain = keep * self.plain + plain
+        self.rounds += part
+        if self.rounds < JUDGED_ROUNDS:
+            return
+        if self.spent > self.plain > 0.0:
+            self.pause, self.penalty = float(self.penalty), min(PAUSE_GROWTH * self.penalty, LONGEST_PAUSE)
+            self.spent, self.plain, self.rounds, self.least = 0.0, 0.0, 0.0, PAUSED_GAIN
+        elif self.rounds > 4 * JUDGED_ROUNDS:
+            self.penalty = FIRST_PAUSE
+
+
+IDLE_LOOKS = 4  # looks without a draft for each further round of rest
+LONGEST_SKIP = 7  # rounds of rest
+
+
+@dataclass(slots=True)
+class Skipping:
+    """Counts the looks in a row after which nothing was drafted: the more of them, the rarer they become.
+
+    With 16 requests or more there are up to `LONGEST_SKIP` rounds between two looks, with fewer half as many
+    as requests. A batch of another size class is looked at again.
+    """
+
+    at: int = -1
+    idle: int = 0
+    left: int = 0
+    drafted: bool = True
+
+    def rests(self, batch: int) -> bool:
+        """Whether this round is left out; if not, `drafted` is to say whether anything was."""
+        if size_class(batch) != self.at:
+            self.at, self.idle, self.left, self.drafted = size_class(batch), 0, 0, True
+        if self.left > 0:
+            self.left -= 1
+            return True
+        self.idle = 0 if self.drafted else self.idle + 1
+        self.left, self.drafted = min(self.idle // IDLE_LOOKS, LONGEST_SKIP, batch // 2), False
+        return False
+
+
+@dataclass(slots=True)
+class AutoState:
+    """What `auto` knows and how it may be changed: options, learned numbers, and the state of each request.
+
+    Costs of compiled and of eager passes are kept apart: `compiled` and `drafters_compiled` say which count.
+    `looks_up` says which drafters are lookups, known by their drafts; the recorder corrects it in the first
+    round. `cascades` maps each cascade to the drafter that begins its drafts. `answer` is the mean length of
+    answers. `owed` are seconds of reading again that the next draft is charged with. `reasons`, if it is a
+    list, gets an entry for each choice. Options from `new_skill` to `match` are functions of `candidates`.
+    """
+
+    arms: tuple[Arm, ...]
+    drafters: tuple[str, ...]
+    looks_up: tuple[bool, ...]
+    _: KW_ONLY
+    new_skill: NewSkill = new_skill
+    pricing: Pricing = measured
+    pick: Pick = best_gain
+    stopping: Stopping = stop_by_gain
+    match: Match = match_length
+    guard: Guard = field(default_factory=Guard)
+    load: Load = field(default_factory=Load)
+    skipping: Skipping = field(default_factory=Skipping)
+    reads_hints: bool = True
+    cascades_from: float = SLOW
+    skills: list[AcceptanceEstimate] = field(init=False, metadata=LEARNED)
+    calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
+    draft_costs: list[DraftCost] = field(init=False, metadata=LEARNED)
+    pass_costs: list[PassCost] = field(init=False, metadata=LEARNED)
+    pace: Throughput = field(default_factory=Throughput, metadata=LEARNED)
+    answer: float = field(default=0.0, metadata=learned(mean_of_known))
+    reasons: list[Reason] | None = None
+    requests: dict[int, RequestState] = field(default_factory=dict)
+    owed: float = 0.0
+    rereads: bool = False
+    doubted: bool = False
+    timed: bool = True
+    measuring: bool = False
+    reading: float = 0.0
+    choices: int = 0
+    compiled: bool = False
+    padded: bool = False
+    planned: dict[int, list[Candidate]] = field(default_factory=dict)
+    drafters_compiled: list[bool] = field(init=False)
+    shares: list[float] = field(init=False)
+    index: Mapping[tuple[int, int], int] = field(init=False)
+    lengths: tuple[int, ...] = field(init=False)
+    cascades: Mapping[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.drafters)
+        self.skills = [self.new_skill() for _ in range(n)]
+        self.calibrations = [Calibration() for _ in range(n)]
+        self.draft_costs = [DraftCost() for _ in range(2 * n)]  # of eager passes, then of compiled ones
+        self.pass_costs = [PassCost() for _ in (*BATCH_SIZES, *BATCH_SIZES)]
+        self.drafters_compiled = [False] * n
+        self.shares = [1.0] * n
+        self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
+        number = {name: i for i, name in enumerate(self.drafters)}
+        self.cascades = cascades(self.drafters)
+        self.index = {(number.get(arm.drafter, -1), arm.length): i for i, arm in enumerate(self.arms)}
+
+    @property
+    def passes(self) -> list[PassCost]:
+        """Costs of target passes as they are run at present, by class of batch size."""
+        return self.pass_costs[len(BATCH_SIZES) :] if self.compiled else self.pass_costs[: len(BATCH_SIZES)]
+
+    def pass_cost(self, batch: int) -> PassCost:
+        """Return the costs of passes of this batch, or of the nearest size of batch that is known."""
+        cost = self.pass_costs[size_class(batch) + len(BATCH_SIZES) * self.compiled]
+        return cost if cost.sizes else nearest(self.passes, size_class(batch))
+
+    def draft_cost(self, i: int) -> DraftCost:
+        """Return the costs of a drafter as it is run at present."""
+        return self.draft_costs[i + len(self.drafters) if self.drafters_compiled[i] else i]
+
+    def price(self, batch: int, matched: bool, passes: PassCost | None = None) -> float:
+        """Return the tokens that a second is worth here: the recent rate, at least that of plain decoding."""
+        alone = (passes or self.pass_cost(batch))(batch)
+        rate = self.pace.rate(matched, alone / batch)
+        return max(rate, batch / alone) if alone else rate
+
+    def update_request(self, context: Context) -> RequestState:
+        """Return the state of a request, with its hints of this round."""
+        request = self.requests.get(context.request)
+        if request is None:
+            request = self.requests[context.request] = RequestState([0] * len(self.drafters))
+        request.token = context.token
+        request.read_hints(context.hints, self.drafters, self.looks_up, self.match)
+        return request
+
+    def contexts(self, request: int) -> Sequence[int]:
+        """Return each drafter's context at the last choice for this request."""
+        return self.requests[request].contexts
+
+    def tests(self, i: int) -> float:
+        """Return how many tokens of this drafter were tested recently."""
+        return self.skills[i].seen
+
+    def may_pay(self, i: int, batch: int) -> bool:
+        """Return whether a token of this drafter can be worth its cost, at the upper bound of its chance."""
+        start, each = self.draft_cost(i).call(batch)  # that all may share
+        least = min(self.price(batch, False), self.price(batch, True))
+        return not self.skills[i].upper_bound < least * (start + each) / batch
