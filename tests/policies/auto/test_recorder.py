@@ -202,7 +202,7 @@ def test_an_expensive_grading_makes_nothing_more_known_of_a_new_model() -> None:
         policy: Any = SimpleNamespace(
             drafters=("bad",), tests=lambda i: 3.0, may_pay=lambda i, n, pays=pays: pays
         )
-        seen: Any = SimpleNamespace(request=SimpleNamespace(out=set(), done=False))
+        seen: Any = SimpleNamespace(request=SimpleNamespace(disabled=set(), done=False))
         notes = GradingState(0, end=tokens, missed={0: tokens})
         assert (models._due([(seen, notes)] * 2, [0], policy, budget) == 0) is more
 
@@ -235,7 +235,7 @@ def test_lookups_and_models_have_a_share_of_the_time_each() -> None:
         return (7,)
 
     graders.guess = guess
-    seen: Any = SimpleNamespace(request=SimpleNamespace(out=set(), tokens=[1, 2]))
+    seen: Any = SimpleNamespace(request=SimpleNamespace(disabled=set(), tokens=[1, 2]))
     lookups, budget = LookupGuesses(), Budget(0.1, total=5.0)
     guesses = [lookups.guess(0, 1, seen, 2, graders, Arm("a", 4), budget) for _ in range(3)]
     assert [g is not None for g in guesses] == [True, False, False] and lookups.seconds == 1.0

@@ -118,8 +118,8 @@ GAIN = attrgetter("gain")
 
 Pricing: TypeAlias = Callable[[float, float, float, Sequence[float], Callable[[int], float]], Price]
 """Computes the price of a draft from measured seconds: of the start of a draft call; per drafted token; of
-reading what the drafter has not read, spread over the rounds that are left; those that 0, 1, ... tokens add to
-the target pass; and a function of the seconds of a target pass by its tokens."""
+reading what the drafter has not read, spread over the rounds that are left; those that 0, 1, ... tokens add
+to the target pass; and a function of the seconds of a target pass by its tokens."""
 Pick: TypeAlias = Callable[[Sequence[Candidate]], Candidate | None]
 """Chooses the draft to make among those of all drafters, or None: no draft."""
 Stopping: TypeAlias = Callable[[Calibration, float], Stop]

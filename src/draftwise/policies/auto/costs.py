@@ -49,8 +49,8 @@ class PassCost:
     the expected time, because kernels are prepared for a new shape. Where rows are padded, a size that
     was not seen for `PASS_MEMORY` passes starts again from the fit: passes are interrupted on a busy machine,
     and one that was must not make its size look too expensive for ever. Outside the sizes seen, the fit
-    continues with its slope; with one size only, more tokens are taken to be free, so drafts grow step by step
-    (`room`).
+    continues with its slope; with one size only, more tokens are taken to be free, so drafts grow step by
+    step (`room`).
 
     `extra` is the seconds that a request adds to a pass with 0, 1, ... drafted tokens. In a batch they depend
     on the drafts of the other requests, so they are a moving average over what the others drafted: if all
