@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from .core.outcomes import Feedback, Outcome
     from .core.request import Request
     from .core.roles import Drafter, Policy, Target
-    from .core.round import Round
+    from .core.round import Round, Stats
     from .core.sampling import Sampling
-    from .core.stats import Stats
     from .errors import GenerationError, UserError
     from .generation.chat import Chat
     from .generation.decoder import Decoder
@@ -39,9 +38,8 @@ _HOME = {
     "core.outcomes": ("Feedback", "Outcome"),
     "core.request": ("Request",),
     "core.roles": ("Drafter", "Policy", "Target"),
-    "core.round": ("Round",),
+    "core.round": ("Round", "Stats"),
     "core.sampling": ("Sampling",),
-    "core.stats": ("Stats",),
     "errors": ("GenerationError", "UserError"),
     "generation.chat": ("Chat",),
     "generation.decoder": ("Decoder",),

@@ -13,7 +13,7 @@ import pytest
 
 from draftwise.cli import show
 from draftwise.cli.logs import to_stderr
-from draftwise.core.stats import Stats
+from draftwise.core.round import Stats
 from draftwise.generation.output import Output
 from tests.measure.report import folder as made
 

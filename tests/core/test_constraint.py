@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from draftwise.core.constraint import Constraint, constraint_of
+from draftwise.core.contract import longest_allowed
 from draftwise.core.drafts import Draft, Job, after
-from draftwise.core.fitting import longest_allowed
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 

@@ -625,7 +625,7 @@ def test_threads_take_turns() -> None:
     from threading import Thread
     from time import sleep
 
-    from draftwise.core.lock import OneAtATime
+    from draftwise.core.batch import OneAtATime
 
     lock, order = OneAtATime(), list[str]()
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from draftwise.core.arms import NEVER, Arm, Context, Decision, HandOver, Stop
+from draftwise.core.contract import first as beginning
+from draftwise.core.contract import framed
 from draftwise.core.drafts import Draft, Job
-from draftwise.core.fitting import first as beginning
-from draftwise.core.fitting import framed
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter

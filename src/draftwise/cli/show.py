@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from draftwise.core.stats import event
+from draftwise.core.round import event
 
 from .logs import LOG, quiet, unended
 

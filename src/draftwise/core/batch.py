@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from random import Random
+from threading import Lock, get_ident
 from typing import NamedTuple
 
 from ..errors import UserError
@@ -13,7 +14,6 @@ from .arms import Arm
 from .drafter_pool import DrafterPool
 from .drafts import Draft, Verdict
 from .fault_barrier import FaultBarrier
-from .lock import OneAtATime
 from .renamed import accept_earlier, alias
 from .request import ENDLESS, Request
 from .request_round import ERROR, RequestRound
@@ -209,3 +209,30 @@ class Batch:
     def _forget(self, request: Request) -> None:
         self.target.close(request)
         self.pool.close(request)
+
+
+class OneAtATime:
+    """A reentrant lock that a waiting thread gets before the thread that has just released it.
+
+    A plain lock can be acquired by the same thread again and again while others wait.
+    """
+
+    def __init__(self) -> None:
+        self._next, self._lock = Lock(), Lock()
+        self._holder = self._depth = 0
+
+    def __enter__(self) -> None:
+        me = get_ident()
+        if self._holder == me:
+            self._depth += 1
+            return
+        with self._next:  # held by the next thread while it waits; all others queue behind it
+            self._lock.acquire()
+        self._holder = me
+
+    def __exit__(self, *error: object) -> None:
+        if self._depth:
+            self._depth -= 1
+        else:
+            self._holder = 0
+            self._lock.release()

@@ -13,9 +13,8 @@ from typing import Protocol, runtime_checkable
 from ..errors import one_line
 from .arms import NEVER, Arm
 from .constraint import constraint_of
-from .contract import finite, of_integers, wrong_draft, wrong_grades, wrong_tokens
+from .contract import drafted, finite, of_integers, wrong_draft, wrong_grades, wrong_tokens
 from .drafts import Draft, Job
-from .fitting import drafted
 from .outcomes import Grade
 from .reading import Reading
 from .request import Request

@@ -16,7 +16,6 @@ from random import Random
 from time import perf_counter
 
 from .batch import Batch
-from .clock import Clock
 from .drafter_pool import DrafterPool
 from .fault_barrier import FaultBarrier
 from .outcomes import Feedback, RoundCost
@@ -24,7 +23,7 @@ from .renamed import accept_earlier
 from .request import Request
 from .request_round import RequestRound, decide, draft
 from .roles import Drafter, Limited, Policy, Recorder, Scores, Target
-from .round import Round, Seconds
+from .round import Clock, Round, Seconds
 from .sampling import Sampling
 
 Verified = tuple[Sequence[RequestRound], Sequence[Scores], float]  # a target pass and its seconds

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from ..core.arms import NEVER, HandOver
+from ..core.contract import first
 from ..core.drafter_pool import DrafterPool
 from ..core.drafts import Draft, Job
-from ..core.fitting import first
 from ..core.request import Request
 from ..core.roles import Continuer, Matcher
 from ..errors import UserError, one_line

@@ -9,8 +9,7 @@ from logging import INFO, getLogger
 from time import perf_counter
 from typing import Any
 
-from ..core.round import Round
-from ..core.stats import Stats
+from ..core.round import Round, Stats
 from .html import html
 from .text import TARGET, Detokenizer, Piece
 

@@ -22,11 +22,9 @@ class Adaptive(Protocol):
     @property
     def stop(self) -> Stop:
         """The rule as it stands."""
-        ...
 
     def learn(self, outcome: Outcome, longest: int) -> None:
         """What came of a round that it stopped, and the most that might have been drafted."""
-        ...
 
 
 @dataclass(slots=True)

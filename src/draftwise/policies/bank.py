@@ -22,15 +22,12 @@ class Bank(Protocol):
 
     def choose(self, places: Sequence[int], rng: Random) -> list[int]:
         """An arm for each of these places."""
-        ...
 
     def update(self, chosen: Sequence[int], successes: int) -> None:
         """What became of the arms chosen at places 0, 1, ...: the first `successes` did well."""
-        ...
 
     def abort(self, place: int, arm: int) -> None:
         """The choice came to nothing."""
-        ...
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ class Estimating(Protocol):
 
     def estimates(self) -> list[float]:
         """The present value of each arm, higher is better."""
-        ...
 
 
 def estimated(learners: Iterable[Estimating | None], arms: int) -> Values:

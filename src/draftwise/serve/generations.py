@@ -10,9 +10,8 @@ from typing import Any
 from ..core.arms import Arm
 from ..core.batch import Scored
 from ..core.request import ENDLESS, Request
-from ..core.round import Round, Tops
+from ..core.round import Round, Stats, Tops
 from ..core.sampling import Sampling
-from ..core.stats import Stats
 from ..generation.output import Writer
 from ..generation.text import Detokenizer, Piece
 from .errors import APIError

@@ -4,7 +4,7 @@ In the examples, `target` counts upwards in a vocabulary of eight tokens and is 
 is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are plain implementations.
 """
 
-from ..masker import TokenMask
+from ..constraint import TokenMask
 from .drafter import Continuer, Drafter, GradeJob, Grader, Guesser, Matcher, Preparer, Waiter
 from .policy import Planner, Policy, Reader, Rester, Valuer, Values
 from .recorder import Graders, Recorder, RoundRecord

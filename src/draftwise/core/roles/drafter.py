@@ -38,7 +38,6 @@ class Drafter(Protocol):
             >>> drafter.hint(request)
             1.0
         """
-        ...
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One draft per job, in order: at most `job.length` tokens (times the width, for a tree), or none.
@@ -52,26 +51,16 @@ class Drafter(Protocol):
             >>> draft.tokens
             (3, 4, 5, 6)
         """
-        ...
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """`new` was committed, after what was observed before; the first call brings the prompt.
 
         `request.tokens` may already be longer: go by `new`. Called after each round, drafted or not, so that
         it should be cheap.
-
-        Examples:
-            >>> drafter.observe(request, [0, 1, 2])
         """
-        ...
 
     def close(self, request: Request) -> None:
-        """Free what is kept for a request. Called once for every request, also for one it never drafted for.
-
-        Examples:
-            >>> drafter.close(request)
-        """
-        ...
+        """Free what is kept for a request. Called once for each, also for one it never drafted for."""
 
 
 @runtime_checkable
@@ -83,15 +72,7 @@ class Waiter(Protocol):
 
         Called once a round and request, before the policy chooses. An empty draft of a drafter that was not
         ready is not counted for or against it.
-
-        Examples:
-            >>> class Patient(SimDrafter):
-            ...     def ready(self, request):
-            ...         return request.rounds > 0
-            >>> Patient(counting).ready(request)
-            False
         """
-        ...
 
 
 @runtime_checkable
@@ -109,7 +90,6 @@ class Continuer(Protocol):
             >>> draft.tokens
             (5, 6)
         """
-        ...
 
 
 @runtime_checkable
@@ -126,7 +106,6 @@ class Matcher(Continuer, Protocol):
             >>> lookup.match_after(request, (7, 0, 1))
             2
         """
-        ...
 
 
 @runtime_checkable
@@ -138,13 +117,7 @@ class Guesser(Protocol):
 
         Called by recorders of full information, where the lookup did not draft. The text is what `observe`
         brought: `request` may hold more by then.
-
-        Examples:
-            >>> lookup.observe(request, [5, 6, 7, 5])
-            >>> lookup.guess(request, 2)
-            [6, 7]
         """
-        ...
 
 
 @runtime_checkable
@@ -156,15 +129,7 @@ class Preparer(Protocol):
 
         Called between steps, by `Loop.prepare`, while the request and others are written; until there is none
         left, it counts as unavailable for this request. The next `draft` reads what was written meanwhile.
-
-        Examples:
-            >>> class Reading(SimDrafter):
-            ...     def prepare(self, request):
-            ...         return False
-            >>> Reading(counting).prepare(request)
-            False
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,4 +165,3 @@ class Grader(Protocol):
             >>> grade.accept
             1.0
         """
-        ...

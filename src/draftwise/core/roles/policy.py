@@ -40,30 +40,20 @@ class Policy(Protocol):
             >>> policy.arms[decision.arm].name
             'sim:4'
         """
-        ...
 
     def learn(self, feedback: Feedback) -> None:
         """What came of one decision, as the policy's recorder put it.
 
         Called after each round, and before `close` for what came late. A feedback without outcomes, losses
         and windows says that the decision came to nothing. What it raises is reported in `Round.fault`.
-
-        Examples:
-            >>> policy.learn(Feedback(0, Decision(0), (Outcome(0, accepted=3, drafted=4, reward=0.75),)))
-            >>> policy.learn(Feedback(0, Decision(0)))
         """
-        ...
 
     def close(self, request: int) -> None:
         """Forget what belongs to one request, by its id.
 
         Called once when its text ends, also if no decision was made for it. A parked request may continue
         under the same id: it is then a new text. What it raises is a warning.
-
-        Examples:
-            >>> policy.close(0)
         """
-        ...
 
 
 @runtime_checkable
@@ -75,15 +65,7 @@ class Reader(Protocol):
 
         Called before the first decision of each answer. The tokens are the request's own list: read them, do
         not change or keep them. What it raises is a warning.
-
-        Examples:
-            >>> class Careful(type(policy)):
-            ...     def open(self, request, tokens):
-            ...         print(len(tokens), "tokens")
-            >>> Careful(policy.arms, policy.new_learner).open(0, [0, 1, 2])
-            3 tokens
         """
-        ...
 
 
 @runtime_checkable
@@ -95,15 +77,7 @@ class Planner(Protocol):
 
         Called before their `choose`, where there are two or more. What it raises is reported in
         `Round.fault`; they are decided all the same.
-
-        Examples:
-            >>> class Shared(type(policy)):
-            ...     def plan(self, contexts):
-            ...         print("requests", [context.request for context in contexts])
-            >>> Shared(policy.arms, policy.new_learner).plan([Context(request=0), Context(request=1)])
-            requests [0, 1]
         """
-        ...
 
 
 @runtime_checkable
@@ -114,15 +88,7 @@ class Rester(Protocol):
         """Whether no request of this round drafts; then none is decided, and nothing is learned.
 
         Called before all else in a round of two or more requests.
-
-        Examples:
-            >>> class Tired(type(policy)):
-            ...     def rests(self, batch_size):
-            ...         return batch_size > 32
-            >>> Tired(policy.arms, policy.new_learner).rests(64)
-            True
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +122,4 @@ class Valuer(Protocol):
 
         Called under the loop's lock, between two rounds, at any time and as often as someone looks: it must
         change nothing. What it raises is a warning, and nothing is shown.
-
-        Examples:
-            >>> policy.values().unit
-            "the learner's estimate"
         """
-        ...

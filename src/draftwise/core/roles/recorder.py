@@ -40,61 +40,26 @@ class Graders(Protocol):
 
     @property
     def graded_seconds(self) -> float:
-        """The seconds that grading has taken since the loop was made.
-
-        Examples:
-            >>> graders.graded_seconds
-            0.0
-        """
-        ...
+        """The seconds that grading has taken since the loop was made."""
 
     def grades_itself(self, name: str) -> bool:
-        """Whether a drafter has `grade`; any other is graded by the drafts it would have made.
-
-        Examples:
-            >>> graders.grades_itself("sim")
-            True
-        """
-        ...
+        """Whether a drafter has `grade`; any other is graded by the drafts it would have made."""
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
-        """The drafter's grades, one per token of each job; None if it failed.
-
-        Examples:
-            >>> graders.grade("sim", [GradeJob(request, 2, [1.0])])[0][0].accept
-            1.0
-        """
-        ...
+        """The drafter's grades, one per token of each job; None if it failed."""
 
     def width(self, name: str) -> int:
-        """The branches that a drafter gives its drafts by itself: 1 for chains.
-
-        Examples:
-            >>> graders.width("sim")
-            1
-        """
-        ...
+        """The branches that a drafter gives its drafts by itself: 1 for chains."""
 
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
         """The draft, maybe a tree, that `name` makes for `arm` where the text is `request.tokens[:at]`.
 
         None if it failed, or drew its tokens: one draw says little about another. Positions of a request are
         asked in increasing order.
-
-        Examples:
-            >>> graders.redraft("sim", request, 3, Arm("sim", 2)).tokens
-            (3, 4)
         """
-        ...
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
-        """The tokens of `redraft`; of a tree, those of its first branch.
-
-        Examples:
-            >>> graders.guess("sim", request, 3, Arm("sim", 2))
-            (3, 4)
-        """
-        ...
+        """The tokens of `redraft`; of a tree, those of its first branch."""
 
 
 class Recorder(Protocol):
@@ -112,20 +77,10 @@ class Recorder(Protocol):
 
         Called once a step, after the commit and before the drafters observe what was committed. A decision
         whose outcome will never be known must come back as a `Feedback` with nothing in it.
-
-        Examples:
-            >>> recorder.add([], graders)
-            []
         """
-        ...
 
     def close(self, request: Request) -> Sequence[Feedback]:
         """What was still to be learned from a text that has ended; afterwards nothing is kept of it.
 
         Called once when the text ends, before the policy's `close`.
-
-        Examples:
-            >>> recorder.close(request)
-            ()
         """
-        ...

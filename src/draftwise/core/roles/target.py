@@ -29,7 +29,6 @@ class Scores(Protocol):
             >>> scores.choice(-1), scores.choice(0)
             (3, 4)
         """
-        ...
 
     def prob(self, node: int) -> float:
         """The target's probability of the drafted token `node` after its parent, in [0, 1].
@@ -42,7 +41,6 @@ class Scores(Protocol):
             >>> scores.prob(0), scores.prob(1)
             (1.0, 0.0)
         """
-        ...
 
     def residual(self, node: int) -> int:
         """A token id drawn from (p - q)+ after the parent of `node`, with the request's generator `rng`.
@@ -56,19 +54,12 @@ class Scores(Protocol):
             >>> scores.residual(0)
             3
         """
-        ...
 
     def logprob(self, node: int, token: int) -> float:
         """The log-probability of `token` after `node` under the raw softmax at temperature 1, in nats.
 
         Called by the loop for each committed token, if the request asks for `logprobs`.
-
-        Examples:
-            >>> (scores,) = target.verify([(request, Draft())])
-            >>> round(math.exp(scores.logprob(-1, 3)), 2)
-            0.93
         """
-        ...
 
     def chance(self, node: int, token: int) -> float:
         """The target's probability of any `token` after `node`, in [0, 1], under the sampling settings.
@@ -80,20 +71,13 @@ class Scores(Protocol):
             >>> scores.chance(-1, 3)
             1.0
         """
-        ...
 
     def distributions(self, nodes: Sequence[int]) -> Any:
         """The target's distributions after `nodes`: shape (nodes, vocabulary), on the target's device.
 
         None where they are one-hot, as for a greedy request. Called by recorders of full information, which
         hand the rows to `Grader.grade` unread.
-
-        Examples:
-            >>> (scores,) = target.verify([(request, Draft())])
-            >>> scores.distributions([-1]) is None
-            True
         """
-        ...
 
     def overlaps(self) -> Sequence[float]:
         """1 - TV between the raw distributions at temperature 1 of target and drafter, one number per node.
@@ -107,7 +91,6 @@ class Scores(Protocol):
             >>> [round(overlap, 2) for overlap in scores.overlaps()]
             [0.93, 0.01]
         """
-        ...
 
 
 @runtime_checkable
@@ -118,13 +101,7 @@ class Ranked(Protocol):
         """The `n` most likely tokens after `node` with their log-probabilities, best first.
 
         They are those of `Scores.logprob`. Called by the loop if the request asks for `top_logprobs`.
-
-        Examples:
-            >>> (scores,) = target.verify([(request, Draft())])
-            >>> [token for token, _ in scores.top(-1, 1)]
-            [3]
         """
-        ...
 
 
 @runtime_checkable
@@ -136,12 +113,7 @@ class Pieces(Protocol):
 
         `others` are the open requests whose text may begin alike. Called between steps, by `Loop.read`; the
         next `verify` reads the rest.
-
-        Examples:
-            >>> target.read(request, [])
-            False
         """
-        ...
 
 
 @runtime_checkable
@@ -162,11 +134,7 @@ class Target(Protocol):
         """Prepare for a request; its tokens are not there yet, and come with the first `verify`.
 
         Called by `Loop.add`. What it raises goes to the caller of `add`, and the request is not opened.
-
-        Examples:
-            >>> target.open(request)
         """
-        ...
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """Read the new tokens of each text, and its draft, in one pass; one `Scores` per pair, in order.
@@ -180,7 +148,6 @@ class Target(Protocol):
             >>> len(scores)
             1
         """
-        ...
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Keep the accepted nodes of each draft and forget the others.
@@ -196,15 +163,9 @@ class Target(Protocol):
             >>> request.tokens += [3, verdict.token]
             >>> target.commit([(request, draft, verdict)])
         """
-        ...
 
     def close(self, request: Request) -> None:
-        """Free what is kept for a request. Called by the loop once, when the request is forgotten.
-
-        Examples:
-            >>> target.close(request)
-        """
-        ...
+        """Free what is kept for a request. Called by the loop once, when the request is forgotten."""
 
 
 @runtime_checkable
@@ -215,24 +176,12 @@ class Limited(Protocol):
         """The longest draft, in tokens, that the next pass can read for this request.
 
         Called by the loop for each request of a round, before the policy chooses. Must not raise.
-
-        Examples:
-            >>> class Narrow(SimTarget):
-            ...     def reach(self, request):
-            ...         return 4
-            >>> isinstance(Narrow(counting, 8), Limited)
-            True
         """
-        ...
 
 
 def window_of(target: Target) -> int:
     """The tokens that a text may have where it should make sense: those that the target was trained for.
 
     `max_length` is where the target itself ends; rotary models continue past their window.
-
-    Examples:
-        >>> window_of(SimTarget(counting, 8, max_length=100))
-        100
     """
     return min(target.max_length, int(getattr(target, "window", target.max_length)))

@@ -14,7 +14,7 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from ...build import assemble, complete, known_tokenizer
-from ...core.lock import OneAtATime
+from ...core.batch import OneAtATime
 from ...core.loop import Loop
 from ...core.sampling import whole_number
 from ...errors import UserError

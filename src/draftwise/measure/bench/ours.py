@@ -18,9 +18,8 @@ from ...core.outcomes import Feedback, Outcome
 from ...core.request import Request
 from ...core.request_round import unfailed
 from ...core.roles import Drafter, Graders, Recorder, RoundRecord, Target
-from ...core.round import Round
+from ...core.round import Round, Stats
 from ...core.sampling import Sampling
-from ...core.stats import Stats
 from ...core.stops import needs
 from ...data import Prompt
 from ...errors import UserError

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ...core.drafts import Draft
-from ...core.round import Round
-from ...core.stats import Stats
+from ...core.round import Round, Stats
 from ...errors import UserError
 from ...generation.text import TARGET
 from ...policies.catalogue import method

@@ -19,15 +19,12 @@ class Chooser(Protocol):
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
         """An arm out of `allowed` and its propensity: the chance it had, 1.0 if nothing was random, NaN
         if the chance has no closed form (Thompson sampling)."""
-        ...
 
     def abort(self, arm: int) -> None:
         """The decision came to nothing: it only leaves the count of those in flight."""
-        ...
 
     def estimates(self) -> list[float]:
         """The present value of each arm, higher is better, for displays."""
-        ...
 
 
 class Learner(Chooser, Protocol):
@@ -35,7 +32,6 @@ class Learner(Chooser, Protocol):
 
     def update(self, arm: int, reward: float, propensity: float) -> None:
         """One reward in [0, 1] for a decision of `arm`, with the propensity of the day of its choice."""
-        ...
 
 
 class FullInformation(Chooser, Protocol):
@@ -43,7 +39,6 @@ class FullInformation(Chooser, Protocol):
 
     def learn_all(self, losses: Sequence[float | None]) -> None:
         """One loss in [0, 1] per arm; None for an arm that was asleep and has no loss this time."""
-        ...
 
 
 def draw(weights: Sequence[float], rng: Random) -> tuple[int, float]:

@@ -27,21 +27,17 @@ class Track(Protocol):
 
     def begins(self, *, played: bool) -> bool:
         """Whether a round to be scored begins here; `played` where one was really played from here."""
-        ...
 
     def begin(self, draft: Draft) -> None: ...
 
     def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
         """One more committed token, with its grade for a model; returns the losses that are now known."""
-        ...
 
     def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
         """A round of the played drafter has ended: what can be scored of it without waiting."""
-        ...
 
     def finish(self) -> Sequence[float]:
         """The text has ended of itself: what waited for more of it is known now."""
-        ...
 
 
 class Path:
