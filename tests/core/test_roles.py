@@ -30,7 +30,9 @@ from draftwise.testing.target import SimTarget
 
 V = 8
 MODULES = (target, drafter, policy, recorder, constraint)
-PROTOCOLS = [kind for kind in map(roles.__dict__.get, roles.__all__) if getattr(kind, "_is_protocol", False)]
+PROTOCOLS = [
+    roles.__dict__[name] for name in roles.__all__ if getattr(roles.__dict__[name], "_is_protocol", False)
+]
 METHODS = [
     (kind, name)
     for kind in PROTOCOLS
