@@ -18,7 +18,7 @@ import draftwise
 from draftwise.core import arms, constraint, drafts, outcomes, request, roles
 from draftwise.core import round as rounds
 from draftwise.core.drafter_pool import DrafterPool
-from draftwise.core.roles import drafter, policy, recorder, target
+from draftwise.core.roles import drafter, policy, target
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.learners.fixed import Fixed
@@ -29,7 +29,7 @@ from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
 V = 8
-MODULES = (target, drafter, policy, recorder, constraint)
+MODULES = (target, drafter, policy, constraint)
 PROTOCOLS = [
     roles.__dict__[name] for name in roles.__all__ if getattr(roles.__dict__[name], "_is_protocol", False)
 ]

@@ -1,7 +1,7 @@
 """The roles of a round, as protocols: any object with these methods can take part. Standard library only.
 
 In the examples, `target` counts upwards in a vocabulary of eight tokens and is sure of it (0.93), `request`
-is greedy and holds the text 0 1 2, and `drafter`, `policy` and `recorder` are plain implementations.
+is greedy and holds the text 0 1 2, and `drafter` and `policy` are plain implementations.
 """
 
 from ..constraint import TokenMask
