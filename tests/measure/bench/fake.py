@@ -10,13 +10,21 @@ from typing import Any
 
 from draftwise.measure.bench.contender import Contender, Generation, Item, Text
 from draftwise.measure.bench.journal import Journal
+from draftwise.measure.bench.modes import ENGINES
 from draftwise.measure.bench.runner import Progress, Runner
 from draftwise.measure.machine import Meter
 
 LAW = Generation(8)
 
 
-class Fake:
+def mode(name: str, **options: Any) -> Any:
+    """A mode of Transformers with some options of its own."""
+    from draftwise.measure.bench.transformers import make_mode
+
+    return make_mode(name, {**ENGINES["transformers"][name], **options})
+
+
+class Fake(Contender):
     """Counts its texts, and keeps the count from text to text."""
 
     engine = "fake"

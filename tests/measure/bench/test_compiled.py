@@ -14,11 +14,13 @@ from transformers import StaticCache
 from draftwise import UserError
 from draftwise.measure.bench.compiled import Compiled, Croppable, check_compiler
 from draftwise.measure.bench.contender import Generation, Item
-from draftwise.measure.bench.transformers import Transformers, compiled, compiled_lookup, plain
+from draftwise.measure.bench.transformers import Transformers
 from draftwise.models.cache_names import CACHE
 from tests.effort import thorough
 from tests.tiny import VOCAB
 from tests.tiny import model as tiny
+
+from .fake import mode as make
 
 LAW = Generation(12)
 EOS: frozenset[int] = frozenset()
@@ -46,12 +48,13 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def reference(model: Any) -> list[tuple[int, ...]]:
-    peer = Transformers("plain", plain(), model, eos=EOS)
+    peer = Transformers("plain", make("plain"), model, eos=EOS)
     return [peer.decode([item], LAW)[0].tokens for item in items()]
 
 
 @pytest.mark.parametrize(
-    "mode", [compiled(slots=64), pytest.param(compiled_lookup(slots=64, length=4), marks=thorough)]
+    "mode",
+    [make("compiled", slots=64), pytest.param(make("compiled-lookup", slots=64, length=4), marks=thorough)],
 )
 def test_compiled_passes_write_the_same_text(mode: Any, model: Any, reference: Any) -> None:
     try:

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from draftwise.measure.bench.contender import Generation, Item, Peer, Text
 from draftwise.measure.bench.journal import Journal
-from draftwise.measure.bench.live import copying, doubts, peers_of
-from draftwise.measure.bench.runner import Runner
+from draftwise.measure.bench.runner import Runner, copying, find_doubts
 from draftwise.measure.machine import Meter
 from draftwise.measure.results import describe_peer
 
@@ -17,7 +16,7 @@ from .fake import LAW, Fake, prompts
 COPY = Item(-1, "copy", "copy", (1, 2, 1, 2))
 
 
-class FakePeer(Fake):
+class FakePeer(Fake, Peer):
     """Drafts three tokens a text, of which one is accepted, unless it is lazy."""
 
     drafts = True
@@ -27,7 +26,7 @@ class FakePeer(Fake):
         self.lazy, self.broken = lazy, broken
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {"threads": 2, "flash_attention": True}
 
     def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
@@ -60,7 +59,7 @@ def test_peers_are_told_all_groups_of_prompts_before_anything_is_timed(tmp_path:
 
 def test_each_peer_copies_a_text_and_keeps_nothing_of_it(tmp_path: Path) -> None:
     ours, live, lazy = Fake("none"), FakePeer("live"), FakePeer("lazy", lazy=True)
-    records = peers_of(run(tmp_path, ours, live, lazy))
+    records = run(tmp_path, ours, live, lazy).peers()
     assert [record["method"] for record in records] == ["live", "lazy"]
     assert records[0]["settings"] == {"threads": 2, "flash_attention": True}
     assert records[0]["copied"] == {"tokens": 2, "drafted": 3, "accepted": 1}
@@ -70,26 +69,26 @@ def test_each_peer_copies_a_text_and_keeps_nothing_of_it(tmp_path: Path) -> None
 
 
 def test_what_is_known_of_peers_survives_an_interruption(tmp_path: Path) -> None:
-    first = peers_of(run(tmp_path, Fake("none"), FakePeer("p")))
+    first = run(tmp_path, Fake("none"), FakePeer("p")).peers()
     again = FakePeer("p")
-    assert peers_of(run(tmp_path, Fake("none"), again)) == first
+    assert run(tmp_path, Fake("none"), again).peers() == first
     assert again.decoded == []
 
 
 def test_a_peer_that_cannot_prepare_is_left_out(tmp_path: Path) -> None:
     runner = run(tmp_path, Fake("none"), FakePeer("p", broken=True))
     assert runner.failed == {"p": "RuntimeError: no compiler"}
-    assert peers_of(runner) == []
+    assert runner.peers() == []
 
 
 def test_doubts() -> None:
     copied = {"tokens": 9, "drafted": 4, "accepted": 0}
     record = {"settings": {"compiled while measured": 2}, "drafts": True, "copied": copied}
-    assert list(doubts(record)) == [
+    assert list(find_doubts(record)) == [
         "it accepted no token of a text to copy",
         "2 more passes were compiled while it was measured: its times include that",
     ]
-    assert list(doubts({"settings": {}, "drafts": False, "copied": copied | {"drafted": 0}})) == []
+    assert list(find_doubts({"settings": {}, "drafts": False, "copied": copied | {"drafted": 0}})) == []
 
 
 def test_records_in_words() -> None:

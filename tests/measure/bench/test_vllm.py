@@ -96,9 +96,11 @@ class Counting:
 
 def test_a_text_comes_with_its_rounds_and_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", {})
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Counting, SamplingParams=SimpleNamespace))
+    vllm = SimpleNamespace(LLM=Counting, SamplingParams=SimpleNamespace, __version__="0.1")
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
     hello = {"model": "m", "dtype": "float32", "context": 99, "threads": 2, "speculative": None}
-    write = load(hello)
+    write, settings = load(hello)
+    assert settings == {"vllm": "0.1"}
     generation = {"ids": [4], "max_new_tokens": 4, "temperature": 0.0, "seed": 1, "eos": [2]}
     for _ in range(2):
         told = write(generation)

@@ -9,11 +9,13 @@ Errors are answered by `{"error": ...}`.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .contender import Generation, Item, Text
+from .contender import Generation, Item, Peer, Text
 
 PATIENCE = 5.0  # seconds for a child to exit after it was asked to
 
@@ -22,7 +24,7 @@ class ChildError(RuntimeError):
     """The child reported an error, or stopped answering."""
 
 
-class Child:
+class Child(Peer):
     """A contender in another process, one prompt at a time; `shown` replaces settings of `hello` in its note.
 
     Raises:
@@ -51,7 +53,7 @@ class Child:
             raise
 
     def most(self) -> int:
-        """1: one prompt at a time."""
+        """Return 1: one prompt at a time."""
         return 1
 
     @property
@@ -59,23 +61,9 @@ class Child:
         """What it was asked for, and what it chose."""
         return self.given | self.ready
 
-    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
-        """Nothing to prepare."""
-
-    def warm(self, items: Sequence[Item], generation: Generation) -> None:
-        """One text for each prompt, discarded."""
-        self.decode(items, generation)
-
     def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
-        """One text after the other."""
-        return [self._text(item, generation) for item in items]
-
-    def memory(self) -> Any:
-        """Nothing is kept between texts."""
-        return None
-
-    def remember(self, memory: Any) -> None:
-        """Nothing to restore."""
+        """Write one text after the other."""
+        return [self._decode_one(item, generation) for item in items]
 
     def close(self) -> None:
         """Ask the process to exit, and kill it if it does not."""
@@ -88,8 +76,8 @@ class Child:
             self.process.kill()
             self.process.wait()
 
-    def _text(self, item: Item, generation: Generation) -> Text:
-        told = self._ask(
+    def _decode_one(self, item: Item, generation: Generation) -> Text:
+        answer = self._ask(
             {
                 "ids": list(item.ids),
                 "max_new_tokens": generation.max_new_tokens,
@@ -98,22 +86,48 @@ class Child:
                 "eos": sorted(self.eos),
             }
         )
-        tokens = tuple(int(t) for t in told["tokens"])
-        rounds, drafted = int(told["rounds"]), int(told["drafted"])
-        accepted = int(told.get("accepted", max(0, len(tokens) - rounds)))
-        return Text(tokens, float(told["seconds"]), rounds, drafted, accepted)
+        tokens = tuple(int(t) for t in answer["tokens"])
+        rounds, drafted = int(answer["rounds"]), int(answer["drafted"])
+        accepted = int(answer.get("accepted", max(0, len(tokens) - rounds)))
+        return Text(tokens, float(answer["seconds"]), rounds, drafted, accepted)
 
     def _ask(self, line: Mapping[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None  # they are pipes
         try:
             self.process.stdin.write(json.dumps(line) + "\n")
             self.process.stdin.flush()
-            answer = self.process.stdout.readline()
+            reply = self.process.stdout.readline()
         except (BrokenPipeError, ValueError):
-            answer = ""
-        if not answer:
+            reply = ""
+        if not reply:
             raise ChildError(f"the process of {self.name} ended with status {self.process.wait()}")
-        told: dict[str, Any] = json.loads(answer)
-        if "error" in told:
-            raise ChildError(told["error"])
-        return told
+        answer: dict[str, Any] = json.loads(reply)
+        if "error" in answer:
+            raise ChildError(answer["error"])
+        return answer
+
+
+Write = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""Writes one text as a line asks for it."""
+
+
+def serve(load: Callable[[Mapping[str, Any]], tuple[Write, dict[str, Any]]]) -> None:
+    """Be the child: load what the first line asks for, and answer each further line until the input ends.
+
+    `load` returns the function that writes a text, and the settings that it chose. What the engine prints
+    goes to stderr; only answers go to the parent process.
+    """
+    write: Write | None = None
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            asked = json.loads(line)
+            try:
+                if write is None:
+                    write, settings = load(asked)
+                    answer: dict[str, Any] = {"ready": settings}
+                else:
+                    answer = write(asked)
+            except Exception as error:
+                answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+            print(json.dumps(answer), file=answers, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from ...core.round import Round
 
@@ -71,44 +71,41 @@ class Generation:
         return self.seed * 1_000_003 + item.index
 
 
-class Contender(Protocol):
+class Contender:
     """One method of decoding, with the method name and engine of its rows in the results."""
 
     name: str
     engine: str
 
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
+        """Write all texts in one batch, one per prompt; their seconds add up to the elapsed time."""
+        raise NotImplementedError
+
     def most(self) -> int:
-        """The largest supported batch; 0 = any."""
-        ...
+        """Return the largest supported batch; 0 is any."""
+        return 0
 
     def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
         """Do what these groups of prompts need once, such as compiling passes of their lengths."""
-        ...
 
     def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """Run every code path once, and keep nothing of it."""
-        ...
-
-    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
-        """Write all texts in one batch, one per prompt; their seconds add up to the elapsed time."""
-        ...
+        self.decode(items, generation)
 
     def memory(self) -> Any:
-        """What it keeps between texts, as JSON."""
-        ...
+        """Return what it keeps between texts, as JSON."""
+        return None
 
     def remember(self, memory: Any) -> None:
         """Restore what `memory` returned."""
-        ...
 
 
-@runtime_checkable
-class Peer(Contender, Protocol):
-    """A contender of another engine: whether it drafts, and the settings that it runs with, as JSON."""
+class Peer(Contender):
+    """A contender of another engine, which may draft."""
 
     drafts: bool
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """What it runs with, after the engine has chosen."""
-        ...
+    def settings(self) -> dict[str, Any]:
+        """What it runs with, after the engine has chosen, as JSON."""
+        raise NotImplementedError

@@ -18,9 +18,9 @@ from filelock import FileLock, Timeout
 
 from ...errors import UserError
 from ...inputs import parse_json
-from ..writing import check_reachable, replacing, write_text
+from ..results import Row
+from ..writing import check_reachable, replacing, write_json
 
-Row = dict[str, Any]
 NOTES = "state/notes.json"
 FILES = ("prompts.jsonl", "rounds.jsonl", "pieces.jsonl")
 PLACE = {"method", "batch", "prompt"}
@@ -201,11 +201,6 @@ class Journal:
 def line(row: Row) -> str:
     """One line of JSON."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a temporary file beside it, then rename it, so that a reader never sees half a file."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
 def _write_lines(path: Path, rows: Iterable[Row]) -> None:

@@ -8,34 +8,22 @@ llama-cpp-python's `Llama.generate`; with `library`, and where tokens are drawn,
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib import import_module
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any
 
+from .child import Write, serve
 from .llamacpp_loop import KINDS, Count, ModelDraft, Reader, faster_flash, greedy
 
-Told = dict[str, Any]
+Answer = dict[str, Any]
 
 
-def serve(answers: TextIO) -> None:
-    """Answer each line until the input ends."""
-    engine: Engine | None = None
-    for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            if engine is None:
-                engine = Engine(asked)
-                told: Told = {"ready": engine.settings()}
-            else:
-                told = engine.write(asked)
-        except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
-        print(json.dumps(told), file=answers, flush=True)
+def load(asked: Mapping[str, Any]) -> tuple[Write, Answer]:
+    """Load a model; returns the function that writes one text with it, and what was chosen here."""
+    engine = Engine(asked)
+    return engine.write, engine.settings()
 
 
 class Engine:
@@ -50,15 +38,15 @@ class Engine:
         self.draft = self._draft(shape)
         _ = self.reader if asked["loop"] == "fast" else self.library
 
-    def settings(self) -> Told:
-        """What was chosen here, in words."""
+    def settings(self) -> Answer:
+        """Return what was chosen here, in words."""
         info = import_module("llama_cpp").llama_print_system_info().decode().strip(" |")
         parts = [part.split("=") for part in info.split("|")]
         on = [name.split()[-1] for name, *value in parts if value and value[0].strip() == "1"]
         return {"flash_attention": self.flash, "instructions": " ".join(on)}
 
-    def write(self, asked: Mapping[str, Any]) -> Told:
-        """One text."""
+    def write(self, asked: Mapping[str, Any]) -> Answer:
+        """Write one text."""
         drawn = asked["temperature"] > 0.0
         return (self._generate if drawn or self.asked["loop"] == "library" else self._greedy)(asked)
 
@@ -85,7 +73,7 @@ class Engine:
         )
 
     def _draft(self, shape: Mapping[str, Any]) -> Any:
-        """A `LlamaDraftModel`: the library's prompt lookup, or a model."""
+        """Return a `LlamaDraftModel`: the library's prompt lookup, or a model."""
         if file := self.asked.get("draft"):
             reader = self._reader(
                 file, faster_flash(file, **shape) if self.asked["flash"] == "auto" else self.flash
@@ -97,13 +85,13 @@ class Engine:
         return None
 
     def _reader(self, file: str, flash: bool) -> Reader:
-        from ...models.gguf.library import load
+        from ...models.gguf import library
 
-        model = load(file, n_gpu_layers=self.asked["gpu_layers"])
+        model = library.load(file, n_gpu_layers=self.asked["gpu_layers"])
         shape = {name: self.asked[name] for name in ("context", "threads", "cache")}
         return Reader(model, flash=flash, **shape)
 
-    def _greedy(self, asked: Mapping[str, Any]) -> Told:
+    def _greedy(self, asked: Mapping[str, Any]) -> Answer:
         count, tokens = Count(), []
         ends = frozenset(asked["eos"])
         start = perf_counter()
@@ -115,7 +103,7 @@ class Engine:
         work = {"rounds": count.rounds, "drafted": count.drafted, "accepted": count.accepted}
         return {"tokens": tokens, "seconds": seconds, **work}
 
-    def _generate(self, asked: Mapping[str, Any]) -> Told:
+    def _generate(self, asked: Mapping[str, Any]) -> Answer:
         model, tokens, passes = self.library, [], _Passes(self.library.eval)
         model.eval = passes
         try:
@@ -147,7 +135,4 @@ class _Passes:
 
 
 if __name__ == "__main__":
-    # What the library prints goes to stderr; only answers go to the parent process.
-    with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)
-        serve(answers)
+    serve(load)

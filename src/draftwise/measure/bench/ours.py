@@ -28,7 +28,7 @@ from ...names import check_names
 from ...policies.catalogue import method
 from ...state.numbers import dump, load
 from ..results import arm_values
-from .contender import Generation, Item, Sight, Text
+from .contender import Contender, Generation, Item, Sight, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _sight(decision: Decision, outcome: Outcome) -> Sight:
     return Sight(entropy, None if isnan(outcome.overlap) else round(outcome.overlap, 4))
 
 
-class Policy:
+class Policy(Contender):
     """One policy of the catalogue with its own loop."""
 
     engine = "draftwise"
@@ -141,13 +141,6 @@ class Policy:
     def __init__(self, name: str, models: Models, *, seed: int = 0) -> None:
         self.name, self.models, self.seed = name, models, seed
         self.loop = self._build()
-
-    def most(self) -> int:
-        """0: any batch."""
-        return 0
-
-    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
-        """Nothing to prepare."""
 
     def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """Decode in a separate loop, whose policy is discarded."""
@@ -187,18 +180,8 @@ class Policy:
 def _run(loop: Loop, items: Sequence[Item], generation: Generation, eos: frozenset[int]) -> list[Text]:
     rounds: dict[int, list[Round]] = defaultdict(list)
     start = perf_counter()
-    requests = [
-        loop.add(
-            item.ids,
-            Sampling(
-                max_new_tokens=generation.max_new_tokens,
-                temperature=generation.temperature,
-                seed=generation.seed_of(item),
-                eos=eos,
-            ),
-        )
-        for item in items
-    ]
+    settings = Sampling(max_new_tokens=generation.max_new_tokens, temperature=generation.temperature, eos=eos)
+    requests = [loop.add(item.ids, replace(settings, seed=generation.seed_of(item))) for item in items]
     while loop.open:
         for round in unfailed(loop.step()):
             rounds[round.request].append(round)

@@ -18,11 +18,14 @@ from ...models.gguf.names import gguf_spec
 from ...models.load import resolve
 from ..machine import cores, describe
 from .contender import Contender
-from .modes import ENGINES, LLAMACPP, VLLM, converted, flag
+from .modes import ENGINES, read_options, read_switch
 from .ours import Models, is_model
 
 if TYPE_CHECKING:
     from .child import Child
+
+
+MODULES = {"llamacpp": ("llama_cpp", "llama-cpp-python"), "vllm": ("vllm", "vllm")}  # and packages
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +37,20 @@ class Absent:
 
 
 def names(text: str) -> list[str]:
-    """The peers of an option, separated by commas; an engine alone means all its modes, `all` all peers.
+    """Return the peers named in an option; an engine alone means all its modes, `all` all peers.
 
     Raises:
         UserError: an unknown engine or mode, or an empty name.
     """
-    found: list[str] = []
+    peers: list[str] = []
     for name in registry.listed(text, "--peers"):
         for engine in ENGINES if name == "all" else [name]:
             modes = [f"{engine}:{mode}" for mode in ENGINES.get(engine, ())]
-            found += [n for n in modes or [_checked(engine)] if n not in found]
-    return found
+            peers += [n for n in modes or [_check_name(engine)] if n not in peers]
+    return peers
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     spec = registry.parse(name)
     if spec.path not in ENGINES.get(spec.name, ()):
         known = ", ".join(f"{engine}:{mode}" for engine, modes in ENGINES.items() for mode in modes)
@@ -68,7 +71,7 @@ class Peers:
     scratch: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
 
     def build(self, name: str) -> Contender | Absent:
-        """The contender for a name from `names`.
+        """Build the contender for a name from `names`.
 
         Raises:
             UserError: an unknown option, or an invalid one.
@@ -76,21 +79,23 @@ class Peers:
         spec = registry.parse(name)
         if spec.name != "llamacpp" and gguf_spec(self.target):
             return Absent(name, f"{spec.name} is not given GGUF files: compare with llamacpp")
+        if (module := MODULES.get(spec.name)) and find_spec(module[0]) is None:
+            return Absent(name, f"{module[1]} is not installed")
         maker: Callable[[str, registry.Spec], Contender | Absent] = getattr(self, f"_{spec.name}")
         return maker(name, spec)
 
     def _transformers(self, name: str, spec: registry.Spec) -> Contender | Absent:
-        from .transformers import MODES, Transformers
+        from .transformers import Transformers, make_mode
 
-        given = dict(spec.options)
+        given, others = dict(spec.options), ("drafter", "packed")
         text = given.pop("packed", "false")
-        packed = flag(f"{name}: packed={text}", text)
+        packed = read_switch(f"{name}: packed={text}", text)
         drafter = given.pop("drafter", "")
-        mode = MODES[spec.path](**converted(name, MODES[spec.path], given, ("drafter", "packed")))
+        mode = make_mode(spec.path, read_options(name, ENGINES["transformers"][spec.path], given, others))
         model = self.models.model if packed else self.unpacked
         assistant = None
         if mode.assistant is not None:
-            drafter = drafter or next((d for d in self.drafters if is_model(d) and not gguf_spec(d)), "")
+            drafter = drafter or self._first_model(gguf=False)
             if not drafter:
                 return Absent(name, "no assistant: name a model among the drafters")
             assistant = self._assistant(drafter)
@@ -107,49 +112,39 @@ class Peers:
         return Compiled(name, mode, model, assistant, eos=self.models.eos)
 
     def _llamacpp(self, name: str, spec: registry.Spec) -> Contender | Absent:
-        """llama.cpp with converted weights in float32, or the user's own file; as many threads as ours."""
-        if find_spec("llama_cpp") is None:
-            return Absent(name, "llama-cpp-python is not installed")
-        from .child import Child, ChildError
-
-        given, mode = dict(spec.options), LLAMACPP[spec.path]
-        drafts = spec.path == "draft"
+        """Build llama.cpp with converted weights in float32, or the user's own file; with our threads."""
+        given, drafts = dict(spec.options), spec.path == "draft"
         others = ("file", "drafter") if drafts else ("file",)
         file, drafter = (given.pop(key, "") if key in others else "" for key in ("file", "drafter"))
-        options = mode(**converted(name, mode, given, others))
-        drafter = drafter or (next(filter(is_model, self.drafters), "") if drafts else "")
+        hello = read_options(name, ENGINES["llamacpp"][spec.path], given, others)
+        drafter = drafter or (self._first_model() if drafts else "")
         if drafts and not drafter:
             return Absent(name, "no draft model: name one among the drafters, or a GGUF file with drafter")
+        hello["context"] = min(hello["context"], window_of(self.models.target))
+        if spec.path == "lookup":
+            hello["lookup"] = hello.pop("length")
+        shown = {"file": file or self._weights(self.target), "flash": None}
         try:
-            hello = options | {
-                "file": file or self.gguf(self.target),
-                "threads": describe()["threads"] or cores(),
-                "context": min(options["context"], window_of(self.models.target)),
-            }
+            hello["file"] = file or self.gguf(self.target)
             if drafts:
                 hello["draft"] = self.gguf(drafter)
-            shown = {"file": file or self._weights(self.target), "flash": None}
-            if drafts:
                 shown["draft"] = self._weights(drafter)
-            command = [sys.executable, "-m", "draftwise.measure.bench.llamacpp"]
-            plain = spec.path == "plain"
-            child = Child(name, command, hello, eos=self.models.eos, drafts=not plain, shown=shown)
-        except (ChildError, UserError) as error:
+        except UserError as error:
             return Absent(name, str(error))
-        self.children.append(child)
-        return child
+        return self._child(name, hello, drafts=spec.path != "plain", shown=shown)
 
     def _vllm(self, name: str, spec: registry.Spec) -> Contender | Absent:
-        """vLLM's own ways of drafting, in float32 on a CPU like ours; one prompt at a time."""
-        if find_spec("vllm") is None:
-            return Absent(name, "vllm is not installed")
-        from .child import Child, ChildError
-
-        given, mode = dict(spec.options), VLLM[spec.path]
-        drafter = given.pop("drafter", "") if spec.path == "draft" else ""
-        speculative = mode(**converted(name, mode, given, ("drafter",) if spec.path == "draft" else ()))
-        if speculative is not None and spec.path == "draft":
-            drafter = drafter or next((d for d in self.drafters if is_model(d) and not gguf_spec(d)), "")
+        """Build vLLM's own ways of drafting, in float32 on a CPU like ours; one prompt at a time."""
+        given, drafts = dict(spec.options), spec.path == "draft"
+        drafter = given.pop("drafter", "") if drafts else ""
+        options = read_options(name, ENGINES["vllm"][spec.path], given, ("drafter",) if drafts else ())
+        speculative: dict[str, Any] | None = None
+        if spec.path != "plain":
+            method = "draft_model" if drafts else spec.path
+            speculative = {"method": method, "num_speculative_tokens": options.pop("length")}
+            speculative |= {f"prompt_lookup_{key}": value for key, value in options.items()}
+        if speculative and drafts:
+            drafter = drafter or self._first_model(gguf=False)
             if not drafter:
                 return Absent(name, "no draft model: name one among the drafters")
             speculative["model"] = resolve(model_of(drafter))
@@ -158,19 +153,30 @@ class Peers:
             "model": resolve(self.target),
             "context": min(4096, window_of(self.models.target)),
             "dtype": "float32" if dtype == "auto" and describe()["gpu"] is None else dtype,
-            "threads": describe()["threads"] or cores(),
             "speculative": speculative,
         }
+        return self._child(name, hello, drafts=speculative is not None)
+
+    def _child(self, name: str, hello: dict[str, Any], **options: Any) -> Contender | Absent:
+        """Start a peer in a process of its own, with as many threads as ours."""
+        from .child import Child, ChildError
+
+        hello["threads"] = describe()["threads"] or cores()
+        command = [sys.executable, "-m", f"draftwise.measure.bench.{name.partition(':')[0]}"]
         try:
-            command = [sys.executable, "-m", "draftwise.measure.bench.vllm"]
-            child = Child(name, command, hello, eos=self.models.eos, drafts=speculative is not None)
+            child = Child(name, command, hello, eos=self.models.eos, **options)
         except ChildError as error:
             return Absent(name, str(error))
         self.children.append(child)
         return child
 
+    def _first_model(self, *, gguf: bool = True) -> str:
+        """Return the first model among the drafters, or ""."""
+        models = filter(is_model, self.drafters)
+        return next((name for name in models if gguf or not gguf_spec(name)), "")
+
     def gguf(self, name: str) -> str:
-        """A model as a GGUF file: itself if it is one, else converted once, until `close`."""
+        """Return a model as a GGUF file: itself if it is one, else converted once, until `close`."""
         if file := gguf_spec(name):
             return str(Path(file.path).expanduser().absolute())
         from ...models.gguf.export import write_gguf
@@ -183,7 +189,7 @@ class Peers:
         return str(self.built[key])
 
     def _weights(self, name: str) -> str:
-        """A model's weights in words."""
+        """Return a model's weights in words."""
         file = gguf_spec(name)
         return file.path if file else f"{model_of(name)} converted to float32"
 
@@ -215,6 +221,6 @@ class Peers:
 
 
 def model_of(drafter: str) -> str:
-    """The model of a drafter's name."""
+    """Return the model of a drafter's name."""
     spec = registry.parse(drafter)
     return spec.path if spec.name == "lm" else drafter.partition("?")[0]

@@ -15,17 +15,15 @@ from ...models.threads import THREADS
 from ...policies.catalogue import method
 from .. import machine
 from ..machine import judge
-from ..named import once, policy_names
+from ..named import once
 from ..results import BASELINE, identical, summarize
 from ..workloads import choose, load
+from ..writing import write_json
 from .contender import Contender, Generation, Item
-from .journal import Journal, begun_with, usable, write_json
-from .live import copying, peers_of
+from .journal import Journal, begun_with, usable
 from .ours import Models, Policy
 from .peers import Absent, Peers
-from .runner import Progress, Runner
-
-__all__ = ["Settings", "bench", "policy_names"]
+from .runner import Progress, Runner, copying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +179,6 @@ def _results(
         "busy": reasons,
         "load": [{"start": load} for load in journal.starts] + samples,
         "results": summarize(rows, methods=methods, greedy=greedy, seed=settings.seed),
-        "peers": peers_of(runner),
+        "peers": runner.peers(),
         "absent": [asdict(a) for a in gone],
     }

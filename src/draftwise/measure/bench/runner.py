@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from random import Random
 from time import perf_counter
 from typing import Any
 
-from ...core.round import Round
+from ...data import Prompt
 from ...generation.output import Writer
 from ...generation.text import decode
 from ..machine import Meter
+from ..results import Row, round_row
 from .contender import Contender, Generation, Item, Peer, Sight, Text
-from .journal import Journal, Row, Unit
+from .journal import Journal, Unit
+from .ours import Models
 
 WARM_UP_TOKENS = 24
 COPIED_TOKENS = 48
+COPY = "Repeat this exactly: " + "one two three four five six seven. " * 6
 SAMPLES = 4  # prompts whose text is kept with the source of each token, each of another category
 
 
@@ -92,6 +95,15 @@ class Runner:
                 turns = Random(f"turns {self.generation.seed} {batch} {start}")
                 for contender in turns.sample(able, len(able)):
                     yield contender, Unit(contender.name, batch, tuple(i.index for i in group)), group
+
+    def peers(self) -> list[dict[str, Any]]:
+        """Return one record for each peer that was measured: settings, preparation, and its drafts."""
+        notes, records = self.journal.notes(), []
+        for peer in self.contenders:
+            if isinstance(peer, Peer) and peer.name not in self.failed:
+                record = {"method": peer.name, "settings": dict(peer.settings), **notes.get(peer.name, {})}
+                records.append(record | {"doubts": list(find_doubts(record))})
+        return records
 
     def _prepare(self, work: Sequence[tuple[Contender, Unit, Sequence[Item]]]) -> None:
         """Let every contender compile what its prompts need, and note how long each peer took."""
@@ -175,7 +187,10 @@ class Runner:
             rows.append(self._row(key, contender, item, text, head) | {"load": load})
             load = None  # one sample per unit
             both = zip(text.log, text.sights, strict=True)
-            rounds += [head | {"round": n} | _round(*each) for n, each in enumerate(both)]
+            rounds += [
+                head | {"round": n} | round_row(round, asdict(round.seconds)) | _sight_row(sight)
+                for n, (round, sight) in enumerate(both)
+            ]
             if text.log and item.index in samples and unit.batch == self.batches[0]:
                 writer = Writer(self.tokenizer, ())
                 for round in text.log:
@@ -221,17 +236,9 @@ class Runner:
         return Progress(at, len(work), contender.name, items[0].category, left)
 
 
-def _round(round: Round, sight: Sight) -> Row:
-    """One round of our own methods for `rounds.jsonl`."""
-    row: Row = {
-        "arm": round.arm.name,
-        "drafter": round.arm.drafter,
-        "length": round.arm.length,
-        "drafted": round.drafted,
-        "accepted": round.accepted,
-        "tokens": list(round.tokens),
-        "seconds": asdict(round.seconds),
-    }
+def _sight_row(sight: Sight) -> Row:
+    """Return what a round of our own methods showed, for `rounds.jsonl`."""
+    row: Row = {}
     if sight.entropy:
         row["entropy"] = list(sight.entropy)
     if sight.overlap is not None:
@@ -239,3 +246,18 @@ def _round(round: Round, sight: Sight) -> Row:
     if sight.values:
         row["values"] = dict(sight.values)
     return row
+
+
+def copying(models: Models, raw: bool) -> Item:
+    """Return a prompt that asks for a copy and holds many of its own n-grams."""
+    return Item(-1, "copy", "copy", tuple(models.encode(Prompt("copy", "copy", (COPY,)), raw=raw)))
+
+
+def find_doubts(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what speaks against a peer having run at its best, one line each."""
+    copied = record.get("copied")
+    if record.get("drafts") and copied:
+        missing = [what for what in ("drafted", "accepted") if not copied[what]]
+        yield from (f"it {what} no token of a text to copy" for what in missing[:1])
+    if late := record["settings"].get("compiled while measured"):
+        yield f"{late} more passes were compiled while it was measured: its times include that"

@@ -6,10 +6,10 @@ them there, and its heuristic updates them. A hook on the target counts passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from logging import ERROR
 from time import perf_counter
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from .contender import Generation, Item, Text
+from .contender import Generation, Item, Peer, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,73 +33,29 @@ class Mode:
     freeze: bool = False
 
 
-def plain() -> Mode:
-    """Plain decoding."""
-    return Mode()
-
-
-def assisted() -> Mode:
-    """An assistant with the defaults of the installed version."""
-    return Mode({})
-
-
-def constant(*, length: int = 5) -> Mode:
-    """An assistant that always drafts `length` tokens."""
-    return Mode(_settings(length, "constant", 0.0))
-
-
-def heuristic(*, length: int = 20) -> Mode:
-    """Two more tokens after a fully accepted draft, otherwise one fewer; kept from call to call."""
-    return Mode(_settings(length, "heuristic", 0.0))
-
-
-def threshold(*, threshold: float = 0.4, length: int = 20) -> Mode:
-    """Draft until a token's probability is below a threshold, refitted if scikit-learn is installed."""
-    return Mode(_settings(length, "constant", threshold))
-
-
-def lookup(*, length: int = 10, ngram: int = 2) -> Mode:
-    """Prompt lookup: what followed an earlier occurrence of the text's last tokens, up to `ngram` of them."""
-    return Mode(None, {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": ngram})
-
-
-def compiled(*, slots: int = 128, freeze: bool = False) -> Mode:
-    """Plain decoding with a static cache and compiled passes."""
-    return Mode(slots=slots, freeze=freeze)
-
-
-def compiled_lookup(*, length: int = 10, ngram: int = 2, slots: int = 128, freeze: bool = False) -> Mode:
-    """Prompt lookup with compiled passes of the target."""
-    return replace(lookup(length=length, ngram=ngram), slots=slots, freeze=freeze)
-
-
-def compiled_assisted(*, slots: int = 128, freeze: bool = False) -> Mode:
-    """An assistant with the defaults of the installed version, and compiled passes of the target."""
-    return Mode({}, slots=slots, freeze=freeze)
-
-
-MODES: dict[str, Callable[..., Mode]] = {
-    "plain": plain,
-    "assisted": assisted,
-    "constant": constant,
-    "heuristic": heuristic,
-    "threshold": threshold,
-    "lookup": lookup,
-    "compiled": compiled,
-    "compiled-lookup": compiled_lookup,
-    "compiled-assisted": compiled_assisted,
-}
-
-
-def _settings(length: int, schedule: str, threshold: float) -> dict[str, Any]:
-    return {
+def make_mode(name: str, options: Mapping[str, Any]) -> Mode:
+    """Return the mode of this name with all its options, as `modes.ENGINES` has them."""
+    kind = name.removeprefix("compiled").removeprefix("-")
+    compiled = {"slots": options["slots"], "freeze": options["freeze"]} if "slots" in options else {}
+    if kind in ("", "plain"):
+        return Mode(**compiled)
+    if kind == "assisted":
+        return Mode({}, **compiled)
+    length = options["length"]
+    if kind == "lookup":  # what followed an earlier occurrence of the text's last tokens
+        call = {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": options["ngram"]}
+        return Mode(None, call, **compiled)
+    # The heuristic has two more tokens after a fully accepted draft, otherwise one fewer, from call to call.
+    # The threshold, of a token's probability, is refitted if scikit-learn is installed.
+    settings = {
         "num_assistant_tokens": length,
-        "num_assistant_tokens_schedule": schedule,
-        "assistant_confidence_threshold": threshold,
+        "num_assistant_tokens_schedule": "heuristic" if kind == "heuristic" else "constant",
+        "assistant_confidence_threshold": options.get("threshold", 0.0),
     }
+    return Mode(settings)
 
 
-class Transformers:
+class Transformers(Peer):
     """One mode of `generate` on a model and, if needed, an assistant."""
 
     engine = "transformers"
@@ -121,20 +77,17 @@ class Transformers:
         draft = {} if self.assistant is None else {"assistant": self.assistant.name_or_path}
         return loaded | kinds | draft | given | dict(self.mode.call)
 
-    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
-        """Nothing to prepare."""
-
     def most(self) -> int:
-        """Any batch for plain decoding; assisted generation takes one prompt at a time."""
+        """Return any batch for plain decoding; assisted generation takes one prompt at a time."""
         return 1 if self.drafts else 0
 
     def warm(self, items: Sequence[Item], generation: Generation) -> None:
-        """One call, after which the settings that it may have changed are restored."""
+        """Run one call, after which the settings that it may have changed are restored."""
         self.decode(items, generation)
         self.config = self._fresh()
 
     def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
-        """One call of `generate`; the prompts are padded on the left."""
+        """Run one call of `generate`; the prompts are padded on the left."""
         longest = max(len(item.ids) for item in items)
         pads = [longest - len(item.ids) for item in items]
         device = self.model.device
@@ -154,7 +107,7 @@ class Transformers:
         return [Text(texts[0], seconds, rounds, drafted, max(0, total - rounds))]
 
     def memory(self) -> Any:
-        """The state of the heuristic."""
+        """Return the state of the heuristic."""
         return None if self.config is None else {"num_assistant_tokens": self.config.num_assistant_tokens}
 
     def remember(self, memory: Any) -> None:

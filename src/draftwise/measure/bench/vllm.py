@@ -6,36 +6,19 @@ last as vLLM's own `speculative_config`, or null for plain decoding.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any
+
+from .child import Write, serve
 
 DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
-Write = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-def serve(answers: TextIO) -> None:
-    """Answer each line until the input ends."""
-    write: Write | None = None
-    for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            if write is None:
-                write = load(asked)
-                told: dict[str, Any] = {"ready": {"vllm": import_module("vllm").__version__}}
-            else:
-                told = write(asked)
-        except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
-        print(json.dumps(told), file=answers, flush=True)
-
-
-def load(asked: Mapping[str, Any]) -> Write:
-    """Load a model; returns the function that writes one text with it."""
+def load(asked: Mapping[str, Any]) -> tuple[Write, dict[str, Any]]:
+    """Load a model; returns the function that writes one text with it, and vLLM's version."""
     # The engine stays in this process, so that no process remains when it ends.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -77,16 +60,13 @@ def load(asked: Mapping[str, Any]) -> Write:
             "accepted": _counted(engine, ACCEPTED) - accepted,
         }
 
-    return write
+    return write, {"vllm": vllm.__version__}
 
 
 def _counted(engine: Any, name: str) -> int:
-    """Tokens so far, as vLLM counts them."""
+    """Return the tokens so far, as vLLM counts them."""
     return int(sum(metric.value for metric in engine.get_metrics() if metric.name == name))
 
 
 if __name__ == "__main__":
-    # What the library prints goes to stderr; only answers go to the parent process.
-    with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)
-        serve(answers)
+    serve(load)
