@@ -26,7 +26,7 @@ Graph = dict[str, set[str]]
 
 @dataclass(frozen=True)
 class House:
-    """What is counted; lengths are in lines."""
+    """The counts of a package; lengths are in lines."""
 
     entries: int
     modules: int
@@ -162,9 +162,9 @@ def main() -> None:
     parser = command(__doc__, PAGE)
     parser.add_argument("--root", action="append", type=Path, help="a checkout; may be repeated")
     parser.add_argument("--json", action="store_true", help="as JSON, with all names")
-    asked = parser.parse_args()
-    found = {str(root): asdict(counted(root / "src/draftwise")) for root in asked.root or [Path()]}
-    if asked.json:
+    args = parser.parse_args()
+    found = {str(root): asdict(counted(root / "src/draftwise")) for root in args.root or [Path()]}
+    if args.json:
         print(json.dumps(found, indent=1))
         return
     print("| | " + " | ".join(found) + " |\n|---" + "|---" * len(found) + "|")

@@ -38,7 +38,7 @@ Carries = Callable[[Any], bool]
 
 
 def inside(value: Any, found: Carries, depth: int) -> bool:
-    """Whether a value is the wanted one, or has it as an item or as an attribute of its own."""
+    """Return whether a value is the wanted one, or has it as an item or an attribute."""
     if found(value):
         return True
     if depth == 0 or isinstance(value, str | bytes | int | float):
@@ -113,7 +113,7 @@ def prompt(package: Path, folder: Path) -> list[str]:
 
 
 def holds(value: Sequence[Any], ids: Sequence[int]) -> bool:
-    """Whether a row of token ids has these one after the other."""
+    """Return whether a row of token ids has these one after the other."""
     if not all(isinstance(x, int) for x in value[:4]):
         return False
     return any(list(value[k : k + len(ids)]) == ids for k in range(len(value) - len(ids) + 1))

@@ -1,4 +1,4 @@
-"""How the studies run vLLM; they need an environment with vLLM (`scripts/setup-vllm` makes one)."""
+"""Run vLLM in studies, which need an environment with vLLM (`scripts/setup-vllm` makes one)."""
 
 from __future__ import annotations
 

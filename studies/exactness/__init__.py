@@ -1,1 +1,1 @@
-"""Is the text identical to the target's own, and would the tests detect a difference?"""
+"""Texts against the target's own, and whether the tests would detect a difference."""

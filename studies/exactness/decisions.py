@@ -111,7 +111,7 @@ def cost_text(outcome: Any) -> str:
 
 
 def replaying() -> tuple[Any, Callable[[Any, Any], Iterator[Any]]]:
-    """What a recording is replayed from, and how; other trees have other names."""
+    """Classes and functions of the replay; other trees have other names."""
     names = ("draftwise.measure.trace.state", "draftwise.measure.trace.stage", "draftwise.trace.stage")
     found = module(*names)
     if hasattr(found, "ReplayState"):
@@ -231,19 +231,19 @@ def main() -> int:
     parser.add_argument("--tree", type=Path, help="another checkout, whose code is run")
     parser.add_argument("--json", type=Path, help="write the hashes here")
     parser.add_argument("--against", type=Path, help="compare with hashes written before")
-    asked = parser.parse_args()
-    if asked.tree:
-        tree, rest = asked.tree.resolve(), []
+    args = parser.parse_args()
+    if args.tree:
+        tree, rest = args.tree.resolve(), []
         for name in ("json", "against"):
-            if value := getattr(asked, name):
+            if value := getattr(args, name):
                 rest += [f"--{name}", str(value.resolve())]
         path = f"{tree / 'src'}:{tree}"
         command = [sys.executable, str(Path(__file__).resolve()), *rest]
         return subprocess.run(command, cwd=tree, env={"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}).returncode
     found = hashes()
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    known = json.loads(asked.against.read_text(encoding="utf-8")) if asked.against else {}
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    known = json.loads(args.against.read_text(encoding="utf-8")) if args.against else {}
     wrong = 0
     for name, mine in found.items():
         same = "" if name not in known else "equal" if known[name] == mine else f"NOT EQUAL {known[name]}"

@@ -131,7 +131,7 @@ def parse() -> Namespace:
 
 
 def ways(options: Namespace, folder: Path) -> dict[str, tuple[str, list[str]]]:
-    """What is compared: the ways above, or the policies asked for."""
+    """Return the ways above, or the policies asked for."""
     if not options.policies:
         return {name: WAYS[name] for name in (options.ways.split(";") if options.ways else WAYS)}
     names = registry.names("policies") if options.policies == "all" else options.policies.split(",")

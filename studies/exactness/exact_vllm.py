@@ -66,7 +66,7 @@ def compare(options: Namespace) -> int:
 
 
 def child(way: dict[str, Any]) -> dict[str, Any]:
-    """What one engine wrote."""
+    """Return the texts of one engine."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "told.json"
         asked = json.dumps(way | {"out": str(out)})

@@ -1,4 +1,4 @@
-"""Does a GGUF model's greedy text depend on its neighbours, on drafts or on the number of threads?
+"""Greedy texts of a GGUF model with other neighbours, drafts and numbers of threads: which differ?
 
     python -m studies.exactness.gguf_neighbours MODEL[?options]... [--texts 100] [--new-tokens 12]
         [--neighbours 8] [--threads 1,2] [--length 3] [--json FILE]
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def ways(model: str, options: Any) -> dict[str, int]:
-    """How many texts differ from the first way, by way."""
+    """Count the texts that differ from the first way, by way."""
     texts: list[Text] = []
     truth: list[list[int]] = []
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What a conversion to GGUF changes: greedy text and logits of llama.cpp against Transformers, by type.
+"""Changes by a conversion to GGUF: greedy text and logits of llama.cpp against Transformers, by type.
 
     python -m studies.exactness.gguf_types [--target zoo:target] [--prompts 8] [--new-tokens 32]
         [--types f32,f16,bf16,q8_0,q4_k]

@@ -176,7 +176,7 @@ class Changed(MetaPathFinder, Loader):
 
 
 def lives(mutant: Mutant | None, tests: Sequence[str], seconds: int, told: Path) -> tuple[bool, float]:
-    """Whether all tests pass with the mutant (None: with the source as it is), and the processor's seconds.
+    """Return whether all tests pass with the mutant (None: with the source as it is), and the seconds.
 
     More than `seconds` of them, as in a loop without an end, and it is killed.
     """

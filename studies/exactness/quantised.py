@@ -85,7 +85,7 @@ def load(path: str, kind: str) -> Any:
 
 
 def differing(target: HFTarget, prompts: list[list[int]], own: list[list[int]], new: int) -> int:
-    """How many texts with drafts are not the model's own."""
+    """Count the texts with drafts that are not the model's own."""
     team: dict[str, Any] = {"ngram": NgramDrafter(), "suffix": SuffixDrafter()}
     chosen, found = method(POLICY, list(team)), 0
     loop = Loop(target, team, chosen.policy, chosen.recorder)

@@ -1,1 +1,1 @@
-"""What `draftwise serve` does under load."""
+"""`draftwise serve` under load, with broken requests, and compared with single clients."""

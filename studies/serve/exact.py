@@ -1,4 +1,4 @@
-"""Is every greedy text of a busy server the one that its client would get alone, without speculation?
+"""Greedy texts of a busy server against those that each client would get alone, without speculation.
 
 Many clients at once send prompts of all kinds, for texts of different lengths, with stop strings, several
 samples, grammars, streams and drafters of their own choice; one in ten hangs up. Every text is compared with
@@ -89,7 +89,7 @@ def cases(n: int, seed: int, longest: int) -> list[Case]:
 
 
 class Alone:
-    """What one client alone gets with speculation off."""
+    """Return the texts that one client alone gets with speculation off."""
 
     def __init__(self, longest: int) -> None:
         self.decoder = Decoder.from_pretrained(MODEL, policy="none", dtype="float32", compile="off")
@@ -145,7 +145,7 @@ async def _texts(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> 
 
 
 async def all_asked(url: str, given: Sequence[Case], clients: int) -> list[list[tuple[str, str]] | None]:
-    """What all clients are given, so many at once."""
+    """Return the texts that all clients get, so many at once."""
     gate = asyncio.Semaphore(clients)
     async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as client:
 

@@ -1,4 +1,4 @@
-"""What bodies that are no requests do to a server: no status 500, no memory kept, and exact texts after them.
+"""Send a server bodies that are no requests: no status 500, no memory kept, and exact texts after them.
 
 Valid bodies are changed: bytes flipped, dropped, doubled and put in; values, keys and places of their JSON
 replaced by what breaks programs. Then Schemathesis makes requests from the server's own description. It
@@ -165,7 +165,7 @@ def bodies(n: int, seed: int, grammars: bool = True) -> Iterator[tuple[str, byte
 
 
 def wrong(answer: httpx.Response) -> str:
-    """What is wrong with an answer; nothing for what an error or a text should be."""
+    """Return the fault of an answer, or an empty text."""
     if answer.status_code >= 500:
         return f"status {answer.status_code}"
     if answer.status_code < 400:
@@ -277,11 +277,11 @@ def main() -> int:
     parser.add_argument("--bodies", type=int, default=10_000)
     parser.add_argument("--examples", type=int, default=100, help="of Schemathesis for each address; 0: none")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    counts, errors = fuzz(asked.bodies, asked.seed, said=progress(1000))
+    args = parser.parse_args()
+    counts, errors = fuzz(args.bodies, args.seed, said=progress(1000))
     print(json.dumps({"fuzz": counts}))
-    if asked.examples:
-        told, more = described(asked.examples)
+    if args.examples:
+        told, more = described(args.examples)
         print(json.dumps({"schemathesis": told}))
         errors += more
     for error in errors[:20]:

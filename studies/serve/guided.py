@@ -1,4 +1,4 @@
-"""What drafts are worth under a grammar: with drafts that know it, and with drafts that do not.
+"""Accepted tokens under a grammar: with drafts that know it, and with drafts that do not.
 
 Prompts of Spec-Bench are answered in JSON of a few fields by the bundled model, greedy and drawn, with drafts
 of fixed length. Counted are rounds and accepted tokens, with the clock nowhere in it: drafts that know
@@ -45,7 +45,7 @@ class Silent:
         self.inner = inner
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """What the constraint leaves."""
+        """Return the scores that the constraint leaves."""
         return self.inner(input_ids, scores)
 
 
@@ -53,11 +53,11 @@ class Masked(Silent):
     """A constraint that tells what it allows, but not where that is one token only."""
 
     def mask(self, *given: Any) -> Any:
-        """What the constraint says."""
+        """Pass the constraint's answer on."""
         return self.inner.mask(*given)
 
     def allows(self, *given: Any) -> bool:
-        """What the constraint says."""
+        """Pass the constraint's answer on."""
         return self.inner.allows(*given)
 
     def only(self, *given: Any) -> int:

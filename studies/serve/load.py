@@ -1,4 +1,4 @@
-"""How fast is a busy server: `auto`, a fixed length and no speculation under the same load, in turns?
+"""Speed of a busy server: `auto`, a fixed length and no speculation under the same load, in turns.
 
 Each setting is a server of its own, `draftwise serve` in a process. So many clients at once ask for texts of
 Spec-Bench's prompts, through the official client, one after another for the given time; then the next setting
@@ -46,7 +46,7 @@ VLLM = {"vllm": [], "vllm-ngram": ["--speculative-config", NGRAM]}
 
 @dataclass
 class Seen:
-    """What the clients of one turn saw."""
+    """Times and tokens that the clients of one turn saw."""
 
     seconds: float = 0.0
     tokens: int = 0

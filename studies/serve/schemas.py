@@ -1,4 +1,4 @@
-"""Do answers fit the JSON schemas of a public suite, with speculation and without, and are they the same?
+"""Answers in the JSON schemas of a public suite, with speculation and without: they fit, and they are equal.
 
 The suite is a folder of files that are a schema each, such as `data/Glaiveai2K` of JSONSchemaBench. Each
 schema is asked for twice, greedy, from a server of the bundled models with a bad drafter among its drafters.
@@ -57,7 +57,7 @@ def asked(client: httpx.Client, schema: Any, most: int, speculative: bool) -> di
 
 
 def judged(schema: Any, answers: list[dict[str, Any]]) -> set[str]:
-    """What there is to say of the two answers."""
+    """Return the verdict on the two answers."""
     if any("error" in answer for answer in answers):
         return {"refused"} if all("error" in answer for answer in answers) else {"different"}
     choices = [answer["choices"][0] for answer in answers]

@@ -1,4 +1,4 @@
-"""Does a server keep memory? Requests of all kinds, one in ten of whose clients hangs up.
+"""Memory of a server over requests of all kinds, one in ten of whose clients hangs up.
 
 The memory of the process is read after every hundredth part of the requests. Printed are what it was at half
 of them and at the end, and the largest difference over the second half.

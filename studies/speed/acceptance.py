@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def arguments() -> Namespace:
-    """What to measure."""
+    """The command line of the study."""
     models = [one.name for one in list_zoo() if one.name != "zoo:target"]
     parser = command(__doc__, PAGE)
     parser.add_argument("--data", default="spec-bench", help="a folder, a file or spec-bench")

@@ -73,11 +73,11 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=5, help="texts for each row of a batch")
     parser.add_argument("--tokens", type=int, default=200, help="tokens of a text")
     parser.add_argument("--seed", type=int, default=0, help="of the texts")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print(f"| passes | batch | rows | texts | {' | '.join(CHANCES)} |\n|{'---|' * (4 + len(CHANCES))}")
     with pytest.MonkeyPatch.context() as patch:
-        for name in asked.prices:
-            for batch in asked.batches:
+        for name in args.prices:
+            for batch in args.batches:
                 for padded in (False, True):
                     for kind, world in WORLDS.items():
                         cells = [name, str(batch), "padded" if padded else "ragged", kind]
@@ -86,10 +86,10 @@ def main() -> None:
                                 patch,
                                 {NAME: right},
                                 PRICES[name],
-                                texts=asked.texts * batch,
-                                tokens=asked.tokens,
+                                texts=args.texts * batch,
+                                tokens=args.tokens,
                                 padded=padded,
-                                seed=asked.seed,
+                                seed=args.seed,
                             )
                             best, length = best_fixed(stage, batch)
                             cells.append(f"{speed(stage, 'auto', batch) / best:.3f} ({length})")

@@ -86,7 +86,7 @@ def engines(options: Namespace) -> list[dict[str, Any]]:
 
 
 def child(options: Namespace, speculative: dict[str, Any] | None) -> dict[str, Any]:
-    """What one engine took, or why there is none."""
+    """Return the seconds of one engine, or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "told.json"
         asked = json.dumps({"out": str(out), "speculative": speculative})

@@ -46,14 +46,14 @@ def main() -> None:
     parser = command(__doc__, PAGE)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--costs", type=listed, default="measured,llama-8b-eagle,llama-8b-1b")
-    asked = parser.parse_args()
-    trace = Trace(asked.trace)
+    args = parser.parse_args()
+    trace = Trace(args.trace)
     texts = [Text(ReplayState(one)) for one in trace]
     names = [one.category for one in trace]
     heads = ["costs", "category", "of the optimum", "against the best fixed", 'against "lookup, else model"']
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
-    for name in asked.costs:
-        costs = read_costs(str(asked.trace / "costs.json") if name == "measured" else name)
+    for name in args.costs:
+        costs = read_costs(str(args.trace / "costs.json") if name == "measured" else name)
         for line in lines(trace, names, texts, costs, name):
             print(line, flush=True)
 

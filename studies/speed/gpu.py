@@ -35,7 +35,7 @@ def waits(names: Iterable[str], rounds: int) -> dict[str, float]:
 
 
 def alike(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """How many texts are equal, and of how many."""
+    """Count the texts that are equal."""
     return sum(list(a) == list(b) for a, b in zip(one, other, strict=True)), len(one)
 
 

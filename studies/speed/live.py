@@ -30,7 +30,7 @@ PLAIN = "none"
 
 @dataclass(slots=True)
 class Text:
-    """What one method took for one prompt, and how its rounds went."""
+    """Seconds and rounds of one method for one prompt."""
 
     category: str
     tokens: int = 0
@@ -123,7 +123,7 @@ def comparison(texts: Texts, policy: str) -> Iterator[str]:
 
 
 def own_time(texts: Texts) -> Iterator[str]:
-    """What each method does itself in a round, on average, and how often it drafts."""
+    """Return each method's own time in a round, on average, and how often it drafts."""
     yield "| method | rounds | drafting | tokens a round | " + " | ".join(PHASES) + " |"
     yield "|---" * (4 + len(PHASES)) + "|"
     for method, mine in texts.items():
@@ -142,11 +142,11 @@ def main() -> None:
     parser = command(__doc__, PAGE)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--policy", default="auto")
-    asked = parser.parse_args()
-    texts = read(asked.runs)
-    if asked.policy not in texts:
-        parser.error(f"--policy {asked.policy}: choose from {', '.join(texts)}")
-    for lines in (comparison(texts, asked.policy), [""], own_time(texts)):
+    args = parser.parse_args()
+    texts = read(args.runs)
+    if args.policy not in texts:
+        parser.error(f"--policy {args.policy}: choose from {', '.join(texts)}")
+    for lines in (comparison(texts, args.policy), [""], own_time(texts)):
         print("\n".join(lines), flush=True)
 
 

@@ -149,18 +149,18 @@ def composed(team: dict[str, Any], policy: str) -> dict[str, Any]:
     return found
 
 
-def measured(setup: str, batch: int, asked: dict[str, Any], decoder: Any, memory: Any) -> dict[str, Any]:
+def measured(setup: str, batch: int, args: dict[str, Any], decoder: Any, memory: Any) -> dict[str, Any]:
     """One run of one setup: the own seconds of every step, and the made-up seconds of all."""
     team = decoder.loop.pool.drafters
     names = ["zoo:general"] if setup in ("none", "static-4") else list(DRAFTERS)
     target, rows = decoder.loop.target, (decoder.loop.target.rows, team["zoo:general"].rows)
-    models, clock = [r.model for r in rows], Clock(asked["prices"])
+    models, clock = [r.model for r in rows], Clock(args["prices"])
     encoded = (decoder.encode(q.text) for q in spec_bench()[::5])
-    texts = list(islice((ids for ids in encoded if NEW + 32 < len(ids) < 700), asked["texts"]))
+    texts = list(islice((ids for ids in encoded if NEW + 32 < len(ids) < 700), args["texts"]))
     looping.perf_counter = clock.mark  # type: ignore[attr-defined]
     calling.perf_counter = runner.perf_counter = clock.now  # type: ignore[attr-defined]
-    whole, part = (memory, memory[: len(memory) // 8]) if asked["passes"] == "cold" else (None, None)
-    real = asked["passes"] == "real"
+    whole, part = (memory, memory[: len(memory) // 8]) if args["passes"] == "cold" else (None, None)
+    real = args["passes"] == "real"
     try:
         rows[0].model = Passes(rows[0], texts, clock, clock.target, How(real, whole, 1.0))
         rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(real, part, 0.7))
@@ -175,15 +175,15 @@ def measured(setup: str, batch: int, asked: dict[str, Any], decoder: Any, memory
     return {"steps": found, "seconds": clock.seconds, "passes": clock.inside}
 
 
-def child(asked: dict[str, Any]) -> None:
+def child(args: dict[str, Any]) -> None:
     """Print the runs of this tree as JSON."""
     decoder = Decoder.from_pretrained("zoo:target", drafters=list(DRAFTERS), policy="none", compile="off")
     memory = np.ones(int(MEMORY) // 4, dtype=np.float32)
     runs = [
-        (f"{setup} {batch}", measured(setup, batch, asked, decoder, memory))
-        for _ in range(asked["runs"])
-        for setup in asked["setups"]
-        for batch in asked["batches"]
+        (f"{setup} {batch}", measured(setup, batch, args, decoder, memory))
+        for _ in range(args["runs"])
+        for setup in args["setups"]
+        for batch in args["batches"]
     ]
     print(json.dumps(runs))
 
@@ -212,20 +212,20 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=12, help="prompts")
     parser.add_argument("--repeats", type=int, default=3, help="processes per tree")
     parser.add_argument("--runs", type=int, default=3, help="runs in each process")
-    asked = vars(parser.parse_args())
-    trees = [Path.cwd(), *asked.pop("tree")]
+    args = vars(parser.parse_args())
+    trees = [Path.cwd(), *args.pop("tree")]
     found: dict[Path, dict[str, list[dict[str, Any]]]] = {tree: {} for tree in trees}
-    for _ in range(asked["repeats"]):
+    for _ in range(args["repeats"]):
         for tree in trees:
-            for name, run in _ran(tree, asked):
+            for name, run in _ran(tree, args):
                 found[tree].setdefault(name, []).append(run)
     for tree in trees:
-        print(f"\n{tree}: {asked['passes']}, {asked['prices']}\n")
+        print(f"\n{tree}: {args['passes']}, {args['prices']}\n")
         table(found[tree])
 
 
-def _ran(tree: Path, asked: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    code = f"import runpy; runpy.run_path({str(Path(__file__))!r})['child']({asked!r})"
+def _ran(tree: Path, args: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    code = f"import runpy; runpy.run_path({str(Path(__file__))!r})['child']({args!r})"
     path = f"{tree.resolve() / 'src'}:{tree.resolve()}"
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)

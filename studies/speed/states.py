@@ -1,4 +1,4 @@
-"""What rejections cost on a model whose state cannot rewind: tokens read again with a draft, or before it.
+"""Costs of rejections on a model whose state cannot rewind: tokens read again with a draft, or before it.
 
     python -m studies.speed.states
     python -m studies.speed.states --kinds bamba --tokens 512 --policies auto --repeats 3

@@ -112,7 +112,7 @@ class EveryToken(ModelGrading):
     """Grades a model as soon as there is a token that it has not read."""
 
     def ready(self, i: int, name: str, seen: RoundRecord, notes: GradingState, batch: int) -> bool:
-        """Whether there is such a token."""
+        """Return whether there is such a token."""
         return notes.pending(i, len(seen.request.tokens)) > 0 and name not in seen.request.disabled
 
 
@@ -120,7 +120,7 @@ class Late(ModelGrading):
     """Grades a new model on as many tokens as any other, not at once."""
 
     def ready(self, i: int, name: str, seen: RoundRecord, notes: GradingState, batch: int) -> bool:
-        """Whether enough of this text waits for this model to be graded on."""
+        """Return whether enough of this text waits for this model to be graded on."""
         self.new = set()
         return ModelGrading.ready(self, i, name, seen, notes, batch)
 
@@ -135,7 +135,7 @@ class AllRead(GradingState):
 
 @dataclass(frozen=True)
 class Variant:
-    """What replaces a part: options of `AutoPolicy` and `AutoRecorder`, and whether there is one length."""
+    """The replacement of a part: options of `AutoPolicy` and `AutoRecorder`, and one length or all."""
 
     policy: Callable[[], Mapping[str, Any]] = dict
     recorder: Callable[[], Mapping[str, Any]] = dict

@@ -133,7 +133,7 @@ def _pair(values: dict[str, Values], better: str, worse: str) -> Pair:
 
 
 def clear(rewards: Rewards, pair: Pair, errors: float = 3.0) -> bool:
-    """Whether the sample itself tells the two apart by block efficiency, at so many standard errors."""
+    """Return whether the sample itself tells the two apart by block efficiency."""
     a, b = (rewards["efficiency"][name] for name in (pair.better, pair.worse))
     error = float(np.sqrt(a.var() / len(a) + b.var() / len(b)))
     return float(a.mean() - b.mean()) > errors * error
