@@ -16,11 +16,12 @@ ROOT = Path(draftwise.__file__).parent
 FLOORS = [
     {"errors"},
     {"inputs", "registry", "core"},
+    {"specs"},
     {"data", "models"},
     {"state"},
     {"policies"},
     {"drafters", "targets"},
-    {"names", "plugins", "testing"},
+    {"plugins", "testing"},
     {"build"},
     {"generation"},
     {"measure", "train", "hosts", "serve"},

@@ -9,9 +9,10 @@ import pytest
 
 import draftwise
 from draftwise import Decoder, UserError
+from draftwise.build import check_drafters
 from draftwise.models import hub
-from draftwise.names import check_names
-from draftwise.registry import build, listed, parse
+from draftwise.registry import build, parse
+from draftwise.specs import parse_drafters, split_names
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +47,14 @@ def test_a_typo_is_told_what_was_meant_and_no_hub_is_asked(name: str, meant: str
 
 def test_any_other_word_may_be_a_model(asked: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"unknown drafter 'gpt9': choose from .*the hub does not know gpt9"):
-        check_names(["gpt9"])
+        check_drafters(parse_drafters(["gpt9"]))
     with pytest.raises(UserError, match="the hub does not know ngrm"):
-        check_names(["lm:ngrm"])
+        check_drafters(parse_drafters(["lm:ngrm"]))
     with pytest.raises(UserError, match="the hub does not know org/ngram"):
-        check_names(["org/ngram"])
+        check_drafters(parse_drafters(["org/ngram"]))
     assert asked == ["gpt9", "ngrm", "org/ngram"]
     (tmp_path / "ngrm").mkdir()
-    check_names([str(tmp_path / "ngrm"), "zoo:code", "none", "ngram?min=2", object()])
+    check_drafters(parse_drafters([str(tmp_path / "ngrm"), "zoo:code", "none", "ngram?min=2", object()]))
     assert len(asked) == 3
 
 
@@ -88,8 +89,8 @@ def test_what_are_no_drafters_are_refused_in_one_line(drafters: Any) -> None:
 
 
 def test_a_text_of_drafters_has_commas_between() -> None:
-    assert listed("ngram, suffix?max=3", "drafters") == ["ngram", "suffix?max=3"]
-    assert listed("", "drafters") == []
+    assert split_names("ngram, suffix?max=3", "drafters") == ["ngram", "suffix?max=3"]
+    assert split_names("", "drafters") == []
     decoder = Decoder.from_pretrained("zoo:target", drafters="ngram,suffix")
     assert list(decoder.loop.pool.drafters) == ["ngram", "suffix"]
     assert draftwise.vllm_config(drafters="ngram,suffix") == draftwise.vllm_config(

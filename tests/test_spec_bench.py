@@ -22,6 +22,7 @@ from draftwise.models.cache import RowCache, RowLayer
 from draftwise.models.load import load_model
 from draftwise.models.weights.packed import arrange
 from draftwise.policies.catalogue import method
+from draftwise.specs import LoadOptions, parse_drafters
 from draftwise.targets.hf import HFTarget
 from tests.effort import THOROUGH, some
 from tests.ties import Judge, parting, tie
@@ -116,9 +117,9 @@ def drafters(
         vocab_size=len(tokenizer),
         fingerprint=tokenizer_fingerprint(tokenizer.get_vocab()),
     )
-    load: dict[str, Any] = {"dtype": "auto", "device": "auto", "trust_remote_code": False}
     names = ["zoo:general", "ngram", "suffix", f"retrieval:{store}"]
-    made = build_drafters(names, target, tokenizer, "zoo:target", pack=True, **load)
+    specs = parse_drafters(names, LoadOptions(pack=True))
+    made = build_drafters(specs, target, tokenizer, "zoo:target")
     return {name.partition(":/")[0]: drafter for name, drafter in made.items()}
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from logging import getLogger
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import registry
@@ -14,58 +16,50 @@ from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
 from .models import compiled
 from .models.fingerprints import drafter_fingerprint
-from .models.gguf.names import gguf_spec
-from .models.load import load_model, load_tokenizer
+from .models.gguf.library import check as check_file
+from .models.load import load_model, load_tokenizer, locate
 from .models.vocabulary import disagreement
 from .models.weights.packed import arrange, checked
-from .names import check_names
+from .models.zoo import list_zoo
 from .policies.arms import TOGETHER
 from .policies.catalogue import Method, default, method, weighs_cascades
-from .registry.cascades import with_lookup
+from .specs import DrafterSpec, ModelSpec, PolicySpec, name_cascades, parse_drafter, parse_policy
 
 LOG = getLogger(__name__)
 
 
-def build_target(
-    target: Any,
-    tokenizer: Any,
-    *,
-    pack: bool | str,
-    compile: str = "off",
-    probe: bool = True,
-    device_map: Any,
-    **load: Any,
-) -> tuple[Target, Any, Any]:
-    """The target role, the underlying model and the tokenizer.
+def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any, Any]:
+    """Return the target role, the underlying model and the tokenizer.
 
     Raises:
         UserError: something that does not exist, or is not what it was given as.
     """
-    model = target
-    checked(pack)
-    compiled.checked(compile)
-    if load["device"] is None:
+    load = target.load
+    checked(load.pack)
+    compiled.checked(load.compile)
+    if load.device is None:
         raise UserError("device=None: choose auto, cpu, cuda or mps")
-    tokenizer = known_tokenizer(tokenizer, trust_remote_code=load["trust_remote_code"])
-    if isinstance(target, str) and (file := gguf_spec(target)) is not None:
-        opened = registry.build("targets", _opened(file, device_map=device_map, **load), file.path)
+    tokenizer = known_tokenizer(tokenizer, trust_remote_code=load.trust_remote_code)
+    if target.is_gguf:
+        opened = registry.build("targets", _with_device(target), target.path)
         return opened, opened.model, tokenizer or opened.model.tokenizer
-    if isinstance(target, str):
-        tokenizer = tokenizer or load_tokenizer(target, trust_remote_code=load["trust_remote_code"])
-        model = load_model(target, device_map=device_map, **load)
+    model = target.loaded
+    if model is None:
+        tokenizer = tokenizer or load_tokenizer(target.path, trust_remote_code=load.trust_remote_code)
+        model = load_model(target.path, device_map=load.device_map, **load.for_transformers())
     elif tokenizer is None:
         raise UserError("a target given as a model needs its tokenizer: pass tokenizer=...")
     elif not hasattr(model, "config"):
-        raise UserError(f"target {target!r} is not a model: give a name, or a loaded model")
-    built: Any = registry.load("targets", "hf")(model, probe=probe)
-    if isinstance(target, str):
-        arrange(model, pack)
-    compiled.compile_rows(built.rows, compile)
+        raise UserError(f"target {model!r} is not a model: give a name, or a loaded model")
+    built: Any = registry.load("targets", "hf")(model, probe=load.probe)
+    if target.loaded is None:
+        arrange(model, load.pack)
+    compiled.compile_rows(built.rows, load.compile)
     return built, model, tokenizer
 
 
 def known_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
-    """A tokenizer as it is, or loaded by a model's name; None stays None.
+    """Return a tokenizer as it is, or loaded by a model's name; None stays None.
 
     Raises:
         UserError: there is none under this name, or it is no tokenizer.
@@ -77,72 +71,82 @@ def known_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
-def _opened(
-    file: registry.Spec, *, dtype: Any, device: Any, device_map: Any = None, **_: Any
-) -> registry.Spec:
-    """A GGUF file with the options that `device` stands for.
+def _with_device(file: ModelSpec) -> ModelSpec:
+    """Return a GGUF file with the options that `device` stands for.
 
     Raises:
         UserError: a setting that such a file does not take.
     """
-    if dtype != "auto" or device_map is not None:
-        said = f"dtype={dtype}" if dtype != "auto" else "device_map"
-        raise UserError(f"{said} and {file.path}: a GGUF file keeps its precision and place; leave it out")
-    own = {"gpu_layers": "0"} if str(device) == "cpu" else {}
-    return registry.Spec(file.name, options=own | {**file.options})
+    load = file.load
+    if load.dtype != "auto" or load.device_map is not None:
+        wrong = f"dtype={load.dtype}" if load.dtype != "auto" else "device_map"
+        raise UserError(f"{wrong} and {file.path}: a GGUF file keeps its precision and place; leave it out")
+    return replace(
+        file, options=({"gpu_layers": "0"} if str(load.device) == "cpu" else {}) | {**file.options}
+    )
+
+
+def check_drafters(drafters: Sequence[DrafterSpec]) -> None:
+    """Check that the files of all drafters exist, before anything is loaded.
+
+    Raises:
+        UserError: a model or file does not exist; suggests the name that was meant, if one is near.
+    """
+    for spec in drafters:
+        if spec.loaded is not None or not spec.is_model:
+            continue
+        if spec.is_gguf:
+            check_file(spec.path)
+        elif not Path(spec.path).expanduser().is_dir():
+            _check_model(spec)
+
+
+def _check_model(spec: DrafterSpec) -> None:
+    names, (head, *_) = registry.names("drafters"), spec.text.partition("?")[0].split(":")
+    mistyped = head not in ("lm", "zoo") and "/" not in head
+    if mistyped and (hint := registry.meant(head, [*names, *(model.name for model in list_zoo())])):
+        raise UserError(f"unknown drafter {spec.text!r}: {hint}name a model as lm:{spec.path}")
+    try:
+        locate(spec.path)
+    except UserError as error:
+        if any(sign in spec.path for sign in ":/\\"):
+            raise
+        choices = ", ".join(names)
+        raise UserError(
+            f"unknown drafter {spec.text!r}: choose from {choices}, or name a model ({error})"
+        ) from None
 
 
 def build_drafters(
-    drafters: Sequence[Any],
-    target: Target,
-    tokenizer: Any,
-    target_name: Any,
-    *,
-    pack: bool | str,
-    compile: str = "off",
-    **load: Any,
+    drafters: Sequence[DrafterSpec], target: Target, tokenizer: Any, target_name: str
 ) -> dict[str, Drafter]:
-    """All drafters, by the names under which they were requested."""
-    check_names(drafters)
+    """Return all drafters, by the names under which they were requested."""
     team: dict[str, Drafter] = {}
-    for asked in registry.listed(drafters, "drafters"):
-        name = asked.strip() if isinstance(asked, str) else _name(asked)
-        if not name or name in team:
-            raise UserError(
-                f"drafter {name!r} is {'repeated' if name else 'without a name'}: give each drafter once"
-            )
-        if not isinstance(asked, str):
-            team[name] = _from_object(asked, target)
-            continue
-        spec = registry.parse(name)
-        known = registry.names("drafters")
-        if (file := gguf_spec(name)) is not None:
-            team[name] = _load_gguf(name, file, target, tokenizer, **load)
-        elif spec.name in known and spec.name != "lm":
-            team[name] = _registered(spec, target, pack=pack)
-            if hasattr(team[name], "check"):
-                from .drafters.lookup.datastore import tokenizer_fingerprint
-
-                vocabulary = _needed(tokenizer, name).get_vocab()
-                team[name].check(target.vocab_size, tokenizer_fingerprint(vocabulary))  # type: ignore[attr-defined]
+    for spec in drafters:
+        if spec.loaded is not None:
+            team[spec.text] = _from_object(spec, target)
+        elif spec.is_gguf:
+            team[spec.text] = _load_gguf(spec, target, tokenizer)
+        elif spec.is_model:
+            team[spec.text] = _load_lm(spec, target, tokenizer)
         else:
-            team[name] = _load_lm(name, spec, target, tokenizer, pack=pack, **load)
-    for name, drafter in team.items():
-        compiled.compile_part(drafter, compile)
+            team[spec.text] = _build_registered(spec, target, tokenizer)
+    for spec, (name, drafter) in zip(drafters, team.items(), strict=True):
+        compiled.compile_part(drafter, spec.load.compile)
         if way := getattr(drafter, "way", ""):
             LOG.info("drafter %s has another tokenizer than %s: vocabulary=%s", name, target_name, way)
     return team
 
 
 def _needed(tokenizer: Any, name: str) -> Any:
-    """The target's tokenizer, which this drafter is checked with."""
+    """Return the target's tokenizer, which this drafter is checked with."""
     if tokenizer is None:
         raise UserError(f"drafter {name}: the target's tokenizer is needed to check it; pass tokenizer=...")
     return known_tokenizer(tokenizer)
 
 
-def _registered(spec: registry.Spec, target: Target, *, pack: bool | str) -> Drafter:
-    """A drafter of the registry, built with its path, and with the target if it takes one."""
+def _build_registered(spec: DrafterSpec, target: Target, tokenizer: Any) -> Drafter:
+    """Build a drafter with its path, and with the target if it takes one."""
     arguments: list[Any] = [spec.path] if spec.path else []
     if "target" in inspect.signature(registry.load("drafters", spec.name)).parameters:
         if not hasattr(target, "features"):
@@ -151,63 +155,67 @@ def _registered(spec: registry.Spec, target: Target, *, pack: bool | str) -> Dra
                 "does not hand out; use it with a Decoder"
             )
         arguments.append(target)
-    built: Drafter = registry.build("drafters", spec, *arguments)
+    built: Any = registry.build("drafters", spec, *arguments)
     if hasattr(built, "module"):
-        arrange(built.module, pack)
-    return built
+        arrange(built.module, spec.load.pack)
+    if hasattr(built, "check"):
+        from .drafters.lookup.datastore import tokenizer_fingerprint
+
+        vocabulary = _needed(tokenizer, spec.text).get_vocab()
+        built.check(target.vocab_size, tokenizer_fingerprint(vocabulary))
+    drafter: Drafter = built
+    return drafter
 
 
 class Assembled(NamedTuple):
-    """Drafters by name, the policy for them, and how both were requested."""
+    """Drafters by name, the policy for them, and the specs of both."""
 
     team: dict[str, Drafter]
     method: Method
-    policy: str
-    asked: Mapping[str, Any]
+    policy: PolicySpec
+    drafters: Mapping[str, DrafterSpec]
 
 
 def assemble(
-    drafters: Sequence[Any],
-    policy: str,
+    drafters: Sequence[DrafterSpec],
+    policy: PolicySpec | None,
     target: Target,
     tokenizer: Any,
-    target_name: Any,
-    *,
-    pack: bool | str,
-    compile: str = "off",
-    **load: Any,
+    target_name: str,
 ) -> Assembled:
-    """The drafters and their policy, checked against each other and the target's tokenizer.
+    """Return the drafters and their policy, checked against each other and the target's tokenizer.
 
     Used by `Decoder` and by the hosts.
 
     Raises:
         UserError: an unknown name or option, or parts that do not fit together.
     """
-    drafters = registry.listed(drafters, "drafters")
-    team = build_drafters(drafters, target, tokenizer, target_name, pack=pack, compile=compile, **load)
-    asked, name = dict(zip(team, drafters, strict=True)), policy or default(team)
-    team = composed(team, name)
-    asked |= {cascade: cascade for cascade in team if cascade not in asked}
-    LOG.info("policy %s over drafters %s", name, ", ".join(team) or "none")
-    return Assembled(team, decide(name, team, tokenizer, asked), name, asked)
+    team = build_drafters(drafters, target, tokenizer, target_name)
+    policy = policy or parse_policy(default(team))
+    team = composed(team, policy)
+    specs = {spec.text: spec for spec in drafters}
+    specs |= {cascade: parse_drafter(cascade) for cascade in team if cascade not in specs}
+    LOG.info("policy %s over drafters %s", policy.text, ", ".join(team) or "none")
+    return Assembled(team, decide(policy, team, tokenizer, specs), policy, specs)
 
 
-def composed(team: dict[str, Drafter], policy: str) -> dict[str, Drafter]:
-    """The drafters, plus cascades of each model and the first lookup if the policy weighs them."""
+def composed(team: dict[str, Drafter], policy: PolicySpec) -> dict[str, Drafter]:
+    """Return the drafters, plus cascades of each model and the first lookup if the policy weighs them."""
     if not weighs_cascades(policy):
         return team
     lookups = [name for name, drafter in team.items() if isinstance(drafter, Matcher)]
     models = [name for name, drafter in team.items() if isinstance(drafter, Grader) and name not in lookups]
-    specs = {name: registry.parse(name) for name in with_lookup(models, lookups, team)}
-    return team | {name: registry.build("drafters", spec, spec.path) for name, spec in specs.items()}
+    cascades = map(parse_drafter, name_cascades(models, lookups, team))
+    return team | {spec.text: registry.build("drafters", spec, spec.path) for spec in cascades}
 
 
-def decide(policy: str, team: Mapping[str, Drafter], tokenizer: Any, asked: Mapping[str, Any]) -> Method:
-    """The policy of this name for existing drafters, with the same checks."""
+def decide(
+    policy: PolicySpec, team: Mapping[str, Drafter], tokenizer: Any, specs: Mapping[str, DrafterSpec]
+) -> Method:
+    """Return the policy for existing drafters, with the same checks."""
     chosen = method(policy, list(team))
-    check_policy(chosen, tokenizer, asked)
-    warn_of_stops(policy, chosen, team)
+    check_policy(chosen, tokenizer, specs)
+    warn_of_stops(policy.text, chosen, team)
     return chosen
 
 
@@ -235,7 +243,7 @@ def complete(team: dict[str, Drafter], method: Method) -> dict[str, Drafter]:
     return team
 
 
-def check_policy(method: Method, tokenizer: Any, asked: Mapping[str, Any]) -> None:
+def check_policy(method: Method, tokenizer: Any, specs: Mapping[str, DrafterSpec]) -> None:
     """Check that a trained policy was trained for this tokenizer and these drafters.
 
     A classifier for another drafter may still help: it is used, with a warning.
@@ -245,8 +253,9 @@ def check_policy(method: Method, tokenizer: Any, asked: Mapping[str, Any]) -> No
     """
     for arm in method.policy.arms:
         made_for = getattr(getattr(arm.stop, "scorer", None), "drafter", "")
-        name = asked.get(arm.drafter)  # a loaded model has no fingerprint to compare with a file
-        if made_for and isinstance(name, str) and drafter_fingerprint(name) != made_for:
+        spec = specs.get(arm.drafter)
+        named = spec is not None and spec.loaded is None  # a loaded model's fingerprint is another
+        if made_for and named and drafter_fingerprint(spec) != made_for:
             warnings.warn(
                 f"the classifier was trained for another drafter than {arm.drafter}: train one for it with "
                 "`draftwise train classifier`",
@@ -261,44 +270,35 @@ def check_policy(method: Method, tokenizer: Any, asked: Mapping[str, Any]) -> No
         check(tokenizer_fingerprint(tokenizer.get_vocab()))
 
 
-def _load_lm(
-    name: str,
-    spec: registry.Spec,
-    target: Target,
-    tokenizer: Any,
-    *,
-    pack: bool | str,
-    **load: Any,
-) -> Drafter:
-    path = spec.path if spec.name == "lm" else name.partition("?")[0]
-    tokenizer = _needed(tokenizer, name)
-    theirs = load_tokenizer(path, trust_remote_code=load["trust_remote_code"])
-    other = disagreement(theirs, tokenizer) is not None
-    model = load_model(path, **load)
-    arrange(model, pack)
-    spec = registry.Spec("lm", options={"probe": str(_probed(target)), **spec.options})
-    pair = (tokenizer, theirs) if other else None
-    built: Drafter = registry.build("drafters", spec, model, target.vocab_size, pair)
-    return built
+def _load_lm(spec: DrafterSpec, target: Target, tokenizer: Any) -> Drafter:
+    tokenizer = _needed(tokenizer, spec.text)
+    theirs = load_tokenizer(spec.path, trust_remote_code=spec.load.trust_remote_code)
+    pair = None if disagreement(theirs, tokenizer) is None else (tokenizer, theirs)
+    model = load_model(spec.path, **spec.load.for_transformers())
+    arrange(model, spec.load.pack)
+    spec = replace(spec, path="", options={"probe": str(_is_probed(target)), **spec.options})
+    drafter: Drafter = registry.build("drafters", spec, model, target.vocab_size, pair)
+    return drafter
 
 
-def _load_gguf(name: str, file: registry.Spec, target: Target, tokenizer: Any, **load: Any) -> Drafter:
-    """A GGUF file as drafter; one without a vocabulary must have as many tokens as the target."""
-    built: Any = registry.build("drafters", _opened(file, **load), file.path, target.vocab_size, tokenizer)
+def _load_gguf(spec: DrafterSpec, target: Target, tokenizer: Any) -> Drafter:
+    """Load a GGUF file; one without a vocabulary must have as many tokens as the target."""
+    built: Any = registry.build("drafters", _with_device(spec), spec.path, target.vocab_size, tokenizer)
     model = getattr(built, "model", None)
     if model is not None and model.has_vocabulary:
-        _needed(tokenizer, name)
-    if model is not None and not model.has_vocabulary and model.vocab_size != target.vocab_size:
+        _needed(tokenizer, spec.text)
+    elif model is not None and model.vocab_size != target.vocab_size:
         raise UserError(
-            f"the drafter {file.path} has {model.vocab_size} tokens and no vocabulary, and the target "
+            f"the drafter {spec.path} has {model.vocab_size} tokens and no vocabulary, and the target "
             f"{target.vocab_size}: choose a drafter of the target's family"
         )
     drafter: Drafter = built
     return drafter
 
 
-def _from_object(model: Any, target: Target) -> Drafter:
-    """A drafter object unchanged, or a loaded causal LM whose vocabulary differs at most by padding."""
+def _from_object(spec: DrafterSpec, target: Target) -> Drafter:
+    """Return a drafter object unchanged, or a loaded causal LM, whose vocabulary may be padded."""
+    model = spec.loaded
     if isinstance(model, Drafter):
         return model
     if not hasattr(model, "config"):
@@ -306,29 +306,25 @@ def _from_object(model: Any, target: Target) -> Drafter:
     encodes = bool(getattr(model.config, "is_encoder_decoder", False))
     if encodes and not getattr(target, "encodes", False):
         raise UserError(
-            f"the drafter {_name(model)} is an encoder-decoder, and the target is none: give a causal LM"
+            f"the drafter {spec.text} is an encoder-decoder, and the target is none: give a causal LM"
         )
     size = int(model.config.get_text_config(decoder=True).vocab_size)
     if abs(size - target.vocab_size) > 1024:
         raise UserError(
-            f"the drafter {_name(model)} has {size} tokens and the target {target.vocab_size}: "
+            f"the drafter {spec.text} has {size} tokens and the target {target.vocab_size}: "
             "choose a drafter of the target's family"
         )
     if encodes:
         from .drafters.neural.prompted import PromptedDrafter
 
         return PromptedDrafter(model, target.vocab_size)
-    built: Drafter = registry.load("drafters", "lm")(model, target.vocab_size, probe=_probed(target))
+    built: Drafter = registry.load("drafters", "lm")(model, target.vocab_size, probe=_is_probed(target))
     return built
 
 
-def _probed(target: Target) -> bool:
+def _is_probed(target: Target) -> bool:
     """Drafters are probed if their target is."""
     return bool(getattr(target, "probe", True))
-
-
-def _name(model: Any) -> str:
-    return str(getattr(model, "name_or_path", "") or type(model).__name__)
 
 
 def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:

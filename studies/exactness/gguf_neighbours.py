@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,8 +26,8 @@ from draftwise.data import spec_bench
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
 from draftwise.generation.prompts import encode
-from draftwise.models.gguf.names import gguf_spec
 from draftwise.policies.catalogue import method
+from draftwise.specs import parse_target
 from studies.common.command import command, numbers, start
 
 PAGE = "docs/how-to/gguf.md"
@@ -75,10 +76,10 @@ def ways(model: str, options: Any) -> dict[str, int]:
 
 def opened(model: str, threads: int) -> Any:
     """A target from a file, which may have options after a question mark."""
-    spec = gguf_spec(model)
-    if spec is None:
+    spec = parse_target(model)
+    if not spec.is_gguf:
         raise UserError(f"{model!r} is no GGUF file: give a path that ends in .gguf")
-    asked = registry.Spec(spec.name, spec.path, {**spec.options, "threads": str(threads)})
+    asked = replace(spec, options={**spec.options, "threads": str(threads)})
     return registry.build("targets", asked, spec.path)
 
 

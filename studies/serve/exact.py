@@ -179,11 +179,12 @@ def busy() -> Decoder:
     """The server's decoder: three drafters, a bad one, and a policy that tries them all."""
     from draftwise import method
     from draftwise.build import build_drafters, build_target, eos_ids
+    from draftwise.specs import LoadOptions, parse_drafters, parse_target
 
-    load: dict[str, Any] = {"dtype": "float32", "device": "cpu", "trust_remote_code": False}
-    target, model, tokenizer = build_target(MODEL, None, pack="auto", device_map=None, **load)
-    names = ["zoo:general", "ngram", "suffix"]
-    team = build_drafters(names, target, tokenizer, MODEL, pack="auto", **load)
+    load = LoadOptions(dtype="float32", device="cpu")
+    target, model, tokenizer = build_target(parse_target(MODEL, load))
+    specs = parse_drafters(["zoo:general", "ngram", "suffix"], load)
+    team = build_drafters(specs, target, tokenizer, MODEL)
     everyone = {**team, "bad": Bad(target.vocab_size)}
     keep_prefixes([target, *everyone.values()], KEPT)
     chosen = method("random?arms=drafters*lengths", list(everyone))

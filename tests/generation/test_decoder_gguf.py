@@ -11,7 +11,7 @@ import pytest
 from draftwise import Decoder
 from draftwise.errors import UserError
 from draftwise.models.fingerprints import drafter_fingerprint, model_fingerprint
-from draftwise.models.gguf.names import gguf_spec
+from draftwise.specs import parse_drafter, parse_target
 from draftwise.state.file import StateWarning
 from tests.gguf import FLOAT32, Plain, bundled, tiny
 
@@ -102,13 +102,13 @@ def test_fingerprints_are_those_of_the_weights() -> None:
     ],
 )
 def test_names_of_files(name: str, path: str, options: dict[str, str]) -> None:
-    spec = gguf_spec(name)
-    assert spec is not None and (spec.name, spec.path, spec.options) == ("gguf", path, options)
+    for spec in (parse_target(name), parse_drafter(name)):
+        assert (spec.name, spec.path, spec.options) == ("gguf", path, options)
 
 
 @pytest.mark.parametrize("name", ["zoo:target", "ngram", "lm:folder", "my/model", "retrieval:x.gguf"])
 def test_other_names(name: str) -> None:
-    assert gguf_spec(name) is None
+    assert not parse_target(name).is_gguf and not parse_drafter(name).is_gguf
 
 
 def test_what_a_file_cannot_do_is_refused(tokenizer: Any, tmp_path: Path) -> None:

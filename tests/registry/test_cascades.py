@@ -9,35 +9,35 @@ from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.errors import DraftwiseWarning
 from draftwise.policies.auto.candidates import cascades
 from draftwise.registry import build, names, parse
-from draftwise.registry.cascades import parts_of, takes_over, with_lookup
 from draftwise.registry.entries import entry
+from draftwise.specs import cascade_parts, name_cascades, parse_drafter, takes_over
 
 NAMES = ["zoo:general", "Qwen/Qwen3-0.6B", "lm:a?probe=no&vocabulary=text", "a>b", "50%", "a%3Fb", "no name"]
 
 
 @pytest.mark.parametrize("lookup", ["ngram", "ngram?longest=3", "my>lookup"])
 def test_every_name_can_be_part_of_a_cascade(lookup: str) -> None:
-    found = with_lookup(NAMES, [lookup, "suffix"], [*NAMES, lookup, "suffix"])
-    assert [parts_of(parse(name)) for name in found] == [(name, lookup) for name in NAMES]
+    found = name_cascades(NAMES, [lookup, "suffix"], [*NAMES, lookup, "suffix"])
+    assert [cascade_parts(parse_drafter(name).path) for name in found] == [(name, lookup) for name in NAMES]
     assert cascades([*NAMES, *found]) == {len(NAMES) + i: i for i in range(len(NAMES))}
-    made = build("drafters", parse(found[2]), parse(found[2]).path)
+    made = build("drafters", parse_drafter(found[2]), parse_drafter(found[2]).path)
     assert isinstance(made, CascadeDrafter) and made.parts == (NAMES[2], lookup) and made.match == 1
 
 
 def test_plain_names_stay_readable() -> None:
-    assert with_lookup(["zoo:general"], ["ngram"], []) == ["cascade:zoo:general>ngram?match=1"]
+    assert name_cascades(["zoo:general"], ["ngram"], []) == ["cascade:zoo:general>ngram?match=1"]
 
 
 def test_there_is_no_cascade_without_a_lookup_and_none_twice() -> None:
-    assert with_lookup(["a", "b"], [], ["a", "b"]) == []
+    assert name_cascades(["a", "b"], [], ["a", "b"]) == []
     beside = ["a", "b", "ngram", "cascade:a>suffix?match=2", "cascade:b>ngram?first=2"]
-    assert with_lookup(["a", "b"], ["ngram"], beside) == ["cascade:b>ngram?match=1"]
-    assert [takes_over(parse(name)) for name in beside] == [False, False, False, True, False]
+    assert name_cascades(["a", "b"], ["ngram"], beside) == ["cascade:b>ngram?match=1"]
+    assert [takes_over(parse_drafter(name)) for name in beside] == [False, False, False, True, False]
 
 
 def test_the_example_of_a_cascade_has_its_parts_beside_it() -> None:
     *beside, cascade = entry("drafters", "cascade").usage.split(",")
-    made = build("drafters", parse(cascade), parse(cascade).path)
+    made = build("drafters", parse_drafter(cascade), parse_drafter(cascade).path)
     assert isinstance(made, CascadeDrafter) and sorted(made.parts) == sorted(beside)
 
 
@@ -46,6 +46,6 @@ def test_earlier_names_of_cascades_warn_and_work() -> None:
         assert parse("relay:a>b?match=1") == parse("cascade:a>b?match=1")
     with pytest.warns(DraftwiseWarning, match="'relays' is now called 'cascades'"):
         build("policies", parse("auto?relays=0"), ["a"])
-    with pytest.warns(DeprecationWarning, match="Gate is now called HandOver"):
+    with pytest.warns(DeprecationWarning, match="`Gate` is now `HandOver`"):
         assert plugins.Gate is plugins.HandOver
     assert "relay" not in names("drafters")

@@ -60,7 +60,7 @@ class Pair:
         return plain.token_ids == adaptive.token_ids and plain.text == adaptive.text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DemoModels(ModelOptions):
     """The models of the demo: a real one where it is installed."""
 
@@ -271,7 +271,7 @@ def as_dict(
     return {
         "target": models.target,
         "drafters": models.drafter_names,
-        "policy": models.policy_name,
+        "policy": models.specs[2].text,
         "max_new_tokens": max_new_tokens,
         "prompts": [
             {

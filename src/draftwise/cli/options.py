@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from functools import cached_property
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -11,7 +12,16 @@ from typer import Option
 
 from draftwise.errors import UserError
 from draftwise.models.zoo import default_target
-from draftwise.registry import listed
+from draftwise.specs import (
+    DrafterSpec,
+    LoadOptions,
+    ModelSpec,
+    PolicySpec,
+    parse_drafters,
+    parse_policy,
+    parse_target,
+    split_names,
+)
 
 from .complete import drafter_names, model_name, policy_name, policy_names
 from .progress import stages
@@ -97,7 +107,7 @@ def drafters_of(target: str, asked: str | None) -> list[str]:
         return [*(["zoo:general"] if target == "zoo:target" else []), "ngram", "suffix"]
     if not asked.strip():
         raise UserError("--drafters is empty: give A,B, or none for plain decoding")
-    return listed(asked, "--drafters")
+    return split_names(asked, "--drafters")
 
 
 def distinct(names: str, option: str) -> list[str]:
@@ -106,13 +116,13 @@ def distinct(names: str, option: str) -> list[str]:
     Raises:
         UserError: a name is empty or repeated.
     """
-    found = listed(names, option)
+    found = split_names(names, option)
     if twice := [name for name in found if found.count(name) > 1]:
         raise UserError(f"{option} {names}: {twice[0]} is repeated; give each once")
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """The target, the drafters and the policy."""
 
@@ -137,31 +147,41 @@ class ModelOptions:
     threads: Threads = 0
     trust_remote_code: TrustRemoteCode = False
 
-    @property
-    def drafter_names(self) -> list[str]:
-        """The drafters as a list, or the default for this target."""
-        return drafters_of(self.target, self.drafters)
+    @cached_property
+    def specs(self) -> tuple[ModelSpec, tuple[DrafterSpec, ...], PolicySpec]:
+        """Target, drafters and policy, with the defaults for this target and these drafters.
 
-    @property
-    def policy_name(self) -> str:
-        """The policy, or the default for these drafters."""
+        Raises:
+            UserError: a name is empty, repeated or unknown, or its options cannot be read.
+        """
         from draftwise.policies.catalogue import default
 
-        if self.policy is None:
-            return default(self.drafter_names)
-        if not self.policy.strip():
+        if self.policy is not None and not self.policy.strip():
             raise UserError("--policy is empty: give a name from `draftwise policies`, or leave it out")
-        return self.policy
+        load = LoadOptions(
+            dtype=self.dtype,
+            device=self.device,
+            compile=self.compile,
+            trust_remote_code=self.trust_remote_code,
+        )
+        drafters = parse_drafters(drafters_of(self.target, self.drafters), load)
+        policy = parse_policy(self.policy or default(spec.text for spec in drafters))
+        return parse_target(self.target, load), drafters, policy
+
+    @property
+    def drafter_names(self) -> list[str]:
+        """The drafters by name."""
+        return [spec.text for spec in self.specs[1]]
 
     def method(self) -> Method:
-        """The policy for these drafters by their names, which needs no models.
+        """Build the policy for these drafters by their names, which needs no models.
 
         Raises:
             UserError: an unknown policy, or one that cannot be built.
         """
         from draftwise.policies.catalogue import method
 
-        return method(self.policy_name, self.drafter_names)
+        return method(self.specs[2], self.drafter_names)
 
     def load(self, *, seed: int | None = 0, prefix_cache: float = 0) -> Decoder:
         """The decoder for these options; `seed` also fixes the policy's choices, None draws one."""
@@ -176,18 +196,7 @@ class ModelOptions:
             if self.threads:
                 fix_threads(self.threads)
             with start(self.trials):
-                return Decoder.from_pretrained(
-                    self.target,
-                    drafters=self.drafter_names,
-                    policy=self.policy_name,
-                    dtype=self.dtype,
-                    device=self.device,
-                    compile=self.compile,
-                    trust_remote_code=self.trust_remote_code,
-                    seed=seed,
-                    state=self.state,
-                    prefix_cache=prefix_cache,
-                )
+                return Decoder.from_specs(*self.specs, seed=seed, state=self.state, prefix_cache=prefix_cache)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from ..core.drafts import Draft, Job
 from ..core.request import Request
 from ..core.roles import Continuer, Matcher
 from ..errors import UserError, one_line
-from ..registry import Spec
-from ..registry.cascades import parts_of
+from ..specs import cascade_parts
 
 
 class CascadeDrafter:
@@ -45,7 +44,7 @@ class CascadeDrafter:
         instead: Annotated[bool, "the second drafts only where the first has nothing"] = False,
         match: Annotated[int, "tokens of a match with which the second takes over; 0: it never does"] = 0,
     ) -> None:
-        self.parts = parts_of(Spec("cascade", path))
+        self.parts = cascade_parts(path)
         if len(self.parts) != 2 or not all(self.parts):
             raise UserError(f"cascade:{path}: name two drafters of the team, as cascade:zoo:general>ngram")
         if first < 0:

@@ -18,6 +18,15 @@ from ..core.sampling import Sampling, whole_number
 from ..errors import GenerationError, UserError
 from ..models.threads import THREADS, release
 from ..policies.catalogue import Method
+from ..specs import (
+    DrafterSpec,
+    LoadOptions,
+    ModelSpec,
+    PolicySpec,
+    parse_drafters,
+    parse_policy,
+    parse_target,
+)
 from ..state.file import StateFile, usable
 from .output import Output, Writer
 from .processors import own, reusable
@@ -99,28 +108,60 @@ class Decoder:
             UserError: an unknown name or option, models that do not fit together, or a `state` file that
                 cannot be read or written.
         """
-        from ..build import assemble, build_target, complete, eos_ids
+        load = LoadOptions(
+            dtype=dtype,
+            device=device,
+            device_map=device_map,
+            trust_remote_code=trust_remote_code,
+            pack=pack,
+            compile=compile,
+            probe=probe,
+        )
+        return cls.from_specs(
+            parse_target(target, load),
+            parse_drafters(drafters, load),
+            parse_policy(policy) if policy else None,
+            tokenizer=tokenizer,
+            seed=seed,
+            state=state,
+            prefix_cache=prefix_cache,
+        )
+
+    @classmethod
+    def from_specs(
+        cls,
+        target: ModelSpec,
+        drafters: Sequence[DrafterSpec],
+        policy: PolicySpec | None = None,
+        *,
+        tokenizer: Any = None,
+        seed: int | None = None,
+        state: str | Path | None = None,
+        prefix_cache: float = 0,
+    ) -> Decoder:
+        """Load what was parsed before, as `from_pretrained` does.
+
+        Raises:
+            UserError: as `from_pretrained`.
+        """
+        from ..build import assemble, build_target, check_drafters, complete, eos_ids
         from ..models.keeper import keep_prefixes
         from ..models.verdicts import start
-        from ..names import check_names
         from .generation_config import own_settings
 
-        check_names(drafters, policy)
+        check_drafters(drafters)
         if not isinstance(state, (str, PathLike, NoneType)):
             raise UserError(f"state={state!r}: give the name of a file")
         path = None if state is None else usable(state)
         THREADS.adapt()
-        load = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
         with start():
-            built, model, tokenizer = build_target(
-                target, tokenizer, pack=pack, compile=compile, probe=probe, device_map=device_map, **load
-            )
-            made = assemble(drafters, policy, built, tokenizer, target, pack=pack, compile=compile, **load)
+            built, model, tokenizer = build_target(target, tokenizer)
+            made = assemble(drafters, policy, built, tokenizer, target.text)
         keep_prefixes([built, *made.team.values()], prefix_cache)
         file = None
         if path is not None:
             chosen = made.method.policy
-            file = StateFile.of(path, chosen, name=made.policy, target=target, drafters=made.asked)
+            file = StateFile.of(path, chosen, name=made.policy.text, target=target, drafters=made.drafters)
         everyone, ends = complete(made.team, made.method), eos_ids(model, tokenizer)
         own = own_settings(getattr(model, "generation_config", None), level=3)
         release()  # another thread may run what this one has loaded

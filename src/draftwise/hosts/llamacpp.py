@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..build import assemble
+from ..build import assemble, check_drafters
+from ..specs import LoadOptions, parse_drafters, parse_policy
 from .engine import Engine, Row
 from .follow import Follower
 
@@ -35,8 +36,10 @@ def llama_drafts(
         UserError: an unknown name, or a policy that drafts trees.
     """
     engine: Any = Engine(vocab_size, ROOM)
-    load: dict[str, Any] = {"dtype": "auto", "device": "cpu", "trust_remote_code": False}
-    made = assemble(drafters, policy, engine, tokenizer, "the llama.cpp model", pack="auto", **load)
+    specs = parse_drafters(drafters, LoadOptions(device="cpu"))
+    check_drafters(specs)
+    chosen = parse_policy(policy) if policy else None
+    made = assemble(specs, chosen, engine, tokenizer, "the llama.cpp model")
     follower = Follower(made.team, made.method, vocab_size=vocab_size, seed=seed)
     known = np.empty(0, dtype=np.intc)
     last: list[int] = []

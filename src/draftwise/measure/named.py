@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from .. import registry
 from ..errors import UserError
-from ..policies.catalogue import spec_of
+from ..specs import parse_policy
 
 
 def once(what: str, names: Sequence[str]) -> None:
@@ -50,6 +50,6 @@ def policy_names(text: str) -> tuple[str, ...]:
 
 def _checked(policies: Sequence[str]) -> tuple[str, ...]:
     for policy in policies:
-        spec_of(policy)
+        parse_policy(policy)
     once("policies", policies)
     return tuple(policies)

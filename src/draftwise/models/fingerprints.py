@@ -7,9 +7,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from .. import registry
 from ..core.roles import Drafter
-from .gguf.names import gguf_spec
+from ..specs import parse_drafter, parse_target
+from .gguf.library import find_file
 from .load import resolve
 
 SAMPLES, BYTES = 64, 64  # places in a file of weights, and bytes read at each of them
@@ -18,42 +18,36 @@ HEADS = ("eagle", "medusa")  # drafters whose path is a folder of weights
 VALUES = 8  # of each parameter of a model in memory
 
 
-def drafter_fingerprint(asked: Any) -> str:
-    """A drafter's fingerprint: of a lookup by its name and options, of a model or head by its weights.
+def drafter_fingerprint(drafter: Any) -> str:
+    """Return a drafter's fingerprint: of a lookup its name and options, of a model or head its weights'.
 
-    `asked` is the drafter as given to `Decoder.from_pretrained`.
+    `drafter` is a spec, or what `Decoder.from_pretrained` takes.
     """
-    if isinstance(asked, str):
-        if gguf_spec(asked) is not None:
-            return model_fingerprint(asked)
-        spec = registry.parse(asked)
-        if spec.name == "lm":
-            return model_fingerprint(spec.path)
-        if spec.name in HEADS:
-            return f"{asked.strip()} {model_fingerprint(spec.path)}"
-        registered = spec.name in registry.names("drafters")
-        return asked.strip() if registered else model_fingerprint(asked.strip().partition("?")[0])
-    if isinstance(asked, Drafter):
-        return f"{type(asked).__module__}.{type(asked).__qualname__}"
-    return model_fingerprint(asked)
+    spec = parse_drafter(drafter)
+    if isinstance(spec.loaded, Drafter):
+        return f"{type(spec.loaded).__module__}.{type(spec.loaded).__qualname__}"
+    if spec.name in HEADS:
+        return f"{spec.text} {model_fingerprint(spec.path)}"
+    return model_fingerprint(spec) if spec.is_model or spec.loaded is not None else spec.text
 
 
 def model_fingerprint(model: Any) -> str:
-    """SHA-256 of a model's configuration, its tensors' names and shapes, and a sample of their values.
+    """Return the SHA-256 of a model's configuration, its tensors' names and shapes, and some of their values.
 
-    `model` is a name or a loaded model. The same model has different fingerprints by name and in memory.
+    `model` is a spec, a name or a loaded model. A model by name and in memory has different fingerprints.
     """
-    if not isinstance(model, str):
-        return _of_parameters(model)
-    if (file := gguf_spec(model)) is not None:
-        return _of_files(sha256(), [Path(file.path).expanduser()])
-    folder = Path(resolve(model))
+    spec = parse_target(model)
+    if spec.loaded is not None:
+        return _of_parameters(spec.loaded)
+    if spec.is_gguf:
+        return _of_files(sha256(), [find_file(spec.path)])
+    folder = Path(resolve(spec.path))
     if not folder.is_dir():  # a hub id: find the folder in the hub's own cache
         from huggingface_hub import try_to_load_from_cache
 
-        config = try_to_load_from_cache(model, "config.json")
+        config = try_to_load_from_cache(spec.path, "config.json")
         if not isinstance(config, str):
-            return f"no files of {model}"
+            return f"no files of {spec.path}"
         folder = Path(config).parent
     return _of_folder(folder)
 

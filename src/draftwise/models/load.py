@@ -138,8 +138,11 @@ def locate(name: str) -> str:
     Raises:
         UserError: there is none, or the name is a bundled head, classifier or router.
     """
-    if name.startswith(zoo.PREFIX) and not (model := zoo.bundled(name)).layers:
-        raise UserError(f"{name} is not a language model: {model.description}")
+    if name.startswith(zoo.PREFIX):
+        model = zoo.bundled(name)
+        if not model.layers:
+            raise UserError(f"{name} is not a language model: {model.description}")
+        return model.path
     path = resolve(name)
     if not Path(path).is_dir():
         look_up(path)

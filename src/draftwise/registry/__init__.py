@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -98,22 +98,6 @@ def meant(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, list(known), n=1, cutoff=NEAR)
     near = near or sorted(one for one in known if name and one.startswith(f"{name}-"))
     return f"did you mean {near[0]}? Or " if near else ""
-
-
-def listed(names: Any, what: str) -> list[Any]:
-    """Names or objects as a list; a string holds comma-separated names.
-
-    Raises:
-        UserError: a name is empty, or the value is not a list.
-    """
-    if isinstance(names, str):
-        found = [name.strip() for name in names.split(",")] if names.strip() else []
-        if not all(found):
-            raise UserError(f"{what} {names!r} has an empty name: give A,B")
-        return found
-    if not isinstance(names, Sequence):
-        raise UserError(f"{what} {names!r}: give a list of names, such as ['ngram', 'suffix']")
-    return list(names)
 
 
 def parse(text: str) -> Spec:

@@ -80,8 +80,8 @@ class StateFile:
     def of(
         cls, path: str | Path, policy: Policy, *, name: str, target: Any, drafters: Mapping[str, Any]
     ) -> StateFile:
-        """Return the state file for a target and drafters as `Decoder.from_pretrained` takes them."""
-        fingerprints = {key: drafter_fingerprint(drafter) for key, drafter in drafters.items()}
+        """Return the state file for a target and drafters, as specs or as `Decoder` takes them."""
+        fingerprints = {key: drafter_fingerprint(spec) for key, spec in drafters.items()}
         return cls(path, policy, name=name, target=model_fingerprint(target), drafters=fingerprints)
 
     def load(self, *, restarts: bool = True) -> bool:

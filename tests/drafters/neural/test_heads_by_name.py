@@ -15,6 +15,7 @@ from draftwise.errors import UserError
 from draftwise.measure.trace.record import record
 from draftwise.models.heads.eagle import Eagle3, new_eagle
 from draftwise.models.heads.medusa import new_medusa
+from draftwise.specs import parse_drafters
 from draftwise.testing.target import SimTarget
 from tests.exactness.test_exact_hf import distribution_of
 from tests.tiny import model
@@ -60,7 +61,7 @@ def test_greedy_text_is_the_targets(heads: Path, tokenizer: Any, plain_model: An
 def test_an_engine_without_hidden_states_is_refused() -> None:
     target = SimTarget(distribution_of(model("llama")), 23)
     with pytest.raises(UserError, match=r"early-exit: it needs the target's hidden states.*SimTarget"):
-        build_drafters(["early-exit"], target, None, "sim", pack=False)
+        build_drafters(parse_drafters("early-exit"), target, None, "sim")
 
 
 def test_a_trace_refuses_what_it_cannot_hold(plain_model: Any, tokenizer: Any, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.published import eagle
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.heads.mtp import Mtp
+from draftwise.specs import LoadOptions, parse_drafters
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import features, holds, texts
@@ -129,7 +130,8 @@ def test_where_the_layer_is_looked_for(tmp_path: Path) -> None:
     assert isinstance(registry.build("drafters", spec, reads).module, Mtp)
     single = HFTarget(loaded(tmp_path).float())
     with pytest.warns(DraftwiseWarning, match="Pairs is no class of Transformers"):
-        (built,) = build_drafters(["mtp"], single, None, "target", pack=True, compile="on").values()
+        specs = parse_drafters("mtp", LoadOptions(pack=True, compile="on"))
+        (built,) = build_drafters(specs, single, None, "target").values()
     assert isinstance(built, EagleDrafter) and isinstance(built.module, Mtp)
     with pytest.raises(UserError, match="no model"):
         registry.build("drafters", registry.Spec("mtp", options={"folder": "/nowhere/at all"}), reads)

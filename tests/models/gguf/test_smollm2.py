@@ -10,9 +10,10 @@ import torch
 
 from draftwise import UserError, export_gguf
 from draftwise.models import smollm2
-from draftwise.models.gguf.names import gguf_spec
+from draftwise.models.gguf.library import find_file
 from draftwise.models.load import load_model, load_tokenizer
 from draftwise.models.zoo import bundled
+from draftwise.specs import parse_target
 
 pytest.importorskip("llama_cpp", reason="export compares with llama.cpp")
 
@@ -62,6 +63,5 @@ def test_it_is_converted_once_and_whole(package: Path, monkeypatch: pytest.Monke
 
 
 def test_the_file_itself_is_for_llama_cpp(package: Path) -> None:
-    spec = gguf_spec("gguf:zoo:smollm2?threads=1")
-    assert spec is not None
-    assert (spec.path, spec.options) == (str(package / "some.gguf"), {"threads": "1"})
+    spec = parse_target("gguf:zoo:smollm2?threads=1")
+    assert (find_file(spec.path), spec.options) == (package / "some.gguf", {"threads": "1"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
-from ...build import assemble, complete, known_tokenizer
+from ...build import assemble, check_drafters, complete, known_tokenizer
 from ...core.batch import OneAtATime
 from ...core.loop import Loop
 from ...core.sampling import whole_number
@@ -26,7 +27,7 @@ from ...models.positions import ENDLESS
 from ...models.probe.checks import device_of
 from ...models.threads import THREADS, release
 from ...models.verdicts import start
-from ...names import check_names
+from ...specs import DrafterSpec, LoadOptions, PolicySpec, model_name, parse_drafters, parse_policy
 from .arguments import Asked, check, check_cache
 from .call import Call
 from .prompt import Prompt, fill, read_prompt
@@ -55,9 +56,10 @@ def transformers_generate(
         UserError: an unknown name or option, an argument of `generate` that is not supported, or a model that
             is rejected (docs/reference/arguments.md).
     """
-    check_names(drafters, policy)
-    seed = whole_number("seed", seed)
-    host = Host(drafters, policy, tokenizer, seed, compile)
+    specs = parse_drafters(drafters)
+    check_drafters(specs)
+    chosen = parse_policy(policy) if policy else None
+    host = Host(specs, chosen, tokenizer, whole_number("seed", seed), compile)
 
     def decode(
         model: Any,
@@ -113,7 +115,14 @@ class Host:
     last; other threads wait. A call from inside another one would deadlock and is rejected.
     """
 
-    def __init__(self, drafters: Sequence[Any], policy: str, tokenizer: Any, seed: int, compile: str) -> None:
+    def __init__(
+        self,
+        drafters: Sequence[DrafterSpec],
+        policy: PolicySpec | None,
+        tokenizer: Any,
+        seed: int,
+        compile: str,
+    ) -> None:
         self.drafters, self.policy, self.tokenizer, self.seed = drafters, policy, tokenizer, seed
         self.compile = checked(compile)
         self.loops: dict[tuple[int, bool], tuple[Loop, HostTarget | PromptedTarget]] = {}
@@ -149,7 +158,7 @@ class Host:
                 f"{type(model).__name__} is in training mode, and its encoder has read with dropout: "
                 "call model.eval() before"
             )
-        return evaluating(model, *(drafter for drafter in self.drafters if isinstance(drafter, Module)))
+        return evaluating(model, *(d.loaded for d in self.drafters if isinstance(d.loaded, Module)))
 
     def read(
         self, model: Any, input_ids: Tensor, config: GenerationConfig, model_kwargs: Mapping[str, Any]
@@ -199,7 +208,7 @@ class Host:
             self.tokenizer = load_tokenizer(self.tokenizer)
         if self.tokenizer is not None:
             return self.tokenizer
-        name = _name(model)
+        name = model_name(model)
         if name not in self.found:
             try:
                 self.found[name] = load_tokenizer(name)
@@ -209,17 +218,13 @@ class Host:
 
     def _make(self, model: Any, kind: Any) -> tuple[Loop, HostTarget | PromptedTarget]:
         target = kind(model)
-        named = bool(self.policy) or any(isinstance(d, str) for d in self.drafters)
+        named = self.policy is not None or any(d.loaded is None for d in self.drafters)
         tokenizer = self._tokenizer(model) if named else None
-        load: dict[str, Any] = {"dtype": "auto", "device": target.device, "trust_remote_code": False}
-        load |= {"pack": "auto", "compile": self.compile}
+        load = LoadOptions(device=target.device, compile=self.compile)
+        drafters = [replace(spec, load=load) for spec in self.drafters]
         with start():
-            made = assemble(self.drafters, self.policy, target, tokenizer, _name(model), **load)
+            made = assemble(drafters, self.policy, target, tokenizer, model_name(model))
         if isinstance(target, HostTarget):
             compile_rows(target.rows, self.compile)
         policy, recorder = made.method.policy, made.method.recorder
         return Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed), target
-
-
-def _name(model: Any) -> str:
-    return str(getattr(model, "name_or_path", "") or type(model).__name__)

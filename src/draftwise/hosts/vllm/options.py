@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote
 from ... import registry
 from ...errors import UserError
 from ...policies.catalogue import default, method
+from ...specs import parse_drafter, split_names
 from ..engine import chains_only
 
 HOME = "draftwise.hosts.vllm.Proposer"
@@ -42,7 +43,7 @@ class Options:
             raise UserError(f"unknown option {', '.join(unknown)}: choose from {', '.join(known)}")
         options: dict[str, Any] = dict(given)
         if "drafters" in given:
-            options["drafters"] = tuple(registry.listed(given["drafters"], "drafters"))
+            options["drafters"] = tuple(split_names(given["drafters"], "drafters"))
         if "seed" in given:
             try:
                 options["seed"] = int(given["seed"])
@@ -83,7 +84,7 @@ def vllm_config(
     Raises:
         UserError: an unknown policy or option, or a policy that never drafts, or drafts trees.
     """
-    names = registry.listed(drafters, "drafters")
+    names = split_names(drafters, "drafters")
     wrong = [d for d in names if not isinstance(d, str) or not d or "," in d]
     if wrong:
         raise UserError(
@@ -99,10 +100,6 @@ def vllm_config(
 
 def _stands_alone(drafter: str) -> None:
     """Reject a drafter that needs the target's internals, such as a head on its hidden states."""
-    spec = registry.parse(drafter)
-    if spec.name in registry.names("drafters"):
-        asks = inspect.signature(registry.load("drafters", spec.name)).parameters
-        if "target" in asks:
-            raise UserError(
-                f"drafter {drafter}: it reads the target's hidden states, which vLLM keeps to itself"
-            )
+    spec = parse_drafter(drafter)
+    if not spec.is_model and "target" in inspect.signature(registry.load("drafters", spec.name)).parameters:
+        raise UserError(f"drafter {drafter}: it reads the target's hidden states, which vLLM keeps to itself")

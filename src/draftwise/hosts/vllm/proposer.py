@@ -7,9 +7,10 @@ from importlib import import_module
 from logging import getLogger
 from typing import Any
 
-from ...build import assemble
+from ...build import assemble, check_drafters
 from ...errors import UserError
 from ...models.load import load_tokenizer
+from ...specs import LoadOptions, parse_drafters, parse_policy
 from ..engine import Engine, Row
 from ..follow import Follower
 from .fixes import mend
@@ -57,11 +58,13 @@ class Proposer:
     def follow(self, options: Options, *, device: str = "cpu") -> Follower:
         """Create the follower with the policy and drafters that the options name."""
         model = self.config.model_config
-        trust = {"trust_remote_code": model.trust_remote_code}
-        tokenizer = load_tokenizer(model.tokenizer, **trust)
+        trust: bool = model.trust_remote_code
+        specs = parse_drafters(options.drafters, LoadOptions(device=device, trust_remote_code=trust))
+        check_drafters(specs)
+        policy = parse_policy(options.policy) if options.policy else None
+        tokenizer = load_tokenizer(model.tokenizer, trust_remote_code=trust)
         engine: Any = self.engine
-        load = trust | {"dtype": "auto", "device": device}
-        made = assemble(options.drafters, options.policy, engine, tokenizer, model.model, pack="auto", **load)
+        made = assemble(specs, policy, engine, tokenizer, model.model)
         return Follower(made.team, made.method, vocab_size=self.engine.vocab_size, seed=options.seed)
 
     def listen(self, step: Step) -> None:

@@ -10,8 +10,7 @@ from math import isnan
 from time import perf_counter
 from typing import Any
 
-from ... import registry
-from ...build import build_drafters, build_target, complete, composed, decide, eos_ids
+from ...build import build_drafters, build_target, check_drafters, complete, composed, decide, eos_ids
 from ...core.arms import Decision
 from ...core.loop import Loop
 from ...core.outcomes import Feedback, Outcome
@@ -24,8 +23,8 @@ from ...core.stops import needs
 from ...data import Prompt
 from ...errors import UserError
 from ...generation.decoder import Decoder
-from ...names import check_names
 from ...policies.catalogue import method
+from ...specs import DrafterSpec, LoadOptions, parse_drafter, parse_drafters, parse_policy, parse_target
 from ...state.numbers import dump, load
 from ..results import arm_values
 from .contender import Contender, Generation, Item, Sight, Text
@@ -42,9 +41,9 @@ class Models:
     model: Any
     tokenizer: Any
     eos: frozenset[int]
-    drafters: tuple[str, ...]
+    drafters: tuple[DrafterSpec, ...]
     shared: dict[str, Drafter]
-    build: Callable[[Sequence[str]], dict[str, Drafter]]
+    build: Callable[[Sequence[DrafterSpec]], dict[str, Drafter]]
 
     @classmethod
     def load(
@@ -62,22 +61,22 @@ class Models:
         Raises:
             UserError: an unknown name, or models that do not fit together.
         """
-        options: dict[str, Any] = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
-        options["compile"] = compile
-        check_names(drafters)
-        built, model, tokenizer = build_target(target, None, pack="auto", device_map=None, **options)
+        load = LoadOptions(dtype=dtype, device=device, trust_remote_code=trust_remote_code, compile=compile)
+        specs = parse_drafters(drafters, load)
+        check_drafters(specs)
+        built, model, tokenizer = build_target(parse_target(target, load))
 
-        def build(names: Sequence[str]) -> dict[str, Drafter]:
-            return build_drafters(names, built, tokenizer, target, pack="auto", **options)
+        def build(some: Sequence[DrafterSpec]) -> dict[str, Drafter]:
+            return build_drafters(some, built, tokenizer, target)
 
-        everyone = build(drafters)  # also checks that the names are unique and valid
-        shared = {n: d for n, d in everyone.items() if is_model(n)}
-        return cls(built, model, tokenizer, eos_ids(model, tokenizer), tuple(everyone), shared, build)
+        everyone = build(specs)
+        shared = {spec.text: everyone[spec.text] for spec in specs if spec.is_model}
+        return cls(built, model, tokenizer, eos_ids(model, tokenizer), specs, shared, build)
 
     def team(self) -> dict[str, Drafter]:
         """The drafters for one method, in the requested order."""
-        own = self.build([name for name in self.drafters if name not in self.shared])
-        return {name: self.shared[name] if name in self.shared else own[name] for name in self.drafters}
+        everyone = self.shared | self.build([spec for spec in self.drafters if not spec.is_model])
+        return {spec.text: everyone[spec.text] for spec in self.drafters}
 
     def layouts(self) -> dict[str, str]:
         """How many layers of each model are packed."""
@@ -95,12 +94,6 @@ class Models:
         """A prompt's token ids, with the chat template if there is one."""
         front = Decoder(self.target, {}, method("none", []), self.tokenizer, eos=self.eos)
         return front.encode(prompt.text, chat=not raw)
-
-
-def is_model(drafter: str) -> bool:
-    """Whether a drafter's name stands for a model's weights."""
-    name = registry.parse(drafter).name
-    return name in ("lm", "gguf") or name not in registry.names("drafters")
 
 
 class Watch:
@@ -170,8 +163,9 @@ class Policy(Contender):
         self.loop.rng.setstate((version, tuple(words), gauss))
 
     def _build(self) -> Loop:
-        team = composed(self.models.team(), self.name)
-        made = decide(self.name, team, self.models.tokenizer, {name: name for name in team})
+        policy = parse_policy(self.name)
+        team = composed(self.models.team(), policy)
+        made = decide(policy, team, self.models.tokenizer, {name: parse_drafter(name) for name in team})
         return Loop(
             self.models.target, complete(team, made), made.policy, Watch(made.recorder), seed=self.seed
         )

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from ... import registry
 from ...core.roles import window_of
 from ...errors import UserError
-from ...models.gguf.names import gguf_spec
+from ...models.gguf.library import find_file
 from ...models.load import resolve
+from ...specs import parse_drafter, parse_target, split_names
 from ..machine import cores, describe
 from .contender import Contender
 from .modes import ENGINES, read_options, read_switch
-from .ours import Models, is_model
+from .ours import Models
 
 if TYPE_CHECKING:
     from .child import Child
@@ -43,7 +44,7 @@ def names(text: str) -> list[str]:
         UserError: an unknown engine or mode, or an empty name.
     """
     peers: list[str] = []
-    for name in registry.listed(text, "--peers"):
+    for name in split_names(text, "--peers"):
         for engine in ENGINES if name == "all" else [name]:
             modes = [f"{engine}:{mode}" for mode in ENGINES.get(engine, ())]
             peers += [n for n in modes or [_check_name(engine)] if n not in peers]
@@ -77,7 +78,7 @@ class Peers:
             UserError: an unknown option, or an invalid one.
         """
         spec = registry.parse(name)
-        if spec.name != "llamacpp" and gguf_spec(self.target):
+        if spec.name != "llamacpp" and parse_target(self.target).is_gguf:
             return Absent(name, f"{spec.name} is not given GGUF files: compare with llamacpp")
         if (module := MODULES.get(spec.name)) and find_spec(module[0]) is None:
             return Absent(name, f"{module[1]} is not installed")
@@ -147,7 +148,7 @@ class Peers:
             drafter = drafter or self._first_model(gguf=False)
             if not drafter:
                 return Absent(name, "no draft model: name one among the drafters")
-            speculative["model"] = resolve(model_of(drafter))
+            speculative["model"] = resolve(parse_drafter(drafter).path)
         dtype = self.load.get("dtype", "auto")
         hello = {
             "model": resolve(self.target),
@@ -172,16 +173,17 @@ class Peers:
 
     def _first_model(self, *, gguf: bool = True) -> str:
         """Return the first model among the drafters, or ""."""
-        models = filter(is_model, self.drafters)
-        return next((name for name in models if gguf or not gguf_spec(name)), "")
+        kinds = ("lm", "gguf") if gguf else ("lm",)
+        return next((name for name in self.drafters if parse_drafter(name).name in kinds), "")
 
     def gguf(self, name: str) -> str:
         """Return a model as a GGUF file: itself if it is one, else converted once, until `close`."""
-        if file := gguf_spec(name):
-            return str(Path(file.path).expanduser().absolute())
+        spec = parse_drafter(name)
+        if spec.is_gguf:
+            return str(find_file(spec.path).absolute())
         from ...models.gguf.export import write_gguf
 
-        key = f"{model_of(name)} as gguf"
+        key = f"{spec.path} as gguf"
         if key not in self.built:
             path = Path(self.scratch.name) / f"{len(self.built)}.gguf"
             write_gguf(self.unpacked if name == self.target else self._assistant(name), path)
@@ -190,8 +192,8 @@ class Peers:
 
     def _weights(self, name: str) -> str:
         """Return a model's weights in words."""
-        file = gguf_spec(name)
-        return file.path if file else f"{model_of(name)} converted to float32"
+        spec = parse_drafter(name)
+        return str(find_file(spec.path)) if spec.is_gguf else f"{spec.path} converted to float32"
 
     def close(self) -> None:
         """End the child processes, and remove their temporary files."""
@@ -214,13 +216,7 @@ class Peers:
     def _assistant(self, drafter: str) -> Any:
         from ...models.load import load_model
 
-        path = model_of(drafter)
+        path = parse_drafter(drafter).path
         if path not in self.built:
             self.built[path] = load_model(path, **self._load)
         return self.built[path]
-
-
-def model_of(drafter: str) -> str:
-    """Return the model of a drafter's name."""
-    spec = registry.parse(drafter)
-    return spec.path if spec.name == "lm" else drafter.partition("?")[0]

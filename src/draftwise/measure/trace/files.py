@@ -30,7 +30,7 @@ from ...errors import UserError
 from ...generation.text import Detokenizer, decode
 from ...inputs import parse_json
 from ...policies.catalogue import weighs_cascades
-from ...registry.cascades import with_lookup
+from ...specs import name_cascades, parse_drafter
 from ..writing import replacing, write_json
 
 FORMAT, VERSION = "draftwise-trace", 1
@@ -175,7 +175,7 @@ class Trace:
             return self.drafters
         models = [name for name, grades in self.header.drafters.items() if grades]
         lookups = [name for name in self.header.drafters if name not in models and is_matcher(name)]
-        return [*self.drafters, *with_lookup(models, lookups, self.drafters)]
+        return [*self.drafters, *name_cascades(models, lookups, self.drafters)]
 
     def __len__(self) -> int:
         return self.header.prompts
@@ -193,14 +193,13 @@ class Trace:
 
 def is_matcher(name: str) -> bool:
     """Return whether a lookup of this name can take over from a model."""
-    kind = registry.parse(name).name
-    factory: Any = registry.load("drafters", kind) if kind in registry.names("drafters") else None
+    factory: Any = registry.load("drafters", parse_drafter(name).name)
     return isinstance(factory, type) and issubclass(factory, Matcher)
 
 
 def is_cascade(name: str) -> bool:
     """Return whether a drafter of this name lets one drafter of the team continue another's draft."""
-    return registry.parse(name).name == "cascade"
+    return parse_drafter(name).name == "cascade"
 
 
 def file_of(folder: Path, index: int) -> Path:

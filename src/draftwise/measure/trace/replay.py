@@ -29,6 +29,7 @@ from ...errors import UserError, one_line
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method, method
 from ...policies.recorders.bandit import Bandit
+from ...specs import parse_drafter
 from .costs import Costs
 from .files import FIELDS, Header, Recording, Trace, is_cascade
 from .state import UNKNOWN, RecordedDrafter, ReplayState
@@ -116,7 +117,7 @@ class CascadePart:
 
     def __init__(self, name: str, pool: ReplayPool, *, grades: bool) -> None:
         self.name, self.pool = name, pool
-        self.lookup: Any = None if grades else registry.build("drafters", registry.parse(name))
+        self.lookup: Any = None if grades else registry.build("drafters", parse_drafter(name))
 
     def hint(self, request: Request) -> float:
         """Return the recorded hint."""
@@ -175,7 +176,7 @@ class ReplayPool(DrafterPool):
         self.observed, self.paid, self.last_draft = 0, 0.0, Draft()
 
     def _join(self, name: str) -> CascadeDrafter:
-        spec = registry.parse(name)
+        spec = parse_drafter(name)
         cascade: CascadeDrafter = registry.build("drafters", spec, spec.path)
         for part in cascade.parts:
             if part in self.header.drafters and part not in self.parts:

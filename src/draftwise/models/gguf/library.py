@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from .. import smollm2
 from . import repacked
 
 LOG = getLogger(__name__)
@@ -97,7 +98,7 @@ def load(path: str | Path, **params: Any) -> Any:
         UserError: there is no such file, or llama.cpp cannot read it; the line says why.
     """
     check(path)
-    lib, file = library(), Path(path).expanduser()
+    lib, file = library(), find_file(str(path))
     settings = lib.llama_model_default_params()
     if hasattr(settings, "use_extra_bufts") and not {"use_extra_bufts", "vocab_only"} & params.keys():
         settings.use_extra_bufts = repacked.works(lib)
@@ -111,11 +112,20 @@ def load(path: str | Path, **params: Any) -> Any:
     return model
 
 
+def find_file(path: str) -> Path:
+    """Return the place of a GGUF file: a path, or zoo:smollm2.
+
+    Raises:
+        UserError: the package with that model is not installed.
+    """
+    return smollm2.gguf_file() if path == smollm2.NAME else Path(path).expanduser()
+
+
 def check(path: str | Path) -> None:
     """Raise a UserError unless a file begins as a GGUF file that llama.cpp can read."""
     if not str(path):
         raise UserError("gguf has no path: write gguf:PATH")
-    file = Path(path).expanduser()
+    file = find_file(str(path))
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "does not exist"
         raise UserError(f"GGUF file {str(path)!r} {what}: name an existing file")

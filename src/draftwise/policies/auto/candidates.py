@@ -11,8 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from ...core.arms import Arm, HandOver, Stop
-from ...registry import parse
-from ...registry.cascades import parts_of, takes_over
+from ...specs import cascade_parts, parse_drafter, takes_over
 from .acceptance import AcceptanceEstimate, Calibration
 
 Price: TypeAlias = tuple[float, float, Sequence[float]]
@@ -166,8 +165,8 @@ LEAST_MATCH = (0, *(int(n) + 1 for n in MATCHES))  # the shortest match of each 
 def cascades(drafters: Sequence[str]) -> Mapping[int, int]:
     """Which of these drafters are cascades with `match`, and which one begins their drafts."""
     found = {}
-    for i, spec in enumerate(map(parse, drafters)):
-        if takes_over(spec) and (first := parts_of(spec)[0]) in drafters:
+    for i, spec in enumerate(map(parse_drafter, drafters)):
+        if takes_over(spec) and (first := cascade_parts(spec.path)[0]) in drafters:
             found[i] = drafters.index(first)
     return found
 

@@ -1,5 +1,5 @@
 """The catalogue: every named policy is one composition of arms, a learner, a reward and a scope."""
 
-from .compose import Method, default, method, spec_of, weighs_cascades
+from .compose import Method, default, method, weighs_cascades
 
-__all__ = ["Method", "default", "method", "spec_of", "weighs_cascades"]
+__all__ = ["Method", "default", "method", "weighs_cascades"]

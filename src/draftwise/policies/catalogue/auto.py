@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from ... import registry
 from ...core.arms import Arm
 from ...errors import UserError
+from ...specs import parse_drafter
 from ..auto.candidates import LENGTHS, SLOW
 from ..auto.grading import SHARE, Budget
 from ..auto.policy import AutoPolicy
@@ -48,4 +48,4 @@ def team(
     """The arms of `AutoPolicy` with these draft lengths, its drafters, and which of them are lookups."""
     real = tuple(name for name in drafters if name != "none")
     arms = (Arm("none", 0), *(Arm(name, n) for name in real for n in lengths))
-    return arms, real, tuple(registry.parse(name).name in LOOKUPS for name in real)
+    return arms, real, tuple(parse_drafter(name).name in LOOKUPS for name in real)

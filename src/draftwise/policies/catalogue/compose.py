@@ -9,6 +9,7 @@ from ... import registry
 from ...core.arms import Arm
 from ...core.roles import Policy, Recorder
 from ...errors import UserError
+from ...specs import PolicySpec, parse_policy
 from ..adaptive import Adaptive
 from ..bandit import BanditPolicy
 from ..learners.fixed import Fixed
@@ -31,29 +32,15 @@ class Method:
         return f"Method({policy} over {len(self.policy.arms)} arms, {recorder})"
 
 
-def method(text: str, drafters: Sequence[str]) -> Method:
-    """The policy called `name?key=value`, over the drafters at hand; `static-5` is `static?length=5`.
+def method(policy: str | PolicySpec, drafters: Sequence[str]) -> Method:
+    """Return the policy called `name?key=value`, over the drafters at hand; `static-5` is `static?length=5`.
 
     Raises:
         UserError: an unknown name or option.
     """
-    spec = spec_of(text)
+    spec = parse_policy(policy)
     built: Method = registry.build("policies", spec, drafters, *([spec.path] if spec.path else []))
     return built
-
-
-def spec_of(text: str) -> registry.Spec:
-    """What a policy's name asks for.
-
-    Raises:
-        UserError: an unknown name, or options that cannot be read.
-    """
-    spec = registry.parse(text)
-    name, _, number = spec.name.rpartition("-")
-    if name == "static" and number.isdigit():
-        return registry.Spec(name, options={"length": number} | dict(spec.options))
-    registry.load("policies", spec.name)
-    return spec
 
 
 def default(drafters: Iterable[str]) -> str:
@@ -61,13 +48,9 @@ def default(drafters: Iterable[str]) -> str:
     return DEFAULT if any(name != "none" for name in drafters) else "none"
 
 
-def weighs_cascades(policy: str) -> bool:
-    """Whether this policy weighs drafts that a model begins and a lookup continues, and wants cascades.
-
-    Raises:
-        UserError: as `spec_of`.
-    """
-    return spec_of(policy).name == DEFAULT
+def weighs_cascades(policy: str | PolicySpec) -> bool:
+    """Return whether this policy weighs drafts that a model begins and a lookup continues."""
+    return parse_policy(policy).name == DEFAULT
 
 
 def fixed(arm: Arm, moving: Adaptive | None = None, *, per_query: bool = False) -> Method:

@@ -9,6 +9,7 @@ from ... import registry
 from ...core.arms import Arm, Stop
 from ...errors import UserError
 from ...models.load import weights_of
+from ...specs import parse_drafter
 from ..arms import one, positive
 from ..classifiers.routing import load as load_router
 from ..classifiers.stopping import Scorer, load
@@ -69,9 +70,8 @@ def specdecpp(
     """
     scorer = _load("specdecpp", model, threshold)
     who = one(drafters, drafter)
-    name = registry.parse(who).name
-    registered = name != "lm" and name in registry.names("drafters")
-    if registered and not hasattr(registry.load("drafters", name), "hidden_states"):
+    spec = parse_drafter(who)
+    if spec.name != "lm" and not hasattr(registry.load("drafters", spec.name), "hidden_states"):
         raise UserError(
             f"specdecpp reads a drafter's hidden states and {who} has none: name a model (drafter=)"
         )
