@@ -12,6 +12,7 @@ import pytest
 
 from draftwise import Decoder, UserError, method
 from draftwise.cli import main
+from draftwise.specs import DrafterSpec, ModelSpec, PolicySpec
 from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -62,7 +63,7 @@ class Sometimes(SimDrafter):
 
 
 class Models:
-    """What `Decoder.from_pretrained` finds: one target and two drafters, good and always wrong."""
+    """What `Decoder.from_specs` finds: one target and two drafters, good and always wrong."""
 
     def __init__(self) -> None:
         self.distribution = after(1)
@@ -72,11 +73,14 @@ class Models:
         self.opened = 0
         self.defaults: dict[str, Any] = {}  # what the authors of the target set
 
-    def from_pretrained(self, target: str, *, drafters: Sequence[str], policy: str, **rest: Any) -> Decoder:
-        self.asked.append({"target": target, "drafters": list(drafters), "policy": policy, **rest})
-        if target != "zoo:target":
-            raise UserError(f"no model {target!r}: give zoo:target")
-        team = {name: SimDrafter(after(3)) if name == "ngram" else Sometimes() for name in drafters}
+    def from_specs(
+        self, target: ModelSpec, drafters: Sequence[DrafterSpec], policy: PolicySpec, **rest: Any
+    ) -> Decoder:
+        names = [spec.text for spec in drafters]
+        self.asked.append({"target": target.text, "drafters": names, "policy": policy.text, **rest})
+        if target.text != "zoo:target":
+            raise UserError(f"no model {target.text!r}: give zoo:target")
+        team = {name: SimDrafter(after(3)) if name == "ngram" else Sometimes() for name in names}
         sim = SimTarget(lambda history: self.distribution(history), len(LETTERS), max_length=self.max_length)
         sim.open = self.count_open  # type: ignore[method-assign]
         self.targets.append(sim)
@@ -109,7 +113,7 @@ def no_smollm2(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> Models:
     found = Models()
-    monkeypatch.setattr(Decoder, "from_pretrained", found.from_pretrained)
+    monkeypatch.setattr(Decoder, "from_specs", found.from_specs)
     return found
 
 

@@ -142,7 +142,7 @@ def test_ctrl_c_while_loading(models: Models, run: Run, monkeypatch: pytest.Monk
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Decoder, "from_pretrained", interrupted)
+    monkeypatch.setattr(Decoder, "from_specs", interrupted)
     assert run("generate", "a")[0] == 130
 
 

@@ -135,7 +135,7 @@ def test_an_error_of_the_network_is_not_called_one_of_a_file(
     def unreachable(*_: object, **__: object) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
-    monkeypatch.setattr("draftwise.Decoder.from_pretrained", unreachable)
+    monkeypatch.setattr("draftwise.Decoder.from_specs", unreachable)
     with pytest.raises(ConnectionRefusedError):
         run("generate", "a")
 

@@ -110,6 +110,22 @@ def drafters_of(target: str, asked: str | None) -> list[str]:
     return split_names(asked, "--drafters")
 
 
+def parse_models(options: Any) -> tuple[ModelSpec, tuple[DrafterSpec, ...]]:
+    """Return target and drafters of a verb's options, the default drafters where none are named.
+
+    Raises:
+        UserError: a name is empty or repeated, or its options cannot be read.
+    """
+    load = LoadOptions(
+        dtype=options.dtype,
+        device=options.device,
+        compile=options.compile,
+        trust_remote_code=options.trust_remote_code,
+    )
+    drafters = parse_drafters(drafters_of(options.target, options.drafters), load)
+    return parse_target(options.target, load), drafters
+
+
 def distinct(names: str, option: str) -> list[str]:
     """Comma-separated names, each once; none where nothing is given.
 
@@ -158,15 +174,8 @@ class ModelOptions:
 
         if self.policy is not None and not self.policy.strip():
             raise UserError("--policy is empty: give a name from `draftwise policies`, or leave it out")
-        load = LoadOptions(
-            dtype=self.dtype,
-            device=self.device,
-            compile=self.compile,
-            trust_remote_code=self.trust_remote_code,
-        )
-        drafters = parse_drafters(drafters_of(self.target, self.drafters), load)
-        policy = parse_policy(self.policy or default(spec.text for spec in drafters))
-        return parse_target(self.target, load), drafters, policy
+        target, drafters = parse_models(self)
+        return target, drafters, parse_policy(self.policy or default(spec.text for spec in drafters))
 
     @property
     def drafter_names(self) -> list[str]:

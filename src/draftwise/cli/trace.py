@@ -12,6 +12,7 @@ from typer import Option
 
 from draftwise.core.roles import window_of
 from draftwise.errors import UserError
+from draftwise.specs import parse_policy
 
 from . import show
 from .options import (
@@ -24,7 +25,7 @@ from .options import (
     Raw,
     Target,
     TrustRemoteCode,
-    drafters_of,
+    parse_models,
     with_options,
 )
 from .progress import progress, waiting
@@ -62,20 +63,6 @@ class TraceOptions:
     compile: Compile = "kept"
     trust_remote_code: TrustRemoteCode = False
 
-    def load(self, drafters: Sequence[str]) -> Decoder:
-        """The models."""
-        from draftwise import Decoder
-
-        return Decoder.from_pretrained(
-            self.target,
-            drafters=drafters,
-            policy="none",
-            dtype=self.dtype,
-            device=self.device,
-            compile=self.compile,
-            trust_remote_code=self.trust_remote_code,
-        )
-
     def sampling(self, eos: frozenset[int]) -> Sampling:
         """The sampling settings."""
         from draftwise import Sampling
@@ -111,10 +98,12 @@ def trace(
     before = load_average()
     found = load(options.workload, seed=options.seed)
     found = choose(found, per_category=options.per_category, limit=options.limit)
-    drafters = drafters_of(options.target, options.drafters)
+    specs = parse_models(options)
     with progress("loading models") as tell:
+        from draftwise import Decoder
+
         THREADS.keep()
-        decoder = options.load(drafters)
+        decoder = Decoder.from_specs(*specs, parse_policy("none"))
         prompts, left_out = encoded(decoder, found, options.max_new_tokens, raw=options.raw)
         models, team, sampling = (
             decoder.loop.target,

@@ -8,6 +8,7 @@ import pytest
 
 from draftwise.core.roles import Drafter
 from draftwise.measure.bench.ours import Models
+from draftwise.specs import parse_drafters
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.cli.conftest import LETTERS, Letters, Sometimes, after
@@ -17,9 +18,8 @@ def sim_models(names: Sequence[str] = ("good", "bad"), *, max_length: int = 100_
     """`good` is wrong about vowels only."""
     team: dict[str, Drafter] = {n: Sometimes() if n != "bad" else SimDrafter(after(3)) for n in names}
     target = SimTarget(after(1), len(LETTERS), max_length=max_length)
-    return Models(
-        target, None, Letters(), frozenset(), tuple(names), team, lambda own: {n: team[n] for n in own}
-    )
+    specs = parse_drafters(list(names))
+    return Models(target, None, Letters(), frozenset(), specs, team, lambda own: {})
 
 
 @pytest.fixture

@@ -75,7 +75,8 @@ class Models:
 
     def team(self) -> dict[str, Drafter]:
         """The drafters for one method, in the requested order."""
-        everyone = self.shared | self.build([spec for spec in self.drafters if not spec.is_model])
+        own = [spec for spec in self.drafters if spec.text not in self.shared]
+        everyone = self.shared | self.build(own)
         return {spec.text: everyone[spec.text] for spec in self.drafters}
 
     def layouts(self) -> dict[str, str]:
