@@ -19,8 +19,7 @@ from .progress import progress
 from .tables import table
 
 if TYPE_CHECKING:
-    from draftwise.measure.simulate import SimArm
-    from draftwise.measure.simulate.acceptance import Acceptance
+    from draftwise.measure.simulate import Acceptance, SimArm
     from draftwise.measure.simulate.study import Player, World
 
 POLICIES = "random,ucb1,metasd-ucb,ucbspec,exp3spec,tapout-seq-ts,hedgespec,linucb"
@@ -182,7 +181,7 @@ def simulate(
     if out:
         make_folder(out)
     with progress("simulating") as tell:
-        found = study(players, simulated, seeds=seeds, tell=partial(tell, "seeds"))
+        found = study(players, simulated, seeds=seeds, progress=partial(tell, "seeds"))
     settings = asdict(world) | {"chances": world.phases(), "seeds": seeds}
     found = {"settings": settings | {"policies": [p.name for p in players]}} | found
     if out:

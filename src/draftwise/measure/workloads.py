@@ -6,49 +6,40 @@ import gzip
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import zip_longest
 from pathlib import Path
+from random import Random
+from string import ascii_lowercase
 from typing import Any
 from zlib import error as ZlibError
 
 from ..data import Prompt, load_prompts, spec_bench
 from ..errors import UserError
 from ..inputs import parse_json, whole
-from .moving import drift, hostile, mixed, phased
 
 SPLITS = ("all", "test", "validation")
-MOVING: Mapping[str, Callable[[Sequence[Prompt], int], list[Prompt]]] = {
-    "mixed": mixed,
-    "phased": phased,
-    "drift": drift,
-    "hostile": hostile,
-}
+STRETCH = 10  # prompts of one category in a row: what the smallest categories have
+HOSTILE_LENGTH = 400  # letters; random ones are many tokens
 
-
-def _humaneval(row: Mapping[str, Any]) -> Any:
-    return row.get("prompt")
-
-
-def _mbpp(row: Mapping[str, Any]) -> Any:
-    """The signature form as it is; the original one with its tests, as its authors prompt with it."""
-    if "prompt" in row or "text" not in row:
-        return row.get("prompt")
-    tests = "\n".join(row.get("test_list", ()))
-    return (
-        f"You are an expert Python programmer, and here is your task: {row['text']} "
-        f"Your code should pass these tests:\n\n{tests}\n"
-    )
-
-
-def _gsm8k(row: Mapping[str, Any]) -> Any:
-    return f"Question: {row['question']}\nAnswer:" if "question" in row else row.get("prompt")
-
-
-SETS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "humaneval": _humaneval,
-    "mbpp": _mbpp,
-    "gsm8k": _gsm8k,
-}
-OFFICIAL = {"humaneval": ("HumanEval.jsonl", "HumanEval.jsonl.gz")}
+# Written for this workload: the bundled questions have no French.
+FRENCH = (
+    "Le train de nuit part à dix heures et arrive avant l'aube.",
+    "Ma sœur a acheté une vieille maison près de la rivière.",
+    "Nous avons oublié les clés sur la table de la cuisine.",
+    "Il pleut depuis trois jours et les enfants s'ennuient.",
+    "Le médecin m'a dit de boire plus d'eau.",
+    "Les voisins ont planté un pommier dans leur jardin.",
+    "Elle parle quatre langues, mais elle n'aime pas voyager.",
+    "Pouvez-vous m'indiquer le chemin de la gare ?",
+    "Le boulanger ouvre sa boutique à six heures du matin.",
+    "Je n'ai jamais vu autant d'étoiles dans le ciel.",
+    "Mon grand-père réparait des montres dans une petite rue.",
+    "La réunion a été reportée à la semaine prochaine.",
+    "Ce livre raconte la vie d'un pêcheur et de son fils.",
+    "Nous prendrons le bateau si le vent se calme.",
+    "Les étudiants attendent les résultats de l'examen.",
+    "Il faut fermer les fenêtres avant l'orage.",
+)
 
 
 def load(name: str, *, seed: int = 0) -> list[Prompt]:
@@ -107,6 +98,28 @@ def validation(prompt: Prompt) -> bool:
     return sha256(prompt.text.encode()).digest()[0] % 4 == 0
 
 
+# -- data sets --------------------------------------------------------------------------------------------
+
+
+def _mbpp(row: Mapping[str, Any]) -> Any:
+    """The signature form as it is; the original one with its tests, as its authors prompt with it."""
+    if "prompt" in row or "text" not in row:
+        return row.get("prompt")
+    tests = "\n".join(row.get("test_list", ()))
+    return (
+        f"You are an expert Python programmer, and here is your task: {row['text']} "
+        f"Your code should pass these tests:\n\n{tests}\n"
+    )
+
+
+SETS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "humaneval": lambda row: row.get("prompt"),
+    "mbpp": _mbpp,
+    "gsm8k": lambda row: f"Question: {row['question']}\nAnswer:" if "question" in row else row.get("prompt"),
+}
+OFFICIAL = {"humaneval": ("HumanEval.jsonl", "HumanEval.jsonl.gz")}
+
+
 def _data_set(kind: str, path: Path) -> list[Prompt]:
     file = path if path.is_file() else next((f for f in _candidates(kind, path) if f.is_file()), None)
     if file is None:
@@ -156,3 +169,73 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(row, dict):
             raise UserError(f"{path}, line {number}: not an object")
         yield number, row
+
+
+# -- mixtures of the bundled questions --------------------------------------------------------------------
+
+
+def mixed(prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
+    """Return one prompt of each category in turn, each category's in shuffled order."""
+    shuffle = Random(f"mixed {seed}")
+    turns = zip_longest(*_shuffled(prompts, shuffle).values())
+    return [p for turn in turns for p in shuffle.sample(turn, len(turn)) if p is not None]
+
+
+def phased(prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
+    """Return stretches of one category, then of another; every cycle visits the categories in a new order."""
+    shuffle = Random(f"phased {seed}")
+    left = _shuffled(prompts, shuffle)
+    phases: list[Prompt] = []
+    while left:
+        for category in shuffle.sample(list(left), len(left)):
+            phases += left[category][:STRETCH]
+            left[category] = left[category][STRETCH:]
+        left = {category: mine for category, mine in left.items() if mine}
+    return phases
+
+
+def drift(prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
+    """Return two tasks in one request, so that the text itself changes half-way.
+
+    In turn: a German and a French sentence to translate, and questions of two categories.
+    """
+    shuffle = Random(f"drift {seed}")
+    german = [p for p in prompts if p.category == "translation"]
+    others = [p for p in shuffle.sample(list(prompts), len(prompts)) if len(p.text) < 1000]
+    prompts_of_two = []
+    for number, one in enumerate(shuffle.sample(german, len(german))):
+        french = shuffle.choice(FRENCH)
+        both = f"{one.text}\nTranslate French to English: {french}"
+        prompts_of_two.append(Prompt(f"languages-{number}", "drift languages", (both,)))
+        first, second = shuffle.sample(others, 2)
+        while second.category == first.category:
+            second = shuffle.choice(others)
+        both = f"{first.text}\n\n{second.text}"
+        prompts_of_two.append(Prompt(f"tasks-{number}", "drift tasks", (both,)))
+    return prompts_of_two
+
+
+def hostile(prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
+    """Return the questions with random letters: nothing to know, nothing to look up."""
+    shuffle = Random(f"hostile {seed}")
+
+    def noise(text: str) -> str:
+        return "".join(shuffle.choice(ascii_lowercase) if letter.isalpha() else letter for letter in text)
+
+    return [Prompt(f"hostile-{p.question_id}", "hostile", (noise(p.text[:HOSTILE_LENGTH]),)) for p in prompts]
+
+
+def _shuffled(prompts: Sequence[Prompt], shuffle: Random) -> dict[str, list[Prompt]]:
+    """Return the prompts by category, each category's in shuffled order."""
+    categories: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        categories.setdefault(prompt.category, []).append(prompt)
+    return {category: shuffle.sample(mine, len(mine)) for category, mine in categories.items()}
+
+
+MOVING: Mapping[str, Callable[[Sequence[Prompt], int], list[Prompt]]] = {
+    "mixed": mixed,
+    "phased": phased,
+    "drift": drift,
+    "hostile": hostile,
+}

@@ -11,8 +11,7 @@ import pytest
 
 from draftwise import UserError
 from draftwise.data import Prompt, spec_bench
-from draftwise.measure.moving import FRENCH, STRETCH
-from draftwise.measure.workloads import MOVING, choose, load, validation
+from draftwise.measure.workloads import FRENCH, MOVING, STRETCH, choose, load, validation
 
 
 def write(path: Path, *rows: Any) -> Path:

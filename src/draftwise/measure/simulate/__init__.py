@@ -4,9 +4,8 @@ seconds.
 
 from __future__ import annotations
 
-from .acceptance import Acceptance, Runs, Stationary, Switching, Written, punish
 from .play import ByLastReward, Run, play, simulate
-from .text import SimArm, Text, by_rate, by_reward
+from .text import Acceptance, Runs, SimArm, Stationary, Switching, Text, by_rate, by_reward
 
 __all__ = [
     "Acceptance",
@@ -17,10 +16,8 @@ __all__ = [
     "Stationary",
     "Switching",
     "Text",
-    "Written",
     "by_rate",
     "by_reward",
     "play",
-    "punish",
     "simulate",
 ]

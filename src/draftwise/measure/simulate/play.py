@@ -16,8 +16,7 @@ from ...policies.learners.learner import FullInformation, Learner
 from ...policies.learners.linucb import LinUCB
 from ...policies.recorders.rewards import accepted as accepted_share
 from ...state.learned import LEARNED, fresh
-from .acceptance import Acceptance
-from .text import SimArm, Text, Worth, by_reward
+from .text import Acceptance, SimArm, Text, Worth, by_reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +66,6 @@ class Run:
         """Seconds minus those of the fastest fixed arm in hindsight."""
         return self.seconds - min(n * arm.seconds for n, arm in zip(self.fixed, self.arms, strict=True))
 
-    def rounds_to(self, tokens: int) -> int:
-        """The number of rounds after which `tokens` tokens were written."""
-        written = np.cumsum(self.accepted.astype(np.int64) + 1)
-        return min(int(np.searchsorted(written, tokens)) + 1, self.rounds)
-
 
 def simulate(
     learner: Learner | FullInformation,
@@ -84,7 +78,7 @@ def simulate(
     delay: int = 0,
     worth: Worth | None = None,
 ) -> Run:
-    """A learner on one text for each length in `tokens`; without `keep` each text has a new learner.
+    """Play a learner on one text for each length in `tokens`; without `keep` each text has a new learner.
 
     `delay` and `worth` are those of `play`.
     """
@@ -105,26 +99,26 @@ def play(
     delay: int = 0,
     worth: Worth | None = None,
 ) -> Run:
-    """A learner on one text, from its first token to its last.
+    """Play a learner on one text, from its first token to its last.
 
     The feedback of a round arrives after `delay` further choices (a batch of b requests waits up to b - 1),
     the rest when the text ends. A bandit's reward is `worth[arm][accepted]`, by default accepted tokens over
-    the longest draft. Full information ignores `worth`: see `_with_all_arms`.
+    the longest draft. Full information ignores `worth`: see `_play_full_information`.
     """
     if learner.arms != len(text.arms):
         raise UserError(f"a learner of {learner.arms} arms on a text of {len(text.arms)}: give it as many")
     if learner.arms > 256:
         raise UserError(f"{learner.arms} arms: a run keeps one byte a round, give 256 at most")
     if hasattr(learner, "learn_all"):
-        played, accepted = _with_all_arms(cast(FullInformation, learner), text, rng, delay)
+        played, accepted = _play_full_information(cast(FullInformation, learner), text, rng, delay)
     else:
         worth = worth or by_reward(text.arms, accepted_share)
-        played, accepted = _with_own_arm(learner, text, rng, delay, worth)
+        played, accepted = _play_bandit(learner, text, rng, delay, worth)
     fixed = tuple(text.rounds(arm) for arm in range(learner.arms))
     return Run(text.arms, np.frombuffer(played, np.uint8), np.frombuffer(accepted, np.uint8), fixed)
 
 
-def _with_own_arm(
+def _play_bandit(
     learner: Learner, text: Text, rng: Random, delay: int, worth: Worth
 ) -> tuple[bytearray, bytearray]:
     choose, update, reach, end = learner.choose, learner.update, text.accepted, text.tokens
@@ -140,12 +134,12 @@ def _with_own_arm(
         late.append((arm, worth[arm][n], chance))
         if len(late) > delay:
             update(*late.popleft())
-    for known in late:
-        update(*known)
+    for feedback in late:
+        update(*feedback)
     return played, accepted
 
 
-def _with_all_arms(
+def _play_full_information(
     learner: FullInformation, text: Text, rng: Random, delay: int
 ) -> tuple[bytearray, bytearray]:
     """An arm's loss in a round is the time of those of its own rounds that end in the tokens just written.

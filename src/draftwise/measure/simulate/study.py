@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ...errors import UserError
 from ...policies.learners.learner import FullInformation, Learner
-from .acceptance import Acceptance
 from .play import Run, play
-from .text import SimArm, Text, Worth
+from .text import Acceptance, SimArm, Text, Worth
 
 Vector = NDArray[np.float64]
 POINTS = 40  # points of a curve
@@ -60,11 +59,10 @@ class Track:
 
 
 @dataclass(slots=True)
-class Course:
-    """What a player did: its track, the rounds of each arm by stretch (arms, marks), and switches."""
+class Course(Track):
+    """What a player did: also the rounds of each arm by stretch (arms, marks), and switches."""
 
-    track: Track
-    pulls: Vector
+    pulls: Vector = field(kw_only=True)
     switches: int = 0
 
 
@@ -73,34 +71,30 @@ def study(
     world: World,
     *,
     seeds: int,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Every player on the same texts for each seed; returns the record for `simulation.json`.
+    """Play every player on the same texts for each seed; returns the record for `simulation.json`.
 
     Regret is in expectation: minus the arm that is best on average over the seeds, separately by rounds and
-    by seconds. `tell` is called with the finished seeds and their total.
+    by seconds. `progress` is called with the finished seeds and their total.
     """
     if seeds < 1 or not players:
         raise UserError(f"{len(players)} policies and {seeds} seeds: give at least one of each")
     marks = world.marks
-    courses = [Course(Track(), np.zeros((len(world.arms), len(marks)))) for _ in players]
+    courses = [Course(pulls=np.zeros((len(world.arms), len(marks)))) for _ in players]
     alone = [Track() for _ in world.arms]
     for seed in range(seeds):
-        tell(seed, seeds)
-        texts = _texts(world, seed)
+        progress(seed, seeds)
+        rng, of = Random(seed), (world.acceptance, world.arms)
+        texts = [Text.draw(*of, n, rng=rng, query=i) for i, n in enumerate(world.tokens)]
         for arm, track in enumerate(alone):
             rounds = [before + text.rounds(arm, at) for text, at, before in _at(texts, marks, arm)]
             track.rounds.append(rounds)
             track.seconds.append([n * world.arms[arm].seconds for n in rounds])
         for player, course in zip(players, courses, strict=True):
             _follow(player, course, world, texts, Random(seed + 10_000))
-    tell(seeds, seeds)
+    progress(seeds, seeds)
     return _record(players, courses, alone, world)
-
-
-def _texts(world: World, seed: int) -> list[Text]:
-    rng = Random(seed)
-    return [Text.draw(world.acceptance, world.arms, n, rng=rng, query=i) for i, n in enumerate(world.tokens)]
 
 
 def _at(texts: Sequence[Text], marks: Sequence[int], arm: int) -> Iterator[tuple[Text, int, int]]:
@@ -121,26 +115,23 @@ def _follow(player: Player, course: Course, world: World, texts: Sequence[Text],
             learner = player.new(len(world.arms))
         runs.append(play(learner, text, rng=rng, delay=world.delay, worth=world.worth))
     played = np.concatenate([run.played for run in runs])
-    written = np.concatenate([_written(run, text, start) for run, text, start in _starts(runs, texts)])
+    written = _written(runs, texts)
     cost = np.array([arm.seconds for arm in world.arms])[played]
     ends = np.searchsorted(written, world.marks) + 1
-    course.track.rounds.append(ends.tolist())
-    course.track.seconds.append(np.cumsum(cost)[ends - 1].tolist())
+    course.rounds.append(ends.tolist())
+    course.seconds.append(np.cumsum(cost)[ends - 1].tolist())
     stretch = np.searchsorted(ends, np.arange(len(played)), side="right")
     np.add.at(course.pulls, (played, stretch), 1.0)
     course.switches += sum(run.switches for run in runs)
 
 
-def _starts(runs: Sequence[Run], texts: Sequence[Text]) -> Iterator[tuple[Run, Text, int]]:
-    start = 0
+def _written(runs: Sequence[Run], texts: Sequence[Text]) -> NDArray[np.int64]:
+    """Return the tokens of all texts written after each round; a text's last round is cut at its end."""
+    written, start = [], 0
     for run, text in zip(runs, texts, strict=True):
-        yield run, text, start
+        written.append(start + np.minimum(np.cumsum(run.accepted.astype(np.int64) + 1), text.tokens))
         start += text.tokens
-
-
-def _written(run: Run, text: Text, start: int) -> NDArray[np.int64]:
-    """The tokens of all texts written after each round; the last round of a text is cut at its end."""
-    return start + np.minimum(np.cumsum(run.accepted.astype(np.int64) + 1), text.tokens)
+    return np.concatenate(written)
 
 
 def _record(
@@ -151,7 +142,7 @@ def _record(
     stretches = np.diff(means, axis=1, prepend=0.0)
     found = []
     for player, course in zip(players, courses, strict=True):
-        curves = course.track.curves()
+        curves = course.curves()
         row: dict[str, Any] = {"policy": player.name}
         for key, used in curves.items():
             best = fixed[key][fixed[key][:, :, -1].mean(axis=1).argmin()]
@@ -164,7 +155,7 @@ def _record(
         ]
         row["best_choices"] = float(hits.sum() / course.pulls.sum())
         row["pulls"] = course.pulls.sum(axis=1).astype(int).tolist()
-        row["switches"] = course.switches / len(course.track.rounds)
+        row["switches"] = course.switches / len(course.rounds)
         found.append(row)
     return {"marks": world.marks, "arms": _arms(world, fixed), "policies": found}
 
