@@ -10,7 +10,7 @@ import pytest
 
 from draftwise import Chat, Decoder
 from draftwise.drafters.lookup.ngram import NgramDrafter
-from draftwise.generation.prompts import rendered
+from draftwise.generation.prompts import render_messages
 from draftwise.generation.text import decode
 from draftwise.policies.catalogue import method
 from draftwise.testing.distributions import Vector
@@ -83,7 +83,9 @@ class World:
         request = chat._request
         assert request is not None
         prompt = request.tokens[: request.prompt_length]
-        assert decode(self.tokenizer, prompt, special=True) == rendered(self.tokenizer, chat.messages[:-1])
+        assert decode(self.tokenizer, prompt, special=True) == render_messages(
+            self.tokenizer, chat.messages[:-1]
+        )
         assert chat.last.token_ids == self.alone(prompt, n)
         if request is not before:
             assert prompt == self.prompt(chat.messages[:-1])

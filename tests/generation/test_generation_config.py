@@ -12,11 +12,28 @@ import transformers
 
 from draftwise import Decoder, UserError
 from draftwise.errors import DraftwiseWarning
-from draftwise.generation.generation_config import ELSEWHERE, LEFT_OUT, NEUTRAL, USED, own_settings
+from draftwise.generation.generation_config import LEFT_OUT, USED, own_settings
 from tests.tiny import model
 from tests.tiny_tokenizers import MAKERS
 
 GenerationConfig: Any = transformers.GenerationConfig  # untyped
+# fmt: off
+# Settings that change no text: how it is computed, what else is returned, and options of beam search.
+NEUTRAL = frozenset(
+    {
+        "use_cache", "cache_implementation", "cache_config", "max_cache_len", "use_mtp", "low_memory",
+        "prefill_chunk_size", "compile_config", "disable_compile", "continuous_batching_config",
+        "renormalize_logits", "transformers_version", "output_attentions", "output_hidden_states",
+        "output_scores", "output_logits", "return_dict_in_generate", "pad_token_id", "bos_token_id",
+        "decoder_start_token_id", "_from_model_config", "early_stopping", "length_penalty",
+        "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
+        "assistant_confidence_threshold", "prompt_lookup_num_tokens", "max_matching_ngram_size",
+        "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
+        "assistant_ensemble_weight", "speculation_type",
+    }
+)
+# fmt: on
+ELSEWHERE = frozenset({"do_sample", "eos_token_id"})
 PROMPT = [3, 5, 7, 9, 3, 5, 7, 9]
 
 

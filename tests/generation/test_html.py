@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 from draftwise import Decoder, Method, Output, Piece
 from draftwise.core.request import Request
-from draftwise.generation.html import COLOURS, html
+from draftwise.generation.output import COLOURS, to_html
 from draftwise.policies.catalogue import method
 
 PIECES = [
@@ -39,7 +39,7 @@ def read(page: str) -> Reader:
 
 
 def test_the_text_is_shown_as_it_is_and_never_read_as_html() -> None:
-    found = read(html(PIECES, "3 tokens <fast>"))
+    found = read(to_html(PIECES, "3 tokens <fast>"))
     assert found.text.startswith("".join(piece.text for piece in PIECES))
     assert found.text.endswith("3 tokens <fast>")
     assert {tag for tag, _ in found.tags} == {"div", "span"}
@@ -47,7 +47,7 @@ def test_the_text_is_shown_as_it_is_and_never_read_as_html() -> None:
 
 
 def test_each_drafter_has_a_colour_and_the_target_has_none() -> None:
-    page = html(PIECES, "")
+    page = to_html(PIECES, "")
     named = {a["title"]: a["style"] for tag, a in read(page).tags if "title" in a}
     assert named.keys() == {"ngram", "x' onclick='y"} and len(set(named.values())) == 2
     assert page.startswith("<div style='white-space:pre-wrap;overflow-wrap:anywhere'>a &lt;b&gt;")
@@ -55,7 +55,7 @@ def test_each_drafter_has_a_colour_and_the_target_has_none() -> None:
 
 def test_the_text_keeps_the_colour_of_the_theme() -> None:
     """Backgrounds are translucent and no text colour is set, so dark and light themes are both readable."""
-    page = html(PIECES, "closing")
+    page = to_html(PIECES, "closing")
     assert not re.search(r"(?<!-)\bcolor:", page)
     backgrounds = re.findall(r"background:([^;']+)", page)
     assert backgrounds and all(re.fullmatch(r"rgba\(\d+,\d+,\d+,\.3\)", one) for one in backgrounds)

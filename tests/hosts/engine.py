@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwise.hosts.engine import Row
+from draftwise.hosts.follow import Row
 from draftwise.testing.distributions import Distribution, softmax
 
 LONGEST = 256

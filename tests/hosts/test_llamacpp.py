@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.hosts.engine import Row
-from draftwise.hosts.follow import Follower
+from draftwise.hosts.follow import Follower, Row
 from draftwise.hosts.llamacpp import llama_drafts
 
 
@@ -42,16 +40,6 @@ def test_the_text_is_the_same_in_fewer_passes(policy: str) -> None:
         text, passes = generate(draft, prompt, 60)
         assert text == [(prompt[-1] + 1 + k) % 12 for k in range(60)]
         assert passes < 60 or policy == "auto"  # which sees that passes of this target cost nothing
-
-
-def test_policies_that_draft_trees_are_refused() -> None:
-    with pytest.raises(UserError, match="trees"):
-        llama_drafts(vocab_size=12, policy="draft-all")
-
-
-def test_a_policy_is_checked_as_for_a_decoder(tokenizer: Any) -> None:
-    with pytest.warns(DraftwiseWarning, match="trained for another drafter than zoo:sql"):
-        llama_drafts(vocab_size=4096, drafters=["zoo:sql"], policy="disco", tokenizer=tokenizer)
 
 
 def test_the_next_turn_of_a_chat_is_no_accepted_draft(monkeypatch: pytest.MonkeyPatch) -> None:

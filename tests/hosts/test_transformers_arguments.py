@@ -101,7 +101,6 @@ def test_what_is_obeyed_matters(target: Any, name: str) -> None:
     ("given", "said"),
     [
         ({"attention_mask": (IDS.flip(1) != 0).long()}, "padded on the right"),
-        ({"use_cache": False}, "use_cache=False"),
         ({"cache_implementation": "offloaded"}, "offloaded"),
     ],
 )

@@ -155,7 +155,7 @@ def test_no_text_is_another_and_nothing_crashes(case: Case) -> None:
 
 
 def test_rows_that_are_moved_together_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "_gapped", lambda seen: False)
+    monkeypatch.setattr(prompt, "_has_gap", lambda seen: False)
     assert verdict(build(CASES["mistral"]), "gaps")[0] == DIFFERENT
     monkeypatch.setattr(target, "neutral", lambda model: True)
     assert verdict(build(CASES["bart"]), "left")[0] == DIFFERENT

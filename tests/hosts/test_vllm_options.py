@@ -208,17 +208,17 @@ def test_what_was_learnt_is_saved_and_found_again(tmp_path: Path) -> None:
     while engine.waiting or engine.running:
         engine.step(lambda jobs, sampled: first.propose(sampled, *arrays(jobs)))
     first.propose([], *arrays([]))
-    report = first._keeper.report
+    report = first._reporter.path
     assert json.loads(report.read_text()) == first.follower.totals()
     shutil.rmtree(report.parent)  # as a cleaner of temporary files does
-    first._keeper.tell()
+    first._reporter.report()
     assert json.loads(report.read_text()) == first.follower.totals()
     shutil.rmtree(report.parent)
     report.parent.write_text("")  # no folder can be made there
-    first._keeper.tell()
+    first._reporter.report()
     report.parent.unlink()
-    first._keeper.tell()
-    first._keeper.end()
+    first._reporter.report()
+    first._reporter.end()
     assert not report.exists()
     second = build(told)
     assert second.follower.policy.shared == first.follower.policy.shared

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwise.hosts.vllm.fixes import mend
-from draftwise.hosts.vllm.runner import Probabilities, Step, attach, ends_of
-from draftwise.hosts.vllm.totals import read, sweep
+from draftwise.hosts.vllm.report import read, sweep
+from draftwise.hosts.vllm.runner import Probabilities, Step, attach, ends_of, patch_faults
 
 SAMPLER, RUNNER = "vllm.v1.sample.rejection_sampler", "vllm.v1.worker.gpu_model_runner"
 
@@ -43,12 +42,12 @@ def right_expand(x: Tensor, ends: Tensor, count: int, replace_from: int = 0, rep
 
 def test_what_is_wrong_is_found_and_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
     made = module(monkeypatch, SAMPLER, expand_batch_to_tokens=broken_expand, apply_top_k_top_p=broken_top)
-    assert mend(torch.zeros(1)) == ["expand_batch_to_tokens", "apply_top_k_top_p"]
+    assert patch_faults(torch.zeros(1)) == ["expand_batch_to_tokens", "apply_top_k_top_p"]
     spread = made.expand_batch_to_tokens(torch.tensor([0.5, 0.0, 2.0]), torch.tensor([2, 3, 3]), 3, 0, 1)
     assert spread.tolist() == [0.5, 0.5, 1.0]
     assert made.apply_top_k_top_p(torch.zeros(0, 4), torch.zeros(0), None).shape == (0, 4)
     assert made.apply_top_k_top_p(torch.ones(1, 4), torch.ones(1), None).tolist() == [[1.0] * 4]
-    assert mend(torch.zeros(1)) == []
+    assert patch_faults(torch.zeros(1)) == []
 
 
 def test_what_is_right_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +57,9 @@ def test_what_is_right_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         expand_batch_to_tokens=right_expand,
         apply_top_k_top_p=lambda logits, k, p: logits,
     )
-    assert mend(torch.zeros(1)) == [] and made.expand_batch_to_tokens is right_expand
+    assert patch_faults(torch.zeros(1)) == [] and made.expand_batch_to_tokens is right_expand
     assert not module(monkeypatch, SAMPLER).__dict__.get("expand_batch_to_tokens")
-    assert mend(torch.zeros(1)) == []
+    assert patch_faults(torch.zeros(1)) == []
 
 
 def test_the_runner_tells_before_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +95,7 @@ def test_a_step_knows_budgets_ends_and_what_was_verified() -> None:
     first, second = step.rows([[4, 5], [6]], [list, list], 100)  # type: ignore[list-item]
     assert (first.key, first.room, first.verified, first.ends) == ("a", 3, 3, frozenset({2, 7}))
     assert (second.key, second.room, second.verified, second.ends) == ("b", 5, 0, frozenset({7}))
-    assert step.alive("a") and not step.alive("c")
+    assert step.is_alive("a") and not step.is_alive("c")
     assert ends_of(None) == frozenset()
 
 
@@ -109,7 +108,7 @@ def test_probabilities_are_those_of_the_drafted_tokens_by_row() -> None:
         draft_token_ids=torch.tensor([1, 2, 0], dtype=torch.int32),
         num_draft_tokens=[2, 0, 1],
     )
-    raw._note(sampler, (told, None, distribution.log()))
+    raw._record(sampler, (told, None, distribution.log()))
     rows = raw.take()
     assert [pytest.approx(row) for row in rows] == [[0.25, 0.7], [], [0.9]] and raw.take() == []
 

@@ -43,14 +43,14 @@ def busy() -> Any:
 
 
 def test_texts_of_a_busy_server_are_those_of_a_single_client() -> None:
-    n, clients = (1000, 32) if THOROUGH else (24, 12)
-    counts = study.compare(n, clients=clients, batch=4, seed=1, longest=34 if THOROUGH else 8)
+    n, clients = (1000, 32) if THOROUGH else (8, 4)
+    counts = study.compare(n, clients=clients, batch=4, seed=1, longest=34 if THOROUGH else 6)
     assert counts["different"] == 0 and counts["same"] > n / 2
 
 
 def test_a_difference_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study.Alone, "text", lambda self, body: ("another text", "length"))
-    assert study.compare(3, clients=3, batch=2, seed=1, longest=2)["different"] > 0
+    assert study.compare(1, clients=1, batch=1, seed=1, longest=2)["different"] > 0
 
 
 @pytest.mark.parametrize("settings", [{}, {"top_k": 3, "temperature": 0.8}, {"frequency_penalty": 1.0}])

@@ -3,7 +3,6 @@ refused by name."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -177,34 +176,6 @@ def test_where_a_text_ends(server: Served, more: dict[str, Any], text: str, reas
 def test_a_seed_of_minus_one_is_any(server: Served) -> None:
     said = {server.complete(temperature=6.0, seed=-1, max_tokens=30)["choices"][0]["text"] for _ in range(3)}
     assert len(said) == 3
-
-
-@pytest.mark.parametrize(
-    ("path", "more", "said"),
-    [
-        (COMPLETION, {"min_tokens": 30}, "min_tokens=30: the text has 20 tokens at most"),
-        (COMPLETION, {"min_tokens": 2, "stop": "a"}, "min_tokens and stop exclude each other"),
-        (COMPLETION, {"min_tokens": 2, "allowed_token_ids": [1]}, "allowed_token_ids excludes min_tokens"),
-        (COMPLETION, {"stop_token_ids": [99]}, "stop_token_ids has 99: give token ids from 0 to 27"),
-        (COMPLETION, {"allowed_token_ids": [99]}, "allowed_token_ids has 99"),
-        (COMPLETION, {"bad_words": ["\ud800"]}, "unable to parse raw data as a unicode string"),
-        (
-            COMPLETION,
-            {"structured_outputs": {"structural_tag": "x"}},
-            "structured_outputs.structural_tag='x'",
-        ),
-        (COMPLETION, {"structured_outputs": {"choice": [1]}}, "structured_outputs.choice: give a list"),
-        (COMPLETION, {"structured_outputs": {"json": "{"}}, "the schema '{' is no JSON"),
-        (COMPLETION, {"structured_outputs": {"regex": "a"}, "regex": "b"}, "exclude each other"),
-        (CHAT, {"chat_template_kwargs": {"tokenize": False}}, "'tokenize' is no variable of the template"),
-        (CHAT, {"chat_template_kwargs": {"chat_template": "x"}}, "'chat_template' is no variable"),
-        (CHAT, {"functions": [{"name": "f"}]}, "is not done here: give tools"),
-    ],
-)
-def test_what_excludes_each_other(server: Served, path: str, more: dict[str, Any], said: str) -> None:
-    body = json.dumps(GOOD[path] | {"model": MODEL, "max_tokens": 20} | more)
-    answer = server.client.post(path, content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
 
 
 def test_words_that_are_barred() -> None:

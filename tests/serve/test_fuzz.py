@@ -14,7 +14,7 @@ from .conftest import simulated
 
 
 def test_no_body_breaks_the_server() -> None:
-    n = 5000 if THOROUGH else 200
+    n = 5000 if THOROUGH else 60
     decoder = None if THOROUGH else simulated()
     counts, errors = study.fuzz(n, seed=1, grammars=THOROUGH, decoder=decoder)
     assert not errors and counts["open"] == 0

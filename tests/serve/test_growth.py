@@ -18,7 +18,7 @@ from .growing import growing
 
 def test_what_grows_takes_no_memory_and_breaks_no_server(serve: Any, tokenizer: Any) -> None:
     server, before = serve(counting(tokenizer)), resident()
-    for k in range(5000 if THOROUGH else 40):
+    for k in range(5000 if THOROUGH else 12):
         body = {"model": MODEL, "prompt": "ab", "max_tokens": 1, **growing(Random(f"test {k}"))}
         answer = server.client.post("/v1/completions", json=body)
         assert answer.status_code in (200, 400), (body, answer.text)

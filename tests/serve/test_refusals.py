@@ -17,6 +17,7 @@ GOOD: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "ab"}]},
     RESPONSES: {"input": "ab"},
 }
+LENGTHS: dict[str, dict[str, Any]] = {COMPLETION: {"max_tokens": 20}, CHAT: {}, RESPONSES: {}}
 NAN = float("nan")
 CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
 HALF_CALL = CALL | {"arguments": "{"}
@@ -33,7 +34,7 @@ def form(**more: Any) -> dict[str, Any]:
     return {"text": {"format": {"type": "json_schema", "name": "a"} | more}}
 
 
-WRONG: list[tuple[str, dict[str, Any], str, str]] = [
+WRONG: list[tuple[str, dict[str, Any], str, str | None]] = [
     (RESPONSES, {"metadata": {"a": NAN}}, "metadata={'a': nan}: JSON has no NaN", "metadata"),
     (RESPONSES, {"metadata": {"a": NAN}, "stream": True}, "metadata={'a': nan}", "metadata"),
     (RESPONSES, {"tools": [TOOL]}, "tools.0.parameters={'default': [nan]}", "tools"),
@@ -56,6 +57,83 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     (COMPLETION, {"prompt": [1, "a"]}, "prompt.1='a': input should be a valid integer", "prompt"),
     (COMPLETION, {"prompt": ["a", 1]}, "prompt.1=1: input should be a valid string", "prompt"),
     (COMPLETION, {"prompt": [[1], 2]}, "prompt.1=2: ", "prompt"),
+    (COMPLETION, {"temperature": -1}, "temperature=-1", None),
+    (COMPLETION, {"temperature": "hot"}, "temperature='hot'", None),
+    (COMPLETION, {"top_p": 0}, "top_p=0", None),
+    (COMPLETION, {"min_p": 2}, "min_p=2", None),
+    (COMPLETION, {"top_k": -2}, "top_k=-2", None),
+    (COMPLETION, {"n": 0}, "n=0", None),
+    (COMPLETION, {"n": 100}, "100 texts", None),
+    (COMPLETION, {"max_tokens": -3}, "max_tokens=-3", None),
+    (COMPLETION, {"max_tokens": 2.5}, "max_tokens=2.5", None),
+    (COMPLETION, {"max_tokens": True}, "max_tokens=True", None),
+    (COMPLETION, {"max_tokens": 0}, "max_tokens=0", None),
+    (COMPLETION, {"max_tokens": 399}, "window has 400", None),
+    (COMPLETION, {"prompt": "a" * 500}, "500 tokens", None),
+    (COMPLETION, {"prompt": ""}, "prompt is empty", None),
+    (COMPLETION, {"prompt": []}, "prompt is empty", None),
+    (COMPLETION, {"prompt": ["ab", ""]}, "prompt is empty", None),
+    (COMPLETION, {"prompt": [1, 99]}, "99", None),
+    (COMPLETION, {"prompt": [-1]}, "-1", None),
+    (COMPLETION, {"prompt": None}, "prompt", None),
+    (COMPLETION, {"prompt": "\ud800"}, "half a character", None),
+    (COMPLETION, {"stop": ""}, "stop string is empty", None),
+    (COMPLETION, {"stop": [""]}, "stop string is empty", None),
+    (COMPLETION, {"stop": ["x"] * 17}, "stop", None),
+    (COMPLETION, {"logprobs": 21}, "logprobs=21", None),
+    (COMPLETION, {"logit_bias": {"a": 1}}, "'a'", None),
+    (COMPLETION, {"logit_bias": {"99": 1}}, "'99'", None),
+    (COMPLETION, {"logit_bias": {"1": 101}}, "101", None),
+    (COMPLETION, {"seed": 1 << 70}, "seed=", None),
+    (COMPLETION, {"stream_options": {"include_usage": True}}, "stream_options", None),
+    (COMPLETION, {"stream": "yes"}, "stream='yes'", None),
+    (COMPLETION, {"best_of": 4}, "best_of=4", None),
+    (COMPLETION, {"suffix": "x"}, "suffix='x'", None),
+    (COMPLETION, {"model": "other"}, "'other'", None),
+    (COMPLETION, {"colour": 1}, "'colour'", None),
+    (COMPLETION, {"Colour": 1}, "'Colour'", None),
+    (COMPLETION, {"int": 1}, "'int'", None),
+    (COMPLETION, {str(k): k for k in range(100)}, "at most 64", None),
+    (COMPLETION, {"prompt": [None] * 100_000}, "prompt", None),
+    (COMPLETION, {"prompt": ["ab"] * 3, "n": 128}, "384 texts", None),
+    (COMPLETION, {"stop": "x" * 5000}, "4096", None),
+    (COMPLETION, {"speculative": {"policy": "ucb1"}}, "'ucb1'", None),
+    (COMPLETION, {"speculative": {"policy": "disco?model=/etc/passwd"}}, "'disco", None),
+    (COMPLETION, {"speculative": {"policy": "static-4?drafter=other"}}, "other", None),
+    (COMPLETION, {"speculative": {"policy": "static-4?drafter=good", "drafters": ["bad"]}}, "good", None),
+    (COMPLETION, {"speculative": {"policy": "static-1000"}}, "at most 128", None),
+    (COMPLETION, {"speculative": {"policy": "static-4?stop=gain"}}, "gain", None),
+    (COMPLETION, {"speculative": {"drafters": ["nobody"]}}, "'nobody'", None),
+    (COMPLETION, {"speculative": {"max_length": -1}}, "max_length=-1", None),
+    (COMPLETION, {"grammar": "root ::= (", "regex": "a"}, "exclude", None),
+    (COMPLETION, {"response_format": {"type": "json_schema"}}, "schema", None),
+    (COMPLETION, {"response_format": {"type": "xml"}}, "'xml'", None),
+    (CHAT, {"messages": []}, "messages", None),
+    (CHAT, {"messages": [{"role": "king", "content": "a"}]}, "'king'", None),
+    (CHAT, {"messages": [{"role": "user"}]}, "content", None),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]}, "type", None),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools", None),
+    (CHAT, {"top_logprobs": 2}, "logprobs", None),
+    (CHAT, {"max_completion_tokens": 0}, "max_completion_tokens=0", None),
+    (CHAT, {"prompt": "a"}, "prompt='a' is not done here", None),
+    (COMPLETION, {"min_tokens": 30}, "min_tokens=30: the text has 20 tokens at most", None),
+    (COMPLETION, {"min_tokens": 2, "stop": "a"}, "min_tokens and stop exclude each other", None),
+    (COMPLETION, {"min_tokens": 2, "allowed_token_ids": [1]}, "allowed_token_ids excludes min_tokens", None),
+    (COMPLETION, {"stop_token_ids": [99]}, "stop_token_ids has 99: give token ids from 0 to 27", None),
+    (COMPLETION, {"allowed_token_ids": [99]}, "allowed_token_ids has 99", None),
+    (COMPLETION, {"bad_words": ["\ud800"]}, "unable to parse raw data as a unicode string", None),
+    (
+        COMPLETION,
+        {"structured_outputs": {"structural_tag": "x"}},
+        "structured_outputs.structural_tag='x'",
+        None,
+    ),
+    (COMPLETION, {"structured_outputs": {"choice": [1]}}, "structured_outputs.choice: give a list", None),
+    (COMPLETION, {"structured_outputs": {"json": "{"}}, "the schema '{' is no JSON", None),
+    (COMPLETION, {"structured_outputs": {"regex": "a"}, "regex": "b"}, "exclude each other", None),
+    (CHAT, {"chat_template_kwargs": {"tokenize": False}}, "'tokenize' is no variable of the template", None),
+    (CHAT, {"chat_template_kwargs": {"chat_template": "x"}}, "'chat_template' is no variable", None),
+    (CHAT, {"functions": [{"name": "f"}]}, "is not done here: give tools", None),
 ]
 
 
@@ -80,14 +158,15 @@ def test_an_error_has_a_short_piece_of_what_was_sent(
 
 @pytest.mark.parametrize(("path", "change", "said", "param"), WRONG, ids=lambda value: str(value)[:50])
 def test_what_is_wrong_is_named(
-    server: Served, sandbox: Any, path: str, change: dict[str, Any], said: str, param: str
+    server: Served, sandbox: Any, path: str, change: dict[str, Any], said: str, param: str | None
 ) -> None:
     server.service.parser.grammars.sandbox = sandbox
-    body = json.dumps({"model": MODEL} | GOOD[path] | change)
+    body = json.dumps({"model": MODEL} | LENGTHS[path] | GOOD[path] | change)
     answer = server.client.post(path, content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 400, answer.text
+    assert answer.status_code == 404 if "model" in change else 400, answer.text
     error = answer.json()["error"]
-    assert said in error["message"] and error["param"] == param
+    assert set(error) == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
+    assert said in error["message"] and param in (None, error["param"])
     assert "\n" not in error["message"] and len(error["message"]) < 400
 
 
@@ -109,6 +188,13 @@ def sandbox(tokenizer: Any) -> Any:
         (b'{"a":' * 5000 + b"1" + b"}" * 5000, "application/json", "nested too deeply: send fewer levels"),
         (b'{"a": "\xff"}', "application/json", "not UTF-8: repair its encoding"),
         (b"[1]", "application/json", "the body=[1]: "),
+        (b"", "application/json", ""),
+        (b"{", "application/json", "not JSON"),
+        (b"null", "application/json", ""),
+        (b"[" * 100_000, "application/json", "nested too deeply"),
+        (b'{"model": NaN}', "application/json", "nan"),
+        (b'{"prompt": "ab", "temperature": Infinity}', "application/json", "temperature=inf"),
+        (b'{"prompt": "ab", "temperature": 1e999}', "application/json", "temperature=inf"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from ..core.loop import Loop
 from ..core.request import Request
-from ..core.sampling import Sampling
 from ..errors import UserError
 from .output import Output
 from .processors import reusable
-from .prompts import Prompt, rendered
+from .prompts import render_messages
 from .text import TARGET, Detokenizer, Piece, Stops, decode, stop_strings
-
-
-class Partner(Protocol):
-    """The methods of a decoder that a conversation uses."""
-
-    tokenizer: Any
-    loop: Loop
-    eos: frozenset[int]
-
-    @property
-    def last(self) -> Output: ...
-
-    def encode(self, prompt: Prompt) -> list[int]: ...
-
-    def settings(self, stop: Stops, prompt_length: int, **sampling: Any) -> Sampling: ...
-
-    def follow(self, request: Request, stop: Stops) -> Generator[Piece, None, None]: ...
 
 
 class Answer(NamedTuple):
@@ -39,7 +20,7 @@ class Answer(NamedTuple):
     stop: tuple[str, ...]
 
     def text(self, tokenizer: Any) -> str:
-        """What was written so far, read or not."""
+        """Return what was written so far, read or not."""
         detokenizer, request = Detokenizer(tokenizer, self.stop), self.request
         pieces = detokenizer.push(request.tokens[request.prompt_length :], TARGET)
         return "".join(piece.text for piece in [*pieces, *detokenizer.flush()])
@@ -54,12 +35,12 @@ class Chat:
     written of it stays in the history.
     """
 
-    def __init__(self, decoder: Partner) -> None:
+    def __init__(self, decoder: Any) -> None:
         self.decoder = decoder
         self.messages: list[dict[str, str]] = []
         self.last = Output()
         self._request: Request | None = None
-        self._said = ""  # the text that the request's prompt was made from
+        self._prompt = ""  # the text that the request's prompt was made from
         self._open: Answer | None = None  # the one that is being read
 
     def __repr__(self) -> str:
@@ -74,8 +55,8 @@ class Chat:
         stop, sampling = stop_strings(stop), reusable(sampling)
         messages = [*self.messages, {"role": "user", "content": text}]
         # Invalid input raises here, and leaves the conversation unchanged.
-        ids, said = decoder.encode(messages), rendered(decoder.tokenizer, messages)
-        more = self._continuation(ids, said)
+        ids, prompt = decoder.encode(messages), render_messages(decoder.tokenizer, messages)
+        more = self._continuation(ids, prompt)
         if more is None or self._request is None:
             request = decoder.loop.add(ids, decoder.settings(stop, len(ids), **sampling), keep=True)
             self._drop()
@@ -83,7 +64,7 @@ class Chat:
             request = self._request
             settings = decoder.settings(stop, len(request.tokens) + len(more), **sampling)
             decoder.loop.extend(request, more, settings)
-        self.messages, self._request, self._said = messages, request, said
+        self.messages, self._request, self._prompt = messages, request, prompt
         self._open = answer = Answer(request, stop)
         try:
             yield from decoder.follow(request, stop)
@@ -112,10 +93,10 @@ class Chat:
             self.decoder.loop.close(self._request)
             self._request = None
 
-    def _continuation(self, ids: Sequence[int], said: str) -> list[int] | None:
-        """The tokens between the last answer and the next one; None if everything must be prefilled again.
+    def _continuation(self, ids: Sequence[int], prompt: str) -> list[int] | None:
+        """Return the tokens between the last answer and the next one; None if all is to be prefilled again.
 
-        `ids` are the tokens of the whole conversation, `said` is its text.
+        `ids` are the tokens of the whole conversation, `prompt` is its text.
         """
         request, decoder = self._request, self.decoder
         if request is None:
@@ -126,8 +107,8 @@ class Chat:
         # The template may tokenize the same text differently from what the model wrote.
         end = written[-1:] if written[-1] in decoder.eos else []
         answer = written[request.prompt_length : len(written) - len(end)]
-        before = self._said + decode(decoder.tokenizer, answer, special=True)
-        if not said.startswith(before):
+        before = self._prompt + decode(decoder.tokenizer, answer, special=True)
+        if not prompt.startswith(before):
             return None
-        rest = list(decoder.tokenizer(said[len(before) :], add_special_tokens=False)["input_ids"])
+        rest = list(decoder.tokenizer(prompt[len(before) :], add_special_tokens=False)["input_ids"])
         return rest[len(end) :] or None if rest[: len(end)] == end else None

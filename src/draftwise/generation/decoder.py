@@ -29,7 +29,7 @@ from ..specs import (
 )
 from ..state.file import StateFile, usable
 from .output import Output, Writer
-from .processors import own, reusable
+from .processors import own_processors, reusable
 from .prompts import Prompt, encode
 from .text import Piece, Stops, StopStrings, stop_strings
 
@@ -343,7 +343,7 @@ class Decoder:
             seed = (_fresh(self.seeds) if settings.seed is None else settings.seed) + sample
         settings = replace(settings, seed=seed)
         if settings.processors:
-            settings = replace(settings, processors=own(settings.processors, alone=alone))
+            settings = replace(settings, processors=own_processors(settings.processors, alone=alone))
         if stop:
             settings = replace(settings, ends=StopStrings(self.tokenizer, stop, prompt_length))
         return settings

@@ -1,20 +1,22 @@
-"""The output of one text, collected from its rounds."""
+"""The output of one text, collected from its rounds, and its HTML for notebooks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from logging import INFO, getLogger
 from time import perf_counter
 from typing import Any
 
 from ..core.round import Round, Stats
-from .html import html
 from .text import TARGET, Detokenizer, Piece
 
 LOG = getLogger(__name__)
 SHORT = 60  # characters of a text in a repr
+# Translucent, so that the theme's text colour stays readable; distinguishable by the colour-blind.
+COLOURS = ("0,114,178", "230,159,0", "0,158,115", "204,121,167", "86,180,233", "213,94,0")
 
 
 @dataclass(slots=True)
@@ -39,10 +41,10 @@ class Output:
 
     def _repr_html_(self) -> str:
         """The text for notebooks: coloured by drafter, with the summary below."""
-        return html(self.pieces, self.summary())
+        return to_html(self.pieces, self.summary())
 
     def summary(self) -> str:
-        """One line: speed, accepted tokens per round, and tokens by drafter."""
+        """Return one line: speed, accepted tokens per round, and tokens by drafter."""
         stats = self.stats
         line = (
             f"{stats.tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_s:.1f} tokens/s, "
@@ -56,13 +58,13 @@ class Output:
 
 
 def drafted_by(counts: Mapping[str, int], tokens: int) -> str:
-    """Committed tokens by the drafter that proposed them, and the target's own, which come last."""
+    """Return committed tokens by the drafter that proposed them, and the target's own, which come last."""
     own = tokens - sum(counts.values())
     return ", ".join(f"{name} {count}" for name, count in [*counts.items(), (TARGET, own)])
 
 
 def shorten(text: str) -> str:
-    """The beginning of a text, short enough for one line."""
+    """Return the beginning of a text, short enough for one line."""
     return text if len(text) <= SHORT else text[:SHORT] + "..."
 
 
@@ -93,14 +95,14 @@ class Writer:
         self.decoded = len(self.rounds)
 
     def fresh(self) -> Iterator[Piece]:
-        """The pieces that have not been returned yet."""
+        """Yield the pieces that have not been returned yet."""
         self._decode()
         while self.given < len(self.pieces):
             self.given += 1
             yield self.pieces[self.given - 1]
 
     def take(self, round: Round) -> list[Piece]:
-        """What one round adds; neither the round nor its pieces are kept."""
+        """Return the pieces of one round; neither the round nor its pieces are kept."""
         self.add(round)
         pieces = [*self.fresh(), *(self.detokenizer.flush() if round.done else ())]
         self.rounds.clear()
@@ -109,7 +111,7 @@ class Writer:
         return pieces
 
     def output(self) -> Output:
-        """Everything written so far, as a finished text."""
+        """Return everything written so far, as a finished text."""
         stats = Stats.of(self.rounds)
         stats.seconds = self.ended - self.began
         self._decode()
@@ -128,3 +130,26 @@ class Writer:
             pieces=self.pieces,
             seed=self.seed,
         )
+
+
+def to_html(pieces: Sequence[Piece], closing: str) -> str:
+    """Return the escaped text with each drafter's tokens in a colour, a legend and the summary line."""
+    drafters = sorted({piece.source for piece in pieces} - {TARGET})
+    styles = {
+        name: f"background:rgba({COLOURS[i % len(COLOURS)]},.3);border-radius:2px"
+        for i, name in enumerate(drafters)
+    }
+    body = "".join(_piece_html(piece, styles) for piece in pieces)
+    names = [f"<span style='{style}'>{escape(name)}</span>" for name, style in styles.items()]
+    legend = " ".join([*names, TARGET])
+    return (
+        f"<div style='white-space:pre-wrap;overflow-wrap:anywhere'>{body}</div>"
+        f"<div style='opacity:.7;font-size:smaller;margin-top:.5em'>{legend} &middot; {escape(closing)}</div>"
+    )
+
+
+def _piece_html(piece: Piece, styles: Mapping[str, str]) -> str:
+    text, source = escape(piece.text), piece.source
+    if source not in styles:
+        return text
+    return f"<span style='{styles[source]}' title='{escape(source)}'>{text}</span>"

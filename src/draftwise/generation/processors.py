@@ -12,12 +12,12 @@ from ..errors import UserError, one_line
 
 
 def reusable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with iterators read into tuples: each text reads them."""
+    """Return the settings, with iterators read into tuples: each text reads them."""
     return {k: tuple(value) if isinstance(value, Iterator) else value for k, value in settings.items()}
 
 
-def own(processors: Sequence[Any], *, alone: bool) -> tuple[Any, ...]:
-    """The processors of one text: a processor may keep a state, which belongs to one text only.
+def own_processors(processors: Sequence[Any], *, alone: bool) -> tuple[Any, ...]:
+    """Return the processors of one text: a processor may keep a state, which belongs to one text only.
 
     A class, or a function that takes no arguments, is called to make a new one. Other processors are copied,
     unless the text is `alone`: then the given object itself is used. Models inside a processor are shared,
@@ -26,24 +26,24 @@ def own(processors: Sequence[Any], *, alone: bool) -> tuple[Any, ...]:
     Raises:
         UserError: a processor cannot be copied.
     """
-    return tuple(_made(p) if _makes(p) else p if alone else _copied(p) for p in processors)
+    return tuple(_make(p) if _is_factory(p) else p if alone else _copy(p) for p in processors)
 
 
-def _makes(processor: Any) -> bool:
-    """Whether this is a factory of processors: a class, or a function that takes no token ids and scores.
+def _is_factory(processor: Any) -> bool:
+    """Return whether this is a class, or a function that takes no token ids and scores.
 
     A module of torch takes any arguments itself, and passes them on to `forward`.
     """
-    made = processor
-    while isinstance(made, partial):
-        made = made.func
-    return inspect.isclass(made) or (
-        _takes(made := getattr(processor, "forward", processor)) and not _takes(made, "ids", "scores")
-    )
+    function = processor
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.isclass(function):
+        return True
+    call = getattr(processor, "forward", processor)
+    return _accepts(call) and not _accepts(call, "ids", "scores")
 
 
-def _takes(call: Any, *arguments: str) -> bool:
-    """Whether this can be called with such arguments, as far as it tells."""
+def _accepts(call: Any, *arguments: str) -> bool:
     try:
         inspect.signature(call).bind(*arguments)
     except (TypeError, ValueError):
@@ -51,26 +51,21 @@ def _takes(call: Any, *arguments: str) -> bool:
     return True
 
 
-def _made(maker: Any) -> Any:
+def _make(factory: Any) -> Any:
     try:
-        return maker()
+        return factory()
     except TypeError as error:
-        raise UserError(
-            f"processors: {maker!r} cannot be called without arguments ({one_line(error)})"
-        ) from None
+        message = f"processors: {factory!r} cannot be called without arguments ({one_line(error)})"
+        raise UserError(message) from None
 
 
-def _copied(processor: Any) -> Any:
+def _copy(processor: Any) -> Any:
+    values = getattr(processor, "__dict__", {}).values()
+    shared = {id(value): value for value in values if callable(getattr(value, "parameters", None))}
     try:
-        return copy.deepcopy(processor, _shared(processor))
+        return copy.deepcopy(processor, shared)  # models, which hold their weights in parameters, are shared
     except Exception as error:
         raise UserError(
             f"processors: {type(processor).__name__} cannot be copied for each of several texts "
             f"({one_line(error)}): give a function that makes one"
         ) from error
-
-
-def _shared(processor: Any) -> dict[int, Any]:
-    """The objects that copies share: models, which hold their weights in parameters."""
-    held = list(getattr(processor, "__dict__", {}).values())
-    return {id(value): value for value in held if callable(getattr(value, "parameters", None))}

@@ -22,8 +22,8 @@ def encode(
     tools: Sequence[Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Token ids of a prompt; an array of ids has shape (n,) or (1, n). For `tools` and `options` see
-    `prompt_ids`.
+    """Return the token ids of a prompt; an array of ids has shape (n,) or (1, n). For `tools` and `options`
+    see `prompt_ids`.
 
     Raises:
         UserError: an empty prompt, one of another kind, or ids outside the vocabulary.
@@ -35,14 +35,14 @@ def encode(
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
             (prompt,) = prompt
     if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
-        raise UserError(f"a prompt cannot be {_shown(prompt)}: {KINDS}")
+        raise UserError(f"a prompt cannot be {_show(prompt)}: {KINDS}")
     items = list(prompt)
     if items and isinstance(items[0], Mapping):
         return prompt_ids(tokenizer, items, tools=tools, options=options)
     wrong = [x for x in items if isinstance(x, bool) or not isinstance(x, Integral)]
     if wrong:
         raise UserError(
-            f"a prompt cannot hold {_shown(wrong[0])}: {KINDS}; generate_many takes several prompts"
+            f"a prompt cannot hold {_show(wrong[0])}: {KINDS}; generate_many takes several prompts"
         )
     ids = [int(token) for token in items]
     if not ids:
@@ -61,7 +61,7 @@ def prompt_ids(
     tools: Sequence[Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """The tokens of a text, or of messages, formatted with the tokenizer's chat template if it has one.
+    """Return the tokens of a text, or of messages, in the tokenizer's chat template if it has one.
 
     The template is told of `tools`, if there are any. The `options` are those of the template, and variables
     in it; for a text without a template they are the tokenizer's.
@@ -80,27 +80,27 @@ def prompt_ids(
             return ids
         prompt = [{"role": "user", "content": prompt}]
     if not template:
-        return list(tokenizer(rendered(tokenizer, prompt))["input_ids"])
+        return list(tokenizer(render_messages(tokenizer, prompt))["input_ids"])
     more = dict(options or {}) | ({"tools": list(tools)} if tools else {})
-    return list(_templated(tokenizer, prompt, return_dict=True, **more)["input_ids"])
+    return list(_apply_template(tokenizer, prompt, return_dict=True, **more)["input_ids"])
 
 
-def rendered(
+def render_messages(
     tokenizer: Any,
     messages: Sequence[Mapping[str, Any]],
     *,
     tools: Sequence[Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text of messages, up to where the next answer begins; `prompt_ids` returns its tokens."""
+    """Return the text of messages, up to where the next answer begins; `prompt_ids` returns its tokens."""
     if getattr(tokenizer, "chat_template", None):
         more = dict(options or {}) | ({"tools": list(tools)} if tools else {})
-        return str(_templated(tokenizer, messages, tokenize=False, **more))
+        return str(_apply_template(tokenizer, messages, tokenize=False, **more))
     _check(messages)
     return "".join(f"{m['content']}\n" for m in messages)  # a base model: the contents line by line
 
 
-def _templated(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> Any:
+def _apply_template(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> Any:
     from jinja2 import TemplateError
 
     _check(messages)
@@ -115,14 +115,14 @@ def _templated(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options:
 def _check(messages: Sequence[Mapping[str, Any]]) -> None:
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise UserError(f"a message cannot be {_shown(message)}: it needs role and content")
+            raise UserError(f"a message cannot be {_show(message)}: it needs role and content")
         if not isinstance(content := message.get("content"), str):
-            raise UserError(f"the content of a message cannot be {_shown(content)}: give text")
+            raise UserError(f"the content of a message cannot be {_show(content)}: give text")
         whole(content, f"a message of {message['role']!r}")
 
 
-def _shown(value: Any) -> str:
-    """A short representation of any value."""
+def _show(value: Any) -> str:
+    """Return a short representation of any value."""
     try:
         text = repr(value)
     except RecursionError:

@@ -49,7 +49,7 @@ class Kinds(dict[int, int]):
 
     @classmethod
     def of(cls, tokenizer: Any) -> Kinds:
-        """The kinds of a tokenizer's tokens, computed once."""
+        """Return the kinds of a tokenizer's tokens, computed once."""
         if tokenizer not in _KINDS:
             _KINDS[tokenizer] = cls(tokenizer)
         return _KINDS[tokenizer]
@@ -79,7 +79,7 @@ class StopStrings:
         self.read, self.window, self.lead = prompt_length, list[int](), 0
 
     def __call__(self, tokens: Sequence[int], start: int) -> int | None:
-        """How many of the tokens from `start` on to keep; None if no stop string is complete."""
+        """Return how many of the tokens from `start` on to keep; None if no stop string is complete."""
         if start != self.read:  # the previous round was not committed
             self.read, self.window, self.lead = self.start, [], 0
         self._add(tokens[self.read : start])
@@ -87,14 +87,14 @@ class StopStrings:
         # A stop string in the text stays there, unless the text may still change: one check of the whole
         # round is enough to rule it out.
         stays = all(self.kinds[t] < 0 for t in new) and not any(BROKEN in s for s in self.strings)
-        if not stays or self._found(new):
+        if not stays or self._has_stop(new):
             for n in range(1, len(new) + 1):
-                if self._found(new[:n]):
+                if self._has_stop(new[:n]):
                     return n
         self._add(new)
         return None
 
-    def _found(self, new: Sequence[int]) -> bool:
+    def _has_stop(self, new: Sequence[int]) -> bool:
         text = decode(self.tokenizer, [*self.window, *new])[self.lead :]
         return any(s in text for s in self.strings)
 
@@ -108,8 +108,8 @@ class StopStrings:
             self.lead = len(decode(self.tokenizer, self.window[:UNSURE]))
 
     def _end(self, cut: int) -> list[int]:
-        """The window from about `cut` on; a run of bytes that was invalid before stays so by one of its
-        bytes."""
+        """Return the window from about `cut` on; a run of bytes that was invalid before stays so by one of
+        its bytes."""
         window, kinds = self.window, self.kinds
         first = cut
         while first and kinds[window[first - 1]] >= 0 <= kinds[window[cut]]:
@@ -141,7 +141,7 @@ class Detokenizer:
         self.stopped = self.keeps_stop = False
 
     def push(self, tokens: Sequence[int], source: str) -> list[Piece]:
-        """The pieces that are final after `tokens` from `source`."""
+        """Return the pieces that are final after `tokens` from `source`."""
         out: list[Piece] = []
         visible = (t for t in tokens if self.kinds[t] != SILENT)
         for plain, group in groupby(visible, lambda t: self.kinds[t] == PLAIN):
@@ -156,7 +156,7 @@ class Detokenizer:
         return out
 
     def flush(self, source: str = TARGET) -> list[Piece]:
-        """The text still held back when the text ends."""
+        """Return the text still held back when the text ends."""
         out = self._end_run()
         text = decode(self.tokenizer, self.window)
         out += self._take(text[self.taken :], source)
@@ -167,7 +167,7 @@ class Detokenizer:
         return out
 
     def _read(self, source: str) -> list[Piece]:
-        """The part of the window's text that is final."""
+        """Return the part of the window's text that is final."""
         text = decode(self.tokenizer, self.window)
         open_marks = min(len(text) - len(text.rstrip(BROKEN)), UNSURE)
         new = text[self.taken : len(text) - open_marks]
@@ -176,7 +176,7 @@ class Detokenizer:
         return self._take(new, source)
 
     def _end_run(self) -> list[Piece]:
-        """The text of a run of bytes, divided among the sources by the number of bytes each wrote."""
+        """Return the text of a run of bytes, divided among the sources by the number of bytes each wrote."""
         if not self.run:
             return []
         text = decode(self.tokenizer, self.window)
@@ -190,14 +190,14 @@ class Detokenizer:
         self.run = []
         return out
 
-    def _shorten(self, held: int) -> None:
+    def _shorten(self, unread: int) -> None:
         """Drop all tokens but the last ones, and never split a run of bytes."""
         cut = len(self.window) - CONTEXT
         if cut < CONTEXT:
             return
         while self.kinds[self.window[cut - 1]] >= 0 <= self.kinds[self.window[cut]]:
             cut += 1
-        taken = len(decode(self.tokenizer, self.window[cut:])) - held
+        taken = len(decode(self.tokenizer, self.window[cut:])) - unread
         if taken > 0:
             self.window, self.taken = self.window[cut:], taken
 
@@ -212,10 +212,10 @@ class Detokenizer:
             out = self._release(min(at)[self.keeps_stop])
             self.waiting = []
             return out
-        return self._release(len(text) - self._held(text))
+        return self._release(len(text) - self._unsure_length(text))
 
-    def _held(self, text: str) -> int:
-        """Length of the longest suffix of the text that is the beginning of a stop string."""
+    def _unsure_length(self, text: str) -> int:
+        """Return the length of the longest suffix of the text that is the beginning of a stop string."""
         most = min(max((len(s) for s in self.stop), default=1) - 1, len(text))
         return next(
             (n for n in range(most, 0, -1) if any(s.startswith(text[-n:]) for s in self.stop if n < len(s))),
@@ -223,7 +223,7 @@ class Detokenizer:
         )
 
     def _release(self, room: int) -> list[Piece]:
-        """The first `room` characters of the text held back."""
+        """Return the first `room` characters of the text held back."""
         out: list[Piece] = []
         while self.waiting and room:
             text, source = self.waiting[0].text, self.waiting[0].source
@@ -234,7 +234,7 @@ class Detokenizer:
 
 
 def stop_strings(stop: Stops) -> tuple[str, ...]:
-    """The stop strings as a tuple; a single one may be given as a string.
+    """Return the stop strings as a tuple; a single one may be given as a string.
 
     Raises:
         UserError: one of them is empty or not a string.
@@ -250,6 +250,6 @@ def stop_strings(stop: Stops) -> tuple[str, ...]:
 
 
 def decode(tokenizer: Any, tokens: Sequence[int], *, special: bool = False) -> str:
-    """The text of some tokens, without `special` ones and with its spaces unchanged."""
+    """Return the text of some tokens, without `special` ones and with its spaces unchanged."""
     text: str = tokenizer.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
     return text

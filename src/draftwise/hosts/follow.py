@@ -1,33 +1,149 @@
 """The loop for engines that write the text themselves and ask for drafts between their steps.
 
 The engine verifies drafts by its own rules, so the text is the engine's own whatever is drafted. It returns
-tokens but no distributions, so every draft is picked (never sampled), and a policy learns from the text
-alone: a drafter was correct if the text continued as it would have drafted. With greedy decoding this is
-exact; with sampling each token is one sample of the target's distribution, so each count is unbiased.
+tokens but no distributions, so every draft is deterministic, and a policy learns from the text alone: a
+drafter was correct if the text continued as it would have drafted. With greedy decoding this is exact; with
+sampling each token is one sample of the target's distribution, so each count is unbiased.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from math import nan
 from random import Random
 from time import perf_counter
 from typing import Any
 
-from ..core.drafter_pool import DrafterPool
+from ..core.arms import Arm
+from ..core.drafter_pool import EMPTY, DrafterPool
 from ..core.drafts import Draft, Verdict
 from ..core.fault_barrier import UNDECIDED, FaultBarrier
-from ..core.outcomes import Feedback, RoundCost
+from ..core.outcomes import Feedback, Outcome, RoundCost
 from ..core.request import Request
 from ..core.request_round import RequestRound, decide, draft
-from ..core.roles import Drafter
+from ..core.roles import Drafter, Policy
 from ..core.sampling import Sampling
+from ..errors import UserError
 from ..policies.catalogue import Method
-from .engine import Row, Written, chains_only, verified
-from .tally import Tally
 
 GREEDY = Sampling(max_new_tokens=1)  # drafters are asked for their most likely tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The properties of the target that drafters are checked against: vocabulary size and context window."""
+
+    vocab_size: int
+    max_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The state of one request after an engine's step, identified by the engine's `key`.
+
+    `new` are the tokens that the step wrote, the last of `length` in all; `text` returns the tokens from a
+    position on. `prompt` is the length of the prompt and `room` how many tokens may still follow. `verified`
+    is how many drafted tokens the step verified (-1: all that were proposed), `ends` the tokens that end a
+    text, and `overlaps` the target's raw probabilities of the drafted tokens, if available.
+    """
+
+    key: Hashable
+    length: int
+    new: Sequence[int]
+    text: Callable[[int], list[int]]
+    prompt: int
+    room: int
+    verified: int = -1
+    ends: frozenset[int] = frozenset()
+    overlaps: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextScores:
+    """Target scores derived from the text: at each position, the token that was written has probability 1."""
+
+    draft: Draft
+    tokens: Sequence[int]
+    raw: Sequence[float] = ()
+
+    def choice(self, node: int) -> int:
+        """Return the token that was written."""
+        return self.tokens[node + 1]
+
+    def prob(self, node: int) -> float:
+        """Return 1 if the drafted token was written."""
+        return float(node < len(self.tokens) and self.draft.tokens[node] == self.tokens[node])
+
+    def residual(self, node: int) -> int:
+        """Return the token that was written instead."""
+        return self.tokens[node]
+
+    def logprob(self, node: int, token: int) -> float:
+        """Return NaN: it is unknown."""
+        return nan
+
+    def chance(self, node: int, token: int) -> float:
+        """Return 1 for the token that was written."""
+        return float(self.tokens[node + 1] == token)
+
+    def distributions(self, nodes: Sequence[int]) -> Any:
+        """Return None: the rows are one-hot, and no caller needs them."""
+        return None
+
+    def overlaps(self) -> Sequence[float]:
+        """Return the target's raw probability of each drafted token; if unknown, 1 if it was accepted."""
+        if self.raw:
+            return self.raw
+        matches = [bool(self.prob(node)) for node in range(len(self.draft.tokens))]
+        return [float(all(matches[: node + 1])) for node in range(len(matches))]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts over all requests: of rounds by arm, of drafts and tokens by drafter, and of seconds.
+
+    Accepted tokens exclude those beyond the end of a text. `overhead` is the time for deciding, learning and
+    bookkeeping, without the drafters' own time.
+    """
+
+    arms: Sequence[Arm]
+    rounds: int = 0
+    tokens: int = 0
+    steps: int = 0
+    overhead: float = 0.0
+    pulls: Counter[str] = field(default_factory=Counter)
+    by_drafter: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome, written: int) -> None:
+        """Count one round, which wrote `written` tokens."""
+        self.rounds += 1
+        self.tokens += written
+        if outcome.arm < 0:  # the policy raised
+            return
+        arm = self.arms[outcome.arm]
+        self.pulls[arm.name] += 1
+        if outcome.drafted:
+            self.by_drafter[arm.drafter, "num_drafts"] += 1
+            self.by_drafter[arm.drafter, "num_draft_tokens"] += outcome.drafted
+            self.by_drafter[arm.drafter, "num_accepted_tokens"] += min(outcome.accepted, written)
+
+    def as_dict(self, faults: Mapping[str, int]) -> dict[str, Any]:
+        """Return all counts, for JSON, under vLLM's metric names if there is one; faults by drafter."""
+        names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+        return {
+            "num_steps": self.steps,
+            "num_rounds": self.rounds,
+            "num_tokens": self.tokens,
+            "overhead_seconds": self.overhead,
+            "arms": dict(self.pulls),
+            "drafters": {
+                drafter: {name: self.by_drafter[drafter, name] for name in names} | {"num_faults": number}
+                for drafter, number in faults.items()
+            },
+        }
 
 
 class Follower:
@@ -50,7 +166,7 @@ class Follower:
         max_faults: int = 3,
         slow_seconds: float = 5.0,
     ) -> None:
-        chains_only(method.policy, drafters)
+        check_chains(method.policy, drafters)
         self.policy, self.recorder = method.policy, method.recorder
         self.rng = Random(seed)
         self.pool = DrafterPool(
@@ -66,85 +182,84 @@ class Follower:
         self._ids = count()
         self._ended = self._drafting = 0.0
 
-    def step(self, rows: Sequence[Row], alive: Callable[[Hashable], bool] | None = None) -> list[list[int]]:
-        """A draft for each row, empty if drafting does not pay. Call it once after every engine step."""
+    def step(
+        self, rows: Sequence[Row], is_alive: Callable[[Hashable], bool] | None = None
+    ) -> list[list[int]]:
+        """Return a draft for each row, empty if drafting does not pay; call it after every engine step."""
         began = perf_counter()
-        seconds, before = began - self._ended, self._drafters_seconds()
-        self._leave(rows, alive)
+        seconds, before = began - self._ended, self._drafting + self.pool.graded_seconds
+        self._close_missing(rows, is_alive)
         live = [row for row in rows if row.new]
-        steady = bool(live) and len(live) == len(rows) and all(self._follows(row) for row in live)
+        steady = bool(live) and len(live) == len(rows) and all(self._continues(row) for row in live)
         self._learn(self._settle(live, seconds if steady else nan))
-        going = [self._meet(row) for row in live]
-        drafts = self._draft([request for request in going if not request.done])
-        for request in going:
+        requests = [self._open(row) for row in live]
+        drafts = self._draft([request for request in requests if not request.done])
+        for request in requests:
             if request.done:
                 self._end(request)
         self._latest = frozenset(row.key for row in live)
         self._ended = perf_counter()
+        drafting = self._drafting + self.pool.graded_seconds - before
         self.tally.steps += 1
-        self.tally.overhead += self._ended - began - (self._drafters_seconds() - before)
+        self.tally.overhead += self._ended - began - drafting
         return [drafts.get(row.key, []) for row in rows]
 
-    def _show(self, request: Request) -> None:
-        """Show the drafters the new text; the time that this takes is counted as theirs."""
-        start = perf_counter()
-        self.pool.observe(request)
-        self._drafting += perf_counter() - start
+    def totals(self) -> dict[str, Any]:
+        """Return the counts by drafter since the start, for JSON."""
+        return self.tally.as_dict(self.pool.faults)
 
-    def _drafters_seconds(self) -> float:
-        return self._drafting + self.pool.graded_seconds
+    def close(self) -> None:
+        """Close all requests."""
+        for request in list(self.open.values()):
+            self._abandon(request)
 
     # -- outcomes of the step ----------------------------------------------------------------------------
 
-    def _follows(self, row: Row) -> bool:
-        """Whether a row continues from the previous step, without any step in between."""
+    def _continues(self, row: Row) -> bool:
+        """Return whether a row continues from the previous step, without any step in between."""
         request = self._requests.get(row.key)
-        return (
-            row.key in self._latest
-            and request is not None
-            and len(request.tokens) + len(row.new) == row.length
-        )
+        if request is None or row.key not in self._latest:
+            return False
+        return len(request.tokens) + len(row.new) == row.length
 
     def _settle(self, rows: Sequence[Row], seconds: float) -> list[RequestRound]:
         """Match the drafts with the tokens that this step wrote, in `seconds` (NaN: unknown).
 
         A row whose text does not continue its known text, for example after a lost cache, starts again.
         """
-        known: list[tuple[Row, RequestRound]] = []
+        matched: list[tuple[Row, RequestRound]] = []
         for row in rows:
             request = self._requests.get(row.key)
-            if request is not None:
-                round = self._rounds.pop(request.id, None)
-                if round is None or len(request.tokens) + len(row.new) != row.length:
-                    self._abandon(request, round)
-                else:
-                    known.append((row, round))
-        parts = [verified(row, round.draft) for row, round in known]
+            if request is None:
+                continue
+            if request.id in self._rounds and len(request.tokens) + len(row.new) == row.length:
+                matched.append((row, self._rounds.pop(request.id)))
+            else:
+                self._abandon(request)
+        parts = [verified_part(row, round.draft) for row, round in matched]
         tokens = len(rows) + sum(len(part.tokens) for part in parts)
-        for (row, round), part in zip(known, parts, strict=True):
-            self._look(row, round, part, RoundCost(round.draft_seconds, seconds, tokens, len(rows)))
+        for (row, round), part in zip(matched, parts, strict=True):
+            self._score(row, round, part, RoundCost(round.draft_seconds, seconds, tokens, len(rows)))
         if seconds == seconds:
             self.pool.record_pass(seconds)
-        return [round for _, round in known]
+        return [round for _, round in matched]
 
-    def _look(self, row: Row, round: RequestRound, part: Draft, cost: RoundCost) -> None:
-        """The outcome of the part of a draft that the step verified."""
+    def _score(self, row: Row, round: RequestRound, part: Draft, cost: RoundCost) -> None:
+        """Score the part of a draft that the step verified."""
         cut = len(part.tokens) < len(round.draft.tokens)  # the engine had no room for the whole draft
-        round.draft, round.tokens = part, self._write(round.request, row)
+        round.draft, round.tokens = part, self._append(round.request, row)
         accepted = min(len(row.new) - 1, len(part.tokens))
         round.verdict = Verdict(tuple(range(accepted)), row.new[-1])
-        round.scores = Written(part, row.new, row.overlaps[: len(part.tokens)])
+        round.scores = TextScores(part, row.new, row.overlaps[: len(part.tokens)])
         overlap = "overlap" in self.recorder.reads
         round.score(cost, timed=cost.target == cost.target, overlap=overlap, cut=cut)
 
-    def _write(self, request: Request, row: Row) -> tuple[int, ...]:
+    def _append(self, request: Request, row: Row) -> tuple[int, ...]:
         """Append what the step wrote, cut at the end of the text."""
         new = tuple(row.new)
-        if row.ends:
-            for i, token in enumerate(new):
-                if token in row.ends:
-                    new, request.done, request.finish_reason = new[: i + 1], True, "eos"
-                    break
+        end = next((i for i, token in enumerate(new) if token in row.ends), None)
+        if end is not None:
+            new, request.done, request.finish_reason = new[: end + 1], True, "eos"
         if len(new) >= request.remaining and not request.done:
             request.done, request.finish_reason = True, "length"
         request.tokens += new
@@ -157,22 +272,22 @@ class Follower:
         for round in rounds:
             round.request.last_accepted = len(round.verdict.path)
             round.request.rounds += 1
-            self._show(round.request)
+            self._observe(round.request)
             if round.record:
                 self.tally.add(round.record.outcome, len(round.tokens))
 
     # -- new drafts --------------------------------------------------------------------------------------
 
-    def _meet(self, row: Row) -> Request:
-        """The request of a row; opened if it is new."""
+    def _open(self, row: Row) -> Request:
+        """Return the request of a row; opened if it is new."""
         request = self._requests.get(row.key)
         if request is None:
-            at = next(self._ids)
-            request = Request(at, row.text(0), row.prompt, GREEDY, Random(at), Random(at))
+            number = next(self._ids)
+            request = Request(number, row.text(0), row.prompt, GREEDY, Random(number), Random(number))
             request.disabled |= self.pool.broken
-            self._requests[row.key] = self.open[at] = request
-            self._keys[at] = row.key
-            self._show(request)
+            self._requests[row.key] = self.open[number] = request
+            self._keys[number] = row.key
+            self._observe(request)
             self.barrier.open(request)
             request.done = bool(row.ends) and request.tokens[-1] in row.ends
         room = max(1, request.position + row.room)
@@ -180,6 +295,12 @@ class Follower:
             request.sampling = Sampling(max_new_tokens=room)
         request.done = request.done or row.room <= 0
         return request
+
+    def _observe(self, request: Request) -> None:
+        """Show the drafters the new text; the time that this takes is counted as theirs."""
+        start = perf_counter()
+        self.pool.observe(request)
+        self._drafting += perf_counter() - start
 
     def _draft(self, requests: Sequence[Request]) -> dict[Hashable, list[int]]:
         """Choose an arm for every request and draft for all of them, one call per drafter."""
@@ -191,35 +312,41 @@ class Follower:
             self._rounds[round.request.id] = round
         return {self._keys[round.request.id]: list(round.draft.tokens) for round in rounds}
 
-    def totals(self) -> dict[str, Any]:
-        """Counts by drafter since the start, for JSON."""
-        return self.tally.as_dict(self.pool.faults)
-
     # -- ends --------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close all requests."""
-        for request in list(self.open.values()):
-            self._abandon(request, self._rounds.pop(request.id, None))
-
-    def _leave(self, rows: Sequence[Row], alive: Callable[[Hashable], bool] | None) -> None:
+    def _close_missing(self, rows: Sequence[Row], is_alive: Callable[[Hashable], bool] | None) -> None:
         """Close the requests that have ended, and drop decisions that were never used."""
-        here = {row.key for row in rows}
-        for key in [key for key in self._requests if key not in here]:
-            request = self._requests[key]
-            if alive is None or not alive(key):
-                self._abandon(request, self._rounds.pop(request.id, None))
+        present = {row.key for row in rows}
+        for key in [key for key in self._requests if key not in present]:
+            if is_alive is None or not is_alive(key):
+                self._abandon(self._requests[key])
 
-    def _abandon(self, request: Request, round: RequestRound | None) -> None:
-        self._abort(request, round)
-        self._end(request)
-
-    def _abort(self, request: Request, round: RequestRound | None) -> None:
+    def _abandon(self, request: Request) -> None:
+        """Close a request; the policy uncounts its decision in flight."""
+        round = self._rounds.pop(request.id, None)
         if round is not None and round.decision is not UNDECIDED:
             self.barrier.learn([Feedback(request.id, round.decision)])
+        self._end(request)
 
     def _end(self, request: Request) -> None:
         del self.open[request.id]
         del self._requests[self._keys.pop(request.id)]
         self.barrier.close(request)
         self.pool.close(request)
+
+
+def verified_part(row: Row, draft: Draft) -> Draft:
+    """Return the part of a draft that the engine verified."""
+    n = row.verified
+    if n < 0 or n >= len(draft.tokens):
+        return draft
+    return Draft.chain(draft.tokens[:n], probs=draft.probs[:n], signals=draft.signals[:n]) if n else EMPTY
+
+
+def check_chains(policy: Policy, drafters: Collection[str]) -> None:
+    """Reject a policy that drafts trees, or has an arm of a missing drafter."""
+    for arm in policy.arms:
+        if arm.width > 1 or (arm.length and arm.drafter not in drafters):
+            raise UserError(
+                f"the arm {arm.name} drafts trees, and this engine verifies chains: name another policy"
+            )

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from ..build import assemble, check_drafters
 from ..specs import LoadOptions, parse_drafters, parse_policy
-from .engine import Engine, Row
-from .follow import Follower
+from .follow import Engine, Follower, Row
 
 Ids = NDArray[np.intc]
 ROOM = 1 << 20  # llama-cpp-python does not report its token budget

@@ -54,16 +54,12 @@ class StrictModel(BaseModel):
 
 
 class Speculative(StrictModel):
-    """How much to speculate for one request."""
-
     policy: str | None = None
     max_length: Count | None = None
     drafters: UpTo128[str] | None = None
 
 
 class StreamOptions(StrictModel):
-    """The contents of a stream besides the text."""
-
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     include_drafters: bool | None = None
@@ -71,8 +67,6 @@ class StreamOptions(StrictModel):
 
 
 class JsonSchema(StrictModel):
-    """A schema for the answer."""
-
     name: str | None = None
     description: str | None = None
     schema_: Object | None = Field(None, alias="schema")
@@ -80,8 +74,6 @@ class JsonSchema(StrictModel):
 
 
 class ResponseFormat(StrictModel):
-    """The form of the answer."""
-
     type: FormKind
     json_schema: JsonSchema | None = None
 
@@ -127,8 +119,6 @@ class SamplingBody(Body):
 
 
 class GenerationBody(SamplingBody):
-    """The fields that chat and plain completions share."""
-
     n: int | None = Field(None, ge=1, le=MAX_SAMPLES)
     max_tokens: Count | None = None
     stream_options: StreamOptions | None = None
@@ -164,23 +154,17 @@ class Part(StrictModel):
 
 
 class FunctionCall(StrictModel):
-    """The name of a function, and its arguments as JSON."""
-
     name: str
     arguments: str
 
 
 class ToolCall(StrictModel):
-    """A call of a tool in an earlier answer."""
-
     id: str | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
 class Function(StrictModel):
-    """A function that the model may call."""
-
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
     parameters: Object | None = None
@@ -188,21 +172,15 @@ class Function(StrictModel):
 
 
 class Tool(StrictModel):
-    """A tool."""
-
     type: Literal["function"]
     function: Function
 
 
 class FunctionName(StrictModel):
-    """The name of a function."""
-
     name: str
 
 
 class ToolChoice(StrictModel):
-    """The tool that must be called."""
-
     type: Literal["function"]
     function: FunctionName
 
@@ -254,8 +232,6 @@ class Detokenize(StrictModel):
 
 
 class ItemText(StrictModel):
-    """A piece of a message of `/v1/responses`."""
-
     type: Literal["input_text", "output_text", "reasoning_text"]
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
@@ -282,33 +258,23 @@ class Item(StrictModel):
 
 
 class ItemFormat(JsonSchema):
-    """The form of the answer."""
-
     type: FormKind
 
 
 class TextSettings(StrictModel):
-    """Settings of the text."""
-
     format: ItemFormat | None = None
     verbosity: Any = None  # changes nothing here
 
 
 class ItemTool(Function):
-    """A function that the model may call."""
-
     type: Literal["function"]
 
 
 class ItemChoice(FunctionName):
-    """The tool that must be called."""
-
     type: Literal["function"]
 
 
 class Obfuscation(StrictModel):
-    """Changes nothing here."""
-
     include_obfuscation: bool | None = None
 
 

@@ -15,7 +15,7 @@ from ..core.roles import window_of
 from ..core.sampling import Sampling
 from ..errors import UserError
 from ..generation.decoder import Decoder
-from ..generation.prompts import encode, rendered
+from ..generation.prompts import encode, render_messages
 from ..generation.text import StopStrings, stop_strings
 from ..inputs import whole
 from ..policies.catalogue import method
@@ -404,7 +404,7 @@ def check_length(
     if not isinstance(prompt, str) and prompt and isinstance(prompt[0], dict):
         if sum(len(str(part)) for part in (prompt, tools, options)) <= length:
             return
-        text, param = rendered(tokenizer, prompt, tools=tools, options=options), "messages"
+        text, param = render_messages(tokenizer, prompt, tools=tools, options=options), "messages"
     is_long = not isinstance(text, str) and len(text) > max_tokens
     while isinstance(text, str) and not is_long and length < len(text):
         is_long = len(tokenizer(whole(text[:length], "the prompt"))["input_ids"]) > max_tokens + MARGIN

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import tokenizer_fingerprint
 from draftwise.errors import UserError
-from draftwise.generation.prompts import encode, rendered
+from draftwise.generation.prompts import encode, render_messages
 from draftwise.generation.text import Detokenizer, decode
 from draftwise.models.load import load_tokenizer
 from draftwise.models.vocabulary import check_vocabulary
@@ -158,7 +158,7 @@ CHATS: list[list[dict[str, str]]] = [
 @pytest.mark.parametrize("chat", CHATS)
 def test_chats_become_the_same_prompt(name: str, chat: list[dict[str, str]]) -> None:
     ours, theirs = pair(name)
-    assert rendered(ours, chat) == rendered(theirs, chat)
+    assert render_messages(ours, chat) == render_messages(theirs, chat)
     assert encode(ours, chat, vocab_size=ours.size) == encode(theirs, chat, vocab_size=ours.size)
     assert encode(ours, "Hi", vocab_size=ours.size, chat=False) == theirs("Hi")["input_ids"]
     with_tools: dict[str, Any] = {

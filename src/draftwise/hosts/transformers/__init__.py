@@ -28,12 +28,12 @@ from ...models.probe.checks import device_of
 from ...models.threads import THREADS, release
 from ...models.verdicts import start
 from ...specs import DrafterSpec, LoadOptions, PolicySpec, model_name, parse_drafters, parse_policy
-from .arguments import Asked, check, check_cache
+from .arguments import CallArguments, check, check_cache
 from .call import Call
 from .prompt import Prompt, fill, read_prompt
 from .prompted import Inputs, PromptedTarget, encoded
-from .steps import Steps
 from .target import HostTarget
+from .together import Steps
 
 
 def transformers_generate(
@@ -73,11 +73,11 @@ def transformers_generate(
         inputs_tensor: Tensor | None = None,
         **model_kwargs: Any,
     ) -> Any:
-        asked = Asked(model, streamer, synced_gpus)
-        asked.check(model)
+        arguments = CallArguments(model, streamer, synced_gpus)
+        arguments.check(model)
         check(generation_config, model)
         criteria = host.ends(stopping_criteria, stop_strings, model)
-        steps = Steps(input_ids, criteria, generation_config, asked.streamer)
+        steps = Steps(input_ids, criteria, generation_config, arguments.streamer)
         returned = bool(generation_config.return_dict_in_generate)
         with host.turn(), host.evaluating(model):
             prompt: Any = host.read(model, input_ids, generation_config, model_kwargs)
@@ -97,8 +97,8 @@ def transformers_generate(
                 cache = target.end()
             elif cache is not None and (returned or getattr(cache, "_is_user_defined", False)):
                 fill(model, prompt, sequences, model_kwargs)
-        if asked.streamer is not None:
-            asked.streamer.end()
+        if arguments.streamer is not None:
+            arguments.streamer.end()
         if not returned:
             return sequences
         kept: dict[str, Any] = {"scores": steps.scores, "logits": steps.logits}

@@ -64,7 +64,7 @@ def check_cache(config: GenerationConfig, model: Any, target: HostTarget | Promp
 PER_ROW = {"adapter_names", "alora_offsets"}
 
 
-class Asked:
+class CallArguments:
     """The arguments of `generate` that Transformers (5.23) does not pass to a decoding method given as a
     function.
 
@@ -72,10 +72,10 @@ class Asked:
     """
 
     def __init__(self, model: Any, streamer: Any, synced_gpus: bool | None) -> None:
-        found = _generate_frame(model)
-        self.streamer = found.get("streamer") if streamer is None else streamer
-        self.assistant_model = found.get("assistant_model")
-        self.synced_gpus = synced_gpus or found.get("synced_gpus")
+        arguments = _generate_frame(model)
+        self.streamer = arguments.get("streamer") if streamer is None else streamer
+        self.assistant_model = arguments.get("assistant_model")
+        self.synced_gpus = synced_gpus or arguments.get("synced_gpus")
         if self.synced_gpus is None:  # the same rule as in `generate`
             several = torch.distributed.is_available() and torch.distributed.is_initialized()
             several = several and torch.distributed.get_world_size() > 1

@@ -1,14 +1,20 @@
-"""One call of `generate`: the rows of its batch, from the first step to the last."""
+"""One call of `generate`: the rows of its batch, from the first step to the last.
+
+Rows advance by different numbers of tokens. A Transformers processor that computes a row's scores only from
+that row's own ids and scores is applied to each row separately. Any other may count its calls, identify rows
+by index, or use the whole batch: it is called as in plain decoding (see `together`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import logits_process as own
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
@@ -17,12 +23,39 @@ from ...core.request import Request
 from ...core.round import Round
 from ...core.sampling import Sampling
 from ...errors import UserError
-from .processors import chain, rowwise
+from ...models.distributions import Chain
 from .prompt import Prompt
 from .prompted import PromptedTarget
-from .steps import Steps
 from .target import HostTarget
-from .together import Together
+from .together import Steps, Together
+
+HISTORYLESS: tuple[type, ...] = (
+    own.TemperatureLogitsWarper,
+    own.TopKLogitsWarper,
+    own.TopPLogitsWarper,
+    own.TopHLogitsWarper,
+    own.MinPLogitsWarper,
+    own.TypicalLogitsWarper,
+    own.EpsilonLogitsWarper,
+    own.EtaLogitsWarper,
+    own.LogitNormalization,
+    own.InfNanRemoveLogitsProcessor,
+    own.SuppressTokensLogitsProcessor,
+)
+ROWWISE: tuple[type, ...] = (
+    *HISTORYLESS,
+    own.MinLengthLogitsProcessor,
+    own.MinNewTokensLengthLogitsProcessor,
+    own.RepetitionPenaltyLogitsProcessor,
+    own.NoRepeatNGramLogitsProcessor,
+    own.SequenceBiasLogitsProcessor,
+    own.NoBadWordsLogitsProcessor,
+    own.ForcedBOSTokenLogitsProcessor,
+    own.ForcedEOSTokenLogitsProcessor,
+    own.ExponentialDecayLengthPenalty,
+    own.SuppressTokensAtBeginLogitsProcessor,
+    own.WatermarkLogitsProcessor,
+)
 
 
 @dataclass(slots=True)
@@ -40,9 +73,11 @@ class Call:
     def run(self) -> Tensor:
         """Decode every row; returns token ids with the prompt, padded on the right, shape (rows, length)."""
         requests: list[Request] = []
-        asked = self.steps.scores is not None or self.steps.logits is not None
-        free = rowwise(self.processors) and not asked and self.target.ragged(n=len(self.prompt.texts))
-        together = None if free else self._together(requests)
+        returned = self.steps.scores is not None or self.steps.logits is not None
+        independent = (
+            rowwise(self.processors) and not returned and self.target.ragged(n=len(self.prompt.texts))
+        )
+        together = None if independent else self._together(requests)
         self.target.together = together
         try:
             self._open(requests, together)
@@ -66,10 +101,10 @@ class Call:
     def _open(self, requests: list[Request], together: Together | None) -> None:
         """Open a request for every row, in `requests`."""
         prompts, n = self.steps.ids, len(self.prompt.texts)
-        drawn = bool(self.config.do_sample) and together is None
-        seeds = torch.randint(1 << 62, (n,)).tolist() if drawn else [0] * n
+        sampled = bool(self.config.do_sample) and together is None
+        seeds = torch.randint(1 << 62, (n,)).tolist() if sampled else [0] * n
         for row, text in enumerate(self.prompt.texts):
-            more = {"eos": self._eos(), **shaped(self.processors)} if drawn else {"eos": self._eos()}
+            more = {"eos": self._eos(), **shaped(self.processors)} if sampled else {"eos": self._eos()}
             sampling = Sampling(max_new_tokens=self._limit(), seed=seeds[row], **more)
             requests.append(self.loop.add(text, sampling))
             self.target.enter(self.prompt, row, requests[row])
@@ -103,19 +138,19 @@ class Call:
                 )
 
     def _limit(self) -> int:
-        """The maximum number of new tokens of a row."""
+        """Return the maximum number of new tokens of a row."""
         length = self.steps.ids.shape[1] - self.steps.count
         limits = [c.max_length - length for c in self.criteria if type(c) is MaxLengthCriteria]
         return max(min(limits, default=1 << 30), 1)
 
     def _eos(self) -> frozenset[int]:
-        """The tokens that certainly end a row."""
-        found = [c.eos_token_id.tolist() for c in self.criteria if type(c) is EosTokenCriteria]
-        return frozenset(token for some in found for token in some)
+        """Return the tokens that certainly end a row."""
+        ends = [c.eos_token_id.tolist() for c in self.criteria if type(c) is EosTokenCriteria]
+        return frozenset(token for tokens in ends for token in tokens)
 
 
 def shaped(processors: LogitsProcessorList) -> dict[str, Any]:
-    """Sampling settings that approximate the effect of these processors on a distribution.
+    """Return sampling settings that approximate the effect of these processors on a distribution.
 
     The target's distribution depends on the processors alone; a drafter with similar settings has a higher
     acceptance rate.
@@ -139,3 +174,46 @@ def _raise(rounds: Sequence[Round], requests: Sequence[Request]) -> None:
     for round in rounds:
         if round.request in mine and round.error is not None:
             raise round.error
+
+
+def rowwise(processors: Iterable[Any]) -> bool:
+    """Return whether every processor is of a class known to compute each row from that row alone."""
+    return all(type(p) in ROWWISE for p in processors)
+
+
+def chain(processors: Sequence[Any], row: int, prompt: Tensor, start: int) -> Chain:
+    """Return the processors for one row of a batch, in their order.
+
+    Trailing ones that do not use the history are applied to all positions of a draft at once.
+
+    `prompt` are the row's ids as `generate` passes them, with padding, shape (length,); its request's text
+    begins with `start` tokens.
+    """
+    last = max((i for i, p in enumerate(processors) if type(p) not in HISTORYLESS), default=-1) + 1
+    historic = LogitsProcessorList()
+    if last:
+        historic.append(RowView(processors[:last], row, prompt, start))
+    return Chain(historic, LogitsProcessorList(processors[last:]))
+
+
+class RowView(LogitsProcessor):
+    """Row-wise processors for one row of a batch, called with the row as `generate` would pass it."""
+
+    def __init__(self, processors: Sequence[Any], row: int, prompt: Tensor, start: int) -> None:
+        self.processors = LogitsProcessorList(_of_row(p, row) for p in processors)
+        self.prompt, self.start = prompt[None], start
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return processed scores, shape (1, vocabulary)."""
+        ids: Any = torch.cat([self.prompt.to(scores.device), input_ids[:, self.start :]], dim=1)
+        shaped: Tensor = self.processors(ids, scores)
+        return shaped
+
+
+def _of_row(processor: Any, row: int) -> Any:
+    """Return the processor for one row: Transformers' repetition penalty stores the padding of every row."""
+    ignored = getattr(processor, "prompt_ignore_length", None)
+    if isinstance(ignored, Tensor):
+        processor = copy.copy(processor)
+        processor.prompt_ignore_length = ignored[row : row + 1]
+    return processor

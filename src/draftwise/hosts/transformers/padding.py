@@ -1,4 +1,4 @@
-"""Whether padding before a row changes nothing in it, so that the row can be read without."""
+"""A test that padding before a row changes nothing in it, so that the row can be read without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG = getLogger(__name__)
 
 
 def neutral(model: Any) -> bool:
-    """Whether `generate` decodes made-up tokens with padding before them from the logits without it.
+    """Return whether `generate` decodes made-up tokens with padding before them from the logits without it.
 
     Where a class counts positions by slots, its states read padding, or its index counts it in blocks, they
     differ. A small model of the class has to agree, since blocks may be longer than a short text.

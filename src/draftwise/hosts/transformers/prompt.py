@@ -3,34 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import DynamicCache, GenerationConfig
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 
 from ...errors import UserError
 from ...models.cache_names import CACHE, NAMES, cache_in
 from ...models.recurrent import held_by
-from .caches import Held, held_rows
+from ...models.runner import Rows
 
+LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 # Model inputs other than the tokens that are supported here.
 FED = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", *NAMES}
 EMBEDS = "inputs_embeds"
 
 
 @dataclass(slots=True)
+class CachedRow:
+    """The keys and values of one row's first `length` tokens, by layer, shape (heads, length, head size)."""
+
+    length: int = 0
+    layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def cache(self) -> DynamicCache | None:
+        """Return a new cache with this row alone, for one pass."""
+        if not self.length:
+            return None
+        cache = DynamicCache()
+        for at, (keys, values) in enumerate(self.layers):
+            cache.update(keys[None], values[None], at)
+        return cache
+
+    @torch.inference_mode()
+    def load(self, rows: Rows, key: int) -> None:
+        """Copy them into the row of `key`, which must be empty."""
+        if not self.length:
+            return
+        row = rows.keys.index(key)
+        rows.cache.schedule(row, [0], self.length, even=True, rows=len(rows.keys), slots=self.length)
+        for at, (keys, values) in enumerate(self.layers):
+            rows.cache.update(keys[None], values[None], at)
+        rows.held[row] = self.length
+
+
+@dataclass(slots=True)
 class Prompt:
     """The rows before their first new token.
 
-    `texts` are each row's tokens without padding; tokens that only a cache holds are 0 there. `held` has the
-    keys and values of the first of them, `virtual` the number of slots in `cache` without a token in
+    `texts` are each row's tokens without padding; tokens that only a cache holds are 0 there. `cached` has
+    the keys and values of the first of them, `virtual` the number of slots in `cache` without a token in
     `input_ids`. Some are `padded`.
     """
 
     texts: list[list[int]]
-    held: list[Held]
+    cached: list[CachedRow]
     cache: Any = None
     virtual: int = 0
     padded: bool = False
@@ -39,7 +74,7 @@ class Prompt:
 def read_prompt(
     model: Any, input_ids: Tensor, config: GenerationConfig, model_kwargs: Mapping[str, Any]
 ) -> Prompt | None:
-    """The rows as plain decoding would read them, derived from the inputs it would pass to the model.
+    """Return the rows as plain decoding would read them, derived from the inputs it would pass to the model.
 
     None: they are not tokens alone, side by side at positions 0, 1, 2, ... of each row, so that only the
     model knows how to read them (see `prompted`).
@@ -53,23 +88,23 @@ def read_prompt(
     past = held_by(cache)
     if past is None:
         return None
-    fed = _fed(model, input_ids, past, config, model_kwargs)
-    given = held_by(cache_in(fed))
-    more = any(value is not None and name not in FED for name, value in fed.items())
-    if more or not input_ids.shape[1] or given is None or given > past:
+    inputs = _first_inputs(model, input_ids, past, config, model_kwargs)
+    in_inputs = held_by(cache_in(inputs))
+    more = any(value is not None and name not in FED for name, value in inputs.items())
+    if more or not input_ids.shape[1] or in_inputs is None or in_inputs > past:
         return None
-    seen, ids = _seen(input_ids, past, config, model_kwargs.get("attention_mask"))
-    if _gapped(seen) or not _counted(seen, model_kwargs.get("position_ids")):
+    visible, ids = _visible(input_ids, past, config, model_kwargs.get("attention_mask"))
+    if _has_gap(visible) or not _counts_up(visible, model_kwargs.get("position_ids")):
         return None
-    texts = [row[own].tolist() for row, own in zip(ids, seen, strict=True)]
-    held = held_rows(cache, seen[:, :past]) if past else [Held()] * len(texts)
-    return Prompt(texts, held, cache, ids.shape[1] - input_ids.shape[1], not bool(seen.all()))
+    texts = [row[own].tolist() for row, own in zip(ids, visible, strict=True)]
+    cached = cached_rows(cache, visible[:, :past]) if past else [CachedRow()] * len(texts)
+    return Prompt(texts, cached, cache, ids.shape[1] - input_ids.shape[1], not bool(visible.all()))
 
 
-def _fed(
+def _first_inputs(
     model: Any, input_ids: Tensor, past: int, config: GenerationConfig, model_kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The inputs that plain decoding would pass to the model first."""
+    """Return the inputs that plain decoding would pass to the model first."""
     kwargs = {name: value for name, value in model_kwargs.items() if name not in NAMES or past}
     embeds, new = kwargs.get(EMBEDS), None
     if embeds is not None:
@@ -85,12 +120,12 @@ def _fed(
 
 
 def _width(mask: Any, config: GenerationConfig, input_ids: Tensor) -> int:
-    """The number of tokens in the mask; `generate` drops a mask of ones and stores its width."""
+    """Return the number of tokens in the mask; `generate` drops a mask of ones and stores its width."""
     return int(mask.shape[1] if mask is not None else getattr(config, "_mask_length", input_ids.shape[1]))
 
 
-def _seen(input_ids: Tensor, past: int, config: GenerationConfig, mask: Any) -> tuple[Tensor, Tensor]:
-    """Which tokens are visible (boolean), and all their ids, shape (rows, tokens) each."""
+def _visible(input_ids: Tensor, past: int, config: GenerationConfig, mask: Any) -> tuple[Tensor, Tensor]:
+    """Return which tokens are visible (boolean), and all their ids, shape (rows, tokens) each."""
     width, length = _width(mask, config, input_ids), input_ids.shape[1]
     ids = input_ids
     if width == past + length and past:  # the tokens in the cache were not passed again
@@ -99,26 +134,54 @@ def _seen(input_ids: Tensor, past: int, config: GenerationConfig, mask: Any) -> 
         raise UserError(f"attention_mask: it speaks of {width} tokens where there are {past} + {length}")
     if mask is None:
         return torch.ones_like(ids, dtype=torch.bool), ids
-    seen = (mask != 0).to(ids.device)
-    if not bool(seen[:, -1].all()):
+    visible = (mask != 0).to(ids.device)
+    if not bool(visible[:, -1].all()):
         raise UserError("attention_mask: a row is padded on the right; set padding_side='left'")
-    return seen, ids
+    return visible, ids
 
 
-def _gapped(seen: Tensor) -> bool:
-    """Whether a row has padding after its first token.
+def _has_gap(visible: Tensor) -> bool:
+    """Return whether a row has padding after its first token.
 
     Its tokens could not be moved together: windows and chunks count the padding, and states read it.
     """
-    return bool((seen[:, 1:] < seen[:, :-1]).any())
+    return bool((visible[:, 1:] < visible[:, :-1]).any())
 
 
-def _counted(seen: Tensor, positions: Any) -> bool:
-    """Whether rows are read at positions 0, 1, 2, ... from their first token on."""
+def _counts_up(visible: Tensor, positions: Any) -> bool:
+    """Return whether rows are read at positions 0, 1, 2, ... from their first token on."""
     if positions is None:
         return True
-    own, here = (x[:, -positions.shape[-1] :] for x in (seen.long().cumsum(-1) - 1, seen))
+    own, here = (x[:, -positions.shape[-1] :] for x in (visible.long().cumsum(-1) - 1, visible))
     return positions.dim() == 2 and bool((positions.to(own.device).expand_as(own) == own)[here].all())
+
+
+def cached_rows(cache: Any, visible: Tensor) -> list[CachedRow]:
+    """Return the contents of `cache` for each row where `visible`, boolean, shape (rows, slots).
+
+    Raises:
+        UserError: a kind of cache that does not store keys and values as computed.
+    """
+    odd = [layer for layer in cache.layers if type(layer) not in LAYERS]
+    if odd:
+        raise UserError(
+            f"{CACHE}: draftwise cannot continue from a {type(cache).__name__} with layers of "
+            f"{type(odd[0]).__name__}; use a DynamicCache"
+        )
+    total = int(cache.get_seq_length())
+    rows = [CachedRow(int(own.sum())) for own in visible]
+    for layer in cache.layers:
+        keys, values = (_all_slots(x, total)[..., : visible.shape[1], :] for x in (layer.keys, layer.values))
+        for row, (cached, own) in enumerate(zip(rows, visible.to(keys.device), strict=True)):
+            cached.layers.append((keys[row][:, own], values[row][:, own]))
+    return rows
+
+
+def _all_slots(stored: Tensor, total: int) -> Tensor:
+    """Return all slots of a layer; dropped slots of a sliding window are filled, and never attended to."""
+    stored = stored[..., :total, :]
+    missing = total - stored.shape[-2]
+    return torch.cat([stored.new_zeros(*stored.shape[:-2], missing, stored.shape[-1]), stored], dim=-2)
 
 
 def fill(model: Any, prompt: Prompt, sequences: Tensor, model_kwargs: Mapping[str, Any]) -> None:

@@ -29,13 +29,12 @@ from ...models.traits import ask
 from ...targets.scores import GreedyScores, SampledScores
 from .padding import dense, padded
 from .prompt import FED
-from .steps import Steps
-from .together import Together
+from .together import Steps, Together
 
 
 @dataclass(slots=True)
 class Inputs:
-    """What `generate` prepared for the model: the rows, shape (rows, tokens), and the model's arguments.
+    """The inputs that `generate` prepared: the rows, shape (rows, tokens), and the model's arguments.
 
     `encoded` is the input of the encoder, if there is one, and `vocab_size` that of the decoder.
     """
@@ -49,7 +48,7 @@ class Inputs:
 
     @property
     def texts(self) -> list[list[int]]:
-        """What drafters may look at: the tokens of each row, the encoder's before the decoder's.
+        """The tokens that drafters may read: those of each row, the encoder's before the decoder's.
 
         Numbers that are no tokens of the vocabulary, such as places of images, are 0.
         """
@@ -67,7 +66,7 @@ class Inputs:
 
     @property
     def padded(self) -> bool:
-        """Whether the inputs are tokens alone, some of them masked."""
+        """True if the inputs are tokens alone, some of them masked."""
         mask = self.kwargs.get("attention_mask")
         more = any(value is not None and name not in FED for name, value in self.kwargs.items())
         return self.encoded is None and not more and mask is not None and not bool((mask != 0).all())
@@ -81,8 +80,8 @@ class Inputs:
         return min(known) + new, max(known) + new
 
 
-def drops(model: Any, length: int) -> bool:
-    """Whether the model's own decoding drops its cache after this number of tokens."""
+def drops_cache(model: Any, length: int) -> bool:
+    """Return whether the model's own decoding drops its cache after this number of tokens."""
     ids = torch.zeros((1, length + 1), dtype=torch.long, device=device_of(model))
     prepare = model.prepare_inputs_for_generation
     given = {"attention_mask": torch.ones_like(ids), name_for(prepare): pretended(length)}
@@ -117,14 +116,14 @@ class PromptedTarget:
         self.together: Together | None = None
         self.inputs: Inputs | None = None
         self.steps: Steps | None = None
-        self.made: Prompted | None = None
+        self.rows: Prompted | None = None
         self.order: dict[int, int] = {}  # by request, its row
-        self.said: Tensor | None = None  # logits of the latest pass, shape (rows, tokens, vocabulary)
+        self.latest: Tensor | None = None  # logits of the latest pass, shape (rows, tokens, vocabulary)
         self.since = 0  # the step of the first of them
 
     def begin(self, inputs: Inputs, steps: Steps, drafters: Sequence[Any]) -> None:
         """Take the inputs of a call; the model reads them in the first pass."""
-        self.inputs, self.steps, self.made, self.said = inputs, steps, None, None
+        self.inputs, self.steps, self.rows, self.latest = inputs, steps, None, None
         inputs.vocab_size = self.vocab_size
         self.rope = self._borders if inputs.padded else Rope()
         self.order.clear()
@@ -137,19 +136,19 @@ class PromptedTarget:
         """Where rotary frequencies change; `anew` if the model's own decoding then drops its cache."""
         rope, text = ask(self.model).rope, self.model.config.get_text_config(decoder=True)
         border = int(getattr(text, "original_max_position_embeddings", None) or 0)
-        if border and drops(self.model, border):
+        if border and drops_cache(self.model, border):
             return replace(rope, borders=tuple(sorted({*rope.borders, border})), anew=True)
         return rope
 
     def end(self) -> Any:
         """Forget the call; returns its cache, which holds what plain decoding leaves in it."""
         assert self.steps is not None
-        made, steps = self.made, self.steps
-        self.inputs = self.steps = self.made = self.said = None
-        if made is None:
+        rows, steps = self.rows, self.steps
+        self.inputs = self.steps = self.rows = self.latest = None
+        if rows is None:
             return None
-        made.complete(steps.ids)
-        return made.cache
+        rows.complete(steps.ids)
+        return rows.cache
 
     def open(self, request: Request) -> None:
         """The next row is that of this request."""
@@ -164,8 +163,8 @@ class PromptedTarget:
 
     def reach(self, request: Request) -> int:
         """The model reads its prompt without a draft, and no draft across a change of rotary frequencies."""
-        if self.made is None or not self.rope.borders:
-            return ENDLESS if self.made is not None else 0
+        if self.rows is None or not self.rope.borders:
+            return ENDLESS if self.rows is not None else 0
         assert self.inputs is not None and self.steps is not None
         least, most = self.inputs.lengths(self.steps.count)
         return max(self.rope.last(least) - most, 0)
@@ -179,8 +178,8 @@ class PromptedTarget:
 
     def logits(self, row: int) -> Tensor:
         """The logits of a finished row's next step, a float32 copy of shape (vocabulary,)."""
-        assert self.said is not None and self.steps is not None
-        return self.said[row, self.steps.count - self.since].to(torch.float32, copy=True)
+        assert self.latest is not None and self.steps is not None
+        return self.latest[row, self.steps.count - self.since].to(torch.float32, copy=True)
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """One pass over the last token and the draft of every row; the first reads the model's inputs."""
@@ -190,7 +189,7 @@ class PromptedTarget:
         try:
             return self._verify(batch)
         except Exception as error:
-            self.together.failed = error
+            self.together.error = error
             raise
 
     @torch.no_grad()
@@ -202,28 +201,28 @@ class PromptedTarget:
                 "text, or padding between tokens: use a policy that drafts chains"
             )
         self.since = self.steps.count
-        if self.made is None:
-            self.made = self._begun(self.inputs, self.steps.ids)
-            self.said = self.made.said[:, None]
+        if self.rows is None:
+            self.rows = self._start(self.inputs, self.steps.ids)
+            self.latest = self.rows.said[:, None]
         else:
             if self.rope.borders:
-                self._cross(self.inputs, self.steps.count)
+                self._check_border(self.inputs, self.steps.count)
             width = max(len(draft.tokens) for _, draft in batch)
-            self.said = self.made.read(self._drafted(batch, width), width)
-        rows = [self.said[self.order[r.id], : 1 + len(d.tokens)] for r, d in batch]
+            self.latest = self.rows.read(self._drafted(batch, width), width)
+        rows = [self.latest[self.order[r.id], : 1 + len(d.tokens)] for r, d in batch]
         if self.together is not None:
             return list(self.together.scores(batch, rows))
         return [self._score(r, d, own) for (r, d), own in zip(batch, rows, strict=True)]
 
-    def _begun(self, inputs: Inputs, ids: Tensor) -> Prompted:
+    def _start(self, inputs: Inputs, ids: Tensor) -> Prompted:
         """The rows after their first pass, and a way to take back what follows them."""
         try:
             made = Prompted(self.model, ids, inputs.config, inputs.kwargs)
             if not inputs.padded:
-                with self._explained():
+                with self._explain_errors():
                     self.trials.settle(made, ids)
                 return made
-            found = self._way(len(ids) > 1)
+            found = self._find_way(len(ids) > 1)
         except UserError as error:
             if not inputs.padded:
                 raise
@@ -231,24 +230,24 @@ class PromptedTarget:
         made.rewind, made.limits = type(found.rewind)(made.cache), found.limits
         return made
 
-    def _way(self, batch: bool) -> Prompted:
+    def _find_way(self, batch: bool) -> Prompted:
         """Rows without padding, and how what follows them is taken back: padding would hide differences.
 
         That way has to be exact after padding too, also in a small model of the class: its blocks of tokens
         are short enough that some hold padding alone.
         """
         if batch not in self.ways:
-            with self._explained():
-                made = self._made_up(self.model, ids := dense(self.model, 1 + batch))
+            with self._explain_errors():
+                made = self._read_made_up(self.model, ids := dense(self.model, 1 + batch))
                 way = self.trials.settle(made, ids)
                 for model in (self.model, miniature(self.model)):
                     if model is not None:
                         ids, mask = padded(dense(model, 1 + batch))
-                        check_way(self._made_up(model, ids, mask), ids, way)
+                        check_way(self._read_made_up(model, ids, mask), ids, way)
             self.ways[batch] = made
         return self.ways[batch]
 
-    def _made_up(self, model: Any, ids: Tensor, mask: Tensor | None = None) -> Prompted:
+    def _read_made_up(self, model: Any, ids: Tensor, mask: Tensor | None = None) -> Prompted:
         settings: Any = GenerationConfig
         given: dict[str, Any] = {"attention_mask": torch.ones_like(ids) if mask is None else mask}
         if "position_ids" in inspect.signature(model.forward).parameters:
@@ -256,7 +255,7 @@ class PromptedTarget:
         return Prompted(model, ids, settings(), {**given, "use_cache": True})
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         """A UserError in place of any other error of the model within the block."""
         try:
             yield
@@ -268,7 +267,7 @@ class PromptedTarget:
                 f"({one_line(trouble)}): use it as it is"
             ) from trouble
 
-    def _cross(self, inputs: Inputs, new: int) -> None:
+    def _check_border(self, inputs: Inputs, new: int) -> None:
         """Raise a UserError if the model's own decoding has now dropped its cache."""
         (_, start), (_, most) = inputs.lengths(0), inputs.lengths(new)
         if self.rope.anew and self.rope.last(start) < most:
@@ -296,8 +295,8 @@ class PromptedTarget:
     @torch.no_grad()
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Take back what was rejected."""
-        assert self.made is not None and self.inputs is not None
-        self.made.keep(self.inputs.ids.shape[1] + max(request.position for request, _, _ in batch))
+        assert self.rows is not None and self.inputs is not None
+        self.rows.keep(self.inputs.ids.shape[1] + max(request.position for request, _, _ in batch))
 
     def close(self, request: Request) -> None:
         """Forget the request's processors."""

@@ -14,11 +14,9 @@ from ...core.request import Request
 from ...core.roles import Scores
 from ...models.distributions import Chain
 from ...targets.hf import HFTarget
-from .caches import Held
 from .padding import neutral
-from .prompt import Prompt
-from .steps import Steps
-from .together import Padding, Together
+from .prompt import CachedRow, Prompt
+from .together import Padding, Steps, Together
 
 
 class HostTarget(HFTarget):
@@ -36,7 +34,7 @@ class HostTarget(HFTarget):
 
     @cached_property
     def neutral(self) -> bool:
-        """Whether padding before a row changes nothing in it."""
+        """True if padding before a row changes nothing in it."""
         return neutral(self.rows.model)
 
     @property
@@ -45,18 +43,18 @@ class HostTarget(HFTarget):
         return self.rows.device
 
     def ragged(self, n: int) -> bool:
-        """Whether `n` rows may advance by different numbers of tokens."""
+        """Return whether `n` rows may advance by different numbers of tokens."""
         return True
 
     def enter(self, prompt: Prompt, row: int, request: Request) -> None:
         """Load what a given cache holds of this row."""
-        prompt.held[row].load(self.rows, request.id)
+        prompt.cached[row].load(self.rows, request.id)
 
     def padding(self, steps: Steps, limit: int, prompt: Prompt) -> Padding:
         """The logits of finished rows, read in passes of their own."""
 
         def read(row: int, tokens: Sequence[int], n: int) -> Tensor:
-            return self.logits([*prompt.texts[row], *tokens], n, prompt.held[row])
+            return self.logits([*prompt.texts[row], *tokens], n, prompt.cached[row])
 
         # A token beyond the model's positions would fail, although the text may end before it.
         limits = [min(limit, self.max_length + 1 - len(text)) for text in prompt.texts]
@@ -70,7 +68,7 @@ class HostTarget(HFTarget):
         try:
             return super().verify(batch)
         except Exception as error:
-            self.together.failed = error
+            self.together.error = error
             raise
 
     def close(self, request: Request) -> None:
@@ -78,13 +76,13 @@ class HostTarget(HFTarget):
         super().close(request)
         self.shapes.pop(request.id, None)
 
-    def logits(self, tokens: Sequence[int], n: int, held: Held) -> Tensor:
+    def logits(self, tokens: Sequence[int], n: int, cached: CachedRow) -> Tensor:
         """The model's own logits at the last `n` of these tokens, in a separate pass; shape (n, vocabulary).
 
-        `held` has the keys and values of the first tokens.
+        `cached` has the keys and values of the first tokens.
         """
-        ids = torch.tensor([list(tokens[held.length :])], device=self.rows.device)
-        cache = held.cache()
+        ids = torch.tensor([list(tokens[cached.length :])], device=self.rows.device)
+        cache = cached.cache()
         given = {self.rows.cache_name: cache, "use_cache": cache is not None}
         found: Tensor = self.rows.model(input_ids=ids, **given).logits
         return found[0, -n:]

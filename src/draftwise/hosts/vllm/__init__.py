@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from .options import Options, vllm_config
-from .totals import totals
+from .report import totals
 
 __all__ = ["Options", "totals", "vllm_config"]
 

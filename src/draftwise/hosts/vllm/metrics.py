@@ -14,7 +14,7 @@ from prometheus_client.core import REGISTRY, CounterMetricFamily
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from .options import HOME
-from .totals import path_of, read
+from .report import path_of, read
 
 COUNTS = {
     "num_drafts": "Drafts made.",
@@ -32,20 +32,20 @@ class DrafterMetrics:
 
     def collect(self) -> Iterator[Any]:
         """The counters with the report's current values."""
-        told = read(self.path)
-        if not told:
+        counts = read(self.path)
+        if not counts:
             return
         for name, text in COUNTS.items():
             family = CounterMetricFamily(
                 f"draftwise:spec_decode_{name}", text, labels=["model_name", "engine", "drafter"]
             )
-            for drafter, counts in told["drafters"].items():
-                family.add_metric([*self.labels, drafter], counts[name])
+            for drafter, numbers in counts["drafters"].items():
+                family.add_metric([*self.labels, drafter], numbers[name])
             yield family
         arms = CounterMetricFamily(
             "draftwise:spec_decode_num_rounds", "Decisions played.", labels=["model_name", "engine", "arm"]
         )
-        for arm, count in told["arms"].items():
+        for arm, count in counts["arms"].items():
             arms.add_metric([*self.labels, arm], count)
         yield arms
         seconds = CounterMetricFamily(
@@ -53,7 +53,7 @@ class DrafterMetrics:
             "Seconds of deciding and learning, without the drafters' own.",
             labels=["model_name", "engine"],
         )
-        seconds.add_metric(self.labels, told["overhead_seconds"])
+        seconds.add_metric(self.labels, counts["overhead_seconds"])
         yield seconds
 
 

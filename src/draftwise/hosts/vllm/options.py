@@ -13,7 +13,7 @@ from ... import registry
 from ...errors import UserError
 from ...policies.catalogue import default, method
 from ...specs import parse_drafter, split_names
-from ..engine import chains_only
+from ..follow import check_chains
 
 HOME = "draftwise.hosts.vllm.Proposer"
 
@@ -65,7 +65,7 @@ class Options:
         for drafter in self.drafters:
             _stands_alone(drafter)
         policy = method(self.policy or default(self.drafters), list(self.drafters)).policy
-        chains_only(policy, self.drafters)
+        check_chains(policy, self.drafters)
         return max(arm.length for arm in policy.arms)
 
 

@@ -11,13 +11,10 @@ from ...build import assemble, check_drafters
 from ...errors import UserError
 from ...models.load import load_tokenizer
 from ...specs import LoadOptions, parse_drafters, parse_policy
-from ..engine import Engine, Row
-from ..follow import Follower
-from .fixes import mend
-from .identity import ByText
-from .keep import Keeper
+from ..follow import Engine, Follower, Row
 from .options import Options
-from .runner import Probabilities, Step, attach
+from .report import Reporter
+from .runner import ByText, Probabilities, Step, attach, patch_faults
 
 
 class Proposer:
@@ -40,7 +37,7 @@ class Proposer:
                 f"num_speculative_tokens={most}: the policy drafts up to {options.longest}; give that"
             )
         self.follower: Follower | None = None
-        self._keeper: Keeper | None = None
+        self._reporter: Reporter | None = None
         self._step: Step | None = None
         self._raw: Probabilities | None = None
         self._by_text = ByText()
@@ -49,11 +46,11 @@ class Proposer:
     def load_model(self, target: Any) -> None:
         """Build the drafters and the policy once vLLM has loaded the target; on the first rank only."""
         weight = next(target.parameters())
-        if weight.device.type == "cpu" and (mended := mend(weight)):
-            getLogger("vllm.draftwise").warning("put right for this process: vLLM's %s", ", ".join(mended))
+        if weight.device.type == "cpu" and (names := patch_faults(weight)):
+            getLogger("vllm.draftwise").warning("put right for this process: vLLM's %s", ", ".join(names))
         if _first_rank():
             self.follower = self.follow(self.options, device=str(weight.device))
-            self._keeper = Keeper.of(self, self.follower, self.options, self.config)
+            self._reporter = Reporter.of(self, self.follower, self.options, self.config)
 
     def follow(self, options: Options, *, device: str = "cpu") -> Follower:
         """Create the follower with the policy and drafters that the options name."""
@@ -82,7 +79,7 @@ class Proposer:
     ) -> list[list[int]]:
         """A draft for each row of the batch; rows in the middle of their prefill get none."""
         step, self._step = self._step, None
-        if self.follower is None or self._keeper is None:
+        if self.follower is None or self._reporter is None:
             return [[] for _ in sampled_token_ids]
         texts = [
             _text(token_ids_cpu, i, int(n))
@@ -91,11 +88,11 @@ class Proposer:
         if step is not None:
             raw = self._raw.take() if self._raw else ()
             rows = step.rows(sampled_token_ids, texts, self.engine.max_length, raw)
-            drafts = self.follower.step(rows, step.alive)
+            drafts = self.follower.step(rows, step.is_alive)
         else:
             keys = self._by_text.keys(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
             drafts = self.follower.step(self._rows(keys, sampled_token_ids, num_tokens_no_spec, texts))
-        self._keeper.tick()
+        self._reporter.tick()
         return drafts
 
     def _rows(

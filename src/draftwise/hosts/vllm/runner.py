@@ -1,4 +1,9 @@
-"""Data of a step that vLLM's model runner has but does not pass to a proposer: request ids, budgets, ends."""
+"""What vLLM does not pass to a proposer: request ids, budgets and ends; and patches of faults in vLLM 0.32.
+
+Its CPU kernel that repeats a request's sampling settings for each drafted token writes integers only:
+temperatures and top-p keep their old memory contents, so sampled drafts, including those of vLLM's own
+methods, are accepted by a wrong distribution. A step without drafts also fails if a request uses top-k alone.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from ..engine import Row
+import numpy as np
+from numpy.typing import NDArray
+
+from ..follow import Row
 
 RUNNER = "vllm.v1.worker.gpu_model_runner"
+Texts = dict[int, tuple[int, NDArray[np.int32]]]  # by request its row and its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +30,18 @@ class Step:
     runner: Any
     scheduled: Any
 
-    def alive(self, key: object) -> bool:
-        """Whether a request is still served, possibly preempted."""
+    def is_alive(self, key: object) -> bool:
+        """Return whether a request is still served, possibly preempted."""
         return key in self.runner.requests
 
     def rows(
         self,
         sampled: Sequence[Sequence[int]],
         texts: Sequence[Callable[[int], list[int]]],
-        most: int,
+        max_length: int,
         overlaps: Sequence[Sequence[float]] = (),
     ) -> list[Row]:
-        """The batch's requests; `texts` gives each one's tokens, and no text exceeds `most` of them.
+        """Return the batch's requests; `texts` gives each one's tokens.
 
         `overlaps` are the latest recorded ones, by row. Those of an earlier step, if this one verified no
         draft, are not used.
@@ -41,13 +51,13 @@ class Step:
         for i, new in enumerate(sampled):
             key = batch.req_ids[i]
             length, prompt = int(batch.num_tokens_no_spec[i]), int(batch.num_prompt_tokens[i])
-            asked = self.runner.requests[key].sampling_params
-            room = most - length
-            if asked is not None and asked.max_tokens is not None:
-                room = min(room, prompt + asked.max_tokens - length)
+            params = self.runner.requests[key].sampling_params
+            room = max_length - length
+            if params is not None and params.max_tokens is not None:
+                room = min(room, prompt + params.max_tokens - length)
             verified = len(drafted.get(key, ()))
             raw = overlaps[i] if verified and i < len(overlaps) else ()
-            rows.append(Row(key, length, new, texts[i], prompt, room, verified, ends_of(asked), raw))
+            rows.append(Row(key, length, new, texts[i], prompt, room, verified, ends_of(params), raw))
         return rows
 
 
@@ -60,15 +70,15 @@ class Probabilities:
 
     def __init__(self, runner: Any) -> None:
         self._rows: list[list[float]] = []
-        runner.rejection_sampler.register_forward_pre_hook(self._note)
+        runner.rejection_sampler.register_forward_pre_hook(self._record)
 
     def take(self) -> list[list[float]]:
-        """The probabilities of the latest pass, by row of the batch; empty if it had no drafts."""
+        """Return the probabilities of the latest pass, by row of the batch; empty if it had no drafts."""
         rows, self._rows = self._rows, []
         return rows
 
-    def _note(self, sampler: Any, given: tuple[Any, ...]) -> None:
-        metadata, _, logits = given[:3]
+    def _record(self, sampler: Any, arguments: tuple[Any, ...]) -> None:
+        metadata, _, logits = arguments[:3]
         rows = logits[metadata.target_logits_indices].float().log_softmax(-1)
         flat = rows.gather(1, metadata.draft_token_ids.long()[:, None])[:, 0].exp().tolist()
         self._rows, at = [], 0
@@ -77,18 +87,18 @@ class Probabilities:
             at += count
 
 
-def ends_of(asked: Any) -> frozenset[int]:
-    """The tokens that end a text, from its sampling parameters."""
-    if asked is None:
+def ends_of(params: Any) -> frozenset[int]:
+    """Return the tokens that end a text, from its sampling parameters."""
+    if params is None:
         return frozenset()
-    ends = set(asked.stop_token_ids or ())
-    if asked.eos_token_id is not None and not asked.ignore_eos:
-        ends.add(asked.eos_token_id)
+    ends = set(params.stop_token_ids or ())
+    if params.eos_token_id is not None and not params.ignore_eos:
+        ends.add(params.eos_token_id)
     return frozenset(ends)
 
 
-def attach(tell: str) -> bool:
-    """Make the model runner announce every step to its proposer before the call: `drafter.<tell>(step)`.
+def attach(name: str) -> bool:
+    """Make the model runner announce every step to its proposer before the call: `drafter.<name>(step)`.
 
     vLLM gives a proposer no request ids (0.32, 0.33), so its runner's method is wrapped, once per process.
     Returns False if there is no such runner; requests are then identified by their texts.
@@ -103,7 +113,7 @@ def attach(tell: str) -> bool:
 
     @wraps(ask)
     def propose(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        listen = getattr(self.drafter, tell, None)
+        listen = getattr(self.drafter, name, None)
         if listen is not None:
             listen(Step(self, scheduler_output))
         return ask(self, scheduler_output, *args, **kwargs)
@@ -111,3 +121,83 @@ def attach(tell: str) -> bool:
     propose.draftwise = True  # type: ignore[attr-defined]
     runner.propose_draft_token_ids = propose
     return True
+
+
+class ByText:
+    """Identifies requests by their texts, for a vLLM that gives no request ids: rows move when requests end.
+
+    A row belongs to the request whose text it continues, with preference for the one in the same row; two
+    requests with the same text are interchangeable. A request that is missing from a step is closed: if vLLM
+    preempts and resumes it, it counts as new.
+    """
+
+    def __init__(self) -> None:
+        self._texts: Texts = {}
+        self._next = 0
+
+    def keys(self, sampled: Sequence[Sequence[int]], lengths: Any, token_ids: Any) -> list[int]:
+        """Return a key for each row, the same as in the previous step for the same request."""
+        left, keys = dict(self._texts), []
+        self._texts = {}
+        for row, new in enumerate(sampled):
+            text = np.array(token_ids[row, : int(lengths[row])], dtype=np.int32)
+            before = text[: len(text) - len(new)]
+            same = [key for key, (_, other) in left.items() if np.array_equal(other, before)]
+            key = min(same, key=lambda key: left[key][0] != row, default=self._next)
+            self._next += key == self._next
+            left.pop(key, None)
+            self._texts[key] = (row, text)
+            keys.append(key)
+        return keys
+
+
+# -- faults, detected by a test call and patched -------------------------------------------------------
+
+
+def patch_faults(like: Any) -> list[str]:
+    """Patch the faults found in this process; returns their names. `like` is any tensor of the device."""
+    try:
+        sampler = import_module("vllm.v1.sample.rejection_sampler")
+        names = [name for name, (is_faulty, _) in FIXES.items() if is_faulty(sampler, like)]
+    except (ImportError, AttributeError):
+        return []  # another vLLM, which is left alone
+    for name in names:
+        setattr(sampler, name, FIXES[name][1](getattr(sampler, name)))
+    return names
+
+
+def _expands_wrongly(sampler: ModuleType, like: Any) -> bool:
+    """Return whether the kernel fails for two settings with one and two drafted tokens."""
+    settings, ends = like.new_tensor([0.5, 0.25]).float(), like.new_tensor([1, 3]).int()
+    return bool(sampler.expand_batch_to_tokens(settings, ends, 3).tolist() != [0.5, 0.25, 0.25])
+
+
+def _fails_when_empty(sampler: ModuleType, like: Any) -> bool:
+    try:
+        sampler.apply_top_k_top_p(like.new_zeros((0, 4)).float(), like.new_zeros(0).int(), None)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _expand(original: Any) -> Any:
+    def expand_batch_to_tokens(
+        x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+    ) -> Any:
+        counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1)).long()
+        return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts, output_size=num_tokens)
+
+    return expand_batch_to_tokens
+
+
+def _unless_empty(original: Any) -> Any:
+    def apply_top_k_top_p(logits: Any, k: Any, p: Any) -> Any:
+        return original(logits, k, p) if logits.shape[0] else logits
+
+    return apply_top_k_top_p
+
+
+FIXES = {
+    "expand_batch_to_tokens": (_expands_wrongly, _expand),
+    "apply_top_k_top_p": (_fails_when_empty, _unless_empty),
+}
