@@ -160,7 +160,7 @@ def test_two_hundred_requests_that_come_move_wait_and_are_dropped_leave_nothing_
             elif rng.random() < 0.05:
                 engine.put_off(job)
     follow.step([])
-    assert not follow.open and not reader.told and not reader._texts and not follow._keys
+    assert not follow.open and not reader.told and not reader.texts and not follow._keys
     assert not follow._requests and not follow._rounds and not follow.pool._observed
     for job in engine.done:
         assert job.tokens == wanted[job.key][: len(job.tokens)]
