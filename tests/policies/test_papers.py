@@ -17,24 +17,19 @@ from draftwise.core.arms import NEVER, Arm, Context, Stop
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.errors import UserError
-from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
-from draftwise.policies.bandit import BanditPolicy
-from draftwise.policies.bank import BetaBank, Separate
+from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength, LengthPolicy
+from draftwise.policies.bandit import BanditPolicy, ContextPolicy, ExpertPolicy
 from draftwise.policies.catalogue import Method, method
-from draftwise.policies.contextual import ContextPolicy
-from draftwise.policies.experts import ExpertPolicy
 from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
 from draftwise.policies.learners.fixed import Fixed, Uniform
 from draftwise.policies.learners.halving import ExploreThenCommit, SequentialHalving
 from draftwise.policies.learners.hedge import Hedge, NormalHedge
 from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB, UCBSpec, UCBTuned
-from draftwise.policies.lengths import LengthPolicy
-from draftwise.policies.recorders.bandit import Bandit
+from draftwise.policies.recorders.bandit import Bandit, Rate, accepted, blended, block_divergence, simple
 from draftwise.policies.recorders.full_information import Grading
-from draftwise.policies.recorders.rewards import Rate, accepted, blended, block_divergence, simple
 from draftwise.policies.routed import RoutedPolicy
-from draftwise.policies.tokens import TokenPolicy
+from draftwise.policies.tokens import BetaBank, Separate, TokenPolicy
 from draftwise.state.learned import is_learned
 
 TEAM = ["a", "b", "c"]
