@@ -18,8 +18,9 @@ from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
 from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
-from draftwise.models.cache import RowCache, RowLayer
 from draftwise.models.load import load_model
+from draftwise.models.runner import PassInput
+from draftwise.models.runner.cache import RowCache, RowLayer
 from draftwise.models.weights.packed import arrange
 from draftwise.policies.catalogue import method
 from draftwise.specs import LoadOptions, parse_drafters
@@ -51,14 +52,14 @@ class ReadsOnce(HFTarget):
         self.known: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
 
     def _read(self, row: int, request: Request, batch: Any, *, alone: bool, slots: int) -> None:
-        rows, tokens = self.rows, request.tokens
+        rows, tokens = self.runner, request.tokens
         if request.rounds == 0 and tuple(tokens) in self.known:
             rows.cache.plan.slots = max(rows.cache.plan.slots, slots)
-            rows.feed(row, [tokens[:1]], 1, slots=slots)  # makes room
+            rows.forward(PassInput(row, [tokens[:1]], 1, slots=slots))  # makes room
             for layer, (keys, values) in zip(layers(rows.cache), self.known[tuple(tokens)], strict=True):
                 n = keys.shape[1]
                 layer.keys[row, :, :n], layer.values[row, :, :n] = keys, values
-                rows.held[row] = n
+                rows.cached_lengths[row] = n
         super()._read(row, request, batch, alone=alone, slots=slots)
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
@@ -66,10 +67,10 @@ class ReadsOnce(HFTarget):
         for request, _, _ in batch:
             prompt = tuple(request.tokens[: request.prompt_length])
             if request.rounds == 0 and prompt not in self.known:
-                row, n = self.rows.keys.index(request.id), len(prompt) - 1
+                row, n = self.runner.request_ids.index(request.id), len(prompt) - 1
                 self.known[prompt] = [
                     (layer.keys[row, :, :n].clone(), layer.values[row, :, :n].clone())
-                    for layer in layers(self.rows.cache)
+                    for layer in layers(self.runner.cache)
                 ]
 
 
@@ -149,7 +150,7 @@ def test_text_is_the_models_own(
     team = {name: drafters[name] for name in names.split()}
     chosen = method(policy, list(team))
     loop = Loop(target, team, chosen.policy, chosen.recorder)
-    settings = Sampling(max_new_tokens=NEW, eos=eos_ids(target.rows.model, tokenizer))
+    settings = Sampling(max_new_tokens=NEW, eos=eos_ids(target.runner.model, tokenizer))
     texts: dict[int, list[int]] = {}
     drafted = accepted = 0
     for round in loop.run(prompts, settings, batch=batch):

@@ -14,10 +14,10 @@ from . import registry
 from .core.roles import Drafter, Grader, Matcher, Target
 from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
-from .models import compiled
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.library import check as check_file
 from .models.load import load_model, load_tokenizer, locate
+from .models.runner.executors.inductor_cpu import check_mode, compile_runner
 from .models.vocabulary import disagreement
 from .models.weights.packed import arrange, checked
 from .models.zoo import list_zoo
@@ -36,7 +36,7 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
     """
     load = target.load
     checked(load.pack)
-    compiled.checked(load.compile)
+    check_mode(load.compile)
     if load.device is None:
         raise UserError("device=None: choose auto, cpu, cuda or mps")
     tokenizer = known_tokenizer(tokenizer, trust_remote_code=load.trust_remote_code)
@@ -54,7 +54,7 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
     built: Any = registry.load("targets", "hf")(model, probe=load.probe)
     if target.loaded is None:
         arrange(model, load.pack)
-    compiled.compile_rows(built.rows, load.compile)
+    compile_runner(built, load.compile)
     return built, model, tokenizer
 
 
@@ -132,7 +132,7 @@ def build_drafters(
         else:
             team[spec.text] = _build_registered(spec, target, tokenizer)
     for spec, (name, drafter) in zip(drafters, team.items(), strict=True):
-        compiled.compile_part(drafter, spec.load.compile)
+        compile_runner(drafter, spec.load.compile)
         if way := getattr(drafter, "way", ""):
             LOG.info("drafter %s has another tokenizer than %s: vocabulary=%s", name, target_name, way)
     return team
@@ -149,7 +149,7 @@ def _build_registered(spec: DrafterSpec, target: Target, tokenizer: Any) -> Draf
     """Build a drafter with its path, and with the target if it takes one."""
     arguments: list[Any] = [spec.path] if spec.path else []
     if "target" in inspect.signature(registry.load("drafters", spec.name)).parameters:
-        if not hasattr(target, "features"):
+        if not hasattr(target, "hidden_states"):
             raise UserError(
                 f"drafter {spec.name}: it needs the target's hidden states, which {type(target).__name__} "
                 "does not hand out; use it with a Decoder"

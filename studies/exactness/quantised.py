@@ -21,6 +21,7 @@ from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.models.distributions import choices
 from draftwise.models.load import load_tokenizer, resolve
 from draftwise.models.probe.readings import Readings
+from draftwise.models.runner import PassInput
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.targets.scores import GreedyScores
@@ -38,17 +39,17 @@ class Careful(HFTarget):
     @torch.inference_mode()
     def _verify(self, batch: Any) -> list[Any]:
         scores: list[Any] = super()._verify(batch)
-        ((request, draft),), rows = batch, self.rows
-        logits, row, node = scores[0].logits.clone(), rows.keys.index(request.id), -1
-        end, first = rows.held[row], len(request.tokens)
+        ((request, draft),), rows = batch, self.runner
+        logits, row, node = scores[0].logits.clone(), rows.request_ids.index(request.id), -1
+        end, first = rows.cached_lengths[row], len(request.tokens)
         while True:
             best = logits[node + 1].float().topk(2)
             if float(best.values[0] - best.values[1]) < self.margin:
                 token = request.tokens[-1] if node < 0 else draft.tokens[node]
-                rows.held[row], self.again = first + node, self.again + 1
-                logits[node + 1] = rows.feed(row, [[token]], 1)[0, 0]
+                rows.cached_lengths[row], self.again = first + node, self.again + 1
+                logits[node + 1] = rows.forward(PassInput(row, [[token]], 1)).logits[0, 0]
             if node + 1 == len(draft.tokens) or int(logits[node + 1].argmax()) != draft.tokens[node + 1]:
-                rows.held[row] = end
+                rows.cached_lengths[row] = end
                 return [GreedyScores(draft, logits, choices(logits[None])[0])]
             node += 1
 

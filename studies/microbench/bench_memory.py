@@ -54,7 +54,7 @@ def weights(model: Any) -> int:
 def beyond(decoder: Decoder) -> dict[str, float]:
     """MB of the weights, of the caches, and of the peak beyond both."""
     models = [decoder.loop.target, *decoder.loop.pool.drafters.values()]
-    rows = [m.rows for m in models if hasattr(m, "rows")]
+    rows = [m.runner for m in models if hasattr(m, "runner")]
     list(decoder.loop.run([[5, 6, 7] * 10], Sampling(max_new_tokens=16)))  # first calls load libraries
     gc.collect()
     text = decoder.encode("The quick brown fox jumps over the lazy dog, again and again. ") * 200

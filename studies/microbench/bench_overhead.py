@@ -32,8 +32,8 @@ def test_overhead(benchmark: Any, policy: str, batch: int) -> None:
 
 def measure(decoder: Decoder, prompts: list[list[int]], n: int, batch: int) -> dict[str, float]:
     """One run over all prompts: microseconds per request and round, by phase, less the forwards' own."""
-    target = decoder.loop.target.rows  # type: ignore[attr-defined]
-    drafter = decoder.loop.pool.drafters["zoo:general"].rows  # type: ignore[attr-defined]
+    target = decoder.loop.target.runner  # type: ignore[attr-defined]
+    drafter = decoder.loop.pool.drafters["zoo:general"].runner  # type: ignore[attr-defined]
     before = target.seconds, drafter.seconds
     start = perf_counter()
     rounds = list(decoder.loop.run(prompts, Sampling(max_new_tokens=n), batch=batch))

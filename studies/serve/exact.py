@@ -20,7 +20,7 @@ import httpx
 
 from draftwise import Decoder
 from draftwise.data import spec_bench
-from draftwise.models.keeper import keep_prefixes
+from draftwise.models.runner.prefix_cache import keep_prefixes
 from draftwise.serve.bodies import Completion
 from draftwise.serve.requests import RequestParser
 from draftwise.testing.drafter import SimDrafter

@@ -120,7 +120,7 @@ def measured(asked: Any, precision: str) -> list[Row]:
             dtype=precision,
             device="cuda",
         )
-        model, tokenizer, eos = decoder.loop.target.rows.model, decoder.tokenizer, decoder.eos  # type: ignore[attr-defined]
+        model, tokenizer, eos = decoder.loop.target.runner.model, decoder.tokenizer, decoder.eos  # type: ignore[attr-defined]
         loops[policy] = decoder.loop
         encoded = encoded or [decoder.encode(text) for text in spread(asked.prompts)]
     sampling = Sampling(max_new_tokens=asked.new, eos=eos)

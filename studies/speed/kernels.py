@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from draftwise.errors import UserError
-from draftwise.models.compiled import blueprint, compile_rows
-from draftwise.models.runner import Rows
+from draftwise.models.compiled import blueprint
+from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.executors.inductor_cpu import compile_runner
 from draftwise.models.weights.layouts import LAYOUTS, PANELS
 from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
@@ -47,7 +48,7 @@ def main() -> None:
             print(json.dumps({"case": case} | line), flush=True)
 
 
-def rows(shape: str, precision: str, *, own: bool) -> Rows:
+def rows(shape: str, precision: str, *, own: bool) -> ModelRunner:
     """The compiled rows of a model, with our kernels where they are faster, or without them."""
     kept, chosen = dict(LAYOUTS), vars(blueprint)["own_attention"]
     try:
@@ -56,32 +57,32 @@ def rows(shape: str, precision: str, *, own: bool) -> Rows:
             vars(blueprint)["own_attention"] = lambda *given: False
         built = model(SHAPES[shape], PRECISIONS[precision])
         arrange(built, "auto")
-        made = HFTarget(built, probe=False).rows
-        compile_rows(made, "on")
+        target = HFTarget(built, probe=False)
+        compile_runner(target, "on")
     finally:
         LAYOUTS.update(kept)
         vars(blueprint)["own_attention"] = chosen
-    if made.graph is None:
+    if target.runner.executor.kind != "compiled":
         raise UserError(f"{shape}.{precision} was not compiled")
-    return made
+    return target.runner
 
 
 @torch.inference_mode()
-def measured(ways: dict[str, Rows], args: Any) -> list[dict[str, Any]]:
+def measured(ways: dict[str, ModelRunner], args: Any) -> list[dict[str, Any]]:
     """Milliseconds of a pass of either kind; their ratio in turn, and its quartiles."""
     lines: list[dict[str, Any]] = []
     for context in args.contexts:
         for made in ways.values():
             made.open(0)
             while made.held[0] < context:
-                made.feed(0, [[7] * min(PIECE, context - made.held[0])], 1)
+                made.forward(PassInput(0, [[7] * min(PIECE, context - made.held[0])], 1))
         for width in args.widths:
             seconds: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(args.passes):
                 for way, made in ways.items():
                     made.held[0] = context
                     began = perf_counter()
-                    made.feed(0, [[7] * width], width)
+                    made.forward(PassInput(0, [[7] * width], width))
                     seconds[way].append(1e3 * (perf_counter() - began))
             ratios = [
                 after / before for before, after in zip(seconds["without"], seconds["with"], strict=True)

@@ -33,7 +33,7 @@ from draftwise import Decoder, Loop, Sampling, build
 from draftwise.core import drafter_pool as calling
 from draftwise.core import loop as looping
 from draftwise.data import spec_bench
-from draftwise.models import runner
+from draftwise.models.runner import runner
 from draftwise.policies.catalogue import method
 from studies.common.command import command, listed, numbers, start
 
@@ -95,7 +95,7 @@ class Passes:
     def __init__(
         self, rows: Any, texts: Sequence[Sequence[int]], clock: Clock, price: Callable[[int], float], how: How
     ) -> None:
-        self.rows, self.texts, self.clock, self.price = rows, texts, clock, price
+        self.runner, self.texts, self.clock, self.price = rows, texts, clock, price
         self.model, self.how = rows.model, how
         self.vocabulary = int(rows.config.vocab_size)
 
@@ -107,10 +107,14 @@ class Passes:
         elif self.how.memory is not None:
             self.how.memory.sum()
         count, width = input_ids.shape
-        first = self.rows.cache.plan.first
+        first = self.runner.cache.plan.first
         logits = torch.zeros(count, logits_to_keep or width, self.vocabulary)
         for i, row in enumerate(range(first, first + count)):
-            self._lead(logits[i], self.texts[self.rows.keys[row]], self.rows.held[row] + width + 1)
+            self._lead(
+                logits[i],
+                self.texts[self.runner.request_ids[row]],
+                self.runner.cached_lengths[row] + width + 1,
+            )
         self.clock.seconds += self.price(count * width)
         self.clock.inside += perf_counter() - began
         return SimpleNamespace(logits=logits)
@@ -153,7 +157,7 @@ def measured(setup: str, batch: int, args: dict[str, Any], decoder: Any, memory:
     """One run of one setup: the own seconds of every step, and the made-up seconds of all."""
     team = decoder.loop.pool.drafters
     names = ["zoo:general"] if setup in ("none", "static-4") else list(DRAFTERS)
-    target, rows = decoder.loop.target, (decoder.loop.target.rows, team["zoo:general"].rows)
+    target, rows = decoder.loop.target, (decoder.loop.target.runner, team["zoo:general"].runner)
     models, clock = [r.model for r in rows], Clock(args["prices"])
     encoded = (decoder.encode(q.text) for q in spec_bench()[::5])
     texts = list(islice((ids for ids in encoded if NEW + 32 < len(ids) < 700), args["texts"]))

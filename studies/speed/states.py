@@ -32,8 +32,8 @@ from draftwise.core.request import Request
 from draftwise.core.round import Seconds
 from draftwise.core.sampling import Sampling
 from draftwise.errors import DraftwiseWarning
-from draftwise.models import stateful
-from draftwise.models.stateful import StateRows
+from draftwise.models.runner import states
+from draftwise.models.runner.states import StateRunner
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from studies.common.command import command, listed, numbers, start
@@ -153,9 +153,9 @@ class Bench:
 
     def run(self, policy: str, drafter: Any, most: int) -> tuple[float, list[int], str]:
         """Seconds after the prompt's pass, the text, and what was counted."""
-        rows = self.target.rows
-        assert isinstance(rows, StateRows)
-        stateful.MOST, rows.reread = most, 0
+        rows = self.target.runner
+        assert isinstance(rows, StateRunner)
+        states.MOST, rows.reread = most, 0
         made = method(policy, ["hint"])
         team = {"hint": drafter} if drafter else {}
         loop = Loop(self.target, team, made.policy, made.recorder, clock=self.clock)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftwise.models.runner import Rows
+from draftwise.models.runner import ModelRunner
 from draftwise.targets.hf import HFTarget
 
 
@@ -18,8 +18,8 @@ def forgets(patch: pytest.MonkeyPatch) -> None:
     @torch.inference_mode()
     def broken(self: HFTarget, batch: Any) -> None:
         commit(self, batch)
-        for layer in self.rows.cache._rows:
-            for row, held in enumerate(self.rows.held):
+        for layer in self.runner.cache._rows:
+            for row, held in enumerate(self.runner.cached_lengths):
                 layer.keys[row, :, held - 1] = layer.values[row, :, held - 1] = 0
 
     patch.setattr(HFTarget, "commit", broken)
@@ -27,13 +27,13 @@ def forgets(patch: pytest.MonkeyPatch) -> None:
 
 def misplaced(patch: pytest.MonkeyPatch) -> None:
     """Tokens after the first pass are told places one too far."""
-    places = Rows._places
+    places = ModelRunner._places
 
-    def broken(self: Rows, starts: list[int], *rest: Any) -> Any:
+    def broken(self: ModelRunner, starts: list[int], *rest: Any) -> Any:
         positions, mask = places(self, starts, *rest)
         return positions + (min(starts) > 0), mask
 
-    patch.setattr(Rows, "_places", broken)
+    patch.setattr(ModelRunner, "_places", broken)
 
 
 MISTAKES = {"forgets": forgets, "misplaced": misplaced}

@@ -12,7 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from draftwise.models.probe.small import VOCAB, small, spread
-from draftwise.models.recurrent import in_modules, kinds, put
+from draftwise.models.runner.recurrent import in_modules, kinds, put
 
 from .hints import HINTS, VARIANTS
 

@@ -20,8 +20,8 @@ from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.cache_names import cache_in, name_for
-from draftwise.models.positions import pretended
 from draftwise.models.probe.small import POSITIONS, VOCAB
+from draftwise.models.runner.positions import pretended
 from draftwise.models.weights import timing
 from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
@@ -118,7 +118,7 @@ def judge(case: Case, ways: Sequence[str] = ()) -> Verdict:
             return verdict
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DraftwiseWarning)
-        rows = HFTarget(made).rows
+        rows = HFTarget(made).runner
     verdict.apart, verdict.stateful, verdict.steps = not rows.together, rows.stateful, rows.steps
     return verdict
 

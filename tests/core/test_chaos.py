@@ -119,7 +119,7 @@ def chaos(kind: str, seed: int, *, steps: int) -> tuple[int, int, int]:
                 loop.close(alive.pop(key))
     for request in alive.values():
         loop.close(request)
-    assert not loop.open and not loop.parked and not target.rows.keys
+    assert not loop.open and not loop.parked and not target.runner.request_ids
     return checked, failed, accepted
 
 

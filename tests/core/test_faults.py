@@ -99,8 +99,8 @@ def test_a_step_that_is_broken_off_leaves_every_text_exact(when: str, kind: type
     for _ in range(3):
         for round in loop.step():
             texts.setdefault(round.request, []).extend(round.tokens)
-    place: Any = {"verify": loop.target.rows, "commit": loop.target}.get(when, module)  # type: ignore[attr-defined]
-    name = {"verify": "feed"}.get(when, when)
+    place: Any = {"verify": loop.target.runner, "commit": loop.target}.get(when, module)  # type: ignore[attr-defined]
+    name = {"verify": "forward"}.get(when, when)
     inner, left = getattr(place, name), [1 if when == "commit" else 2]
 
     def breaks(*args: Any, **more: Any) -> Any:
@@ -477,12 +477,12 @@ def test_a_prompt_that_is_too_long_is_found_before_anything_is_decoded(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoder.loop.target, "max_length", 2048)  # as with learned positions
-    passes = decoder.loop.target.rows.seconds  # type: ignore[attr-defined]
+    passes = decoder.loop.target.runner.seconds  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="window"):
         decoder.generate_many(["Ein Hund", "word " * 3000], max_new_tokens=20)
     with pytest.raises(UserError, match="put the text in a list"):
         decoder.generate_many("Ein Hund")
-    assert decoder.loop.target.rows.seconds == passes and not decoder.loop.open  # type: ignore[attr-defined]
+    assert decoder.loop.target.runner.seconds == passes and not decoder.loop.open  # type: ignore[attr-defined]
 
 
 def test_a_stream_that_nobody_reads_stands_still(decoder: Decoder) -> None:
@@ -553,6 +553,30 @@ def test_a_processor_writes_into_a_row_of_its_own() -> None:
     assert said == pytest.approx([float(rows[i, t]) for i, t in enumerate(text)], abs=1e-4)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_processors_are_not_asked_beyond_the_end_of_the_text(temperature: float) -> None:
+    made = model("llama", scale=5.0)
+    own = own_text(made, PROMPTS[0], 30)
+    eos = frozenset({own[6]})
+    calls: list[list[int]] = []
+
+    def spy(ids: Any, scores: Any) -> Any:
+        calls.append(ids[0].tolist())
+        return scores
+
+    chosen = method("static-8", ["good"])
+    loop = Loop(HFTarget(made), {"good": LMDrafter(made, VOCAB)}, chosen.policy, chosen.recorder)
+    for seed in range(6):
+        calls.clear()
+        settings = Sampling(max_new_tokens=30, eos=eos, processors=(spy,), temperature=temperature, seed=seed)
+        rounds = list(loop.run([PROMPTS[0]], settings))
+        text = [t for r in rounds for t in r.tokens]
+        assert calls == [PROMPTS[0] + text[:i] for i in range(len(text))]
+        assert text[-1] in eos or len(text) == 30
+        if temperature == 0.0:
+            assert text == own[: own.index(own[6]) + 1] and any(r.accepted for r in rounds)
+
+
 def test_what_cannot_be_copied_says_what_to_do(decoder: Decoder) -> None:
     from threading import Lock
 
@@ -572,28 +596,28 @@ def test_what_cannot_be_copied_says_what_to_do(decoder: Decoder) -> None:
 # -- threads -----------------------------------------------------------------------------------------------
 
 
-def test_threads_write_what_each_would_alone(decoder: Decoder) -> None:
+def test_eight_threads_write_what_each_would_alone(decoder: Decoder) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    prompts = [f"Translate German to English: Ein Hund läuft {i} Mal am Strand." for i in range(4)]
-    alone = [decoder.generate(p, max_new_tokens=12).token_ids for p in prompts]
+    prompts = [f"Translate German to English: Ein Hund läuft {i} Mal am Strand." for i in range(8)]
+    alone = [decoder.generate(p, max_new_tokens=24).token_ids for p in prompts]
 
     def work(i: int) -> list[list[int]]:
-        found = [decoder.generate(prompts[i], max_new_tokens=12).token_ids]
-        found += [o.token_ids for o in decoder.generate_many([prompts[i]] * 2, max_new_tokens=12)]
-        pieces = decoder.stream(prompts[i], max_new_tokens=12)
+        found = [decoder.generate(prompts[i], max_new_tokens=24).token_ids]
+        found += [o.token_ids for o in decoder.generate_many([prompts[i]] * 2, max_new_tokens=24)]
+        pieces = decoder.stream(prompts[i], max_new_tokens=24)
         next(pieces)
         if i % 2:
             pieces.close()  # a stream that is left in the middle
         else:
-            text = decoder.generate(prompts[i], max_new_tokens=12).text
+            text = decoder.generate(prompts[i], max_new_tokens=24).text
             assert text.endswith("".join(p.text for p in pieces))
         return found
 
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(work, range(4)))
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(work, range(8)))
     assert found == [[text] * 3 for text in alone]
-    assert not decoder.loop.open and not decoder.loop.target.rows.keys  # type: ignore[attr-defined]
+    assert not decoder.loop.open and not decoder.loop.target.runner.request_ids  # type: ignore[attr-defined]
 
 
 def test_threads_take_turns() -> None:
@@ -638,4 +662,4 @@ def test_a_processor_must_not_run_the_decoder_it_serves_and_may_close_a_stream(d
 
     out = decoder.generate(LONG, max_new_tokens=20, processors=(close,))
     assert out.token_ids == decoder.generate(LONG, max_new_tokens=20).token_ids
-    assert not decoder.loop.open and not decoder.loop.target.rows.keys  # type: ignore[attr-defined]
+    assert not decoder.loop.open and not decoder.loop.target.runner.request_ids  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.models.runner import PassInput
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import p_value
@@ -154,13 +155,13 @@ def test_a_drafter_reads_what_must_follow_together_with_the_rest() -> None:
     loop = looped(made, "static-5", ["bad"])
     drafter = loop.pool.drafters["bad"]
     passes: list[int] = []
-    feed = drafter.rows.feed  # type: ignore[attr-defined]
+    forward = drafter.runner.forward  # type: ignore[attr-defined]
 
-    def counted(first: int, texts: Any, keep: int, **more: Any) -> Any:
-        passes.append(sum(map(len, texts)))
-        return feed(first, texts, keep, **more)
+    def counted(given: PassInput) -> Any:
+        passes.append(sum(map(len, given.tokens)))
+        return forward(given)
 
-    drafter.rows.feed = counted  # type: ignore[attr-defined]
+    drafter.runner.forward = counted  # type: ignore[attr-defined]
     run(loop, Telling, [prompt], 6)
     assert passes[0] == 6 and passes[1] == 3, "one free token, and two that must follow it, in one pass"
 

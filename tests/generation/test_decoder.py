@@ -10,6 +10,7 @@ import torch
 
 from draftwise import Decoder, UserError
 from draftwise.generation.text import decode
+from draftwise.models.runner import PassInput
 
 PROMPT = "Translate German to English: Ein Hund läuft am Strand."
 LONG = "Compose an engaging travel blog post about a recent trip to Hawaii."
@@ -141,15 +142,15 @@ def test_one_end_of_text_may_stand_alone(decoder: Decoder) -> None:
 
 
 def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> None:
-    rows = decoder.loop.target.rows  # type: ignore[attr-defined]
+    rows = decoder.loop.target.runner  # type: ignore[attr-defined]
     read: list[int] = []
-    feed: Any = rows.feed
+    forward = rows.forward
 
-    def counted(first: int, texts: list[list[int]], keep: int, **more: int) -> Any:
-        read.append(sum(map(len, texts)))
-        return feed(first, texts, keep, **more)
+    def counted(given: PassInput) -> Any:
+        read.append(sum(map(len, given.tokens)))
+        return forward(given)
 
-    rows.feed = counted
+    rows.forward = counted
     try:
         chat = decoder.chat()
         first = "".join(
@@ -165,7 +166,7 @@ def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> No
             p.text for p in chat.send("Translate German to English: Die Katze schläft.", max_new_tokens=12)
         )
     finally:
-        rows.feed = feed
+        rows.forward = forward
     prompt = request.tokens[: request.prompt_length]
     assert request.tokens[:held] == prompt[:held]
     assert read[0] <= request.prompt_length - held + 12 < held

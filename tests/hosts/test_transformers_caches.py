@@ -11,7 +11,7 @@ from transformers import DynamicCache, StaticCache
 
 from draftwise import UserError, transformers_generate
 from draftwise.models.cache_names import CACHE, cache_in, name_for
-from draftwise.models.recurrent import tensors
+from draftwise.models.runner.recurrent import tensors
 from tests.architectures.cases import build, cases
 from tests.tiny import model
 

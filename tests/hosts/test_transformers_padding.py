@@ -14,7 +14,7 @@ from draftwise import UserError, transformers_generate
 from draftwise.hosts.transformers import padding, prompt, target
 from draftwise.models.cache_names import cache_in, name_for
 from draftwise.models.probe.small import VOCAB
-from draftwise.models.recurrent import in_modules, kinds, put
+from draftwise.models.runner.recurrent import in_modules, kinds, put
 from tests.architectures.cases import Case, build, cases
 from tests.architectures.judge import CRASH, DIFFERENT, EQUAL, PARTED, REFUSED, TIE, TIED, loses
 from tests.effort import THOROUGH, some

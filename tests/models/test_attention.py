@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from draftwise.models import attention as ours
 from draftwise.models.attention import PASS, forward, shared_heads
-from draftwise.models.runner import Rows
+from draftwise.models.runner import ModelRunner, PassInput
 
 V = 40
 ours._others()  # of Transformers' own function, which tests replace
@@ -131,12 +131,12 @@ def test_models_use_it_in_our_passes_alone(monkeypatch: pytest.MonkeyPatch) -> N
     own = Called(ours.replaced(), "own", calls)
     monkeypatch.setattr(ours, "replaced", lambda: own)
     monkeypatch.setattr(ours, "attention", Called(ours.attention, "ours", calls))
-    text, rows = [3, 5, 9, 7, 11], Rows(model)
+    text, rows = [3, 5, 9, 7, 11], ModelRunner(model)
     rows.open(0)
     calls.clear()
     with torch.inference_mode():
-        rows.feed(0, [text[:3]], 1)
-        logits = rows.feed(0, [text[3:]], 2)
+        rows.forward(PassInput(0, [text[:3]], 1))
+        logits = rows.forward(PassInput(0, [text[3:]], 2)).logits
         assert calls == ["ours"] * 4
         plain = model(torch.tensor([text])).logits[:, 3:]
     assert calls == ["ours"] * 4 + ["own"] * 2

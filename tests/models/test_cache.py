@@ -17,8 +17,8 @@ from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.generation.decoder import Decoder
-from draftwise.models import cache
-from draftwise.models.hidden_states import States
+from draftwise.models.runner import cache
+from draftwise.models.runner.hidden_states import LayerHooks
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.targets.test_hf import prompts
@@ -42,7 +42,7 @@ def test_memory_is_for_the_text_there_is_not_for_what_may_come() -> None:
     loop.step()
     heads, size, layers = 2, 8, 2
     slot = 2 * layers * heads * size * 4  # keys and values, four bytes a number
-    for rows in (target.rows, lm.rows):
+    for rows in (target.runner, lm.runner):
         assert rows.cache.bytes == slot * cache.FIRST_SLOTS
 
 
@@ -74,7 +74,7 @@ def test_memory_never_passes_what_the_text_may_need() -> None:
     loop = Loop(target, {}, chosen.policy, chosen.recorder)
     loop.add([5] * 300, Sampling(max_new_tokens=20))
     loop.step()
-    assert target.rows.cache.plan.slots == 320
+    assert target.runner.cache.plan.slots == 320
 
 
 @pytest.mark.parametrize("first", [1, 64])
@@ -95,9 +95,9 @@ def test_what_sparse_attention_keeps_counts_as_memory() -> None:
     loop = Loop(target, {}, chosen.policy, chosen.recorder)
     loop.add([5, 6, 7], Sampling(max_new_tokens=9))
     loop.step()
-    slots = target.rows.cache.plan.slots
+    slots = target.runner.cache.plan.slots
     latent, rope, index = 16, 8, 8
-    assert target.rows.cache.bytes == 2 * slots * (latent + rope + index) * 8
+    assert target.runner.cache.bytes == 2 * slots * (latent + rope + index) * 8
 
 
 def test_attention_that_counts_blocks_of_tokens_reads_no_tree() -> None:
@@ -117,9 +117,9 @@ def test_a_model_has_no_hooks_when_its_decoder_has_gone() -> None:
     target = HFTarget(made)
     team: dict[str, Any] = {"early": EarlyExitDrafter(target, layers=1)}
     dec = Decoder(target, team, method("static-3", list(team)), None)
-    states = States(made)
+    taken = LayerHooks(made, (-1,))
     made(torch.tensor([[3]]))
-    assert hooks(made) == 2 and states.latest is not None
-    del dec, target, team, states
+    assert hooks(made) == 2 and taken.latest[-1].shape[1] == 1
+    del dec, target, team, taken
     gc.collect()
     assert hooks(made) == 0

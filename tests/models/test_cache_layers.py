@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwise.models.cache import RowCache, RowLayer
-from draftwise.models.plan import Plan
+from draftwise.models.runner.cache import Plan, RowCache, RowLayer
 
 CPU = torch.device("cpu")
 

@@ -14,9 +14,9 @@ from transformers import DynamicCache, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutput, CausalLMOutputWithPast
 
 from draftwise.models.cache_names import CACHE, NAMES, cache_in, name_for
-from draftwise.models.recurrent import carriers, held_by
-from draftwise.models.runner import Rows
-from draftwise.models.stateful import StateRows
+from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.recurrent import carriers, held_by
+from draftwise.models.runner.states import StateRunner
 from tests.architectures.cases import build, cases
 from tests.tiny import model
 
@@ -113,10 +113,10 @@ def test_a_cache_is_found_under_any_name() -> None:
 @torch.inference_mode()
 def test_models_are_read_under_any_name(name: str) -> None:
     truth = model("llama")(torch.tensor([TEXT])).logits[0, -1]
-    rows = Rows(renamed(model("llama"), name))
+    rows = ModelRunner(renamed(model("llama"), name))
     rows.open(0)
     for start, end in ((0, 3), (3, 4), (4, 6)):
-        said = rows.feed(0, [TEXT[start:end]], 1)
+        said = rows.forward(PassInput(0, [TEXT[start:end]], 1)).logits
     torch.testing.assert_close(said[0, -1], truth)
 
 
@@ -127,13 +127,13 @@ def test_states_are_carried_under_any_name(name: str, carried: bool) -> None:
     with torch.inference_mode(False):
         made, own = renamed(mamba(), name), mamba()
     assert carriers(made) == ["", name]
-    rows = StateRows(made, carried=name if carried else "")
+    rows = StateRunner(made, carried=name if carried else "")
     rows.open(0)
     cache = None
     for tokens in (TEXT[:4], TEXT[4:5], TEXT[5:]):  # its class ignores its states in longer passes
         out = own(torch.tensor([tokens]), use_cache=True, **{name_for(own): cache})
         cache = cache_in(out)
-        said = rows.feed(0, [tokens], 1)
+        said = rows.forward(PassInput(0, [tokens], 1)).logits
         torch.testing.assert_close(said[0, -1], out.logits[0, -1])
 
 

@@ -22,9 +22,9 @@ NAMES = ["llama", "gpt2", "gpt-neox", "qwen3-window", "gemma3-window", "mistral"
 
 
 def right(reads: HFTarget, made: Any, request: Any, layers: tuple[int, ...]) -> None:
-    tap = reads.features(layers)
+    tap = reads.hidden_states(layers)
     n = len(request.tokens) - 1
-    assert tap.held(request.id) == n
+    assert tap.length(request.id) == n
     wanted = features(made, torch.tensor([request.tokens]), layers)[0, :n]
     torch.testing.assert_close(tap.of(request.id, 0, n), wanted, atol=1e-5, rtol=1e-6)
 
@@ -38,10 +38,10 @@ def test_features_are_those_of_reading_the_text(name: str, together: bool) -> No
     made = model(name)
     truth = {tuple(p): own_text(made, p, 30) for p in prompts()}
     reads = HFTarget(made, chunk=8)
-    reads.rows.together = together
+    reads.runner.together = together
     taps = [(-1,), (0, 1, -1)]
     for layers in taps:
-        assert reads.features(layers) is reads.features(layers)
+        assert reads.hidden_states(layers) is reads.hidden_states(layers)
     policy = Anyone(ARMS)
     loop = Loop(reads, team(truth), policy, policy)
     waiting = prompts()
@@ -56,13 +56,13 @@ def test_features_are_those_of_reading_the_text(name: str, together: bool) -> No
                 for layers in taps:
                     right(reads, made, request, layers)
     assert accepted > 40
-    assert reads.features((-1,)).held(0) == 0, "closed texts are forgotten"
+    assert reads.hidden_states((-1,)).length(0) == 0, "closed texts are forgotten"
 
 
 def test_samples_of_one_prompt_share_what_was_read_of_it() -> None:
     made = model("llama")
     reads = HFTarget(made, chunk=8)
-    reads.features((-1,))
+    reads.hidden_states((-1,))
     policy = Anyone(ARMS)
     loop = Loop(reads, team({}), policy, policy)
     prompt = [(7 * i) % 19 + 2 for i in range(40)]
@@ -79,7 +79,7 @@ def test_samples_of_one_prompt_share_what_was_read_of_it() -> None:
 def test_a_conversation_goes_on() -> None:
     made = model("llama")
     reads = HFTarget(made, chunk=8)
-    reads.features((1, -1))
+    reads.hidden_states((1, -1))
     policy = Anyone(ARMS)
     loop = Loop(reads, team({}), policy, policy)
     request = loop.add([3, 4, 5], Sampling(max_new_tokens=9), keep=True)
@@ -93,12 +93,12 @@ def test_a_conversation_goes_on() -> None:
 def test_nobody_asks_and_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     made = model("llama")
     reads = HFTarget(made)
-    monkeypatch.setattr(HFTarget, "_keep", None)  # calling it would raise
+    monkeypatch.setattr(HFTarget, "_record", None)  # calling it would raise
     policy = Anyone(ARMS)
     loop = Loop(reads, team({}), policy, policy)
     list(loop.run(prompts(), Sampling(max_new_tokens=9), batch=2))
     body = made.get_decoder()
-    assert not reads.taps and not body._forward_hooks and not body.layers[0]._forward_pre_hooks
+    assert not reads.recorded and not body._forward_hooks and not body.layers[0]._forward_pre_hooks
 
 
 def test_a_text_that_was_open_before_anyone_asked_is_written_all_the_same() -> None:
@@ -108,15 +108,15 @@ def test_a_text_that_was_open_before_anyone_asked_is_written_all_the_same() -> N
     loop = Loop(reads, team({}), policy, policy)
     before = loop.add([3, 4, 5], Sampling(max_new_tokens=12))
     loop.step()
-    tap = reads.features((-1,))
+    tap = reads.hidden_states((-1,))
     after = loop.add([6, 7, 8], Sampling(max_new_tokens=12))
     loop.step()
     loop.step()
-    assert tap.held(before.id) == 0
+    assert tap.length(before.id) == 0
     right(reads, made, after, (-1,))
 
 
 def test_layers_that_are_not_there_are_refused() -> None:
     reads = HFTarget(model("llama"))
     with pytest.raises(UserError, match="layer 7: this target has the layers 0 to 1"):
-        reads.features((0, 7))
+        reads.hidden_states((0, 7))

@@ -18,8 +18,8 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.models.positions import ENDLESS, Bounded
-from draftwise.models.traits import ask
+from draftwise.models.runner.positions import ENDLESS, Bounded
+from draftwise.models.runner.traits import ask
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.architectures.cases import Case, build
@@ -106,9 +106,9 @@ def test_the_frequencies_of_these_models_make_a_difference(monkeypatch: pytest.M
     for name in CONFIGS:
         made = model(name)
         target = HFTarget(made, chunk=8)
-        assert target.rows.rope.borders == (BORDER,)
-        assert target.rows.rope.anew == name.startswith("phi")
-        assert (target.rows.rope.moving == BORDER) == (name == "llama-dynamic")
+        assert target.runner.rope.borders == (BORDER,)
+        assert target.runner.rope.anew == name.startswith("phi")
+        assert (target.runner.rope.moving == BORDER) == (name == "llama-dynamic")
         target.regimes = None
         chosen = method("none", [])
         got = texts_of(Loop(target, {}, chosen.policy, chosen.recorder), 30, 1)
@@ -151,7 +151,7 @@ def test_a_beginning_is_shared_only_where_it_was_read_alike(name: str) -> None:
 
 def test_drafts_end_at_the_border() -> None:
     target = HFTarget(model("llama-longrope"))
-    made = target.rows.model
+    made = target.runner.model
     truth = {tuple(p): own_text(made, p, 30) for p in prompts()}
     chosen = method("static-7", ["oracle"])
     loop = Loop(target, {"oracle": Oracle(truth, 0.0)}, chosen.policy, chosen.recorder)
@@ -170,7 +170,7 @@ def test_features_are_those_of_the_pass_that_read_the_text_last(name: str) -> No
     """Texts of which all is read with the same frequencies, beside others that are not."""
     made = model(name)
     reads = HFTarget(made, chunk=8)
-    reads.features((0, 1, -1))
+    reads.hidden_states((0, 1, -1))
     chosen = method("none", [])
     loop = Loop(reads, {}, chosen.policy, chosen.recorder)
     requests = [loop.add(p, Sampling(max_new_tokens=15)) for p in prompts()[:5]]
@@ -243,7 +243,7 @@ def test_where_positions_grow_with_the_text_it_goes_on() -> None:
 
 def test_a_plain_model_pays_nothing_for_borders() -> None:
     target = HFTarget(llama())
-    assert target.regimes is None and not target.rows.rope.borders
+    assert target.regimes is None and not target.runner.rope.borders
 
 
 def test_an_index_has_no_last_position() -> None:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 import torch
 
-from draftwise.models.prefixes import LEAST, OVERHEAD, Parts, Piece, Prefixes, Tree
+from draftwise.models.runner.prefix_cache import LEAST, OVERHEAD, Node, Parts, PrefixMemory, PrefixTree
 
 PART = (0, "keys")
 
@@ -17,11 +17,11 @@ def parts(tokens: list[int]) -> Parts:
     return {PART: torch.tensor(tokens, dtype=torch.int32)}
 
 
-def kept(tree: Tree, tokens: list[int], mark: int = 0) -> list[int]:
+def kept(tree: PrefixTree, tokens: list[int], mark: int = 0) -> list[int]:
     return [int(x) for piece, n in tree.find(mark, tokens) for x in piece.parts[PART][:n]]
 
 
-def add(tree: Tree, tokens: list[int], mark: int = 0) -> list[tuple[int, int]]:
+def add(tree: PrefixTree, tokens: list[int], mark: int = 0) -> list[tuple[int, int]]:
     """Returns what was copied."""
     taken: list[tuple[int, int]] = []
 
@@ -33,9 +33,9 @@ def add(tree: Tree, tokens: list[int], mark: int = 0) -> list[tuple[int, int]]:
     return taken
 
 
-def size(tree: Tree) -> int:
+def size(tree: PrefixTree) -> int:
     """Bytes of all pieces below the roots, counted afresh."""
-    waiting: list[Piece] = list(tree.roots.values())
+    waiting: list[Node] = list(tree.roots.values())
     total = 0
     while waiting:
         piece = waiting.pop()
@@ -45,7 +45,7 @@ def size(tree: Tree) -> int:
 
 
 def test_a_common_beginning_is_kept_once() -> None:
-    tree = Tree(Prefixes(1 << 20))
+    tree = PrefixTree(PrefixMemory(1 << 20))
     first, second = list(range(60)), [*range(40), *range(100, 130)]
     assert add(tree, first) == [(0, 60)] and add(tree, second) == [(40, 70)]
     assert add(tree, first[:50]) == []
@@ -55,7 +55,7 @@ def test_a_common_beginning_is_kept_once() -> None:
 
 
 def test_a_short_end_is_not_worth_a_copy() -> None:
-    tree = Tree(Prefixes(1 << 20))
+    tree = PrefixTree(PrefixMemory(1 << 20))
     assert add(tree, list(range(LEAST - 1))) == []
     add(tree, list(range(60)))
     assert add(tree, [*range(60), *range(LEAST - 1)]) == [] and add(tree, [*range(60), *range(LEAST)])
@@ -63,8 +63,8 @@ def test_a_short_end_is_not_worth_a_copy() -> None:
 
 def test_the_bound_holds_and_what_was_used_last_stays() -> None:
     each = 4 * 50 + OVERHEAD
-    whole = Prefixes(3 * each)
-    tree, other = Tree(whole), Tree(whole)  # two models share the bound
+    whole = PrefixMemory(3 * each)
+    tree, other = PrefixTree(whole), PrefixTree(whole)  # two models share the bound
     texts = [[k * 100 + i for i in range(50)] for k in range(5)]
     for text in texts[:3]:
         add(tree, text)
@@ -77,22 +77,22 @@ def test_the_bound_holds_and_what_was_used_last_stays() -> None:
 
 
 def test_a_text_beyond_the_bound_is_cut() -> None:
-    whole = Prefixes(2000)
-    tree = Tree(whole)
+    whole = PrefixMemory(2000)
+    tree = PrefixTree(whole)
     text = list(range(1000))
     assert add(tree, text) == [(0, 1000)]  # the first one tells the size of a token
     assert kept(tree, text) == text[:372] and whole.bytes == whole.limit
     assert add(tree, text) == [] and add(tree, text[::-1]) == [(0, 372)]
     assert not kept(tree, text) and whole.bytes <= whole.limit
-    nothing = Tree(Prefixes(OVERHEAD))
+    nothing = PrefixTree(PrefixMemory(OVERHEAD))
     assert add(nothing, text) == [(0, 1000)] and not kept(nothing, text)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_found_is_what_was_kept(seed: int) -> None:
     """Random texts with common beginnings: the pieces are right, and the sizes add up."""
-    rng, whole = Random(seed), Prefixes(12000)
-    tree, texts = Tree(whole), list[list[int]]()
+    rng, whole = Random(seed), PrefixMemory(12000)
+    tree, texts = PrefixTree(whole), list[list[int]]()
     for _ in range(100):
         begin = rng.choice(texts)[: rng.randrange(80)] if texts and rng.random() < 0.8 else []
         text = [*begin, *(rng.randrange(3) for _ in range(rng.randrange(1, 60)))]
@@ -101,13 +101,13 @@ def test_whatever_is_found_is_what_was_kept(seed: int) -> None:
         assert found == text[: len(found)]
         add(tree, text)
         assert whole.bytes == size(tree) <= whole.limit
-        assert set(whole.pieces) == set(_below(tree))
+        assert set(whole.nodes) == set(_below(tree))
     assert any(kept(tree, text) for text in texts)
 
 
-def _below(tree: Tree) -> list[Piece]:
+def _below(tree: PrefixTree) -> list[Node]:
     waiting = [piece for root in tree.roots.values() for piece in root.below.values()]
-    found: list[Piece] = []
+    found: list[Node] = []
     while waiting:
         found.append(waiting.pop())
         waiting += found[-1].below.values()

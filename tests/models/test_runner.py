@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwise.models.kept import copies
-from draftwise.models.positions import Rope
-from draftwise.models.runner import Rows
+from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.positions import Rope
+from draftwise.models.runner.runner import keeps_by_index
 from tests.tiny import VOCAB, model
 
 
@@ -38,8 +38,8 @@ def inference() -> Iterator[None]:
         yield
 
 
-def opened(made: Any, n: int) -> Rows:
-    rows = Rows(made)
+def opened(made: Any, n: int) -> ModelRunner:
+    rows = ModelRunner(made)
     for key in range(n):
         rows.open(key)
     return rows
@@ -54,7 +54,7 @@ def alone(made: Any, text: Sequence[int]) -> Tensor:
 def test_a_runner_has_taken_no_time_before_its_first_pass() -> None:
     rows = opened(model("llama"), 1)
     assert rows.seconds == 0.0
-    rows.feed(0, [[5, 6]], 1)
+    rows.forward(PassInput(0, [[5, 6]], 1))
     assert rows.seconds > 0.0
 
 
@@ -64,7 +64,7 @@ def test_logits_of_the_last_positions_are_returned() -> None:
     text = [3, 4, 5, 6, 7]
     for all_logits in (False, True):
         rows = opened(made, 1)
-        got = rows.feed(0, [text], 2, model=Watched(made, all_logits=all_logits))
+        got = rows.forward(PassInput(0, [text], 2, model=Watched(made, all_logits=all_logits))).logits
         torch.testing.assert_close(got[0], alone(made, text)[-2:])
 
 
@@ -72,7 +72,7 @@ def test_a_class_without_logits_to_keep_is_not_asked_for_it() -> None:
     made = model("llama")
     rows, watched = opened(made, 1), Watched(made)
     rows.keeps = False
-    assert rows.feed(0, [[3, 4, 5]], 1, model=watched).shape == (1, 1, VOCAB)
+    assert rows.forward(PassInput(0, [[3, 4, 5]], 1, model=watched)).logits.shape == (1, 1, VOCAB)
     assert "logits_to_keep" not in watched.given[0]
 
 
@@ -81,14 +81,14 @@ def test_a_bfloat16_model_on_a_cpu_is_given_the_indices_of_the_logits_to_keep() 
     made = model("llama").bfloat16()
     rows, watched = opened(made, 2), Watched(made)
     texts = [[3, 4, 5], [6, 7]]
-    got = rows.feed(0, texts, 2, model=watched)
+    got = rows.forward(PassInput(0, texts, 2, model=watched)).logits
     assert watched.given[0]["logits_to_keep"].tolist() == [1, 2]
-    whole = opened(made, 2).feed(0, texts, 3)
+    whole = opened(made, 2).forward(PassInput(0, texts, 3)).logits
     torch.testing.assert_close(got, whole[:, -2:], rtol=0.02, atol=0.02)
-    rows.feed(0, [[8]], 1, model=watched)
+    rows.forward(PassInput(0, [[8]], 1, model=watched))
     assert watched.given[1]["logits_to_keep"] == 1, "nothing is sliced where all positions are kept"
     plain, watched = opened(made.float(), 1), Watched(made)
-    plain.feed(0, [[3, 4, 5]], 1, model=watched)
+    plain.forward(PassInput(0, [[3, 4, 5]], 1, model=watched))
     assert watched.given[0]["logits_to_keep"] == 1
 
 
@@ -97,16 +97,16 @@ def test_a_class_that_takes_only_a_number_of_logits_is_given_one() -> None:
         def forward(self, logits_to_keep: int) -> None: ...
 
     asked = inspect.signature(Numbered.forward).parameters["logits_to_keep"]
-    assert not copies(asked, torch.device("cpu"), torch.bfloat16)
-    assert not copies(None, torch.device("cpu"), torch.bfloat16)
+    assert not keeps_by_index(asked, torch.device("cpu"), torch.bfloat16)
+    assert not keeps_by_index(None, torch.device("cpu"), torch.bfloat16)
 
 
 def test_a_model_that_makes_its_own_masks_is_given_one_row_of_ones() -> None:
     made = model("llama")
     rows, watched = opened(made, 1), Watched(made)
     rows.guided = False
-    rows.feed(0, [[3, 4, 5]], 1, model=watched)
-    rows.feed(0, [[6]], 1, model=watched)
+    rows.forward(PassInput(0, [[3, 4, 5]], 1, model=watched))
+    rows.forward(PassInput(0, [[6]], 1, model=watched))
     assert watched.given[1]["attention_mask"].tolist() == [[1, 1, 1, 1]]
     assert "position_ids" not in watched.given[1]
 
@@ -114,13 +114,13 @@ def test_a_model_that_makes_its_own_masks_is_given_one_row_of_ones() -> None:
 def test_rows_of_one_length_share_positions_and_mask() -> None:
     made = model("llama")
     rows, watched = opened(made, 2), Watched(made)
-    rows.feed(0, [[3, 4, 5], [6, 7, 8]], 1, model=watched)
+    rows.forward(PassInput(0, [[3, 4, 5], [6, 7, 8]], 1, model=watched))
     shared = rows.cache.plan.even
     assert shared and watched.given[0]["position_ids"].tolist() == [[0, 1, 2]]
-    rows.feed(0, [[9], [9]], 1, model=watched)
+    rows.forward(PassInput(0, [[9], [9]], 1, model=watched))
     assert watched.given[1]["attention_mask"] is None, "a single token sees all slots"
-    rows.feed(0, [[3], [4, 5]], 1)
-    rows.feed(0, [[3], [4]], 1, model=watched)
+    rows.forward(PassInput(0, [[3], [4, 5]], 1))
+    rows.forward(PassInput(0, [[3], [4]], 1, model=watched))
     shared = rows.cache.plan.even
     assert not shared and watched.given[2]["position_ids"].tolist() == [[5], [6]]
     assert watched.given[2]["attention_mask"].shape == (2, 1, 1, 7)
@@ -128,16 +128,16 @@ def test_rows_of_one_length_share_positions_and_mask() -> None:
 
 def test_a_pass_that_names_no_room_keeps_the_room_named_before() -> None:
     rows = opened(model("llama"), 1)
-    rows.feed(0, [[3, 4]], 1, slots=100)
-    rows.feed(0, [[5]], 1)
+    rows.forward(PassInput(0, [[3, 4]], 1, slots=100))
+    rows.forward(PassInput(0, [[5]], 1))
     assert rows.cache.plan.most == 100
 
 
 def test_positions_are_made_once_for_the_passes_to_come() -> None:
     rows = opened(model("llama"), 1)
-    rows.feed(0, [[3, 4, 5, 6, 7]], 1)
+    rows.forward(PassInput(0, [[3, 4, 5, 6, 7]], 1))
     before = rows.positions
-    rows.feed(0, [[8, 9, 10, 11]], 1)
+    rows.forward(PassInput(0, [[8, 9, 10, 11]], 1))
     assert rows.positions is before
 
 
@@ -146,8 +146,8 @@ def test_padding_past_the_last_position_moves_no_other_token() -> None:
     made = model("gpt2")
     text = [2 + i % 20 for i in range(128)]
     rows = opened(made, 2)
-    rows.feed(0, [text[:126]], 1)
-    got = rows.feed(0, [text[126:], [5, 6, 7, 8, 9]], 5)
+    rows.forward(PassInput(0, [text[:126]], 1))
+    got = rows.forward(PassInput(0, [text[126:], [5, 6, 7, 8, 9]], 5)).logits
     torch.testing.assert_close(got[0, :2], alone(made, text)[126:])
     torch.testing.assert_close(got[1], alone(made, [5, 6, 7, 8, 9]))
 
@@ -157,38 +157,38 @@ def test_texts_with_different_rotary_frequencies_are_read_apart(lengths: Sequenc
     made = model("llama")
     rows, watched = opened(made, 3), Watched(made)
     rows.rope = Rope(borders=(6, 12))
-    rows.feed(0, [[3], [4], [5]], 1, lengths=lengths, model=watched)
+    rows.forward(PassInput(0, [[3], [4], [5]], 1, rope_lengths=lengths, model=watched))
     assert len(watched.given) == passes
 
 
 def test_freed_rows_at_the_end_are_dropped() -> None:
     rows = opened(model("llama"), 3)
-    rows.feed(0, [[3, 4], [5, 6], [7, 8]], 1)
+    rows.forward(PassInput(0, [[3, 4], [5, 6], [7, 8]], 1))
     cache = rows.cache
     rows.close(1)
-    assert len(rows.keys) == 3 and rows.held == [2, 0, 2]
+    assert len(rows.request_ids) == 3 and rows.cached_lengths == [2, 0, 2]
     rows.close(2)
-    assert rows.keys == [0] and rows.held == [2] and rows.cache is cache
+    assert rows.request_ids == [0] and rows.cached_lengths == [2] and rows.cache is cache
     rows.close(0)
-    assert rows.keys == [] and rows.cache is cache, "small: the next text need not allocate it again"
+    assert rows.request_ids == [] and rows.cache is cache, "small: the next text need not allocate it again"
 
 
 def test_an_idle_cache_is_reused_if_it_is_small_and_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     made = model("llama")
     rows, text = opened(made, 1), [3, 4, 5, 6, 7]
-    rows.feed(0, [text * 4], 1)
+    rows.forward(PassInput(0, [text * 4], 1))
     rows.close(0)
     held = rows.cache.rows[0].keys
     rows.open(1)
-    torch.testing.assert_close(rows.feed(0, [text], 5)[0], alone(made, text))
+    torch.testing.assert_close(rows.forward(PassInput(0, [text], 5)).logits[0], alone(made, text))
     assert rows.cache.rows[0].keys is held
     for spoilt in (float("nan"), float("inf"), float("-inf")):
         held[0, 0, 9] = spoilt  # a text that overflowed: masked slots of the next would spread it
         rows.close(1)
         rows.open(1)
-        torch.testing.assert_close(rows.feed(0, [text], 5)[0], alone(made, text))
+        torch.testing.assert_close(rows.forward(PassInput(0, [text], 5)).logits[0], alone(made, text))
         held = rows.cache.rows[0].keys
-    monkeypatch.setattr("draftwise.models.cache.KEPT", rows.cache.bytes - 1)
+    monkeypatch.setattr("draftwise.models.runner.cache.KEPT", rows.cache.bytes - 1)
     rows.close(1)
     assert rows.cache.bytes == 0
 
@@ -197,9 +197,9 @@ def test_rows_are_moved_to_the_front_with_their_texts() -> None:
     made = model("llama")
     rows = opened(made, 3)
     texts = [[3, 4], [5, 6, 7], [7, 8, 9, 10]]
-    rows.feed(0, texts, 1)
+    rows.forward(PassInput(0, texts, 1))
     rows.close(0)
-    assert rows.front([2, 1]) == [0, 1] and rows.held[:2] == [4, 3]
-    got = rows.feed(0, [[11], [12]], 1)
+    assert rows.move_to_front([2, 1]) == [0, 1] and rows.cached_lengths[:2] == [4, 3]
+    got = rows.forward(PassInput(0, [[11], [12]], 1)).logits
     torch.testing.assert_close(got[0], alone(made, [*texts[2], 11])[-1:])
     torch.testing.assert_close(got[1], alone(made, [*texts[1], 12])[-1:])

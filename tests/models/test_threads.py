@@ -52,7 +52,7 @@ generated = let_go()
 for piece in decoder.stream("1 2 3", chat=False, max_new_tokens=4):
     pass
 streamed = let_go()
-model = decoder.loop.target.rows.model
+model = decoder.loop.target.runner.model
 model.generate(
     torch.tensor([[7, 8, 9]]), max_new_tokens=4, do_sample=False,
     custom_generate=transformers_generate(drafters=["ngram"], policy="static-2"),
@@ -180,7 +180,7 @@ def test_within_a_text_the_number_changes_only_if_no_logit_does(
 def test_logits_that_depend_on_the_number_of_threads_are_noticed() -> None:
     """As those of MKL, which splits a sum among threads."""
     made = model("llama")
-    rows = HFTarget(made).rows
+    rows = HFTarget(made).runner
     assert steady.Steady().holds(rows, (1, 2))
     head = made.lm_head
     plain = head.forward

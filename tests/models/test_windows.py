@@ -16,9 +16,8 @@ from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
-from draftwise.models.runner import Rows
-from draftwise.models.traits import ask
-from draftwise.models.windows import View
+from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.traits import View, ask
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import written
@@ -49,7 +48,7 @@ def test_a_window_that_only_the_config_knows(kind: str) -> None:
     own = [own_text(made, p, 25) for p in prompts()]
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
     target = HFTarget(made, chunk=8)
-    assert target.rows.masks.views == View(WINDOW, late=True)
+    assert target.runner.masks.views == View(WINDOW, late=True)
     for batch in (1, 3):
         assert written(grown(target, team(truth)), prompts(), 25, batch) == own
         chosen = method("static-5", ["oracle"])
@@ -90,15 +89,15 @@ CHUNKED: dict[str, Any] = {
 def test_chunks_are_masks() -> None:
     """A text in pieces, beside another of another length, has the logits of its plain forward."""
     made = model("Llama4Text", **CHUNKED)
-    rows = Rows(made)
+    rows = ModelRunner(made)
     assert rows.masks.views == {"chunked_attention": View(chunk=6), "full_attention": View()}
     rng = Random(0)
     a, b = ([rng.randrange(VOCAB) for _ in range(n)] for n in (21, 13))
     rows.open(0)
     rows.open(1)
     with torch.inference_mode():
-        rows.feed(0, [a[:9]], 1)
-        got = [rows.feed(0, [a[9 + 2 * i : 11 + 2 * i], [b[i]]], 2) for i in range(6)]
+        rows.forward(PassInput(0, [a[:9]], 1))
+        got = [rows.forward(PassInput(0, [a[9 + 2 * i : 11 + 2 * i], [b[i]]], 2)).logits for i in range(6)]
         whole = [made(torch.tensor([text])).logits[0] for text in (a, b)]
     torch.testing.assert_close(torch.cat([x[0] for x in got]), whole[0][9:21])
     torch.testing.assert_close(torch.stack([x[1, 0] for x in got]), whole[1][:6])
@@ -113,7 +112,7 @@ def test_layers_that_count_by_the_caches_length_read_texts_apart() -> None:
     target = HFTarget(made, chunk=8, probe=False)
     chosen = method("static-5", ["oracle"])
     loop = Loop(target, {"oracle": Oracle(truth, 0.3)}, chosen.policy, chosen.recorder)
-    assert written(loop, prompts(), 25, 3) == own and not target.rows.together
+    assert written(loop, prompts(), 25, 3) == own and not target.runner.together
     request = Request(99, [3, 4, 5], 3, Sampling(), Random(0), Random(0))
     target.open(request)
     with pytest.raises(UserError, match="drafts chains"):

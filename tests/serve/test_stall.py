@@ -9,6 +9,7 @@ import pytest
 from draftwise import Decoder, method
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.models.runner import PassInput
 from draftwise.serve.engine import Engine
 from draftwise.serve.generations import GenerationRequest
 from draftwise.serve.limits import Limits
@@ -57,17 +58,17 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(
     events: list[tuple[str, int]] = []
 
     def watch(rows: Any, who: str) -> None:
-        feed = rows.feed
+        forward = rows.forward
 
-        def fed(first: int, texts: Any, keep: int, **more: Any) -> Any:
-            events.append((who, sum(map(len, texts))))
+        def fed(given: PassInput) -> Any:
+            events.append((who, sum(map(len, given.tokens))))
             clock.now += events[-1][1]
-            return feed(first, texts, keep, **more)
+            return forward(given)
 
-        rows.feed = fed
+        rows.forward = fed
 
-    watch(target.rows, "target")
-    watch(drafter.rows, "drafter")
+    watch(target.runner, "target")
+    watch(drafter.runner, "drafter")
     chosen = method("static-2", ["lm"])
     decoder = Decoder(target, {"lm": drafter}, chosen, Letters(), seed=1)
     engine, long, other = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()

@@ -15,7 +15,8 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
-from draftwise.models.cache import KEPT
+from draftwise.models.runner import PassInput
+from draftwise.models.runner.cache import KEPT
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Stateless, written
@@ -115,14 +116,14 @@ def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
 def test_samples_of_one_prompt_read_it_once() -> None:
     target = HFTarget(model("llama"))
     fed: list[int] = []
-    rows: Any = target.rows
-    feed = rows.feed
+    rows: Any = target.runner
+    forward = rows.forward
 
-    def counted(first: int, texts: list[list[int]], keep: int, **more: int) -> Any:
-        fed.append(sum(map(len, texts)))
-        return feed(first, texts, keep, **more)
+    def counted(given: PassInput) -> Any:
+        fed.append(sum(map(len, given.tokens)))
+        return forward(given)
 
-    rows.feed = counted
+    rows.forward = counted
     chosen = method("none", [])
     loop = Loop(target, {}, chosen.policy, chosen.recorder)
     prompt = [random.Random(0).randrange(2, VOCAB) for _ in range(60)]
@@ -131,20 +132,20 @@ def test_samples_of_one_prompt_read_it_once() -> None:
     texts = {r.request: r.tokens for r in loop.step()}
     assert sum(fed) < 60 + 4 * 4
     assert len(set(texts.values())) == 1
-    assert list(texts[0]) == own_text(target.rows.model, prompt, 1)
+    assert list(texts[0]) == own_text(target.runner.model, prompt, 1)
 
 
 def test_prompts_that_begin_alike_share_what_was_read() -> None:
     target = HFTarget(model("llama"))
-    rows: Any = target.rows
+    rows: Any = target.runner
     fed: list[int] = []
-    feed = rows.feed
+    forward = rows.forward
 
-    def counted(first: int, texts: list[list[int]], keep: int, **more: int) -> Any:
-        fed.append(sum(map(len, texts)))
-        return feed(first, texts, keep, **more)
+    def counted(given: PassInput) -> Any:
+        fed.append(sum(map(len, given.tokens)))
+        return forward(given)
 
-    rows.feed = counted
+    rows.forward = counted
     chosen = method("none", [])
     loop = Loop(target, {}, chosen.policy, chosen.recorder)
     first = [random.Random(0).randrange(2, VOCAB) for _ in range(60)]
@@ -159,7 +160,7 @@ def test_prompts_that_begin_alike_share_what_was_read() -> None:
     while loop.open:
         loop.step()
     for request, prompt in zip(requests, [first, *others], strict=True):
-        assert request.tokens[len(prompt) :] == own_text(target.rows.model, prompt, 20)
+        assert request.tokens[len(prompt) :] == own_text(target.runner.model, prompt, 20)
 
 
 def test_a_parked_text_keeps_its_row_when_others_come_and_go() -> None:
@@ -176,7 +177,7 @@ def test_a_parked_text_keeps_its_row_when_others_come_and_go() -> None:
     while loop.open:
         loop.step()
     before = parked.tokens[: parked.prompt_length]
-    assert parked.tokens[parked.prompt_length :] == own_text(target.rows.model, before, 8)
+    assert parked.tokens[parked.prompt_length :] == own_text(target.runner.model, before, 8)
 
 
 def test_a_new_turn_has_its_own_settings() -> None:
@@ -208,8 +209,8 @@ def test_memory_that_was_never_written_does_no_harm() -> None:
 def test_rows_are_freed() -> None:
     target, lm = HFTarget(model("llama")), LMDrafter(model("llama", seed=1), VOCAB)
     run(target, {"lm": lm}, "static-2", 8, 3)
-    assert target.rows.keys == [] and target.rows.cache.bytes <= KEPT and not target.chains
-    assert lm.rows.keys == [] and lm.rows.cache.bytes <= KEPT and not lm.places
+    assert target.runner.request_ids == [] and target.runner.cache.bytes <= KEPT and not target.chains
+    assert lm.runner.request_ids == [] and lm.runner.cache.bytes <= KEPT and not lm.places
 
 
 class Plain:

@@ -16,10 +16,10 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.models.compiled import compile_rows
 from draftwise.models.probe.small import VOCAB, spread
-from draftwise.models.recurrent import StateCache, in_modules, put
-from draftwise.models.stateful import StateRows
+from draftwise.models.runner.executors.inductor_cpu import compile_runner
+from draftwise.models.runner.recurrent import StateCache, in_modules, put
+from draftwise.models.runner.states import StateRunner
 from draftwise.targets.hf import HFTarget
 from tests.architectures.cases import Case, cases, own_text
 from tests.architectures.cases import build as built
@@ -138,8 +138,8 @@ def test_a_fault_stays_in_the_text_that_had_it(forever: bool, monkeypatch: pytes
     passes, layer = [0], made.model.layers[-1].mlp
 
     def fails(*_: Any) -> None:
-        plan = target.rows.cache.plan
-        if requests[1].id in target.rows.keys[plan.first : plan.last]:
+        plan = target.runner.cache.plan
+        if requests[1].id in target.runner.request_ids[plan.first : plan.last]:
             passes[0] += 1
             if passes[0] == 4 or (forever and passes[0] > 4):
                 raise RuntimeError("out of order")
@@ -161,8 +161,8 @@ def test_a_fault_stays_in_the_text_that_had_it(forever: bool, monkeypatch: pytes
 def test_one_snapshot_a_row_and_accepted_tokens_are_read_again_with_the_next_draft() -> None:
     made, truth = model("qwen3_next"), own("qwen3_next")
     target = HFTarget(made)
-    rows = target.rows
-    assert isinstance(rows, StateRows)
+    rows = target.runner
+    assert isinstance(rows, StateRunner)
     widths: list[int] = []
     hook = made.register_forward_pre_hook(
         lambda module, given, named: widths.append(named["input_ids"].shape[1]), with_kwargs=True
@@ -210,7 +210,7 @@ def test_rows_whose_passes_have_equal_width_share_one(name: str) -> None:
 def test_a_class_that_is_wrong_in_batches_is_read_one_text_at_a_time() -> None:
     """RWKV mixes the rows of a batch up when it reads one token after a state."""
     with pytest.warns(DraftwiseWarning, match=r"Rwkv.* each text in a pass of its own .*off by \d"):
-        assert not HFTarget(model("rwkv")).rows.together
+        assert not HFTarget(model("rwkv")).runner.together
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "jamba"])
@@ -218,7 +218,7 @@ def test_heads_are_given_the_hidden_states_of_the_text(name: str) -> None:
     """Of each token once, whatever was read again beside it."""
     made, truth = model(name), own(name)
     target, policy = HFTarget(made), Anyone((Arm("good", 4), Arm("none", 0)))
-    tap = target.features((1, -1))
+    tap = target.hidden_states((1, -1))
     loop = Loop(target, {"good": Guesser(truth, 0.4)}, policy, policy)
     requests = [loop.add(p, Sampling(max_new_tokens=NEW), keep=True) for p in PROMPTS[:2]]
     while loop.open:
@@ -233,7 +233,7 @@ def test_heads_are_given_the_hidden_states_of_the_text(name: str) -> None:
 
 def test_what_reads_one_token_a_pass_is_said_with_the_figure() -> None:
     with pytest.warns(DraftwiseWarning, match=r"MambaForCausalLM.*one token a pass.*off by \d"):
-        assert HFTarget(model("mamba")).rows.steps
+        assert HFTarget(model("mamba")).runner.steps
 
 
 def test_a_model_that_loses_its_state_is_refused_with_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,5 +261,5 @@ def test_trees_early_exit_and_compiled_passes_are_refused_by_name(monkeypatch: p
     with pytest.raises(UserError, match="BambaForCausalLM keeps a state that cannot rewind"):
         EarlyExitDrafter(target)
     monkeypatch.setenv("DRAFTWISE_COMPILE", "kept")
-    compile_rows(target.rows, "kept")
-    assert "keeps a state that cannot rewind" in target.rows.passes.state  # type: ignore[union-attr]
+    compile_runner(target, "kept")
+    assert "keeps a state that cannot rewind" in target.runner.compiler.state

@@ -16,7 +16,8 @@ from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.models import limits, probe
 from draftwise.models.probe.small import VOCAB
-from draftwise.models.stateful import StateRows
+from draftwise.models.runner import PassInput
+from draftwise.models.runner.states import StateRunner
 from draftwise.targets.hf import HFTarget
 from tests.architectures.cases import Case, build, own_text
 from tests.architectures.judge import EQUAL, Guesser, run
@@ -100,11 +101,11 @@ def test_a_longer_prompt_takes_over_no_more_than_the_shorter_one() -> None:
 
 def test_a_module_has_its_limits_again_whatever_happens() -> None:
     made = model("nemotron_h")
-    rows = StateRows(made, free=True)
+    rows = StateRunner(made, free=True)
     rows.open(0)
     rows.prompts[0] = 2
     with torch.inference_mode(), pytest.raises(IndexError):
-        rows.feed(0, [[5, 6, 10 * VOCAB]], 1)
+        rows.forward(PassInput(0, [[5, 6, 10 * VOCAB]], 1))
     assert {module.time_step_limit for module in rows.limits} == {(LIMIT, inf)}
 
 

@@ -11,6 +11,7 @@ import torch
 from draftwise.core.drafts import Draft, Verdict
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
+from draftwise.models.runner import PassInput, PassOutput
 from draftwise.targets import hf
 from draftwise.targets.hf import HFTarget
 from draftwise.targets.scores import GreedyScores, SampledScores
@@ -34,15 +35,15 @@ class Passes:
     def __init__(self, made: Any, **options: Any) -> None:
         self.target = HFTarget(made, **options)
         self.ran: list[tuple[list[int], int]] = []
-        rows: Any = self.target.rows
-        feed = rows.feed
+        rows: Any = self.target.runner
+        forward = rows.forward
 
-        def noted(first: int, texts: list[list[int]], keep: int, **more: Any) -> Any:
-            logits = feed(first, texts, keep, **more)
-            self.ran.append(([len(t) for t in texts], logits.shape[1]))
-            return logits
+        def noted(given: PassInput) -> PassOutput:
+            output: PassOutput = forward(given)
+            self.ran.append(([len(t) for t in given.tokens], output.logits.shape[1]))
+            return output
 
-        rows.feed = noted
+        rows.forward = noted
 
     def read(self, *requests: Request) -> list[Any]:
         """One round without drafts; returns the scores."""
@@ -184,5 +185,5 @@ def test_a_short_prompt_has_a_pass_of_its_own_where_it_would_widen_that_of_many(
 def test_rows_are_padded_unless_each_has_a_pass_of_its_own() -> None:
     assert HFTarget(model("llama")).padded
     apart = HFTarget(model("llama"))
-    apart.rows.together = False
+    apart.runner.together = False
     assert not apart.padded

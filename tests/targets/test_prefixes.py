@@ -14,8 +14,8 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
-from draftwise.models.keeper import keep_prefixes
-from draftwise.models.prefixes import Prefixes
+from draftwise.models.runner import PassInput, PassOutput
+from draftwise.models.runner.prefix_cache import PrefixMemory, keep_prefixes
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import p_value
@@ -43,15 +43,16 @@ def looped(target: HFTarget, team: dict[str, Any], *, mebibytes: float = 1.0) ->
 
 
 class Fed:
-    """Counts the tokens that rows read."""
+    """Counts the tokens that a runner reads."""
 
-    def __init__(self, rows: Any) -> None:
-        self.tokens, self.feed = 0, rows.feed
-        rows.feed = self
+    def __init__(self, runner: Any) -> None:
+        self.tokens, self.forward = 0, runner.forward
+        runner.forward = self
 
-    def __call__(self, first: int, texts: Sequence[Sequence[int]], keep: int, **more: Any) -> Any:
-        self.tokens += sum(map(len, texts))
-        return self.feed(first, texts, keep, **more)
+    def __call__(self, given: PassInput) -> PassOutput:
+        self.tokens += sum(map(len, given.tokens))
+        output: PassOutput = self.forward(given)
+        return output
 
 
 @pytest.mark.parametrize("name", some([name for name in CONFIGS if name != "gemma2-window"], 4))
@@ -71,7 +72,7 @@ def test_greedy_text_is_the_models_own(name: str) -> None:
     assert written(loop, [first], 12, 1) == [own]
     for batch in (1, 3):
         assert written(loop, prompts, 12, batch) == truth
-    assert target.rows.keys == [] and not target.took
+    assert target.runner.request_ids == [] and not target.took
 
 
 def test_a_beginning_is_read_once() -> None:
@@ -81,7 +82,7 @@ def test_a_beginning_is_read_once() -> None:
     chosen = method("static-1", ["self"])
     loop = Loop(target, {"self": drafter}, chosen.policy, chosen.recorder)
     (first, more) = random_texts((40, 5))
-    fed = [Fed(target.rows), Fed(drafter.rows)]
+    fed = [Fed(target.runner), Fed(drafter.runner)]
     (text,) = written(loop, [first], 4, 1)
     assert all(one.tokens > 40 for one in fed)
     for prompt in begun(first, text, more):
@@ -141,14 +142,14 @@ def test_the_bound_holds_over_many_texts() -> None:
     loop = looped(target, {"bad": bad}, mebibytes=1 / 16)
     prompts = random_texts([40] * 14)
     own = [own_text(made, prompt, 4) for prompt in prompts]
-    assert target.keeper is not None and bad.keeper is not None
-    whole = target.keeper.prefixes
-    assert whole is bad.keeper.prefixes, "one bound for all models"
+    assert target.prefixes is not None and bad.prefixes is not None
+    whole = target.prefixes.memory
+    assert whole is bad.prefixes.memory, "one bound for all models"
     for prompt, truth in zip(prompts, own, strict=True):
         assert written(loop, [prompt], 4, 1) == [truth]
         assert whole.bytes <= whole.limit == 1 << 16
-    assert 1 < len(whole.pieces) < 14
-    kept = [sum(n for _, n in target.keeper.find(prompt)) == 40 for prompt in prompts]
+    assert 1 < len(whole.nodes) < 14
+    kept = [sum(n for _, n in target.prefixes.find(prompt)) == 40 for prompt in prompts]
     assert kept == sorted(kept) and kept[-1] and not kept[0], "the oldest go first"
 
 
@@ -170,8 +171,8 @@ def test_a_text_that_fails_leaves_nothing_behind() -> None:
     sound = loop.add(first[:-2], Sampling(max_new_tokens=20))
     while loop.open:
         loop.step()
-    assert failing.finish_reason == "error" and target.keeper is not None
-    assert sum(n for _, n in target.keeper.find(first)) == 38, "only what the other one had read"
+    assert failing.finish_reason == "error" and target.prefixes is not None
+    assert sum(n for _, n in target.prefixes.find(first)) == 38, "only what the other one had read"
     assert sound.tokens[38:] == own_text(made, first[:-2], 20)
     assert written(loop, [first], 12, 1) == [own_text(made, first, 12)]
 
@@ -187,8 +188,8 @@ def test_a_pass_that_fails_between_leaves_only_what_was_committed() -> None:
     target.verify([(request, Draft.chain([9, 9, 9]))])
     held = len(request.tokens) - 1
     loop.close(request)
-    assert target.keeper is not None
-    assert sum(n for _, n in target.keeper.find([*request.tokens, 9, 9, 9])) == held
+    assert target.prefixes is not None
+    assert sum(n for _, n in target.prefixes.find([*request.tokens, 9, 9, 9])) == held
     prompt = [*request.tokens, 5]
     assert written(loop, [prompt], 8, 1) == [own_text(made, prompt, 8)]
 
@@ -231,13 +232,13 @@ def test_states_of_drafters_come_along() -> None:
         rounds = list(loop.run([first], Sampling(max_new_tokens=8)))
         assert [token for round in rounds for token in round.tokens] == truth
         assert [round.drafted > 0 for round in rounds[:-1]] == [False] + [True] * (len(rounds) - 2)
-    assert target.keeper is not None and sum(n for _, n in target.keeper.find(first)) == 40
+    assert target.prefixes is not None and sum(n for _, n in target.prefixes.find(first)) == 40
 
 
 def test_models_with_states_keep_nothing() -> None:
     target = HFTarget(hybrids.model(hybrids.KINDS[0]))
     keep_prefixes([target], 1)
-    assert target.keeper is None
+    assert target.prefixes is None
 
 
 def test_nothing_is_kept_unless_asked() -> None:
@@ -245,15 +246,15 @@ def test_nothing_is_kept_unless_asked() -> None:
     loop = looped(target, {}, mebibytes=0)
     (first,) = random_texts((40,))
     written(loop, [first], 3, 1)
-    assert target.keeper is None and target.rows.keys == []
-    assert Prefixes(0).bytes == 0
+    assert target.prefixes is None and target.runner.request_ids == []
+    assert PrefixMemory(0).bytes == 0
 
 
 def test_who_is_told_to_keep() -> None:
     """A drafter with a window keeps nothing: its rows are no beginnings."""
     whole, part = (LMDrafter(model("llama"), VOCAB, window=w) for w in (0, 8))
     keep_prefixes([whole, part, NgramDrafter()], 1)
-    assert whole.keeper is not None and part.keeper is None
+    assert whole.prefixes is not None and part.prefixes is None
 
 
 class Adapted(torch.nn.Linear):
@@ -309,4 +310,4 @@ def test_other_weights_are_other_keys(way: str) -> None:
     assert answer(loop, begun)[len(before) - 30 :] == own_text(made, before, 42 - len(before))
     loop.extend(talk, more, settings)
     assert answer(loop, talk) == own_text(made, [*first, *own, *more], 12)
-    assert target.keeper is not None and sum(n for _, n in target.keeper.find(first)) == 40
+    assert target.prefixes is not None and sum(n for _, n in target.prefixes.find(first)) == 40

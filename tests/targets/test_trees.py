@@ -19,8 +19,8 @@ from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
-from draftwise.models.cache import RowCache
-from draftwise.models.runner import Rows
+from draftwise.models.runner import ModelRunner
+from draftwise.models.runner.cache import RowCache
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, Stateless, written
 from tests.distributions import exact, p_value
@@ -179,7 +179,7 @@ def test_a_node_has_the_logits_of_its_path(name: str, attention: str) -> None:
 
 def held(target: HFTarget, row: int, n: int) -> list[torch.Tensor]:
     """Keys and values of a row's first `n` slots, layer by layer."""
-    layers = target.rows.cache._rows
+    layers = target.runner.cache._rows
     return [t[row, :, :n].clone() for layer in layers for t in (layer.keys, layer.values)]
 
 
@@ -198,7 +198,7 @@ def test_the_cache_holds_what_reading_the_text_leaves_there(name: str) -> None:
     target.commit([(r, tree, Verdict(path, 0)) for r, path in zip(requests, paths, strict=True)])
     for row, request in enumerate(requests):
         n = len(request.tokens) - 1
-        assert target.rows.held[row] == n
+        assert target.runner.cached_lengths[row] == n
         fresh = HFTarget(made)
         fresh.open(request)
         fresh.verify([(request, Draft())])
@@ -235,7 +235,7 @@ def test_memory_that_was_never_written_does_no_harm() -> None:
 
 def test_chains_take_no_step_for_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass without a tree makes no mask of kin, and no key or value moves after it."""
-    monkeypatch.setattr(Rows, "_branches", None)  # calling it would raise
+    monkeypatch.setattr(ModelRunner, "_tree_places", None)  # calling it would raise
     monkeypatch.setattr(RowCache, "move", None)
     made = model("llama")
     own = [own_text(made, p, 20) for p in prompts()]

@@ -197,7 +197,7 @@ class ModelOptions:
         self.method()  # its options are refused before minutes of loading
         with stages(f"loading {self.target}"):
             from draftwise import Decoder
-            from draftwise.models.keeper import bounded
+            from draftwise.models.runner.prefix_cache import bounded
             from draftwise.models.threads import fix_threads
             from draftwise.models.verdicts import start
 

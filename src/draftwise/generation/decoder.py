@@ -145,7 +145,7 @@ class Decoder:
             UserError: as `from_pretrained`.
         """
         from ..build import assemble, build_target, check_drafters, complete, eos_ids
-        from ..models.keeper import keep_prefixes
+        from ..models.runner.prefix_cache import keep_prefixes
         from ..models.verdicts import start
         from .generation_config import own_settings
 
@@ -180,9 +180,9 @@ class Decoder:
     @property
     def compiled(self) -> dict[str, str]:
         """How the passes of the target and of each model drafter are run: eager or compiled (`compile`)."""
-        from ..models.compiled import states
+        from ..models.runner.executors.inductor_cpu import describe_passes
 
-        return states({"target": self.loop.target, **self.loop.pool.drafters})
+        return describe_passes({"target": self.loop.target, **self.loop.pool.drafters})
 
     # -- text in, text out --------------------------------------------------------------------------
 

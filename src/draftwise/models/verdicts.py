@@ -12,18 +12,20 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import UserError
 from .stages import announce
 from .threads import THREADS
+
+Result = TypeVar("Result")
 
 MOST = 512  # verdicts kept per file, the latest
 
@@ -122,6 +124,20 @@ class Trials:
             yield
         finally:
             self.left -= self.clock() - began
+
+    def spread(self, what: str, steps: Generator[None, None, Result]) -> Generator[None, None, Result]:
+        """Take what each of the steps takes from the time left; returns what they return."""
+        announce(f"timing {what}")
+        while True:
+            began = self.clock()
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            finally:
+                self.left -= self.clock() - began
+            yield
 
 
 _current: ContextVar[Trials | None] = ContextVar("trials", default=None)

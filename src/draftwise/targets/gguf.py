@@ -16,7 +16,7 @@ from ..errors import DraftwiseWarning, UserError
 from ..models.distributions import Chain
 from ..models.gguf.model import GgufModel
 from ..models.gguf.sequences import Part, Sequences
-from ..models.positions import ENDLESS
+from ..models.runner.positions import ENDLESS
 from .scores import GreedyScores, SampledScores, plain
 
 LONG = 16  # from this many pending tokens a text of several is read ahead of the pass of all

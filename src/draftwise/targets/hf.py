@@ -13,12 +13,11 @@ from ..core.request import Request
 from ..core.request_round import ERROR
 from ..core.roles import Scores
 from ..models.distributions import Chain, choices, most_likely, on_host
-from ..models.hidden_states import Features
-from ..models.keeper import Keeper
-from ..models.narrow import narrow
-from ..models.positions import ENDLESS
-from ..models.prefixes import Prefixes
 from ..models.probe import check_trees, rows_of
+from ..models.runner import PassInput, PassOutput
+from ..models.runner.hidden_states import HiddenStates
+from ..models.runner.positions import ENDLESS
+from ..models.runner.prefix_cache import PrefixCache, PrefixMemory
 from .prefill import Prefill
 from .regimes import Regimes, warn_of
 from .scores import GreedyScores, SampledScores, plain
@@ -35,56 +34,60 @@ class HFTarget(Prefill):
 
     def __init__(self, model: Any, *, chunk: int = 0, probe: bool = True) -> None:
         self.probe = probe
-        self.rows = rows_of(model, probe=probe)
-        self.vocab_size = int(self.rows.config.vocab_size)
-        self.max_length, self.trained = self.rows.max_length, self.rows.trained
+        self.runner = rows_of(model, probe=probe)
+        self.vocab_size = int(self.runner.config.vocab_size)
+        self.max_length, self.trained = self.runner.max_length, self.runner.trained
         self.window = self.trained
-        self.regimes = Regimes(self.rows) if self.rows.rope.borders or self.rows.masks.late else None
+        self.regimes = Regimes(self.runner) if self.runner.rope.borders or self.runner.masks.late else None
         super().__init__(chunk)
         self.chains: dict[int, Chain] = {}
         self.reads_trees = False  # not known before the first tree
-        self.taps: dict[tuple[int, ...], Features] = {}
+        self.recorded: dict[tuple[int, ...], HiddenStates] = {}
+        self.latest: PassOutput | None = (
+            None  # of a verification, with hidden states that are not recorded yet
+        )
         self.guesses: dict[int, tuple[Draft, list[int]]] | None = None
-        self.keeper: Keeper | None = None
+        self.prefixes: PrefixCache | None = None
+        self.first_row = 0  # of the latest pass
 
-    def remember(self, prefixes: Prefixes) -> None:
+    def cache_prefixes(self, memory: PrefixMemory) -> None:
         """Keep what was read of texts that have ended there, unless the model has states."""
-        if not self.rows.stateful:
-            self.keeper = Keeper(self.rows, prefixes, self.taps.values)
+        if not self.runner.stateful:
+            self.prefixes = PrefixCache(self.runner, memory, self.recorded.values)
 
     def reused(self, request: Request) -> int:
         """How many tokens of the text were taken over from another one."""
         return self.took.get(request.id, 0)
 
-    def features(self, layers: Sequence[int]) -> Features:
-        """The hidden states of committed text at these layers, recorded from now on for open requests.
+    def hidden_states(self, layers: Sequence[int]) -> HiddenStates:
+        """Return the hidden states of committed text at these layers, recorded from now on for open requests.
 
         Raises:
             UserError: the model has no such layer.
         """
-        if tuple(layers) not in self.taps:
-            self.taps[tuple(layers)] = Features(self.rows.model, layers)
-            self.rows.watchers.append(self.taps[tuple(layers)])
-            if self.keeper is not None:
-                self.keeper.tree.clear()  # it has no such states
-        return self.taps[tuple(layers)]
+        if tuple(layers) not in self.recorded:
+            self.runner.request_hidden_states(layers)
+            self.recorded[tuple(layers)] = HiddenStates(layers)
+            if self.prefixes is not None:
+                self.prefixes.tree.clear()  # it has no such states
+        return self.recorded[tuple(layers)]
 
     @property
     def compiled(self) -> bool:
         """Whether passes are compiled at present."""
-        return self.rows.graph is not None
+        return self.runner.executor.kind == "compiled"
 
     @property
     def reread(self) -> int:
         """Tokens read again so far, after rejections, by a model whose state cannot rewind."""
-        return int(getattr(self.rows, "reread", 0))
+        return int(getattr(self.runner, "reread", 0))
 
     def open(self, request: Request) -> None:
         """Give the request a row; its prompt is prefilled in its first round."""
         self._forget()
-        if not self.rows.keys:
+        if not self.runner.request_ids:
             self._adapt([])
-        self.rows.open(request.id)
+        self.runner.open(request.id)
 
     def reach(self, request: Request) -> int:
         """The longest draft that the next pass can verify: rotary frequencies may not change within it."""
@@ -108,8 +111,8 @@ class HFTarget(Prefill):
 
     @torch.inference_mode()
     def _verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
-        rows = self.rows.front([request.id for request, _ in batch])
-        held, n = self.rows.held, len(batch)
+        rows, self.first_row = self.runner.move_to_front([request.id for request, _ in batch]), 0
+        held, n = self.runner.cached_lengths, len(batch)
         slots = max(len(r.tokens) + r.remaining for r, _ in batch)
         lengths: list[int] = []
         for row, (request, _) in zip(rows, batch, strict=True):
@@ -123,16 +126,17 @@ class HFTarget(Prefill):
             texts[row] = [*request.tokens[held[row] :], *draft.tokens]
         trees = {row: d.parents for row, (_, d) in zip(rows, batch, strict=True) if not d.is_chain}
         if trees and not self.reads_trees:
-            check_trees(self.rows, probe=self.probe)
+            check_trees(self.runner, probe=self.probe)
             self.reads_trees = True
         keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
         self.began = {request.id: held[row] for row, (request, _) in zip(rows, batch, strict=True)}
         guesses = any(draft.tokens for _, draft in batch)
-        logits = self.rows.feed(0, texts, keep, slots=slots, trees=trees, lengths=lengths, guesses=guesses)
+        given = PassInput(0, texts, keep, slots, trees, rope_lengths=lengths, is_guess=guesses)
+        self.latest = self.runner.forward(given)
         if max(len(request.tokens) for request, _ in batch) > self.trained:
-            warn_of(self.rows.model, self.trained)
+            warn_of(self.runner.model, self.trained)
             self.trained = ENDLESS
-        return self._scores(batch, rows, [len(t) for t in texts], logits)
+        return self._scores(batch, rows, [len(t) for t in texts], self.latest.logits)
 
     def _next(self, request: Request, draft: Draft) -> Tensor | None:
         """The logits after the last token of a text and each of its draft, if that is all to read, as a
@@ -140,62 +144,67 @@ class HFTarget(Prefill):
 
         What other passes need prepared takes more time than all else between two of these.
         """
-        rows, start, n = self.rows, len(request.tokens) - 1, len(draft.tokens)
-        if rows.graph is None or rows.free or self.regimes or self.taps or not draft.is_chain:
+        runner, start, n = self.runner, len(request.tokens) - 1, len(draft.tokens)
+        if runner.executor is runner.eager or runner.free or self.regimes or not draft.is_chain:
             return None
-        row = rows.keys.index(request.id)
-        if rows.held[row] != start or start + n >= self.trained:
+        row = runner.request_ids.index(request.id)
+        if runner.cached_lengths[row] != start or start + n >= self.trained:
             return None
-        self.began = {request.id: start}
-        return narrow(rows, row, [request.tokens[start], *draft.tokens], 1 + n)
+        self.began, self.first_row = {request.id: start}, row
+        self.latest = runner.forward(PassInput(row, [[request.tokens[start], *draft.tokens]], 1 + n))
+        return self.latest.logits
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Roll back what was rejected: every row holds its request's committed tokens but the last."""
-        held, moves = self.rows.held, list[tuple[int, int, int]]()
+        held, moves = self.runner.cached_lengths, list[tuple[int, int, int]]()
         for request, draft, verdict in batch:
-            row, path = self.rows.keys.index(request.id), verdict.path
+            row, path = self.runner.request_ids.index(request.id), verdict.path
             if path and path[-1] >= len(path):  # numbers increase, so the last shows any gap
                 begin = held[row] - len(draft.tokens)
                 moves += [(row, begin + node, begin + k) for k, node in enumerate(path) if node != k]
-            if self.taps:
-                self._keep(row, request, draft, path)
+            if self.recorded:
+                self._record(row, request, draft, path)
         if moves:
-            self.rows.cache.move(moves, self.rows.device)
+            self.runner.cache.move(moves, self.runner.device)
         for request, _, _ in batch:
-            row = self.rows.keys.index(request.id)
-            self.rows.settle(row, min(held[row], len(request.tokens) - 1))
+            row = self.runner.request_ids.index(request.id)
+            self.runner.truncate(row, min(held[row], len(request.tokens) - 1))
             self.began.pop(request.id, None)
+        self.latest = None
 
     def close(self, request: Request) -> None:
         """Free the request's row; what it held is kept for others, unless the request failed."""
         self._forget()
-        if self.keeper is not None and request.finish_reason != ERROR:
-            self._remember(self.keeper, request)
-        self.rows.close(request.id)
+        if self.prefixes is not None and request.finish_reason != ERROR:
+            self._store(self.prefixes, request)
+        self.runner.close(request.id)
         kept: dict[int, Any]
-        for kept in (self.began, self.took, self.chains, self.rows.prompts):
+        for kept in (self.began, self.took, self.chains, self.runner.prompts):
             kept.pop(request.id, None)
         if self.regimes:
             self.regimes.close(request)
-        for tap in self.taps.values():
-            tap.close(request.id)
+        for states in self.recorded.values():
+            states.close(request.id)
         if self.guesses is not None:
             self.guesses.pop(request.id, None)
 
-    def _remember(self, keeper: Keeper, request: Request) -> None:
-        key, held = request.id, self.rows.held[self.rows.keys.index(request.id)]
+    def _store(self, prefixes: PrefixCache, request: Request) -> None:
+        key, held = request.id, self.runner.cached_lengths[self.runner.request_ids.index(request.id)]
         most, mark = min(self.began.get(key, held), len(request.tokens) - 1), 0
         if self.regimes and most > 0:
             mark, most = self.regimes.lasting(key, most)
-        keeper.keep(key, request.tokens, most, mark)
+        prefixes.store(key, request.tokens, most, mark)
 
-    def _keep(self, row: int, request: Request, draft: Draft, path: Sequence[int]) -> None:
-        """Record the features of the committed text from the latest pass, up to its last token but one."""
+    def _record(self, row: int, request: Request, draft: Draft, path: Sequence[int]) -> None:
+        """Record the hidden states of the committed text, up to its last token but one."""
+        assert self.latest is not None  # that of the round
         start, end = self.began[request.id], len(request.tokens) - 1
-        first = self.rows.held[row] - len(draft.tokens) - start  # the draft's first token in the pass
+        first = (
+            self.runner.cached_lengths[row] - len(draft.tokens) - start
+        )  # the draft's first token in the pass
         which = [*range(first), *(first + node for node in path)][: end - start]
-        for tap in self.taps.values():
-            tap.keep(request.id, row, which, start)
+        for recorded in self.recorded.values():
+            recorded.record(request.id, self.latest.hidden_states, row - self.first_row, which, start)
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor

@@ -8,9 +8,9 @@ import torch
 
 from ..core.drafts import Draft
 from ..core.request import Request
-from ..models.hidden_states import Features
-from ..models.keeper import Keeper, length
-from ..models.runner import Rows
+from ..models.runner import ModelRunner, PassInput
+from ..models.runner.hidden_states import HiddenStates
+from ..models.runner.prefix_cache import PrefixCache, length
 from ..models.steady import Steady
 from ..models.threads import THREADS
 from .prefixes import longest
@@ -26,15 +26,15 @@ class Prefill:
     A prompt is read `chunk` tokens at a time, `piece` at a time between the rounds of others.
     """
 
-    rows: Rows
+    runner: ModelRunner
     regimes: Regimes | None
-    taps: dict[tuple[int, ...], Features]
-    keeper: Keeper | None
+    recorded: dict[tuple[int, ...], HiddenStates]
+    prefixes: PrefixCache | None
 
     def __init__(self, chunk: int) -> None:
         # Chunks bound the memory of activations; larger ones are faster on a GPU.
-        small = self.rows.device.type == "cpu"
-        self.chunk = chunk or (192 if small and not self.rows.steps else 2048)
+        small = self.runner.device.type == "cpu"
+        self.chunk = chunk or (192 if small and not self.runner.steps else 2048)
         self.piece = self.chunk // 2 if small else self.chunk  # while others wait
         self.spare = 32 if small else 512  # tokens of padding that take about as long as another pass
         self.began: dict[int, int] = {}  # tokens in each row before an uncommitted pass
@@ -44,16 +44,16 @@ class Prefill:
     @property
     def padded(self) -> bool:
         """Whether a pass takes as long as if all its rows were as long as the longest."""
-        return self.rows.together and not self.rows.stateful
+        return self.runner.together and not self.runner.stateful
 
     @torch.inference_mode()
     def read(self, request: Request, others: Sequence[Request]) -> bool:
         """Prefill one chunk of a long prompt; whether there is another one before the next `verify`."""
         self._adapt([request, *others])
         self._rewind()
-        row, held = self.rows.keys.index(request.id), self.rows.held
+        row, held = self.runner.request_ids.index(request.id), self.runner.cached_lengths
         self._renew(row, request)
-        last, long = len(request.tokens) - self.rows.least, self._long(1 + len(others))
+        last, long = len(request.tokens) - self.runner.least, self._long(1 + len(others))
         if held[row] == 0 and last > LONG:
             self._share(row, request, [(other, NO_DRAFT) for other in others])
         if last - held[row] >= long:
@@ -63,10 +63,10 @@ class Prefill:
 
     def _adapt(self, requests: Sequence[Request]) -> None:
         """Take as many threads as the machine has room for: within a text only if that changes no logit."""
-        rows = self.rows
-        if rows.device.type == "cpu" and THREADS.pending():
+        runner = self.runner
+        if runner.device.type == "cpu" and THREADS.pending():
             within = any(request.rounds for request in requests)
-            if not within or self.steady.holds(rows, (torch.get_num_threads(), THREADS.wanted)):
+            if not within or self.steady.holds(runner, (torch.get_num_threads(), THREADS.wanted)):
                 THREADS.apply()
 
     def _long(self, rows: int) -> int:
@@ -76,51 +76,54 @@ class Prefill:
     def _rewind(self) -> None:
         """Roll back passes that were never committed, because something raised in between."""
         for key, held in self.began.items():
-            self.rows.held[self.rows.keys.index(key)] = held
+            self.runner.cached_lengths[self.runner.request_ids.index(key)] = held
         self.began.clear()
 
     def _forget(self) -> None:
         """Drop all that was read with other weights."""
-        if self.rows.changed():
+        if self.runner.has_changed():
             self.began.clear()
-            for row in range(len(self.rows.keys)):
-                self.rows.settle(row, 0)
-            if self.keeper is not None:
-                self.keeper.tree.clear()
+            for row in range(len(self.runner.request_ids)):
+                self.runner.truncate(row, 0)
+            if self.prefixes is not None:
+                self.prefixes.tree.clear()
 
     def _renew(self, row: int, request: Request) -> None:
         """Drop the tokens of a row that the model's own decoding would now read differently."""
-        if request.rounds == 0 and self.rows.held[row]:  # a conversation continues
+        if request.rounds == 0 and self.runner.cached_lengths[row]:  # a conversation continues
             self._forget()
         if self.regimes:
             self.regimes.renew(row, request)
-        if self.rows.free and (before := self.rows.prompts.get(request.id, 0)) != request.prompt_length:
-            self.rows.held[row] = min(self.rows.held[row], before)  # what was written is prompt now
-            self.rows.prompts[request.id] = request.prompt_length
+        if self.runner.free and (before := self.runner.prompts.get(request.id, 0)) != request.prompt_length:
+            self.runner.cached_lengths[row] = min(
+                self.runner.cached_lengths[row], before
+            )  # what was written is prompt now
+            self.runner.prompts[request.id] = request.prompt_length
 
     def _read(
         self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int
     ) -> None:
         """Prefill a long prompt; the last chunk is left to the verification pass if no other row waits."""
-        held, tokens = self.rows.held, request.tokens
+        held, tokens = self.runner.cached_lengths, request.tokens
         if held[row] == 0:
             self._share(row, request, batch)
-        last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else self.rows.least)
+        last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else self.runner.least)
         while held[row] < last:
             self._piece(row, request, last, slots, self.chunk)
 
     def _piece(self, row: int, request: Request, last: int, slots: int, chunk: int) -> None:
         """Prefill the next chunk of a text, and a short rest, at most up to its token `last` (exclusive)."""
-        start, length = self.rows.held[row], 0
+        start, length = self.runner.cached_lengths[row], 0
         end = last if last - start <= chunk + chunk // 6 else start + chunk
-        if 0 < last - end < self.rows.least:
+        if 0 < last - end < self.runner.least:
             end -= 1
         if self.regimes:
             end, length = self.regimes.piece(start, end, request)
         lengths = [length] if length else ()
-        self.rows.feed(row, [request.tokens[start:end]], 1, slots=slots, lengths=lengths)
-        for tap in self.taps.values():
-            tap.keep(request.id, 0, slice(end - start), start)
+        given = PassInput(row, [request.tokens[start:end]], 1, slots, rope_lengths=lengths)
+        output = self.runner.forward(given)
+        for recorded in self.recorded.values():
+            recorded.record(request.id, output.hidden_states, 0, slice(end - start), start)
 
     def _align(self, rows: list[int], batch: Sequence[tuple[Request, Draft]], slots: int) -> list[int]:
         """Prefill until the rest of every text has the same rotary frequencies as its last token.
@@ -132,7 +135,7 @@ class Prefill:
         for row, (request, _) in zip(rows, batch, strict=True):
             n = len(request.tokens)
             while True:
-                end, lengths[row] = self.regimes.piece(self.rows.held[row], n, request)
+                end, lengths[row] = self.regimes.piece(self.runner.cached_lengths[row], n, request)
                 if end == n:
                     break
                 self._piece(row, request, end, slots, self.chunk)
@@ -141,14 +144,14 @@ class Prefill:
     def _share(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
         """Copy the longest prefix that another row holds, or that was kept of a text that has ended: a prompt
         with several samples is prefilled once."""
-        key, tokens, keeper = request.id, request.tokens, self.keeper
-        best, most = longest(self.rows, self.regimes, row, tokens, batch)
+        key, tokens, prefixes = request.id, request.tokens, self.prefixes
+        best, most = longest(self.runner, self.regimes, row, tokens, batch)
         mark = self.regimes.under[key] if self.regimes else 0
-        found = keeper.find(tokens[:-1], mark) if keeper is not None else []
-        if keeper is not None and length(found) > max(most, LONG):
-            keeper.revive(key, found, len(tokens) + request.remaining)
+        found = prefixes.find(tokens[:-1], mark) if prefixes is not None else []
+        if prefixes is not None and length(found) > max(most, LONG):
+            prefixes.restore(key, found, len(tokens) + request.remaining)
         elif most > LONG:
-            self.rows.share(row, best, most)
-            for tap in self.taps.values():
-                tap.share(key, self.rows.keys[best], self.rows.held[row])
-        self.took[key] = self.rows.held[row]
+            self.runner.share(row, best, most)
+            for recorded in self.recorded.values():
+                recorded.share(key, self.runner.request_ids[best], self.runner.cached_lengths[row])
+        self.took[key] = self.runner.cached_lengths[row]

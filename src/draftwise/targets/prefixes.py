@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ..core.drafts import Draft
 from ..core.request import Request
-from ..models.runner import Rows
+from ..models.runner import ModelRunner
 from .regimes import Regimes
 
 
 def longest(
-    rows: Rows,
+    runner: ModelRunner,
     regimes: Regimes | None,
     row: int,
     tokens: Sequence[int],
@@ -20,12 +20,12 @@ def longest(
     """The row that holds the longest prefix of a text, and its length; `row` and 0 if none does."""
     best, most = row, 0
     for request, _ in batch:
-        other = rows.keys.index(request.id)
-        alike = min(rows.held[other], len(tokens) - 1)
+        other = runner.request_ids.index(request.id)
+        alike = min(runner.cached_lengths[other], len(tokens) - 1)
         if regimes:
-            alike = min(alike, regimes.alike(request.id, rows.keys[row]))
-        prompts = rows.prompts.get(request.id, 0), rows.prompts.get(rows.keys[row], 0)
-        if rows.free and prompts[0] != prompts[1]:
+            alike = min(alike, regimes.alike(request.id, runner.request_ids[row]))
+        prompts = runner.prompts.get(request.id, 0), runner.prompts.get(runner.request_ids[row], 0)
+        if runner.free and prompts[0] != prompts[1]:
             alike = min(alike, *prompts)
         if other != row and alike > most and request.tokens[: most + 1] == tokens[: most + 1]:
             same = next((i for i in range(alike) if request.tokens[i] != tokens[i]), alike)

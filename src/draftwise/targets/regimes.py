@@ -13,8 +13,8 @@ from typing import Any
 
 from ..core.request import Request
 from ..errors import DraftwiseWarning
-from ..models.positions import ENDLESS
-from ..models.runner import Rows
+from ..models.runner import ModelRunner
+from ..models.runner.positions import ENDLESS
 
 
 class Regimes:
@@ -23,8 +23,8 @@ class Regimes:
     A token's frequencies are those of a text of some length; `Rope.regime` identifies them.
     """
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows, self.rope, self.prompts = rows, rows.rope, rows.prompts
+    def __init__(self, runner: ModelRunner) -> None:
+        self.runner, self.rope, self.prompts = runner, runner.rope, runner.prompts
         self.under: dict[int, int] = {}
 
     def reach(self, request: Request) -> int:
@@ -38,24 +38,24 @@ class Regimes:
 
     def renew(self, row: int, request: Request) -> None:
         """Drop the tokens of a row that would now be read differently."""
-        key, held, regime = request.id, self.rows.held, self.rope.regime(self.base(request))
+        key, held, regime = request.id, self.runner.cached_lengths, self.rope.regime(self.base(request))
         if self.under.get(key, regime) != regime:
             held[row] = 0
-        if self.rows.masks.late and self.prompts.get(key, request.prompt_length) != request.prompt_length:
-            held[row] = min(held[row], max(self.prompts[key], self.rows.masks.all_of))
+        if self.runner.masks.late and self.prompts.get(key, request.prompt_length) != request.prompt_length:
+            held[row] = min(held[row], max(self.prompts[key], self.runner.masks.all_of))
         self.under[key], self.prompts[key] = regime, request.prompt_length
 
     def alike(self, one: int, other: int) -> int:
         """How many of the common tokens of two texts were read in the same way."""
         if self.under.get(one) != self.under.get(other):
             return 0
-        if not self.rows.masks.late or self.prompts[one] == self.prompts[other]:
+        if not self.runner.masks.late or self.prompts[one] == self.prompts[other]:
             return ENDLESS
-        return max(self.rows.masks.all_of, min(self.prompts[one], self.prompts[other]))
+        return max(self.runner.masks.all_of, min(self.prompts[one], self.prompts[other]))
 
     def lasting(self, key: int, length: int) -> tuple[int, int]:
         """How a text was read, and how many of its first tokens a text with any prompt reads in that way."""
-        most = max(self.rows.masks.all_of, self.prompts[key]) if self.rows.masks.late else length
+        most = max(self.runner.masks.all_of, self.prompts[key]) if self.runner.masks.late else length
         return self.under[key], min(length, most)
 
     def piece(self, start: int, end: int, request: Request) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..core.stops import TOP
 from ..models.fingerprints import drafter_fingerprint
-from ..models.hidden_states import States
+from ..models.runner.hidden_states import LayerHooks
 from ..policies.classifiers.stopping import INPUTS, Disco, Scorer, SpecDecPlus, save
 from .folder import Folder, Material
 from .results import deliver, measure, run_training
@@ -187,7 +187,7 @@ class SpecDecPlusTask:
 
     def __init__(self, run: ClassifierRun, drafter: Any, learnt: Sequence[Any], held: Sequence[Any]) -> None:
         self.learnt, self.held, self.run = learnt, held, run
-        self.drafter, self.states = drafter, States(drafter)
+        self.drafter, self.hooks = drafter, LayerHooks(drafter, (-1,))
         self.answers, self.weight = [answer for answer, _ in learnt], run.weight
         width = int(drafter.get_output_embeddings().weight.shape[1])
         self.model = Head(width, run.blocks, shared=run.shared).to(drafter.device)
@@ -221,8 +221,7 @@ class SpecDecPlusTask:
         keep = torch.arange(first + 1, ids.shape[1], device=ids.device)
         with torch.no_grad():
             self.drafter(ids, logits_to_keep=keep, use_cache=False)
-        assert self.states.latest is not None  # set by the pass above
-        states = self.states.latest[guessed].float()
+        states = self.hooks.latest[-1][:, keep][guessed].float()  # set by the pass above
         mine = torch.cat(ours).to(states.device)
         accepted = torch.cat([drafts.accepted for _, drafts in some]).to(states.device)
         return self.model(states[mine]), accepted[mine]

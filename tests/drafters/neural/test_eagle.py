@@ -126,9 +126,9 @@ def test_the_law_is_the_targets(settings: str, kind: str, well: bool) -> None:
 def opened(made: Any, texts: list[list[int]]) -> tuple[HFTarget, list[Request]]:
     """A target that has read all of each text but its last token, and keeps its features."""
     reads = HFTarget(made, chunk=8)
-    reads.features((-1,))
-    reads.features((1, 1, 0))
-    reads.features((1,))
+    reads.hidden_states((-1,))
+    reads.hidden_states((1, 1, 0))
+    reads.hidden_states((1,))
     asked = Sampling(max_new_tokens=50)
     requests = [Request(i, [*t], len(t), asked, Random(i), Random(i)) for i, t in enumerate(texts)]
     for request in requests:

@@ -65,12 +65,12 @@ def test_the_law_is_the_targets(settings: str) -> None:
 def test_the_targets_cache_is_left_as_it_was() -> None:
     reads, requests = opened(target(), [[3, 4, 5], list(range(2, 22))])
     drafter = EarlyExitDrafter(reads)
-    rows = {r.id: reads.rows.keys.index(r.id) for r in requests}
+    rows = {r.id: reads.runner.request_ids.index(r.id) for r in requests}
     sizes = [len(r.tokens) - 1 for r in requests]
     before = [held(reads, rows[r.id], n) for r, n in zip(requests, sizes, strict=True)]
     for width in (1, 4):
         assert all(draft.tokens for draft in drafter.draft([Job(r, 4, width=width) for r in requests]))
-        assert [reads.rows.held[rows[r.id]] for r in requests] == sizes
+        assert [reads.runner.cached_lengths[rows[r.id]] for r in requests] == sizes
         for r, n, was in zip(requests, sizes, before, strict=True):
             assert all(map(torch.equal, held(reads, rows[r.id], n), was))
     back = Job(requests[0], 4)

@@ -14,6 +14,7 @@ from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.core.stops import stop
 from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.models.runner import PassInput
 from tests.tiny import VOCAB, model
 
 RULES = [
@@ -114,15 +115,15 @@ def test_requests_may_take_turns(made: Any) -> None:
 def test_nothing_is_read_twice(made: Any) -> None:
     """Accepted tokens are known from drafting them; only the last one, or a correction, is new."""
     drafter = LMDrafter(made, VOCAB)
-    rows: Any = drafter.rows
+    rows: Any = drafter.runner
     read: list[int] = []
-    feed = rows.feed
+    forward = rows.forward
 
-    def counted(first: int, texts: list[list[int]], keep: int, **more: int) -> Any:
-        read.append(sum(map(len, texts)))
-        return feed(first, texts, keep, **more)
+    def counted(given: PassInput) -> Any:
+        read.append(sum(map(len, given.tokens)))
+        return forward(given)
 
-    rows.feed = counted
+    rows.forward = counted
     r = request(0, [Random(0).randrange(2, VOCAB) for _ in range(30)])
 
     def tokens_of(draft: Draft) -> list[int]:
@@ -139,4 +140,4 @@ def test_nothing_is_read_twice(made: Any) -> None:
     assert read == [1, 1, 1, 1]
     assert list(third.tokens) == by_hand(made, r.tokens, 4, Stop())[0]
     drafter.close(r)
-    assert not drafter.places and not drafter.rows.keys
+    assert not drafter.places and not drafter.runner.request_ids

@@ -25,8 +25,9 @@ from draftwise.models.distributions import warp, warpers
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed, Uniform
-from draftwise.policies.recorders.bandit import Bandit, reward
+from draftwise.policies.recorders.bandit import Bandit
 from draftwise.policies.recorders.full_information import Grading
+from draftwise.policies.recorders.rewards import reward
 from draftwise.targets.hf import HFTarget
 from tests.effort import some
 from tests.tiny import VOCAB, model
@@ -115,9 +116,9 @@ def test_rows_of_its_own_draft_are_not_read_again(near: Any) -> None:
         mine.tokens += [*draft.tokens[:accepted], (draft.tokens[accepted] + 1) % VOCAB if accepted < 4 else 7]
         probs = [0.5] * (accepted + 1)
         distribution = torch.full((accepted + 1, VOCAB), 1 / VOCAB)
-        before = one.rows.seconds
+        before = one.runner.seconds
         known = one.grade([GradeJob(mine, 5, probs, distribution, draft)])
-        assert (one.rows.seconds > before) == (accepted == 4)
+        assert (one.runner.seconds > before) == (accepted == 4)
         afresh = other.grade([GradeJob(mine, 5, probs, distribution)])
         for a, b in zip(known[0], afresh[0], strict=True):
             assert a.accept == pytest.approx(b.accept, abs=1e-5)

@@ -16,6 +16,7 @@ from draftwise.core.roles import GradeJob
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
+from draftwise.models.runner import PassInput
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
@@ -53,20 +54,20 @@ def test_a_draft_is_what_the_model_says_of_what_it_sees() -> None:
         view = seen(request.tokens, drafter.places[request.id].skip)
         assert len(view) <= SINKS + 2 * WINDOW and view[-min(n, WINDOW) :] == whole[max(0, n - WINDOW) : n]
         assert list(draft.tokens) == own_text(made, view, 3)
-        sizes.append(drafter.rows.held[0])
+        sizes.append(drafter.runner.cached_lengths[0])
     assert max(sizes) <= SINKS + 2 * WINDOW + 3
 
 
 def test_one_asked_late_reads_no_more_than_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     drafter = LMDrafter(small(), VOCAB, window=WINDOW, sinks=SINKS)
-    feed = drafter.rows.feed
+    forward = drafter.runner.forward
 
-    def counted(first: int, texts: Any, keep: int, **more: Any) -> torch.Tensor:
-        read.append(sum(map(len, texts)))
-        return feed(first, texts, keep, **more)
+    def counted(given: PassInput) -> Any:
+        read.append(sum(map(len, given.tokens)))
+        return forward(given)
 
-    monkeypatch.setattr(drafter.rows, "feed", counted)
+    monkeypatch.setattr(drafter.runner, "forward", counted)
     drafter.draft([Job(request_of(100), 1)])
     assert sum(read) == SINKS + WINDOW
 

@@ -51,7 +51,7 @@ def loop_of(made: Any, trained: Mtp | None = None, trees: bool = True) -> Loop:
     team: dict[str, Any] = {name: registry.build("drafters", registry.parse(name), reads) for name in NAMES}
     if trained is not None:
         team = {"mtp": EagleDrafter(trained, reads)}
-    stateful = getattr(reads.rows, "stateful", False)
+    stateful = getattr(reads.runner, "stateful", False)
     arms = [Arm(name, 4) for name in team if not (stateful and "width" in name)]
     policy = Anyone(tuple(arms))
     return Loop(reads, team, policy, policy)

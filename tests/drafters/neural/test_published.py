@@ -127,7 +127,7 @@ def test_p_eagle_reads_all_places_in_one_pass(tmp_path: Path) -> None:
     folder = folders.eagle3(tmp_path / "head", kind="peagle")
     made, reads = target(), None
     reads, requests = opened(made, [[3, 4, 5], list(range(2, 22)) * 2])
-    reads.features((0, 1, 1))
+    reads.hidden_states((0, 1, 1))
     drafter, head = eagle(str(folder), reads), load_eagle(folder, made)
     assert isinstance(head, PEagle) and head.ids is not None
     passes = 0

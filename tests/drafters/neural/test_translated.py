@@ -103,7 +103,7 @@ def test_it_passes_the_suite_of_drafters() -> None:
 
     def make() -> Any:
         drafter = plain()
-        drafter.rows.masks = first.rows.masks  # made once for every width: what is added late is no leak
+        drafter.runner.masks = first.runner.masks  # made once for every width: what is added late is no leak
         return drafter
 
     suite = drafter_suite(make, target=lambda: HFTarget(target_model()), samples=60)

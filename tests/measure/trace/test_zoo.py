@@ -82,5 +82,5 @@ def test_successors_are_what_the_model_would_draft(models: Decoder, trace: Trace
 def test_recording_frees_all_rows(models: Decoder, trace: Trace) -> None:
     target: Any = models.loop.target
     drafters: Any = models.loop.pool.drafters
-    assert set(target.rows.keys) <= {-1} and set(drafters["zoo:code"].rows.keys) <= {-1}
+    assert set(target.runner.request_ids) <= {-1} and set(drafters["zoo:code"].runner.request_ids) <= {-1}
     assert not drafters["zoo:general"].places

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -21,16 +22,21 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.models.cache import FIRST_SLOTS
-from draftwise.models.compiled import checked, compile_rows, heads, passes, states, store, trial
+from draftwise.models.compiled import heads, store, trial
 from draftwise.models.compiled.blueprint import Blueprint, Unfit
-from draftwise.models.compiled.graph import Graph
-from draftwise.models.hidden_states import States
-from draftwise.models.masks import BANDED
-from draftwise.models.narrow import narrow
 from draftwise.models.native import kernels as panels
 from draftwise.models.probe.readings import relative_error
-from draftwise.models.runner import Rows
+from draftwise.models.runner import ModelRunner, PassInput, PassOutput
+from draftwise.models.runner.cache import FIRST_SLOTS
+from draftwise.models.runner.executors import inductor_cpu
+from draftwise.models.runner.executors.inductor_cpu import (
+    InductorCpu,
+    check_mode,
+    compile_runner,
+    describe_passes,
+    plan_of,
+)
+from draftwise.models.runner.masks import BANDED
 from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS
 from draftwise.policies.catalogue import method
@@ -43,18 +49,28 @@ from tests.tiny import VOCAB, lively, model, own_text
 NAME = "gemma3-window"  # two kinds of masks, and a window shorter than the texts
 
 
+def timed(**verdict: Any) -> Any:
+    """A trial's timing with this verdict."""
+
+    def steps(*given: Any) -> Iterator[None]:
+        yield
+        return verdict  # type: ignore[return-value]
+
+    return steps
+
+
 @pytest.fixture(scope="module")
 def free() -> Iterator[pytest.MonkeyPatch]:
     """Any graph that is right counts as faster: models this small show nothing but noise."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(trial, "_timed", lambda *given: {"pays": True, "ratio": 0.5})
+    patch.setattr(trial, "_timed", timed(pays=True, ratio=0.5))
     yield patch
     patch.undo()
 
 
 @pytest.fixture(scope="module")
 def plan() -> Blueprint:
-    return passes._plan(rows())
+    return plan_of(rows())
 
 
 @pytest.fixture(scope="module")
@@ -73,21 +89,21 @@ def small(seed: int = 0) -> Any:
     return made
 
 
-def rows(seed: int = 0) -> Rows:
-    return HFTarget(small(seed)).rows
+def rows(seed: int = 0) -> ModelRunner:
+    return HFTarget(small(seed)).runner
 
 
 def compiled(seed: int = 0) -> HFTarget:
     """A target whose passes are compiled."""
     target = HFTarget(small(seed))
-    compile_rows(target.rows, "on")
-    assert target.rows.graph is not None, states({"target": target})
+    compile_runner(target, "on")
+    assert target.runner.executor.kind == "compiled", describe_passes({"target": target})
     return target
 
 
 def test_greedy_text_is_the_models_own(path: Path) -> None:
     target = compiled()
-    own = [own_text(target.rows.model, p, 40) for p in prompts()]
+    own = [own_text(target.runner.model, p, 40) for p in prompts()]
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
     for batch in (1, 3):
         for spoil in (0.1, 1.0):  # a good drafter, and one that is never right
@@ -100,19 +116,20 @@ def test_greedy_text_is_the_models_own(path: Path) -> None:
 def test_single_tokens_are_passes_of_what_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With another text open, parked in the row before; up to the window, where masks begin to matter."""
     target = compiled()
-    steps, step = list[int](), Graph.step
+    steps, try_run = list[int](), InductorCpu.try_run
 
-    def stepped(graph: Graph, rows: Rows, tokens: Sequence[int], keep: int) -> torch.Tensor:
-        steps.append(len(tokens))
-        return step(graph, rows, tokens, keep)
+    def counted(graph: InductorCpu, runner: ModelRunner, given: PassInput) -> PassOutput | None:
+        if (output := try_run(graph, runner, given)) is not None:
+            steps.append(output.info.tokens)
+        return output
 
-    monkeypatch.setattr(Graph, "step", stepped)
+    monkeypatch.setattr(InductorCpu, "try_run", counted)
     chosen = method("none", [])
     loop = Loop(target, {}, chosen.policy, chosen.recorder)
     waiting = loop.add(prompts()[0], Sampling(max_new_tokens=30))
     loop.step()
     for sampling in (Sampling(max_new_tokens=30), Sampling(max_new_tokens=30, temperature=1.0, seed=3)):
-        alone = Loop(HFTarget(target.rows.model), {}, chosen.policy, chosen.recorder)
+        alone = Loop(HFTarget(target.runner.model), {}, chosen.policy, chosen.recorder)
         text = loop.add([5, 9, 11], sampling)
         while not text.done:
             loop.step([text])
@@ -121,7 +138,7 @@ def test_single_tokens_are_passes_of_what_changes(path: Path, monkeypatch: pytes
         steps.clear()
     while not waiting.done:
         loop.step()
-    assert waiting.tokens[len(prompts()[0]) :] == own_text(target.rows.model, prompts()[0], 30)
+    assert waiting.tokens[len(prompts()[0]) :] == own_text(target.runner.model, prompts()[0], 30)
 
 
 def drawn(loop: Loop, sampling: Sampling) -> list[int]:
@@ -132,12 +149,12 @@ def drawn(loop: Loop, sampling: Sampling) -> list[int]:
 def test_a_compiled_drafter_changes_no_word(path: Path) -> None:
     target = HFTarget(small())
     drafter = LMDrafter(small(1), target.vocab_size)
-    compile_rows(drafter.rows, "on")
-    assert drafter.rows.graph is not None  # the same structure: no second graph is compiled
+    compile_runner(drafter, "on")
+    assert drafter.runner.executor.kind == "compiled"  # the same structure: no second graph is compiled
     for sampling in (Sampling(max_new_tokens=30), Sampling(max_new_tokens=30, temperature=1.0, seed=5)):
         texts = []
-        for graph in (drafter.rows.graph, None):
-            drafter.rows.graph = graph
+        for executor in (drafter.runner.executor, drafter.runner.eager):
+            drafter.runner.executor = executor
             chosen = method("static-4", ["lm"])
             loop = Loop(target, {"lm": drafter}, chosen.policy, chosen.recorder)
             texts.append([t for round in loop.run([prompts()[2]], sampling) for t in round.tokens])
@@ -154,77 +171,61 @@ def test_sampled_text_is_that_of_eager_passes(path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_watched_pass_is_eager(path: Path) -> None:
-    own = compiled().rows
+def test_hidden_states_that_a_graph_does_not_return_need_an_eager_pass(path: Path) -> None:
+    own = compiled().runner
     own.open(0)
-    with torch.inference_mode():
-        own.feed(0, [[1, 2, 3]], 1)
-        watcher = States(own.model)
-        own.watchers.append(watcher)
-        own.feed(0, [[4, 5]], 2)
-    assert watcher.latest is not None and watcher.latest.shape[1] == 2
+    assert own.forward(PassInput(0, [[1, 2, 3]], 1)).info.kind == "compiled"
+    own.compiler = None
+    own.request_hidden_states((-1,))
+    output = own.forward(PassInput(0, [[4, 5]], 2))
+    assert output.info.kind == "eager" and output.hidden_states[-1].shape[:2] == (1, 2)
 
 
-def test_a_guess_is_a_pass_of_one_token(path: Path) -> None:
-    """In rows that share a graph, beyond the first size of the buffers, and in a cache made anew."""
-    one, other = compiled().rows, compiled().rows
-    other.graph = one.graph
-    with torch.inference_mode():
-        for turn in range(2):
-            for own in (one, other):
-                own.open(0)
-                own.open(1)
-                own.feed(0, [[1, 2, 3], [4]], 1)
-            for at in range(FIRST_SLOTS + 8):
-                token, row = (7 * at + 5) % VOCAB, at % 2 if turn else 1
-                assert torch.equal(narrow(one, row, [token], 1), other.feed(row, [[token]], 1))
-            assert one.held == other.held and one.cache.plan.slots > FIRST_SLOTS // (1 + turn)
-            for own in (one, other):
-                own.close(0)
-                own.close(1)
-
-
-def test_a_narrow_pass_is_that_of_feed(path: Path) -> None:
-    """Of every width, with as many logits as a draft needs, after rewinds, beyond window and widest pass."""
-    one, other = compiled().rows, compiled().rows
-    other.graph = one.graph
-    with torch.inference_mode():
+def test_a_short_pass_is_that_of_any_other(path: Path) -> None:
+    """Of every width, with as many logits as a draft needs, after rewinds, beyond the first buffers, the
+    window and the widest short pass, and in a cache made anew; in runners that share a graph."""
+    one, other = compiled().runner, compiled().runner
+    other.executor = copy.copy(one.executor)
+    other.executor.try_run = lambda *given: None  # type: ignore[method-assign]
+    widths = [2, 9, 3, BANDED[0], 17, 1, BANDED[0] + 1, 5, 12, 2, 7]
+    for turn in range(2):
         for own in (one, other):
             own.open(0)
             own.open(1)
-            own.feed(0, [[1, 2, 3, 4], [5]], 1)
-        for turn, width in enumerate([2, 9, 3, BANDED[0], 17, 1, BANDED[0] + 1, 5, 12, 2, 7]):
-            tokens, row = [(7 * turn + 5 * k) % VOCAB for k in range(width)], turn % 2
-            for keep in (width, 1, max(1, width - 2)):
-                held = one.held[row]
-                said = narrow(one, row, tokens, keep, guesses=True)
-                assert torch.equal(said, other.feed(row, [tokens], keep, guesses=True))
-                assert said.shape == (1, keep, VOCAB) and one.held == other.held
+            own.forward(PassInput(0, [[1, 2, 3, 4], [5]], 1))
+        for at, width in enumerate([*widths, *[1] * (FIRST_SLOTS + 8)]):
+            tokens, row = [(7 * at + 5 * k) % VOCAB for k in range(width)], at % 2 if turn else 1
+            for keep in {width, 1, max(1, width - 2)}:
+                before = one.cached_lengths[row]
+                logits = [own.forward(PassInput(row, [tokens], keep)).logits for own in (one, other)]
+                assert torch.equal(*logits) and logits[0].shape == (1, keep, VOCAB)
                 for own in (one, other):
-                    own.settle(row, held + width * (keep == 1) - min(held, 1) * (keep == width))
-        assert one.cache.plan.slots == other.cache.plan.slots
+                    own.truncate(row, before + width * (keep == 1))
+        assert one.cached_lengths == other.cached_lengths and one.cache.plan.slots > FIRST_SLOTS
+        for own in (one, other):
+            own.close(0)
+            own.close(1)
 
 
 def test_the_same_graph_runs_other_weights(path: Path) -> None:
     target = compiled(seed=4)
-    own = own_text(target.rows.model, prompts()[3], 30)
+    own = own_text(target.runner.model, prompts()[3], 30)
     chosen = method("none", [])
     assert written(Loop(target, {}, chosen.policy, chosen.recorder), [prompts()[3]], 30, 1) == [own]
 
 
 def test_a_graph_that_is_wrong_is_refused(path: Path, plan: Blueprint) -> None:
-    other = Graph(path, plan, small(9))
+    other = InductorCpu(path, plan, small(9))
     with pytest.raises(Unfit, match="its logits are off by"):
-        trial.try_out(rows(), other)
+        trial.finish(trial.try_out(rows(), other))
 
 
 def test_a_graph_that_is_slower_is_refused(path: Path, free: pytest.MonkeyPatch) -> None:
     with free.context() as patch, pytest.warns(DraftwiseWarning, match=r"slower here: 1.30 times the time"):
-        patch.setattr(trial, "_timed", lambda *given: {"pays": False, "ratio": 1.3})
-        own = rows()
-        compile_rows(own, "on")
-    assert own.graph is None
-    assert own.passes is not None
+        patch.setattr(trial, "_timed", timed(pays=False, ratio=1.3))
+        target = HFTarget(small())
+        compile_runner(target, "on")
+    assert target.runner.executor is target.runner.eager
 
 
 def test_slow_passes_are_timed_for_long_enough_to_be_sure() -> None:
@@ -324,27 +325,41 @@ def _filled(part: Path) -> dict[str, Any]:
     return {"seconds": 1.0}
 
 
-def test_background(path: Path, free: pytest.MonkeyPatch) -> None:
-    """Passes are eager until the graph is there, and the text is the same all the while."""
-    with free.context() as patch:
-        patch.delenv("DRAFTWISE_COMPILE")
-        patch.setattr(passes, "find", lambda plan: None)
-        patch.setattr(passes, "PATIENCE", 0.0)
-        target = HFTarget(small())
-        compile_rows(target.rows, "auto")
-        made: Any = target.rows.passes
-        assert states({"target": target}) == {"target": "eager"}
-        chosen = method("none", [])
-        loop = Loop(target, {}, chosen.policy, chosen.recorder)
-        request = loop.add(prompts()[3], Sampling(max_new_tokens=60))
+def test_a_graph_is_tried_in_the_background_while_texts_wait_for_two_passes_at_most(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Passes are eager until the trial ends, and the text is the same all the while."""
+    monkeypatch.delenv("DRAFTWISE_COMPILE")
+    monkeypatch.setattr(inductor_cpu, "find", lambda plan: None)
+    monkeypatch.setattr(inductor_cpu, "make", lambda plan, behind: path)
+    monkeypatch.setattr(inductor_cpu, "PATIENCE", 0.0)
+    monkeypatch.setattr(trial, "BUDGET", 0.0)
+    monkeypatch.setattr(trial.verdicts, "load", lambda *given: None)
+    monkeypatch.setattr(timing.Timing, "pays", True)
+    target, passes, forward = HFTarget(small()), list[bool](), ModelRunner.forward
+    compile_runner(target, "auto")
+    assert describe_passes({"target": target}) == {"target": "eager"}
+
+    def counted(runner: ModelRunner, given: PassInput) -> PassOutput:
+        output = forward(runner, given)
+        passes.append(runner is target.runner)
+        return output
+
+    monkeypatch.setattr(ModelRunner, "forward", counted)
+    chosen = method("none", [])
+    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    request = loop.add(prompts()[3], Sampling(max_new_tokens=60))
+    loop.step()
+    loop.step()
+    made: Any = target.runner.compiler
+    while made._found is None:  # the other thread has only to load the graph
+        pass
+    while loop.open:
         loop.step()
-        loop.step()
-        while made._found is None:  # the other thread has only to look at the disk
-            pass
-        while loop.open:
-            loop.step()
-    assert target.compiled
-    assert request.tokens[request.prompt_length :] == own_text(target.rows.model, prompts()[3], 60)
+    assert target.runner.executor.kind == "compiled" and made.state.startswith("compiled: ")
+    waits = "".join("." if own else "x" for own in passes).split(".")
+    assert max(map(len, waits)) == 2 and sum(map(len, waits)) > 30
+    assert request.tokens[request.prompt_length :] == own_text(target.runner.model, prompts()[3], 60)
 
 
 def test_a_failure_in_the_background_is_no_fault(free: pytest.MonkeyPatch) -> None:
@@ -354,50 +369,52 @@ def test_a_failure_in_the_background_is_no_fault(free: pytest.MonkeyPatch) -> No
     with free.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("error")
         patch.delenv("DRAFTWISE_COMPILE")
-        patch.setattr(passes, "find", lambda plan: None)
-        patch.setattr(passes, "make", fails)
-        patch.setattr(passes, "PATIENCE", 0.0)
+        patch.setattr(inductor_cpu, "find", lambda plan: None)
+        patch.setattr(inductor_cpu, "make", fails)
+        patch.setattr(inductor_cpu, "PATIENCE", 0.0)
         target = HFTarget(small())
-        compile_rows(target.rows, "auto")
+        compile_runner(target, "auto")
         chosen = method("none", [])
         loop = Loop(target, {}, chosen.policy, chosen.recorder)
-        assert written(loop, [prompts()[3]], 40, 1) == [own_text(target.rows.model, prompts()[3], 40)]
-    assert states({"target": target}) == {"target": "eager: no compiler"}
+        assert written(loop, [prompts()[3]], 40, 1) == [own_text(target.runner.model, prompts()[3], 40)]
+    assert describe_passes({"target": target}) == {"target": "eager: no compiler"}
 
 
 def test_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="compile='fast': choose from auto, kept, off, on"):
-        checked("fast")
-    assert checked("auto") == "off" and checked("on") == "on"  # the tests turn it off by the environment
+        check_mode("fast")
+    assert (
+        check_mode("auto") == "off" and check_mode("on") == "on"
+    )  # the tests turn it off by the environment
     monkeypatch.delenv("DRAFTWISE_COMPILE")
-    assert checked("auto") == "auto"
-    own = rows()
-    compile_rows(own, "off")
-    assert own.passes is None
+    assert check_mode("auto") == "auto"
+    target = HFTarget(small())
+    compile_runner(target, "off")
+    assert target.runner.compiler is None
 
 
 @pytest.mark.parametrize(
     ("name", "why"), [("deepseek-sparse", "more than keys and values"), ("minimax-sparse", "more than keys")]
 )
 def test_models_that_stay_eager(name: str, why: str) -> None:
-    own = HFTarget(model(name)).rows
+    target = HFTarget(model(name))
     with pytest.warns(DraftwiseWarning, match=why):
-        compile_rows(own, "on")
-    assert own.graph is None
+        compile_runner(target, "on")
+    assert target.runner.executor is target.runner.eager
 
 
 def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyPatch) -> None:
     """The graph has one row of attention more than the pass has tokens, and its logits are those without."""
-    own = HFTarget(model("gpt2", dtype=torch.bfloat16)).rows  # no heads share a key
-    graph = Graph(store.make(passes._plan(own)), passes._plan(own), own.model)
-    trial.try_out(own, graph)
+    own = HFTarget(model("gpt2", dtype=torch.bfloat16)).runner  # no heads share a key
+    graph = InductorCpu(store.make(plan_of(own)), plan_of(own), own.model)
+    trial.finish(trial.try_out(own, graph))
     said = []
     for way in (None, graph):
         scratch = own.scratch(way)
         scratch.open(0)
         with torch.inference_mode():
-            scratch.feed(0, [list(range(3, 20))], 1)
-            said.append([scratch.feed(0, [[5] * width], 1)[0, 0] for width in (1, 4)])
+            scratch.forward(PassInput(0, [list(range(3, 20))], 1))
+            said.append([scratch.forward(PassInput(0, [[5] * width], 1)).logits[0, 0] for width in (1, 4)])
     for mine, compiled_ in zip(*said, strict=True):
         assert relative_error(compiled_, mine) <= trial.tolerance(torch.bfloat16)
 
@@ -422,8 +439,8 @@ def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HFTarget
         patch.setattr(timing, "decided", lambda *given: heads.OURS)
         packed.pack_layers(made, lambda layers, names: PANELS)
         target = HFTarget(made)
-        compile_rows(target.rows, "on")
-    graph: Any = target.rows.graph
+        compile_runner(target, "on")
+    graph: Any = target.runner.executor
     assert graph.plan.own_attention and set(graph.plan.packed.values()) == {PANELS}
     return target
 
@@ -432,8 +449,8 @@ def test_with_our_kernels_greedy_text_is_that_of_plain_decoding(native: HFTarget
     """In float32 the model's own; in bfloat16 ties may fall otherwise there, but not between our passes."""
     chosen = method("none", [])
     own = written(Loop(native, {}, chosen.policy, chosen.recorder), prompts(), 40, 1)
-    if native.rows.dtype == torch.float32:
-        assert own == [own_text(native.rows.model, p, 40) for p in prompts()]
+    if native.runner.dtype == torch.float32:
+        assert own == [own_text(native.runner.model, p, 40) for p in prompts()]
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
     for batch in (1, 3):
         for spoil in (0.1, 1.0):  # a good drafter, and one that is never right
@@ -447,21 +464,21 @@ def test_with_our_kernels_a_draft_is_verified_with_the_very_logits_of_plain_deco
     native: HFTarget,
 ) -> None:
     """Bit for bit, whatever the width of the pass, after a rewind, and with another text in it."""
-    text, before, graph = [(7 * at + 5) % VOCAB for at in range(70)], 30, cast("Graph", native.rows.graph)
+    text, before, graph = [(7 * at + 5) % VOCAB for at in range(70)], 30, native.runner.executor
     said = {}
     for width in (1, 2, 5, 7, 13):
-        scratch = native.rows.scratch(graph)
+        scratch = native.runner.scratch(graph)
         for key in (0, 1):
             scratch.open(key)
         with torch.inference_mode():
-            scratch.feed(0, [text[:before], text[5:20]], 1)
+            scratch.forward(PassInput(0, [text[:before], text[5:20]], 1))
             rows = []
-            while scratch.held[0] < len(text) - 13:
-                at = scratch.held[0]
+            while scratch.cached_lengths[0] < len(text) - 13:
+                at = scratch.cached_lengths[0]
                 more = text[at : at + width]
-                scratch.feed(0, [[*more, 3, 4]], 1)
-                scratch.held[0] = at
-                logits = scratch.feed(0, [more, [2]] if at % 2 else [more], len(more))
+                scratch.forward(PassInput(0, [[*more, 3, 4]], 1))
+                scratch.cached_lengths[0] = at
+                logits = scratch.forward(PassInput(0, [more, [2]] if at % 2 else [more], len(more))).logits
                 rows += list(logits[0, : len(more)])
         said[width] = torch.stack(rows[:27])
     assert all(torch.equal(logits, said[1]) for logits in said.values())

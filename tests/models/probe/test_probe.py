@@ -15,14 +15,14 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.hosts.transformers.padding import neutral
 from draftwise.models import probe, verdicts
-from draftwise.models.cache import RowLayer
 from draftwise.models.fingerprints import model_fingerprint
-from draftwise.models.masks import Masks
 from draftwise.models.probe import rows_of
 from draftwise.models.probe.readings import Readings
 from draftwise.models.probe.small import miniature, selects
 from draftwise.models.probe.ways import alone, branched, side_by_side
-from draftwise.models.runner import Rows
+from draftwise.models.runner import ModelRunner
+from draftwise.models.runner.cache import RowLayer
+from draftwise.models.runner.masks import Masks
 from draftwise.targets.hf import HFTarget
 from tests.architectures.cases import Case, build, cases
 from tests.tiny import COMMON, VOCAB, lively, model
@@ -37,7 +37,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def errors(made: Any, known: Readings) -> list[float]:
     ways = (alone, side_by_side, lambda rows, known: branched(rows, known, together=True))
-    return [way(Rows(made), known) for way in ways]
+    return [way(ModelRunner(made), known) for way in ways]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

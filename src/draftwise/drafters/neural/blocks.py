@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...core.request import Request
 from ...models.heads.dflash import DFlash
-from ...models.hidden_states import Source
+from ...models.runner.hidden_states import Source
 from .parallel import ParallelDrafter
 
 LEAST = 64  # initial number of positions in a text's keys and values; doubled when full
@@ -36,7 +36,7 @@ class DFlashDrafter(ParallelDrafter):
     ) -> None:
         super().__init__(width=width, sample=sample, top=top, gain=gain)
         self.module, self.vocab_size = head, target.vocab_size
-        self.features = target.features(head.layers_read)
+        self.features = target.hidden_states(head.layers_read)
         self.weight, self.ids = head.fc.weight, head.ids
         self.kept: dict[int, Tensor] = {}
         self.held: dict[int, int] = {}
@@ -48,7 +48,7 @@ class DFlashDrafter(ParallelDrafter):
 
     def ready(self, request: Request) -> bool:
         """Whether the target has read all of the text but its last token, and at least one token."""
-        return 1 < len(request.tokens) <= self.features.held(request.id) + 1
+        return 1 < len(request.tokens) <= self.features.length(request.id) + 1
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Nothing yet: new states are read when a draft is requested."""

@@ -14,7 +14,8 @@ from ...core.outcomes import Grade
 from ...core.roles import GradeJob
 from ...models.heads.eagle import Eagle
 from ...models.heads.mtp import Mtp
-from ...models.hidden_states import Source
+from ...models.runner import PassInput
+from ...models.runner.hidden_states import Source
 from .chains import Drift, draft_chains, grades
 from .pairs import PairReader
 from .trees import checked, draft_trees
@@ -108,7 +109,9 @@ class EagleDrafter(PairReader):
             size, sample = self.vocab_size, self.sample
             drafts = draft_chains(jobs, logits, self.last, step, vocab_size=size, sample=sample)
         for request, row in zip(requests, rows, strict=True):
-            self.rows.held[row] = len(request.tokens) - 1  # later pairs hold states of the head's own
+            self.runner.cached_lengths[row] = (
+                len(request.tokens) - 1
+            )  # later pairs hold states of the head's own
         return drafts
 
     def _step(self, rows: Sequence[int], tokens: Texts, above: Places, kin: Kin) -> Tensor:
@@ -122,6 +125,6 @@ class EagleDrafter(PairReader):
                 given[row, : len(tokens[i])] = self.last[i, above[i]]
         self.model.given = given
         trees = {row: parents for row, parents in zip(rows, kin, strict=True) if parents} if kin else None
-        logits = self.rows.feed(0, texts, widest, trees=trees)[rows]
+        logits = self.runner.forward(PassInput(0, texts, widest, parents=trees)).logits[rows]
         self.last = self.model.states[rows]
         return logits

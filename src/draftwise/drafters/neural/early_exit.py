@@ -17,7 +17,8 @@ from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
 from ...errors import UserError
-from ...models.hidden_states import Source
+from ...models.runner import PassInput
+from ...models.runner.hidden_states import Source
 from .chains import draft_chains, grades
 from .trees import draft_trees
 
@@ -52,17 +53,17 @@ class EarlyExitDrafter:
         if min(width, top) < 1 or gain < 0:
             said = f"width={width}&top={top}&gain={gain}"
             raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
-        self.rows, self.vocab_size = target.rows, target.vocab_size
-        if self.rows.stateful:
+        self.runner, self.vocab_size = target.runner, target.vocab_size
+        if self.runner.stateful:
             raise UserError(
-                f"{type(self.rows.model).__name__} keeps a state that cannot rewind, which its first layers "
-                "alone would spoil: use another drafter than early-exit"
+                f"{type(self.runner.model).__name__} keeps a state that cannot rewind, which its first "
+                "layers alone would spoil: use another drafter than early-exit"
             )
-        depth = int(self.rows.config.num_hidden_layers)
+        depth = int(self.runner.config.num_hidden_layers)
         if not 0 <= layers < depth:
             raise UserError(f"layers={layers}: this target has {depth} layers, exit after 1 to {depth - 1}")
         layers = layers or max(1, depth // 3)
-        self.model, self.features = first_layers(self.rows.model, layers), target.features((layers,))
+        self.model, self.features = first_layers(self.runner.model, layers), target.hidden_states((layers,))
         self.branches, self.sample, self.top, self.gain = width, sample, top, gain
 
     def ready(self, request: Request) -> bool:
@@ -70,8 +71,8 @@ class EarlyExitDrafter:
 
         If it holds more, those tokens must not be overwritten, and the answer is False.
         """
-        keys = self.rows.keys
-        return request.id in keys and self.rows.held[keys.index(request.id)] == len(request.tokens) - 1
+        ids, lengths = self.runner.request_ids, self.runner.cached_lengths
+        return request.id in ids and lengths[ids.index(request.id)] == len(request.tokens) - 1
 
     def hint(self, request: Request) -> float:
         """1 if the target has read the text."""
@@ -110,18 +111,18 @@ class EarlyExitDrafter:
 
     def _logits(self, states: Tensor) -> Tensor:
         """Logits of states after the target's norm and output layer, shape (tokens, vocabulary)."""
-        body, whole = self.model.get_decoder(), self.rows.model
+        body, whole = self.model.get_decoder(), self.runner.model
         norm = [module for name, module in body.named_children() if "norm" in name or name == "ln_f"][-1]
         logits: Tensor = whole.get_output_embeddings()(norm(states))
         if isinstance(scale := getattr(whole, "logit_scale", None), (int, float)):  # Cohere
             logits = logits * scale
-        if isinstance(scale := getattr(self.rows.config, "logits_scaling", None), (int, float)):  # Granite
+        if isinstance(scale := getattr(self.runner.config, "logits_scaling", None), (int, float)):  # Granite
             logits = logits / scale
-        cap = getattr(self.rows.config, "final_logit_softcapping", None)
+        cap = getattr(self.runner.config, "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        rows = self.rows.front([job.request.id for job in jobs])
+        rows = self.runner.move_to_front([job.request.id for job in jobs])
 
         def step(tokens: Texts, above: Texts, kin: Texts | None) -> tuple[Tensor, Tensor | None]:
             texts: list[Sequence[int]] = [()] * len(rows)
@@ -129,7 +130,9 @@ class EarlyExitDrafter:
                 texts[row] = text
             trees = {row: parents for row, parents in zip(rows, kin, strict=True) if parents} if kin else None
             widest = max(map(len, texts))
-            return self.rows.feed(0, texts, widest, trees=trees, model=self.model)[rows], None
+            return self.runner.forward(PassInput(0, texts, widest, parents=trees, model=self.model)).logits[
+                rows
+            ], None
 
         try:
             logits, _ = step([job.request.tokens[-1:] for job in jobs], [], None)
@@ -139,7 +142,7 @@ class EarlyExitDrafter:
             return draft_chains(jobs, logits, None, step, vocab_size=size, sample=sample)
         finally:
             for row, job in zip(rows, jobs, strict=True):
-                self.rows.held[row] = len(job.request.tokens) - 1
+                self.runner.cached_lengths[row] = len(job.request.tokens) - 1
 
 
 def first_layers(model: Any, layers: int) -> Any:

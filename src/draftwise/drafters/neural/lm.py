@@ -17,15 +17,14 @@ from ...core.request import Request
 from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
-from ...models.hidden_states import States
-from ...models.keeper import Keeper, length
-from ...models.narrow import narrow
-from ...models.prefixes import Prefixes
 from ...models.probe import rows_of
+from ...models.runner import PassInput, PassOutput
+from ...models.runner.prefix_cache import PrefixCache, PrefixMemory, length
 from ...models.vocabulary import embedded
 from .chains import Chain, force, grades, known, picks
 from .place import Place
 
+LAST = -1  # the layer after the final norm
 LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
 
 
@@ -63,16 +62,15 @@ class LMDrafter:
         if min(window, sinks) < 0:
             raise UserError(f"window={window}&sinks={sinks}: give 0 or more; window 0 sees all of a text")
         self.window, self.sinks = window, sinks
-        self.rows = rows_of(model, probe=probe, drafts=True)
+        self.runner = rows_of(model, probe=probe, drafts=True)
         self.vocab_size, self.sample = vocab_size, sample
-        self.size = embedded(self.rows.model)
-        small = self.rows.device.type == "cpu" and not self.rows.steps
+        self.size = embedded(self.runner.model)
+        small = self.runner.device.type == "cpu" and not self.runner.steps
         self.chunk = 96 if small else 2048  # bounds the memory of long catch-ups
         self.places: dict[int, Place] = {}
         self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
-        self.states: States | None = None  # set when the first rule reads them
         self.hidden: Tensor | None = None  # states that the latest logits came from, shape (rows, width)
-        self.keeper: Keeper | None = None
+        self.prefixes: PrefixCache | None = None
 
     def _ids(self, tokens: list[int]) -> list[int]:
         """What the model reads: 0 in place of ids that it does not have, which only the target knows."""
@@ -80,15 +78,15 @@ class LMDrafter:
             return tokens
         return [token if token < self.size else 0 for token in tokens]
 
-    def remember(self, prefixes: Prefixes) -> None:
+    def cache_prefixes(self, memory: PrefixMemory) -> None:
         """Keep what was read of texts that have ended there, where all of a text is read and has no state."""
-        if not self.window and not self.rows.stateful:
-            self.keeper = Keeper(self.rows, prefixes)
+        if not self.window and not self.runner.stateful:
+            self.prefixes = PrefixCache(self.runner, memory)
 
     @property
     def compiled(self) -> bool:
         """Whether passes are compiled at present."""
-        return self.rows.graph is not None
+        return self.runner.executor.kind == "compiled"
 
     def hint(self, request: Request) -> float:
         """Always ready."""
@@ -99,13 +97,13 @@ class LMDrafter:
 
     def close(self, request: Request) -> None:
         """Free the request's row; what it held is kept for others."""
-        if self.keeper is not None:
+        if self.prefixes is not None:
             self._forget()
         if (place := self.places.pop(request.id, None)) is not None:
-            if self.keeper is not None:
-                held = self.rows.held[self.rows.keys.index(request.id)]
-                self.keeper.keep(request.id, request.tokens, min(held, place.matched(request.tokens)))
-            self.rows.close(request.id)
+            if self.prefixes is not None:
+                held = self.runner.cached_lengths[self.runner.request_ids.index(request.id)]
+                self.prefixes.store(request.id, request.tokens, min(held, place.matched(request.tokens)))
+            self.runner.close(request.id)
 
     @torch.inference_mode()
     def prepare(self, request: Request) -> bool:
@@ -113,10 +111,10 @@ class LMDrafter:
         tokens = request.tokens
         if self.window or len(tokens) <= LONG:
             return False
-        (row,), held = self._rows_of([request]), self.rows.held
+        (row,), held = self._rows_of([request]), self.runner.cached_lengths
         if len(tokens) - 1 - held[row] > LONG:
             piece = self._ids(tokens[held[row] : -1][: self.chunk])
-            self.rows.feed(row, [piece], 1, slots=len(tokens) + request.remaining)
+            self.runner.forward(PassInput(row, [piece], 1, slots=len(tokens) + request.remaining))
             self.places[request.id].now(held[row])
         return len(tokens) - 1 - held[row] > LONG
 
@@ -126,7 +124,7 @@ class LMDrafter:
         if self.window:
             jobs = [replace(job, request=self._seen(job.request, len(job.request.tokens))) for job in jobs]
         drafted = [Chain(job, needs(job.stops)) for job in jobs]
-        force(drafted, self.rows.device, vocab_size=self.vocab_size, sample=self.sample)
+        force(drafted, self.runner.device, vocab_size=self.vocab_size, sample=self.sample)
         chains = [chain for chain in drafted if not chain.done]
         self._watch(chain.needs for chain in chains)
         if chains:
@@ -145,7 +143,7 @@ class LMDrafter:
                 if not chain.done:
                     hidden = self.hidden[row] if self.hidden is not None else None
                     chain.extend(logits[row], found[row], hidden, vocab_size=size, sample=sample)
-            force(chains, self.rows.device, vocab_size=size, sample=sample)
+            force(chains, self.runner.device, vocab_size=size, sample=sample)
             if all(chain.done for chain in chains):
                 return
             logits = self._step(chains, rows)
@@ -208,25 +206,26 @@ class LMDrafter:
         """The contents of the request's row; a new row if it has none."""
         if request.id not in self.places:
             self._forget()
-            self.rows.open(request.id)
+            self.runner.open(request.id)
             self.places[request.id] = Place()
-            if self.keeper is not None and length(found := self.keeper.find(request.tokens[:-1])) > LONG:
-                self.keeper.revive(request.id, found, len(request.tokens) + request.remaining)
+            found = [] if self.prefixes is None else self.prefixes.find(request.tokens[:-1])
+            if self.prefixes is not None and length(found) > LONG:
+                self.prefixes.restore(request.id, found, len(request.tokens) + request.remaining)
                 self.places[request.id].now(length(found))
         return self.places[request.id]
 
     def _forget(self) -> None:
         """Drop all that was read with other weights."""
-        if self.rows.changed():
+        if self.runner.has_changed():
             for place in self.places.values():
                 place.cut(0)
-            if self.keeper is not None:
-                self.keeper.tree.clear()
+            if self.prefixes is not None:
+                self.prefixes.tree.clear()
 
     def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
         """The logits that predict each job's last `n` tokens, shape (n, vocabulary) each, and the hidden
         states that these came from, shape (n, width), if any rule reads them."""
-        rows, held = self._rows_of([job.request for job, _ in wanted]), self.rows.held
+        rows, held = self._rows_of([job.request for job, _ in wanted]), self.runner.cached_lengths
         texts: list[list[int]] = [[]] * len(wanted)
         for row, (job, n) in zip(rows, wanted, strict=True):
             tokens = job.request.tokens
@@ -234,14 +233,16 @@ class LMDrafter:
             held[row] = min(held[row], first)
             slots = len(tokens) + job.request.remaining
             while first - held[row] > LONG:
-                self.rows.feed(row, [self._ids(tokens[held[row] : first][: self.chunk])], 1, slots=slots)
+                self.runner.forward(
+                    PassInput(row, [self._ids(tokens[held[row] : first][: self.chunk])], 1, slots=slots)
+                )
             texts[row] = self._ids(tokens[held[row] : -1])
         widest = max(map(len, texts))
         slots = max(len(job.request.tokens) + job.request.remaining for job, _ in wanted)
-        logits = self.rows.feed(0, texts, widest, slots=slots)[..., : self.vocab_size]
+        output = self.runner.forward(PassInput(0, texts, widest, slots=slots))
+        logits, states = output.logits[..., : self.vocab_size], output.hidden_states.get(LAST)
         for job, _ in wanted:
             self.places[job.request.id].now(len(job.request.tokens) - 1)
-        states = None if self.states is None else self.states.latest
         ends = [
             (row, slice(len(texts[row]) - n, len(texts[row])))
             for row, (_, n) in zip(rows, wanted, strict=True)
@@ -254,58 +255,56 @@ class LMDrafter:
         Returns the logits after them, shape (rows, vocabulary), and each request's row.
         """
         requests = [chain.job.request for chain in chains]
-        rows, held = self._rows_of(requests), self.rows.held
+        rows, held = self._rows_of(requests), self.runner.cached_lengths
         slots = max(len(r.tokens) + r.remaining for r in requests)
         texts: list[list[int]] = [[]] * len(requests)
         for row, request, chain in zip(rows, requests, chains, strict=True):
             tokens = request.tokens
             while len(tokens) - held[row] > (LONG if len(requests) > 1 else self.chunk):
-                self.rows.feed(row, [self._ids(tokens[held[row] : -1][: self.chunk])], 1, slots=slots)
+                self.runner.forward(
+                    PassInput(row, [self._ids(tokens[held[row] : -1][: self.chunk])], 1, slots=slots)
+                )
             texts[row] = self._ids([*tokens[held[row] :], *chain.unread()])
             self.places[request.id].now(len(tokens))
         widths = [len(t) for t in texts]
         keep = max(widths) - min(widths) + 1
-        if len(texts) == 1:
-            logits = narrow(self.rows, 0, texts[0], keep, slots=slots)
-        else:
-            logits = self.rows.feed(0, texts, keep, slots=slots)
+        output = self.runner.forward(PassInput(0, texts, keep, slots=slots))
         for request, chain in zip(requests, chains, strict=True):
             self.places[request.id].fed = list(chain.tokens)
-        return self._ends(logits, [keep - 1 - max(widths) + w for w in widths]), rows
+        return self._ends(output, [keep - 1 - max(widths) + w for w in widths]), rows
 
-    def _ends(self, logits: Tensor, ends: Sequence[int]) -> Tensor:
-        """From logits of shape (rows, positions, vocabulary), those at each row's end; states likewise."""
+    def _ends(self, output: PassOutput, ends: Sequence[int]) -> Tensor:
+        """Return the logits at each row's end, and keep the hidden states there."""
+        logits, states = output.logits, output.hidden_states.get(LAST)
         device, keep = logits.device, logits.shape[1]
         which: Any = (slice(None), 0)
         if keep > 1:
             which = (torch.arange(len(ends), device=device), torch.tensor(ends, device=device))
-        states = None if self.states is None else self.states.latest
         self.hidden = None if states is None else states[:, -keep:][which]
         return logits[which]
 
     def _watch(self, read: Iterable[frozenset[str]]) -> None:
-        """Record hidden states from now on, if any of these rules read them."""
-        if self.states is None and any("hidden" in names for names in read):
-            self.states = States(self.rows.model)
-            self.rows.watchers.append(self.states)
+        """Let passes return hidden states from now on, if any of these rules read them."""
+        if not self.runner.layers and any("hidden" in names for names in read):
+            self.runner.request_hidden_states((LAST,))
 
     def _rows_of(self, requests: Sequence[Request]) -> list[int]:
         """Each request's row, moved to the front and rolled back to the request's text."""
         for request in requests:
             self._place(request)
-        rows = self.rows.front([r.id for r in requests])
+        rows = self.runner.move_to_front([r.id for r in requests])
         for row, request in zip(rows, requests, strict=True):
             matched = self.places[request.id].matched(request.tokens)
-            self.rows.settle(row, min(matched, len(request.tokens) - 1))
+            self.runner.truncate(row, min(matched, len(request.tokens) - 1))
         return rows
 
     def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
         """Feed each unfinished chain its new tokens; returns the next logits, shape (rows, vocabulary)."""
-        if len(chains) == 1 and self.states is None and len(chains[0].tokens) == chains[0].read + 1:
+        if len(chains) == 1 and not self.runner.layers and len(chains[0].tokens) == chains[0].read + 1:
             (token,) = chains[0].unread()
             self.places[chains[0].job.request.id].fed.append(token)
-            return narrow(self.rows, rows[0], self._ids([token]), 1, guesses=True)[0]
-        idle = [] if self.rows.stateful else [0]  # a state would have to take it back
+            return self.runner.forward(PassInput(rows[0], [self._ids([token])], 1, is_guess=True)).logits[0]
+        idle = [] if self.runner.stateful else [0]  # a state would have to take it back
         texts: list[list[int]] = [idle] * len(chains)
         for chain, row in zip(chains, rows, strict=True):
             if not chain.done:
@@ -313,10 +312,10 @@ class LMDrafter:
         widths = [len(texts[row]) for chain, row in zip(chains, rows, strict=True) if not chain.done]
         keep = max(widths) - min(widths) + 1
         ends = [max(0, keep - 1 - max(widths) + len(text)) for text in texts]
-        logits = self._ends(self.rows.feed(0, texts, keep, guesses=True), ends)
+        logits = self._ends(self.runner.forward(PassInput(0, texts, keep, is_guess=True)), ends)
         for chain, row in zip(chains, rows, strict=True):
             if chain.done:
-                self.rows.held[row] -= len(idle)
+                self.runner.cached_lengths[row] -= len(idle)
             else:
                 self.places[chain.job.request.id].fed = list(chain.tokens)
         return logits

@@ -10,7 +10,7 @@ from typing import Annotated
 from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...errors import UserError
-from ...models.hidden_states import Source
+from ...models.runner.hidden_states import Source
 
 Gram = tuple[int, ...]
 KEPT = 4  # drafts of a text whose layout is kept until the target has verified one of them

@@ -18,7 +18,7 @@ from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
 from ...models.heads.medusa import Medusa, load_medusa
-from ...models.hidden_states import Source
+from ...models.runner.hidden_states import Source
 from .chains import Chain, grades, picks
 from .rescore import TextGrams
 from .trees import Tree, sparse
@@ -59,14 +59,14 @@ class MedusaDrafter:
             said = f"width={width}&top={top}&rescore={rescore}"
             raise UserError(f"{said}: give width and top 1 or more and rescore 0 or more")
         self.module, self.vocab_size = heads, target.vocab_size
-        self.features, self.device = target.features((-1,)), next(heads.parameters()).device
+        self.features, self.device = target.hidden_states((-1,)), next(heads.parameters()).device
         self.sample, self.tree, self.top, self.weight = sample and not rescore, tree, top, rescore
         self.branches, self.longest = width, len(heads.medusa_head)
         self.texts: dict[int, TextGrams] = {}
 
     def ready(self, request: Request) -> bool:
         """Whether the target has read all of the text but its last token, and at least one token."""
-        return 1 < len(request.tokens) <= self.features.held(request.id) + 1
+        return 1 < len(request.tokens) <= self.features.length(request.id) + 1
 
     def hint(self, request: Request) -> float:
         """1 if there is a state to continue from."""
@@ -187,5 +187,5 @@ def medusa(
 
     Source: Medusa (arXiv 2401.10774).
     """
-    heads = load_medusa(path, target.rows.model)
+    heads = load_medusa(path, target.runner.model)
     return MedusaDrafter(heads, target, width=width, sample=sample, tree=tree, top=top, rescore=rescore)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from ...errors import UserError
 from ...models.heads.mtp import load_mtp
-from ...models.hidden_states import Source
+from ...models.runner.hidden_states import Source
 from .eagle import EagleDrafter
 
 
@@ -25,7 +25,7 @@ def mtp(
 
     Source: DeepSeek-V3 (arXiv 2412.19437), section 2.2.
     """
-    model: Any = target.rows.model
+    model: Any = target.runner.model
     name = folder or str(getattr(model, "name_or_path", "") or "")
     if not name:
         raise UserError(

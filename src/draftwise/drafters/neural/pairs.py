@@ -13,17 +13,19 @@ from torch import Tensor, nn
 from ...core.request import Request
 from ...models.heads.eagle import Eagle
 from ...models.heads.mtp import Mtp
-from ...models.hidden_states import Source
-from ...models.runner import Rows
-from ...models.traits import Traits
+from ...models.runner import ModelRunner, PassInput
+from ...models.runner.hidden_states import Source
+from ...models.runner.traits import Traits
 
 LONG = 16  # from this many pending pairs a row is prefilled in a pass of its own
 
 
 class Pairs:
-    """A head with the interface that `Rows` needs of a model: `given` are the states to read beside the
-    tokens of the next pass, shape (rows, length, width), and `states` the head's output states of the latest
-    pass."""
+    """A head with the interface that `ModelRunner` needs of a model.
+
+    `given` are the states to read beside the tokens of the next pass, shape (rows, length, width), and
+    `states` the head's output states of the latest pass.
+    """
 
     def __init__(self, head: Eagle | Mtp) -> None:
         self.head, self.config = head, head.config
@@ -74,10 +76,10 @@ class PairReader:
 
     def __init__(self, head: Eagle | Mtp, target: Source) -> None:
         self.module, self.vocab_size = head, target.vocab_size
-        self.features = target.features(head.layers_read)
+        self.features = target.hidden_states(head.layers_read)
         self.model = Pairs(head)
-        self.rows = Rows(self.model, traits=Traits())  # rotary positions and full attention
-        self.chunk = 96 if self.rows.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
+        self.runner = ModelRunner(self.model, traits=Traits())  # rotary positions and full attention
+        self.chunk = 96 if self.runner.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
 
     def hint(self, request: Request) -> float:
         """1 if the target has read the text, so that there is a state to continue from."""
@@ -88,11 +90,11 @@ class PairReader:
 
     def close(self, request: Request) -> None:
         """Free the request's row."""
-        self.rows.close(request.id)
+        self.runner.close(request.id)
 
     def ready(self, request: Request) -> bool:
         """Whether the target has read all of the text but its last token, and at least one token."""
-        return 1 < len(request.tokens) <= self.features.held(request.id) + 1
+        return 1 < len(request.tokens) <= self.features.length(request.id) + 1
 
     def _catch_up(self, requests: Sequence[Request], ahead: int = 0) -> tuple[Tensor, Tensor, list[int]]:
         """Read every pair for which the target's state is known, and `ahead` pairs of the mask after it.
@@ -103,7 +105,7 @@ class PairReader:
         ends = [len(request.tokens) - 1 for request in requests]
         read = self._read(requests, [(end - 1, end) for end in ends], ahead)
         logits, states = (torch.stack(part) for part in zip(*read, strict=True))
-        return logits, states, [self.rows.keys.index(request.id) for request in requests]
+        return logits, states, [self.runner.request_ids.index(request.id) for request in requests]
 
     def _read(
         self, requests: Sequence[Request], spans: Sequence[tuple[int, int]], ahead: int = 0
@@ -116,9 +118,12 @@ class PairReader:
         """
         masks = [self.mask[0]] * ahead if self.mask else []
         for request in requests:
-            if request.id not in self.rows.keys:
-                self.rows.open(request.id)
-        rows, held = self.rows.front([request.id for request in requests]), self.rows.held
+            if request.id not in self.runner.request_ids:
+                self.runner.open(request.id)
+        rows, held = (
+            self.runner.move_to_front([request.id for request in requests]),
+            self.runner.cached_lengths,
+        )
         slots = max(len(request.tokens) + request.remaining for request in requests) + ahead
         texts: list[list[int]] = [[]] * len(rows)
         for row, request, (first, end) in zip(rows, requests, spans, strict=True):
@@ -126,14 +131,16 @@ class PairReader:
             while first - held[row] > LONG:
                 upto = min(held[row] + self.chunk, first)
                 self._give([(row, request, upto)], 1)
-                self.rows.feed(row, [request.tokens[held[row] + 1 : upto + 1]], 1, slots=slots)
+                self.runner.forward(
+                    PassInput(row, [request.tokens[held[row] + 1 : upto + 1]], 1, slots=slots)
+                )
             texts[row] = request.tokens[held[row] + 1 : end + 1] + masks
         wanted = [(row, r, end) for row, r, (_, end) in zip(rows, requests, spans, strict=True)]
         self._give(wanted, len(rows), ahead)
         spans = [(first, end + ahead) for first, end in spans]
         widths = [len(texts[row]) for row in rows]
         keep = max(widths) - min(w - (b - a) for w, (a, b) in zip(widths, spans, strict=True))
-        logits = self.rows.feed(0, texts, keep, slots=slots)
+        logits = self.runner.forward(PassInput(0, texts, keep, slots=slots)).logits
         states = self.model.states[:, -keep:]
         ends = [keep - max(widths) + w for w in widths]
         return [
@@ -143,7 +150,7 @@ class PairReader:
 
     def _give(self, wanted: Sequence[tuple[int, Request, int]], n: int, ahead: int = 0) -> None:
         """Set the states of each row's next pairs, up to an end, and of the mask, in a batch of `n` rows."""
-        held = self.rows.held
+        held = self.runner.cached_lengths
         parts = [self.features.of(request.id, held[row], end) for row, request, end in wanted]
         if self.mask and ahead:
             masks = self.mask[1].expand(ahead, -1)

@@ -13,7 +13,7 @@ from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...core.stops import needs
 from ...models.heads.eagle import PEagle
-from ...models.hidden_states import Source
+from ...models.runner.hidden_states import Source
 from .chains import Chain, picks
 from .pairs import PairReader
 from .trees import Tree, checked
@@ -116,5 +116,5 @@ class PEagleDrafter(PairReader, ParallelDrafter):
         length = min(length, self.longest) if self.longest else length
         logits, states, rows = self._catch_up(requests, ahead=length - 1)
         for request, row in zip(requests, rows, strict=True):
-            self.rows.held[row] = len(request.tokens) - 1  # the mask's pairs are not text
+            self.runner.cached_lengths[row] = len(request.tokens) - 1  # the mask's pairs are not text
         return logits, states

@@ -8,7 +8,7 @@ from ...models.heads.dflash import make_dflash
 from ...models.heads.eagle import PEagle, make_eagle
 from ...models.heads.files import read_head
 from ...models.heads.mtp import load_mtp
-from ...models.hidden_states import Source
+from ...models.runner.hidden_states import Source
 from .blocks import DFlashDrafter
 from .eagle import EagleDrafter
 from .parallel import PEagleDrafter
@@ -30,7 +30,7 @@ def eagle(
 
     Source: EAGLE, EAGLE-2 and EAGLE-3 (arXiv 2401.15077, 2406.16858, 2503.01840).
     """
-    found, model = read_head(path), target.rows.model
+    found, model = read_head(path), target.runner.model
     if found.kind == "dflash":
         return DFlashDrafter(
             make_dflash(found, model), target, width=width, sample=sample, top=top, gain=gain

@@ -15,8 +15,7 @@ from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob, Preparer
 from ...errors import UserError
-from ...models.keeper import Remembers
-from ...models.prefixes import Prefixes
+from ...models.runner.prefix_cache import PrefixMemory, StoresPrefixes
 from ..lookup.picked import chain
 from ..translation.border import continued
 from ..translation.codec import codec_of
@@ -78,14 +77,14 @@ class TranslatedDrafter:
         self.held: dict[int, Held] = {}
 
     @property
-    def rows(self) -> Any:
-        """The rows of the model, for packing and compiling; None if they are not Draftwise's own."""
-        return getattr(self.inner, "rows", None)
+    def runner(self) -> Any:
+        """The runner of the model, for packing and compiling; None if it is not Draftwise's own."""
+        return getattr(self.inner, "runner", None)
 
-    def remember(self, prefixes: Prefixes) -> None:
+    def cache_prefixes(self, memory: PrefixMemory) -> None:
         """Let the model keep what it has read of texts that have ended there, if it can."""
-        if isinstance(self.inner, Remembers):
-            self.inner.remember(prefixes)
+        if isinstance(self.inner, StoresPrefixes):
+            self.inner.cache_prefixes(memory)
 
     @property
     def compiled(self) -> bool:
@@ -243,7 +242,7 @@ class TranslatedDrafter:
         """The logits that predict the last n of some tokens, shape (n, vocabulary), in one pass for all."""
         views = [(self._view(request, ids), n) for request, ids, n in wanted if n > 0]
         read = iter(self.inner.read(views) if views else ())
-        nothing = torch.zeros((0, self.inner.vocab_size), device=getattr(self.rows, "device", None))
+        nothing = torch.zeros((0, self.inner.vocab_size), device=getattr(self.runner, "device", None))
         return [next(read).float() if n > 0 else nothing for *_, n in wanted]
 
 

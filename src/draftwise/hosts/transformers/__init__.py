@@ -20,11 +20,11 @@ from ...core.loop import Loop
 from ...core.sampling import whole_number
 from ...errors import UserError
 from ...models.cache_names import CACHE
-from ...models.compiled import checked, compile_rows
 from ...models.load import load_tokenizer
 from ...models.modes import evaluating
-from ...models.positions import ENDLESS
 from ...models.probe.checks import device_of
+from ...models.runner.executors.inductor_cpu import check_mode, compile_runner
+from ...models.runner.positions import ENDLESS
 from ...models.threads import THREADS, release
 from ...models.verdicts import start
 from ...specs import DrafterSpec, LoadOptions, PolicySpec, model_name, parse_drafters, parse_policy
@@ -124,7 +124,7 @@ class Host:
         compile: str,
     ) -> None:
         self.drafters, self.policy, self.tokenizer, self.seed = drafters, policy, tokenizer, seed
-        self.compile = checked(compile)
+        self.compile = check_mode(compile)
         self.loops: dict[tuple[int, bool], tuple[Loop, HostTarget | PromptedTarget]] = {}
         self.found: dict[str, Any] = {}
         self.lock = OneAtATime()
@@ -170,7 +170,7 @@ class Host:
         target: Any = self.of(model)[1]
         # Rotary frequencies that change with the length are those of the longest row for all rows.
         longest = (config.max_length or ENDLESS) + prompt.virtual
-        crossing = target.rows.rope.last(min(map(len, prompt.texts))) < longest
+        crossing = target.runner.rope.last(min(map(len, prompt.texts))) < longest
         return prompt if target.neutral and not crossing else None
 
     def of(self, model: Any, *, prompted: bool = False) -> tuple[Loop, HostTarget | PromptedTarget]:
@@ -182,7 +182,7 @@ class Host:
         known = self.loops.get(key)
         if known is not None:
             target: Any = known[1]
-            at = target if prompted else target.rows
+            at = target if prompted else target.runner
             here = (device_of(model), model.dtype)
             if at.model is model and (at.device, at.dtype) == here:
                 return known
@@ -225,6 +225,6 @@ class Host:
         with start():
             made = assemble(drafters, self.policy, target, tokenizer, model_name(model))
         if isinstance(target, HostTarget):
-            compile_rows(target.rows, self.compile)
+            compile_runner(target, self.compile)
         policy, recorder = made.method.policy, made.method.recorder
         return Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed), target

@@ -13,7 +13,7 @@ from ...models.probe.checks import device_of
 from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up
 from ...models.probe.small import miniature
 from ...models.quiet import quiet
-from ...models.recurrent import in_modules, kinds, put
+from ...models.runner.recurrent import in_modules, kinds, put
 
 LOG = getLogger(__name__)
 

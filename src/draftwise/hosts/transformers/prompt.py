@@ -18,8 +18,8 @@ from transformers.cache_utils import (
 
 from ...errors import UserError
 from ...models.cache_names import CACHE, NAMES, cache_in
-from ...models.recurrent import held_by
-from ...models.runner import Rows
+from ...models.runner import ModelRunner
+from ...models.runner.recurrent import held_by
 
 LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 # Model inputs other than the tokens that are supported here.
@@ -44,15 +44,17 @@ class CachedRow:
         return cache
 
     @torch.inference_mode()
-    def load(self, rows: Rows, key: int) -> None:
+    def load(self, runner: ModelRunner, key: int) -> None:
         """Copy them into the row of `key`, which must be empty."""
         if not self.length:
             return
-        row = rows.keys.index(key)
-        rows.cache.schedule(row, [0], self.length, even=True, rows=len(rows.keys), slots=self.length)
+        row = runner.request_ids.index(key)
+        runner.cache.schedule(
+            row, [0], self.length, even=True, rows=len(runner.request_ids), slots=self.length
+        )
         for at, (keys, values) in enumerate(self.layers):
-            rows.cache.update(keys[None], values[None], at)
-        rows.held[row] = self.length
+            runner.cache.update(keys[None], values[None], at)
+        runner.cached_lengths[row] = self.length
 
 
 @dataclass(slots=True)

@@ -20,12 +20,12 @@ from ...drafters.neural.prompted import PromptedDrafter
 from ...errors import UserError, one_line
 from ...models.cache_names import cache_in, name_for
 from ...models.distributions import Chain, choices, on_host
-from ...models.positions import ENDLESS, Rope, pretended
 from ...models.probe.checks import device_of
 from ...models.probe.small import miniature
 from ...models.prompted import Prompted
 from ...models.prompted.trial import Trials, check_way
-from ...models.traits import ask
+from ...models.runner.positions import ENDLESS, Rope, pretended
+from ...models.runner.traits import ask
 from ...targets.scores import GreedyScores, SampledScores
 from .padding import dense, padded
 from .prompt import FED

@@ -35,12 +35,12 @@ class HostTarget(HFTarget):
     @cached_property
     def neutral(self) -> bool:
         """True if padding before a row changes nothing in it."""
-        return neutral(self.rows.model)
+        return neutral(self.runner.model)
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self.rows.device
+        return self.runner.device
 
     def ragged(self, n: int) -> bool:
         """Return whether `n` rows may advance by different numbers of tokens."""
@@ -48,7 +48,7 @@ class HostTarget(HFTarget):
 
     def enter(self, prompt: Prompt, row: int, request: Request) -> None:
         """Load what a given cache holds of this row."""
-        prompt.cached[row].load(self.rows, request.id)
+        prompt.cached[row].load(self.runner, request.id)
 
     def padding(self, steps: Steps, limit: int, prompt: Prompt) -> Padding:
         """The logits of finished rows, read in passes of their own."""
@@ -81,10 +81,10 @@ class HostTarget(HFTarget):
 
         `cached` has the keys and values of the first tokens.
         """
-        ids = torch.tensor([list(tokens[cached.length :])], device=self.rows.device)
+        ids = torch.tensor([list(tokens[cached.length :])], device=self.runner.device)
         cache = cached.cache()
-        given = {self.rows.cache_name: cache, "use_cache": cache is not None}
-        found: Tensor = self.rows.model(input_ids=ids, **given).logits
+        given = {self.runner.cache_name: cache, "use_cache": cache is not None}
+        found: Tensor = self.runner.model(input_ids=ids, **given).logits
         return found[0, -n:]
 
     def _scores(

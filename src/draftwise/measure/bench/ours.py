@@ -87,9 +87,9 @@ class Models:
 
     def compiled(self) -> dict[str, str]:
         """How the passes of each model are run."""
-        from ...models.compiled import states
+        from ...models.runner.executors.inductor_cpu import describe_passes
 
-        return states({"target": self.target, **self.shared})
+        return describe_passes({"target": self.target, **self.shared})
 
     def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
         """A prompt's token ids, with the chat template if there is one."""

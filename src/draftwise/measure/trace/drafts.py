@@ -387,9 +387,10 @@ def _share_cache(drafter: Any, whole: Request, views: Sequence[Request]) -> None
     if not isinstance(drafter, LMDrafter) or drafter.window or whole.id not in drafter.places:
         return  # with a window each position sees another text
     for view in views:
-        drafter.rows.open(view.id)
+        drafter.runner.open(view.id)
         known = min(len(view.tokens), drafter.places[whole.id].base) - 1
-        drafter.rows.share(drafter.rows.keys.index(view.id), drafter.rows.keys.index(whole.id), known)
+        ids = drafter.runner.request_ids
+        drafter.runner.share(ids.index(view.id), ids.index(whole.id), known)
         drafter.places[view.id] = Place(known)
 
 

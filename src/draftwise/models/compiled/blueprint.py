@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,13 +12,13 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ..cache import RowCache
+from ..runner.cache import RowCache
 from ..verdicts import machine
 from ..weights.layouts import fused_groups
 from ..weights.packed import layout_of
 from .heads import Layer, own_attention
 
-FORMAT = 6  # of the compiled files; raised when the graph's inputs or the model's structure change
+FORMAT = 7  # of the compiled files; raised when the graph's inputs or the model's structure change
 SMALL = 64  # elements of a tensor whose values may be written into the code
 
 
@@ -33,7 +34,8 @@ class Blueprint:
     their values, since TorchInductor writes these into its code. `fused` has the linear layers that share a
     product, group by group; `packed` maps packed ones to their layouts. `layers` lists the cache layers in
     use, `kinds` the names of the attention masks if layers differ. `own_attention`: by our kernel. `keeps`:
-    the forward pass takes `logits_to_keep`.
+    the forward pass takes `logits_to_keep`. `outputs`: the layers whose hidden states are returned beside the
+    logits.
     """
 
     format: int
@@ -52,6 +54,7 @@ class Blueprint:
     layers: list[Layer]
     kinds: list[str]
     keeps: bool
+    outputs: list[int]
 
     @property
     def key(self) -> str:
@@ -72,14 +75,24 @@ class Blueprint:
         return cls(**known)
 
 
-def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> Blueprint:
-    """The blueprint of a loaded model, whose cache has been used once.
+def blueprint(
+    model: Any,
+    cache: RowCache,
+    *,
+    kinds: list[str],
+    keeps: bool,
+    outputs: Sequence[int] = (),
+    own_hooks: Collection[int] = (),
+) -> Blueprint:
+    """Return the blueprint of a loaded model, whose cache has been used once.
+
+    `own_hooks` are the ids of hooks that take hidden states in eager passes.
 
     Raises:
         Unfit: another process could not build the same model from its configuration, or a layer keeps more
             than keys and values.
     """
-    _check(model, cache)
+    _check(model, cache, {*own_hooks})
     named = named_tensors(model)
     layers = [
         (i, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3])
@@ -104,6 +117,7 @@ def blueprint(model: Any, cache: RowCache, *, kinds: list[str], keeps: bool) -> 
         layers=layers,
         kinds=kinds,
         keeps=keeps,
+        outputs=[*outputs],
     )
 
 
@@ -122,7 +136,7 @@ def check_class(model: Any) -> None:
         raise Unfit(f"{type(model).__name__} is no class of Transformers")
 
 
-def _check(model: Any, cache: RowCache) -> None:
+def _check(model: Any, cache: RowCache, own_hooks: set[int]) -> None:
     check_class(model)
     if getattr(model, "hf_quantizer", None) or getattr(model.config, "quantization_config", None):
         raise Unfit("its weights are quantised")
@@ -133,7 +147,8 @@ def _check(model: Any, cache: RowCache) -> None:
         raise Unfit(f"its weights are of the type {odd}")
     if any(layer.more for layer in cache.rows):
         raise Unfit("its cache holds more than keys and values")
-    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+    hooks = [{*module._forward_hooks, *module._forward_pre_hooks} for module in model.modules()]
+    if set().union(*hooks) - own_hooks:
         raise Unfit("its modules have hooks")
     if any(hasattr(module, "parametrizations") for module in model.modules()):
         raise Unfit("its weights are computed from others")

@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from ..attention import Own, traced_heads
 from ..cache_names import name_for
 from ..native.kernels import packed_shape
+from ..runner.hidden_states import LayerHooks
 from ..weights.layouts import LAYOUTS, PANELS, TURNED, fuse, turn
 from .blueprint import Blueprint, Unfit, named_tensors
 
@@ -71,6 +72,7 @@ class Pass(nn.Module):
     def __init__(self, model: nn.Module, plan: Blueprint) -> None:
         super().__init__()
         self.model, self.plan, self.cache_name = model, plan, name_for(model)
+        self.hooks = LayerHooks(model, plan.outputs) if plan.outputs else None
 
     def forward(
         self,
@@ -81,8 +83,8 @@ class Pass(nn.Module):
         keep: Tensor,
         keys: Sequence[Tensor],
         values: Sequence[Tensor],
-    ) -> Tensor:
-        """The logits at `keep`, shape (rows, len(keep), vocabulary)."""
+    ) -> tuple[Tensor, ...]:
+        """The logits at `keep`, shape (rows, len(keep), vocabulary), and the hidden states of the outputs."""
         total, width, plan = masks[0].shape[-1], ids.shape[1], self.plan
         kept = {layer[0]: pair for layer, pair in zip(plan.layers, zip(keys, values), strict=True)}  # noqa: B905
         layers: Any = [PassLayer(kept.get(i), slots, total, width) for i in range(plan.depth)]
@@ -96,7 +98,8 @@ class Pass(nn.Module):
             attention_mask=mask,
             **named,
         ).logits
-        return logits if plan.keeps else logits[:, keep]
+        states = [self.hooks.latest[layer] for layer in plan.outputs] if self.hooks else []
+        return (logits if plan.keeps else logits[:, keep], *states)
 
 
 class TracedLinear(nn.Module):

@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from math import nan
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import verdicts
 from ..probe.readings import HALF, LEAST, made_up, relative_error
-from ..runner import Rows
+from ..runner import ModelRunner, PassInput, PassOutput
 from ..verdicts import save_answer, trials
 from ..weights import timing
 from .blueprint import Unfit
-from .graph import Graph
 
 TEXT = 24  # tokens of the first text; the second is shorter
 TIMED = 128  # tokens before the timed passes
+PIECE = 32  # of them that are read in one pass
 BUDGET = 6.0  # seconds of timing: enough rounds for passes of 0.1 s, and little beside compiling
 KIND = "compiled"  # the file of verdicts
 UNTIMED = {"pays": True, "ratio": nan}  # without the time for a trial: compiled passes are rarely slower
 
+Trial = Generator[None, None, float]
+"""A trial of a graph in steps of one eager and one compiled pass, so that texts need not wait for its end."""
+
 
 @torch.inference_mode()
-def try_out(rows: Rows, graph: Graph) -> float:
-    """The time of compiled passes over that of eager ones, the median over widths.
+def try_out(runner: ModelRunner, graph: Any) -> Trial:
+    """Return the time of compiled passes over that of eager ones, the median over widths.
 
     Raises:
         Unfit: the logits differ by more than rounding, or compiled passes are not faster.
     """
-    tokens = made_up(TIMED + max(timing.WIDTHS), rows.model.config, int(rows.config.vocab_size))
-    _check(rows, graph, tokens)
-    threads = torch.get_num_threads()
-    key = f"{graph.plan.key} threads {threads}"
+    tokens = made_up(TIMED + max(timing.WIDTHS), runner.model.config, int(runner.config.vocab_size))
+    yield from _check(runner, graph, tokens)
+    key = f"{graph.plan.key} threads {torch.get_num_threads()}"
     known = verdicts.load(KIND, key)
     if not isinstance(known, dict) or not isinstance(known.get("ratio"), float) or "pays" not in known:
         known = None
     if trials().wants(known):
-        known = _timed(rows, graph, tokens, key) or known
+        known = (yield from _timed(runner, graph, tokens, key)) or known
     known = known or UNTIMED
     if not known["pays"]:
         clearly = "not clearly faster here" if known["ratio"] < 1.0 else "slower here"
@@ -46,24 +49,40 @@ def try_out(rows: Rows, graph: Graph) -> float:
     return float(known["ratio"])
 
 
-def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, float] | None:
+def finish(trial: Trial) -> float:
+    """Run a trial to its end."""
+    while True:
+        try:
+            next(trial)
+        except StopIteration as end:
+            return float(end.value)
+
+
+def _timed(
+    runner: ModelRunner, graph: Any, tokens: list[int], key: str
+) -> Generator[None, None, dict[str, float] | None]:
     """The verdict, which is saved; None without the time for a trial."""
-    eager, compiled = (rows.scratch(g) for g in (None, graph))
-
-    def through(scratch: Rows) -> timing.Pass:
+    pair = [runner.scratch(executor) for executor in (None, graph)]
+    for scratch in pair:
         scratch.open(0)
-        scratch.feed(0, [tokens[:TIMED]], 1)
+    for start in range(0, TIMED, PIECE):
+        for scratch in pair:
+            scratch.forward(PassInput(0, [tokens[start : start + PIECE]], 1))
+        yield
 
+    def through(scratch: ModelRunner) -> timing.Pass:
         def run(width: int) -> Tensor:
-            scratch.held[0] = TIMED
-            return scratch.feed(0, [tokens[TIMED : TIMED + width]], width)
+            scratch.cached_lengths[0] = TIMED
+            return scratch.forward(PassInput(0, [tokens[TIMED : TIMED + width]], width)).logits
 
         return run
 
     now = trials()
-    with now.timed("compiled passes"):
-        budget = now.budget(BUDGET)
-        found = timing.measure(through(eager), through(compiled), budget=budget, limit=now.limit)
+    eager, compiled = map(through, pair)
+    found = yield from now.spread(
+        "compiled passes",
+        timing.measure_in_steps(eager, compiled, budget=now.budget(BUDGET), limit=now.limit),
+    )
     if found is None:
         return None
     ratios = sorted(found.ratios)
@@ -72,7 +91,7 @@ def _timed(rows: Rows, graph: Graph, tokens: list[int], key: str) -> dict[str, f
     return verdict
 
 
-def _check(rows: Rows, graph: Graph, tokens: list[int]) -> None:
+def _check(runner: ModelRunner, graph: Any, tokens: list[int]) -> Generator[None, None, None]:
     """A prompt, single tokens, a draft, a rewind and, where several texts share a pass, two of them."""
     passes: list[tuple[list[int], list[Sequence[int]]]] = [
         ([0], [tokens[:TEXT]]),
@@ -80,22 +99,27 @@ def _check(rows: Rows, graph: Graph, tokens: list[int]) -> None:
         ([TEXT + 1], [tokens[TEXT + 1 : TEXT + 10]]),
         ([TEXT + 3], [tokens[TEXT + 3 : TEXT + 5]]),
     ]
-    if rows.together:
+    if runner.together:
         passes += [
             ([TEXT + 5, 0], [tokens[TEXT + 5 : TEXT + 6], tokens[: TEXT // 2]]),
             ([TEXT + 6, TEXT // 2], [tokens[TEXT + 6 : TEXT + 9], tokens[TEXT // 2 : TEXT // 2 + 2]]),
             ([TEXT, TEXT], [tokens[TEXT : TEXT + 4], tokens[TEXT : TEXT + 4]]),
         ]
-    eager, compiled = (rows.scratch(g) for g in (None, graph))
-    errors: list[float] = []
+    pair = [runner.scratch(executor) for executor in (None, graph)]
+    worst, most = 0.0, tolerance(runner.dtype)
     for starts, texts in passes:
-        own, said = (_fed(scratch, starts, texts) for scratch in (eager, compiled))
-        errors += [
-            relative_error(said[i, at], own[i, at]) for i, text in enumerate(texts) for at in range(len(text))
-        ]
-    worst, most = max(errors), tolerance(rows.dtype)
-    if not worst <= most:
-        raise Unfit(f"its logits are off by {worst:.1g} of their spread, where rounding explains {most:.1g}")
+        eager, compiled = (_forward(scratch, starts, texts) for scratch in pair)
+        for i, text in enumerate(texts):
+            places = [(eager.logits[i, at], compiled.logits[i, at]) for at in range(len(text))]
+            for layer in runner.layers:
+                both = eager.hidden_states[layer][i], compiled.hidden_states[layer][i]
+                places.append((both[0][: len(text)].flatten(), both[1][: len(text)].flatten()))
+            worst = max([worst, *(relative_error(theirs, own) for own, theirs in places)])
+        if not worst <= most:
+            raise Unfit(
+                f"its logits are off by {worst:.1g} of their spread, where rounding explains {most:.1g}"
+            )
+        yield
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -103,8 +127,8 @@ def tolerance(dtype: torch.dtype) -> float:
     return max((32 if dtype in HALF else 8) * torch.finfo(dtype).eps, LEAST)
 
 
-def _fed(rows: Rows, starts: list[int], texts: list[Sequence[int]]) -> Tensor:
-    while len(rows.keys) < len(starts):
-        rows.open(len(rows.keys))
-    rows.held[: len(starts)] = starts
-    return rows.feed(0, texts, max(map(len, texts)))
+def _forward(runner: ModelRunner, starts: list[int], texts: list[Sequence[int]]) -> PassOutput:
+    while len(runner.request_ids) < len(starts):
+        runner.open(len(runner.request_ids))
+    runner.cached_lengths[: len(starts)] = starts
+    return runner.forward(PassInput(0, texts, max(map(len, texts))))

@@ -28,8 +28,8 @@ from ...errors import DraftwiseWarning, UserError
 from .. import verdicts
 from ..limits import limited
 from ..modes import evaluating
-from ..recurrent import carriers, kinds
-from ..runner import Rows
+from ..runner import ModelRunner
+from ..runner.recurrent import carriers, kinds
 from ..stages import announce
 from .checks import check, check_attention, check_steady, device_of, name
 from .readings import Readings
@@ -41,7 +41,7 @@ LOG = getLogger(__name__)
 KIND = "probes"  # name of the file of saved verdicts
 
 
-def rows_of(model: Any, *, probe: bool = True, drafts: bool = False) -> Rows:
+def rows_of(model: Any, *, probe: bool = True, drafts: bool = False) -> ModelRunner:
     """A runner of the model that uses only the ways that passed the probe.
 
     With `probe` off, or DRAFTWISE_PROBE=0, all ways are assumed correct, except for a model with states. A
@@ -66,7 +66,7 @@ def rows_of(model: Any, *, probe: bool = True, drafts: bool = False) -> Rows:
     return rows
 
 
-def check_trees(rows: Rows, *, probe: bool = True) -> None:
+def check_trees(rows: ModelRunner, *, probe: bool = True) -> None:
     """Raise a UserError unless the model reads trees correctly; probed when the first tree comes."""
     model, why = rows.model, ""
     check_attention(model)
@@ -89,7 +89,7 @@ def wanted(asked: bool) -> bool:
     return asked and os.environ.get("DRAFTWISE_PROBE", "1") != "0"
 
 
-def _verdict(rows: Rows, *, drafts: bool) -> Verdict:
+def _verdict(rows: ModelRunner, *, drafts: bool) -> Verdict:
     """How the model may be run; from the file of verdicts if it was probed before."""
     model = rows.model
     key = fingerprint(model)
@@ -109,7 +109,7 @@ def _verdict(rows: Rows, *, drafts: bool) -> Verdict:
     return found
 
 
-def _why_no_trees(rows: Rows) -> str:
+def _why_no_trees(rows: ModelRunner) -> str:
     """What is wrong with reading trees; "" if nothing."""
     model, verdict = rows.model, Verdict(rows.together, rows.guided)
     key = fingerprint(model) + ":trees"
@@ -152,9 +152,9 @@ def _kind(weight: Any) -> str:
     return f"{type(weight).__module__}.{type(weight).__qualname__} {weight.dtype} {own}"
 
 
-def _unprobed(model: Any) -> Rows:
+def _unprobed(model: Any) -> ModelRunner:
     try:
-        return Rows(model)
+        return ModelRunner(model)
     except (torch.OutOfMemoryError, UserError):
         raise
     except Exception as error:  # a class not made to be decoded may raise anything
@@ -176,7 +176,7 @@ def _known(model: Any) -> Readings:
         ) from error
 
 
-def _found(rows: Rows, known: Readings) -> Verdict:
+def _found(rows: ModelRunner, known: Readings) -> Verdict:
     """The first way of running the model that reproduces its own logits."""
     if kinds(rows.config):
         return _recurrent(rows, known)
@@ -190,7 +190,7 @@ def _found(rows: Rows, known: Readings) -> Verdict:
     return own
 
 
-def _recurrent(rows: Rows, known: Readings, why: str = "") -> Verdict:
+def _recurrent(rows: ModelRunner, known: Readings, why: str = "") -> Verdict:
     """The first way of keeping the model's states that reproduces its own logits.
 
     `why` a model whose cache declares no states cannot be read without them.
@@ -215,7 +215,9 @@ def _recurrent(rows: Rows, known: Readings, why: str = "") -> Verdict:
     )
 
 
-def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, Readings], float]) -> str:
+def _wrong(
+    like: ModelRunner, known: Readings, verdict: Verdict, way: Callable[[ModelRunner, Readings], float]
+) -> str:
     """What is wrong with a way of running the model; "" if it reproduces the model's own logits.
 
     The small model of its class is tried too, if there is one: it selects among fewer tokens.
@@ -230,7 +232,7 @@ def _wrong(like: Rows, known: Readings, verdict: Verdict, way: Callable[[Rows, R
         return _line(trouble)
     if error <= known.tolerance:
         small = known.small
-        return "" if small is None else _wrong(Rows(small.model), small, verdict, way)
+        return "" if small is None else _wrong(ModelRunner(small.model), small, verdict, way)
     return f"its logits are off by {error:.1g} of their spread, where rounding explains {known.tolerance:.1g}"
 
 

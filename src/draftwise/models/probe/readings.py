@@ -1,4 +1,4 @@
-"""A few made-up tokens, read in the ways of `Rows` and by Transformers' own `generate`."""
+"""A few made-up tokens, read in the ways of `ModelRunner` and by Transformers' own `generate`."""
 
 from __future__ import annotations
 

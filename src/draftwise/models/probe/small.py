@@ -16,7 +16,7 @@ from transformers.cache_utils import (
 )
 
 from ..quiet import quiet
-from ..recurrent import own_layers
+from ..runner.recurrent import own_layers
 from .readings import PROMPT, made_up, own_text
 
 VOCAB = 61

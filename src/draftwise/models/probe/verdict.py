@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..runner import Rows
-from ..stateful import StateRows
-from ..traits import Traits
+from ..runner import ModelRunner
+from ..runner.states import StateRunner
+from ..runner.traits import Traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Verdict:
             return None
         return cls(**{name: type(value)(kept[name]) for name, value in like.items()})
 
-    def rows(self, model: Any, traits: Traits | None = None) -> Rows:
+    def rows(self, model: Any, traits: Traits | None = None) -> ModelRunner:
         """A runner that reads in this way."""
-        rows: Rows
+        rows: ModelRunner
         if self.stateful:
-            rows = StateRows(model, traits=traits, carried=self.carried, steps=self.steps, free=self.free)
+            rows = StateRunner(model, traits=traits, carried=self.carried, steps=self.steps, free=self.free)
         else:
-            rows = Rows(model, traits=traits)
+            rows = ModelRunner(model, traits=traits)
         rows.together, rows.guided = self.together, self.guided
-        if isinstance(rows, StateRows) and not self.carried:
-            rows.look()
+        if isinstance(rows, StateRunner) and not self.carried:
+            rows.find_states()
         return rows

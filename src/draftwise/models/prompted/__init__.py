@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache
 from ...errors import UserError
 from ..cache_names import cache_in
 from ..limits import freed
-from ..recurrent import held_by
+from ..runner.recurrent import held_by
 from .rewind import WAYS, Rewind, layers_of
 
 MOST = 8  # tokens read again together with a draft; more are read in a pass of their own before it

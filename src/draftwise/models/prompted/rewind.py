@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 
-from ..recurrent import copied
+from ..runner.recurrent import copied
 
 KEYS = ("keys", "values")  # a `DynamicLayer` replaces these tensors and never writes into them
 

@@ -13,7 +13,7 @@ from ..limits import limited
 from ..probe import fingerprint
 from ..probe.checks import name
 from ..probe.readings import HALF, LEAST, relative_error
-from ..recurrent import copied
+from ..runner.recurrent import copied
 from . import Prompted
 from .rewind import WAYS, layers_of
 

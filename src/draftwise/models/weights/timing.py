@@ -6,7 +6,7 @@ So it is chosen how layers of one shape are stored, and whether those of one inp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from math import comb, inf
 from statistics import median
@@ -76,19 +76,44 @@ def measure(
 
     `before` is called before each timed pass. None if even one round would take more than `limit` seconds.
     """
-    began = clock()
+    steps = measure_in_steps(plain, packed, clock=clock, budget=budget, limit=limit, before=before)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Timing | None = end.value
+            return found
+
+
+def measure_in_steps(
+    plain: Pass,
+    packed: Pass,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    budget: float = BUDGET,
+    limit: float = inf,
+    before: Callable[[], object] = int,
+) -> Generator[None, None, Timing | None]:
+    """`measure`, one pass in each layout at a time; the time between them does not count."""
+    spent = 0.0
     for width in WIDTHS:  # the first pass compiles and allocates
+        began = clock()
         plain(width), packed(width)
         if (clock() - began) * 2 * len(WIDTHS) > limit:
             return None
         limit = inf  # the first width tells
-    began, rounds = clock(), list[list[tuple[float, float]]]()
+        yield
+    rounds: list[list[tuple[float, float]]] = []
     while True:
-        turned = len(rounds) % 2 == 1
-        rounds.append([_pair(plain, packed, width, clock, before, turned=turned) for width in WIDTHS])
-        timing = _timing(rounds)
-        if (len(rounds) >= FEWEST and timing.sure) or clock() - began > budget:
-            return timing
+        rounds.append([])
+        for width in WIDTHS:
+            began, turned = clock(), len(rounds) % 2 == 0
+            rounds[-1].append(_pair(plain, packed, width, clock, before, turned=turned))
+            spent += clock() - began
+            yield
+        found = _timing(rounds)
+        if (len(rounds) >= FEWEST and found.sure) or spent > budget:
+            return found
 
 
 def keeps_up(plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter) -> bool:

@@ -8,8 +8,9 @@ from typing import Annotated
 from ...core.arms import Arm, Stop
 from ...errors import UserError
 from ...registry import Within
-from ..adaptive import AdaEDL, ConfidenceRefit, LengthPolicy
+from ..adaptive import AdaEDL, ConfidenceRefit
 from ..arms import one, parse_stop, positive
+from ..lengths import LengthPolicy
 from .compose import Method, fixed, recorder
 from .options import Drafter, Longest, PerQuery, Threshold
 

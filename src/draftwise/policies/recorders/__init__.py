@@ -1,1 +1,1 @@
-"""Recorders turn what a round did into feedback for a policy."""
+"""RequestRound what a round did into feedback for a policy."""

@@ -7,7 +7,8 @@ from collections import Counter
 from ...core.loop import Loop
 from ...core.sampling import Sampling
 from ...policies.bandit import BanditPolicy
-from ...policies.recorders.bandit import Bandit, reward
+from ...policies.recorders.bandit import Bandit
+from ...policies.recorders.rewards import reward
 from ..exact import exact_of, p_value
 from ..world import PROMPTS, at_random, drafting, small_target
 from .checks import SURE, fail

@@ -11,8 +11,9 @@ from ...core.loop import Loop
 from ...core.roles import Drafter, Recorder, Target
 from ...core.round import Round
 from ...core.sampling import Sampling
-from ...policies.recorders.bandit import Bandit, reward
+from ...policies.recorders.bandit import Bandit
 from ...policies.recorders.full_information import Grading
+from ...policies.recorders.rewards import reward
 from ..world import PROMPTS, RULES, at_random, drafting, small_target
 from .checks import Suite, takes_target
 from .watch import Made, Watch

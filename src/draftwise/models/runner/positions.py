@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from .cache_names import name_for
+from ..cache_names import name_for
 
 ENDLESS = 1 << 30
 aten: Any = torch.ops.aten

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
-from .cache import RowCache, RowLayer
-from .cache_names import NAMES, name_for
-from .plan import Plan
+from ..cache_names import NAMES, name_for
+from .cache import Plan, RowCache, RowLayer
 
 Values = list[dict[str, Any]]  # by place, its attributes
 

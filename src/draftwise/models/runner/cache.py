@@ -9,20 +9,56 @@ ones. Only trees leave their accepted tokens scattered: these are moved to their
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ..errors import UserError
-from .attached import Sliced
-from .plan import Plan
+from ...errors import UserError
 
 ROUND_SLOTS = 64
 FIRST_SLOTS = 256  # initial size, so that short texts are never copied; doubled when full
 KEPT = 1 << 26  # bytes that stay allocated without a text, on a CPU: a GPU's memory is pooled by PyTorch
+
+
+@dataclass(slots=True)
+class Plan:
+    """Where the next pass writes: rows `first` to `last` (exclusive), `width` tokens each, attending to slots
+    0 to `total` (exclusive). If `even`, all rows write from slot `start` on, otherwise to the slots `at`,
+    shape (rows, width). `capacity` and `slots` are to be allocated, `most` may finally be needed. In a `tree`
+    slots are no positions. `buffers` counts how often any layer's tensors were replaced; `is_fixed`: they are
+    not given up while no text is open."""
+
+    first: int = 0
+    last: int = 1
+    width: int = 0
+    total: int = 0
+    slots: int = 0
+    most: int = 0
+    capacity: int = 1
+    start: int = 0
+    even: bool = True
+    tree: bool = False
+    buffers: int = 0
+    is_fixed: bool = False
+    at: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, 0), np.int64))
+    index: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict)
+
+    def place(self, at: NDArray[np.int64]) -> None:
+        """Set where an uneven pass writes: slot `at[i, j]` of row `first + i`, shape (rows, width)."""
+        self.at, self.index = at, {}
+
+    def flat(self, device: torch.device, heads: int) -> Tensor:
+        """Where an uneven pass writes, as indices of a flat (rows, heads, slots): rows * heads * width."""
+        if (device, heads) not in self.index:
+            lines = np.arange(self.first * heads, self.last * heads).reshape(-1, heads, 1) * self.slots
+            index = torch.from_numpy((lines + self.at[:, None]).ravel())
+            self.index[device, heads] = index.to(device, non_blocking=True)
+        return self.index[device, heads]
 
 
 class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
@@ -64,6 +100,11 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         self.plan.buffers += 1
         self.keys, self.values = self._grown(self.keys), self._grown(self.values)
         self.more = {name: self._grown(held) for name, held in self.more.items()}
+
+    def grow_to_plan(self) -> None:
+        """Enlarge if any tensor has fewer rows or slots than the plan."""
+        if any(t.shape[0] < self.plan.capacity or t.shape[2] < self.plan.slots for t in self.tensors):
+            self.grow()
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -139,10 +180,15 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
             held[row, :, destination] = held[row, :, source]
 
     @property
+    def named(self) -> dict[str, Tensor]:
+        """All stored tensors by name; empty before the first pass."""
+        main = {"keys": self.keys, "values": self.values} if self.is_initialized else {}
+        return main | self.more
+
+    @property
     def tensors(self) -> list[Tensor]:
-        """All stored tensors; empty before the first pass."""
-        main = [self.keys, self.values] if self.is_initialized else []
-        return [*main, *self.more.values()]
+        """All stored tensors."""
+        return [*self.named.values()]
 
     def _holding(self, a: int, b: int) -> list[Tensor]:
         """All stored tensors, with room for both rows."""
@@ -173,7 +219,7 @@ class RowCache(Cache):
     def __init__(self, depth: int = 0) -> None:
         self.plan = Plan()
         self.counted = False
-        self.sliced: Sliced | None = None  # for the next compiled pass
+        self.slices: tuple[tuple[int, ...], list[Tensor]] | None = None  # of the latest compiled pass
         self._rows = [RowLayer(self.plan) for _ in range(depth)]
         layers: Any = self._rows  # the list that Transformers calls `layers`
         super().__init__(layers=layers)
@@ -252,6 +298,14 @@ class RowCache(Cache):
             need = max(total, min(max(2 * total, FIRST_SLOTS), plan.most))
             plan.slots = -(-need // ROUND_SLOTS) * ROUND_SLOTS
 
+    def fix(self, rows: int, slots: int) -> None:
+        """Let every layer allocate so many rows and slots at once, and keep its tensors from then on.
+
+        They move only if a text outgrows them, which `Plan.buffers` counts.
+        """
+        self._reserve(rows)
+        self.plan.slots, self.plan.is_fixed = max(self.plan.slots, slots), True
+
     def layer(self, at: int) -> RowLayer:
         """The layer of this number; made if there is none."""
         while len(self._rows) <= at:
@@ -264,15 +318,20 @@ class RowCache(Cache):
 
     @torch.inference_mode()
     def clear(self) -> bool:
-        """Forget the last pass; whether the next text can use what is allocated, which saves a short one 5 %
-        of its time.
+        """Forget the last pass; returns whether the next text can use what is allocated, which saves a short
+        one 5 % of its time.
 
-        It has to be small, and free of NaN and infinities, which spread even from masked slots.
+        It has to be small, and free of NaN and infinities, which spread even from masked slots. Fixed tensors
+        are always used again.
         """
         self.plan.place(np.zeros((1, 0), np.int64))
-        held = [tensor for layer in self._rows for tensor in layer.tensors]
-        near = all(tensor.device.type == "cpu" for tensor in held)
-        return near and self.bytes <= KEPT and all(bool(tensor.sum().isfinite()) for tensor in held)
+        tensors = [tensor for layer in self._rows for tensor in layer.tensors]
+        if self.plan.is_fixed:
+            for tensor in tensors:
+                tensor.zero_()
+            return True
+        near = all(tensor.device.type == "cpu" for tensor in tensors)
+        return near and self.bytes <= KEPT and all(bool(tensor.sum().isfinite()) for tensor in tensors)
 
     @property
     def bytes(self) -> int:

@@ -1,0 +1,94 @@
+"""What goes into a forward pass, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ...core.passes import PassInfo
+
+States = dict[int, Tensor]
+"""Hidden states of a pass by layer, shape (rows, width, size)."""
+
+
+@dataclass(slots=True)
+class PassInput:
+    """Tokens that neighbouring rows of the KV cache read in one pass, after those that they hold.
+
+    Attributes:
+        row: The row of the first request.
+        tokens: New tokens: `tokens[i]` are those of row `row + i`.
+        logits_to_keep: How many of the pass's last positions have logits.
+        slots: The length that the texts may grow to; 0 if that is unchanged.
+        parents: Makes the last tokens of `tokens[i]` a tree, by their parents (-1 = the token before them):
+            each has a slot of its own, its depth determines its position id, and it attends to its ancestors
+            only. If there are more parents than tokens, the tokens extend a tree whose first nodes are the
+            last in the row.
+        model: Runs in place of the runner's own, perhaps some of its layers; other layers then store nothing.
+        rope_lengths: Each text has the rotary frequencies of a text of so many tokens.
+        is_guess: The texts end in tokens that may be taken back.
+    """
+
+    row: int
+    tokens: Sequence[Sequence[int]]
+    logits_to_keep: int
+    slots: int = 0
+    parents: Mapping[int, Sequence[int]] | None = None
+    model: Any = None
+    rope_lengths: Sequence[int] = ()
+    is_guess: bool = False
+
+
+@dataclass(slots=True)
+class PassOutput:
+    """Logits at the pass's last positions, shape (rows, logits_to_keep, vocabulary), and hidden states.
+
+    Rows are padded on the right, so row i's own last position is `len(tokens[i]) - 1` counted from `width -
+    logits_to_keep` for logits, and from 0 for `hidden_states`, which has the layers that the runner was asked
+    for.
+    """
+
+    logits: Tensor
+    hidden_states: States
+    info: PassInfo
+
+
+@dataclass(slots=True)
+class PreparedPass:
+    """The tensors of a pass that the cache has planned.
+
+    `arguments` are the positions, masks and `logits_to_keep` for the model; `columns` is how many of the last
+    positions need logits, of which the last `extra` are no token's.
+    """
+
+    ids: Tensor
+    arguments: dict[str, Any]
+    columns: int
+    extra: int
+    model: Any
+
+
+class Executor(Protocol):
+    """Runs the passes of a model in one way; what it cannot run is run eagerly.
+
+    `kind` names the way in `PassInfo`. `buffers` are the rows and slots of a KV cache that must not move
+    while it is in use; None if it may grow.
+    """
+
+    kind: str
+    buffers: tuple[int, int] | None
+
+    def try_run(self, runner: Any, given: PassInput) -> PassOutput | None:
+        """Run a pass from its input, with all that belongs to it; None if the runner is to prepare it."""
+        ...
+
+    def can_run(self, runner: Any, given: PassInput) -> bool:
+        """Return whether `run` can run this pass: trees, hidden states, another model."""
+        ...
+
+    def run(self, runner: Any, prepared: PreparedPass) -> tuple[Tensor, States]:
+        """Run a prepared pass; returns the logits of at least its last `columns` positions, and states."""
+        ...
