@@ -29,9 +29,8 @@ def test_another_checkout_plays_by_its_own_library_and_its_own_studies(
         shutil.copytree(ROOT / name, tmp_path / "other" / name, ignore=shutil.ignore_patterns("__pycache__"))
     other = tmp_path / "other"
     auto, without = other / "src/draftwise/policies/auto", other / "studies/speed/without.py"
-    change(auto / "last_token.py", "class LastToken", "class Renamed")
-    for user in (auto / "skill.py", without):
-        change(user, "import LastToken", "import Renamed as LastToken")
+    change(auto / "acceptance.py", "LastToken", "Renamed")
+    change(without, "Calibration, LastToken", "Calibration, Renamed as LastToken")
     trace = recorded(tmp_path / "trace", names=("good",), n=6, length=16)
     words = [str(trace.folder), "--costs", "c=0.1", "--orders", "2", "--tree", str(other)]
     monkeypatch.setattr(sys, "argv", ["orders", *words])
